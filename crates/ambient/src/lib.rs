@@ -1,0 +1,8 @@
+//! The one place that touches the clock, randomness, the environment and sleep.
+//!
+//! Everywhere else `clippy.toml` refuses those calls, so that a run replays from its seed and a
+//! reader can see at a glance where nondeterminism enters.
+
+pub mod clock;
+pub mod env;
+pub mod random;

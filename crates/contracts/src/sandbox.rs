@@ -1,0 +1,537 @@
+//! What a sandbox is asked to be, what it answered, and the evidence that it is gone.
+//!
+//! ```text
+//! SandboxRequest --(sandbox::plan)--> Plan --(provision)--> Sandbox --(exec, collect)--> SandboxResult
+//!                                                              \--(wipe)--> WipeEvidence
+//! ```
+//! A field that the host cannot enforce fails the request before anything runs; it is never ignored.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Digest, SandboxId, TaskKey};
+
+/// Longest wall time one task may ask for: one day. A bound so that a lost sandbox cannot hold a
+/// slot for ever.
+pub const MAX_TIMEOUT_MS: u64 = 86_400_000;
+/// Wall time when a request does not say: ten minutes.
+pub const DEFAULT_TIMEOUT_MS: u64 = 600_000;
+/// Memory when a request does not say, in MiB.
+pub const DEFAULT_MEM_MB: u64 = 512;
+/// Processes and threads when a request does not say.
+pub const DEFAULT_PIDS: u64 = 256;
+/// Writable layer when a request does not say, in MiB. It is memory (tmpfs), so it is small.
+pub const DEFAULT_DISK_MB: u64 = 512;
+/// Bytes of each output stream that are kept; the rest is counted and dropped. 8 MiB holds the log
+/// of a large test suite and keeps 100 floods on one host within reach of its memory.
+pub const MAX_STREAM_BYTES: u64 = 8 * 1024 * 1024;
+/// Bytes of all collected files of one task.
+pub const MAX_COLLECT_BYTES: u64 = 64 * 1024 * 1024;
+/// Collected files of one task.
+pub const MAX_COLLECT_FILES: usize = 1_000;
+
+/// Network of a phase. `none` is an empty network namespace; names need an egress proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Egress {
+    /// No interface but loopback.
+    #[default]
+    None,
+    /// Exact names, or mirrors such as `@pip`.
+    Names(Vec<String>),
+}
+
+impl JsonSchema for Egress {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Egress".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"oneOf": [
+            {"const": "none"},
+            {"type": "array", "minItems": 1, "maxItems": 64,
+             "items": {"type": "string", "minLength": 1, "maxLength": 253}}
+        ]})
+    }
+}
+
+impl Serialize for Egress {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_str("none"),
+            Self::Names(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Egress {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Egress;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"none\" or a list of 1 to 64 names")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Egress, E> {
+                if text == "none" {
+                    Ok(Egress::None)
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Str(text), &self))
+                }
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Egress, A::Error> {
+                let mut names = Vec::new();
+                while let Some(name) = seq.next_element::<String>()? {
+                    if name.is_empty() || name.len() > 253 || names.len() == 64 {
+                        return Err(serde::de::Error::custom("expected 1 to 64 names of 1 to 253 characters"));
+                    }
+                    names.push(name);
+                }
+                if names.is_empty() {
+                    return Err(serde::de::Error::custom("an empty list of names: write \"none\""));
+                }
+                Ok(Egress::Names(names))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// What a task may do with a file or directory that is given to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccessMode {
+    /// Bound read-only.
+    #[default]
+    ReadOnly,
+    /// Copy-on-write: the task may change its view, the source stays as it was.
+    WorkspaceWrite,
+    /// The source itself is writable. Only an operator's own host directory may be given so.
+    Full,
+}
+
+/// A file or directory that the task finds in its sandbox. Exactly one of `inline` and `uri`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileIn {
+    /// Absolute path inside the sandbox, without `..`.
+    pub path: String,
+    /// The file's text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline: Option<String>,
+    /// `host:///abs/path` (a file or directory of the worker's host, within its allowed roots) or
+    /// `artifact://...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// What the task may do with it.
+    #[serde(default)]
+    pub access: AccessMode,
+}
+
+/// Resource limits. Omitted: the operator's default, which is recorded as effective.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// CPUs, fractions allowed: 0.01 to 1024.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.01, max = 1024.0))]
+    pub cpu: Option<f64>,
+    /// Memory in MiB, the writable layer included: 16 to 4,194,304.
+    #[serde(default, rename = "memMB", alias = "mem_mb", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 4_194_304))]
+    pub mem_mb: Option<u64>,
+    /// Processes and threads: 1 to 1,000,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub pids: Option<u64>,
+    /// Writable layer in MiB: 1 to 4,194,304.
+    #[serde(default, rename = "diskMB", alias = "disk_mb", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4_194_304))]
+    pub disk_mb: Option<u64>,
+}
+
+/// The weakest boundary that a request accepts, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum IsolationClass {
+    /// Namespaces, cgroups and a system call filter on the host's kernel.
+    Container,
+    /// A user-space kernel (gVisor).
+    Gvisor,
+    /// A kernel of its own on virtual hardware.
+    Microvm,
+    /// A provider elsewhere.
+    Remote,
+}
+
+/// A command that runs before the task, in the same sandbox, under a network policy of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BuildPhase {
+    /// argv.
+    pub cmd: Vec<String>,
+    /// Network of this phase.
+    #[serde(default)]
+    pub net: Egress,
+    /// Wall time of this phase in milliseconds.
+    #[serde(default, rename = "timeoutMs", skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// A mount that a sandbox spec asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mount {
+    /// Host path.
+    pub source: String,
+    /// Absolute path inside.
+    pub target: String,
+    /// What the task may do with it.
+    #[serde(default)]
+    pub access: AccessMode,
+}
+
+/// One phase of a spec.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseSpec {
+    /// Network of the phase.
+    #[serde(default)]
+    pub egress: Egress,
+    /// Wall time in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Phases of a spec.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PhasesSpec {
+    /// Dependencies are fetched here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<PhaseSpec>,
+    /// The task runs here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<PhaseSpec>,
+}
+
+/// A dependency cache that a spec asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CacheSpec {
+    /// Organisation, the outer key.
+    pub org: String,
+    /// Repository, the inner key.
+    pub repo: String,
+    /// Lock files whose hash selects the base.
+    #[serde(default)]
+    pub paths: Vec<String>,
+}
+
+/// The isolation that a spec asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IsolationSpec {
+    /// A weaker host refuses the request.
+    pub class_min: IsolationClass,
+}
+
+/// The requested policy, immutable. Everything optional: omitted = unconstrained or the default.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the field names are the contract's own terms")]
+pub struct SandboxSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_allowed: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_denied: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_mode: Option<AccessMode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_commands: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mounts: Option<Vec<Mount>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<PhasesSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationSpec>,
+}
+
+/// One task's request: what a task key is computed over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SandboxRequest {
+    /// Root file system: `host` (the host's `/usr`, read-only) or `dir:/abs/path`.
+    pub env_ref: String,
+    /// argv of the task.
+    pub cmd: Vec<String>,
+    /// Files that the task finds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files_in: Vec<FileIn>,
+    /// Environment of the task; nothing of the host's is inherited.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Working directory, absolute. Default `/work`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Wall time of the task in milliseconds: 1 to 86,400,000.
+    pub timeout_ms: u64,
+    /// Resource limits.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Network of the task.
+    #[serde(default)]
+    pub net: Egress,
+    /// A warm template's key, unused by the container class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_key: Option<String>,
+    /// Hash of the dependencies' lock files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deps_hash: Option<String>,
+    /// Globs, relative to the working directory, of the files to keep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<String>,
+    /// A command that runs first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildPhase>,
+    /// Further policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<SandboxSpec>,
+}
+
+/// How a task's sandbox ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ErrCode {
+    /// Exit 0.
+    None,
+    /// The sandbox could not be made as requested; nothing ran.
+    BootFail,
+    /// The command ended with another status, or by a signal.
+    CmdNonzero,
+    /// The wall time ran out.
+    Timeout,
+    /// The kernel killed a process of the sandbox for memory.
+    Oom,
+    /// The network of a phase failed.
+    NetFail,
+    /// A file could not be given to the sandbox.
+    UploadFail,
+    /// A file could not be collected.
+    DownloadFail,
+}
+
+impl ErrCode {
+    /// The code as it stands in SQL and JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "NONE",
+            Self::BootFail => "BOOT_FAIL",
+            Self::CmdNonzero => "CMD_NONZERO",
+            Self::Timeout => "TIMEOUT",
+            Self::Oom => "OOM",
+            Self::NetFail => "NET_FAIL",
+            Self::UploadFail => "UPLOAD_FAIL",
+            Self::DownloadFail => "DOWNLOAD_FAIL",
+        }
+    }
+
+    /// Whether a fresh attempt may end otherwise: faults of the host and its network, never of the task.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::BootFail | Self::NetFail | Self::UploadFail | Self::DownloadFail)
+    }
+}
+
+/// A file that the task left behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileOut {
+    /// Path relative to the working directory.
+    pub path: String,
+    /// Digest of the real bytes.
+    pub sha256: Digest,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// What a task used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Metrics {
+    /// Wall time of the task's command in milliseconds.
+    pub wall_ms: u64,
+    /// User and system time of the task's command and its waited-for children in milliseconds.
+    pub cpu_ms: u64,
+    /// Peak memory of the whole sandbox in MiB, rounded up.
+    #[serde(rename = "memPeakMB")]
+    pub mem_peak_mb: u64,
+    /// From the decision to make the sandbox to its agent's first answer, in milliseconds.
+    #[serde(default)]
+    pub boot_ms: u64,
+    /// From the end of the task to verified absence, in milliseconds.
+    #[serde(default)]
+    pub wipe_ms: u64,
+}
+
+/// What the sandbox answers: one row of `app.sbx_runs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SandboxResult {
+    /// Exit status; 128 + n for signal n; -1 where nothing ran.
+    pub exit: i32,
+    /// The end of standard output, at most 4 KiB; the whole is the `stdout` artifact.
+    pub stdout: String,
+    /// The end of standard error, at most 4 KiB; the whole is the `stderr` artifact.
+    pub stderr: String,
+    /// Collected files.
+    pub files_out: Vec<FileOut>,
+    /// What it used.
+    pub metrics: Metrics,
+    /// The sandbox that ran it.
+    pub sandbox_ref: String,
+    /// How it ended.
+    pub err_code: ErrCode,
+    /// Whose result this is.
+    pub task_key: TaskKey,
+    /// The artifact index, once written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact_index_ref: Option<String>,
+    /// Why, in words, where `errCode` is not NONE.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+/// How a session ended, on the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum SessionState {
+    /// Mounts, cgroup and namespaces are being made.
+    Provisioning,
+    /// The build phase runs.
+    Building,
+    /// The task runs.
+    Executing,
+    /// Files are read out.
+    Collecting,
+    /// Everything is being taken away, and looked for.
+    RemoteWipeVerifying,
+    /// Ended, wipe verified: the task exited 0.
+    Completed,
+    /// Ended, wipe verified: the task failed.
+    Failed,
+    /// Ended, wipe verified: canceled.
+    Canceled,
+    /// Ended, wipe verified: its worker was lost.
+    Orphaned,
+}
+
+impl SessionState {
+    /// The state as it stands in SQL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Provisioning => "PROVISIONING",
+            Self::Building => "BUILDING",
+            Self::Executing => "EXECUTING",
+            Self::Collecting => "COLLECTING",
+            Self::RemoteWipeVerifying => "REMOTE_WIPE_VERIFYING",
+            Self::Completed => "COMPLETED",
+            Self::Failed => "FAILED",
+            Self::Canceled => "CANCELED",
+            Self::Orphaned => "ORPHANED",
+        }
+    }
+}
+
+/// Whether the sandbox is provably gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WipeStatus {
+    /// Every check found the thing absent.
+    Verified,
+    /// At least one check found something left.
+    Failed,
+}
+
+/// One thing that was looked for after the wipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WipeCheck {
+    /// `mount`, `cgroup`, `process`, `netns`, `directory`, `runtime-state`, `sentinel`, `base`.
+    pub kind: String,
+    /// What exactly: a path, a pid, an inode.
+    pub subject: String,
+    /// Whether it is as it must be (absent; for `base`: unchanged).
+    pub ok: bool,
+    /// What was seen, where not ok.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<String>,
+}
+
+/// The evidence of one wipe: `app.secure_wipe_evidence`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WipeEvidence {
+    /// The sandbox that is gone.
+    pub sandbox_id: SandboxId,
+    /// How: `tmpfs-unmount`, or `absence` for an orphan that the kernel had already taken away.
+    pub method: String,
+    /// Why: `task-end`, `boot-fail`, `canceled`, `orphan`.
+    pub reason: String,
+    /// The verdict.
+    pub status: WipeStatus,
+    /// When it was verified, ms since the epoch.
+    pub wiped_at_ms: i64,
+    /// Bytes in the writable layer just before.
+    pub upper_bytes: u64,
+    /// Inodes in the writable layer just before.
+    pub upper_inodes: u64,
+    /// Digest of the base (its file list and metadata) before the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_before: Option<Digest>,
+    /// The same after; equal, or the wipe is not verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_after: Option<Digest>,
+    /// Everything that was looked for.
+    pub checks: Vec<WipeCheck>,
+    /// What nobody can check again later, said plainly.
+    pub not_recheckable: Vec<String>,
+}
+
+/// What was really enforced, recorded beside what was requested.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EffectivePolicy {
+    /// Isolation class.
+    pub isolation_class: IsolationClass,
+    /// Runtime, such as `crun`.
+    pub runtime: String,
+    /// Its version, as it prints it.
+    pub runtime_version: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Root file system.
+    pub image: String,
+    /// Limits as enforced.
+    pub limits: Limits,
+    /// Wall time as enforced.
+    pub timeout_ms: u64,
+    /// Network as enforced.
+    pub net: Egress,
+    /// What the host could not enforce though nobody asked for it; empty on a good host.
+    pub weak: Vec<String>,
+}
