@@ -3,6 +3,18 @@
 //! Every boundary parses into these types in the order ingress -> row load -> step output ->
 //! egress; unknown fields are refused everywhere.
 
+pub mod artifact;
 pub mod canonical;
+pub mod error;
+pub mod gate;
 pub mod id;
+pub mod key;
+pub mod ops;
+pub mod plan;
+pub mod proof;
+pub mod recipe;
+pub mod run;
 pub mod sandbox;
+pub mod schema;
+pub mod template;
+pub mod timeout;

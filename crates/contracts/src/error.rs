@@ -1,0 +1,160 @@
+//! The public error codes: one closed list, one HTTP status each, one page each in `docs/errors`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = ($text:literal, $status:literal);)+) => {
+        /// What went wrong, for a program to branch on.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub enum ErrorCode {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The code as it stands in a body.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+
+            /// Its one HTTP status.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)+ }
+            }
+
+            /// What it means, in a sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON, or not UTF-8.
+    InvalidJson = ("invalid_json", 400);
+    /// The body or query does not fit its schema; `details` lists every violation.
+    SchemaViolation = ("schema_violation", 400);
+    /// An id in the path or query has the wrong shape.
+    InvalidId = ("invalid_id", 400);
+    /// The request breaks a cap, a budget or a queue rule.
+    QueuePolicyViolation = ("queue_policy_violation", 400);
+    /// The request asks for something that policy forbids.
+    PolicyViolation = ("policy_violation", 400);
+    /// The recipe does not parse or does not hold together.
+    RecipeInvalid = ("recipe_invalid", 400);
+    /// No key, or a key that is unknown or revoked.
+    Unauthorized = ("unauthorized", 401);
+    /// The key's roles do not allow this.
+    Forbidden = ("forbidden", 403);
+    /// The thing does not exist, or belongs to another tenant.
+    NotFound = ("not_found", 404);
+    /// The path exists, but not with this method.
+    MethodNotAllowed = ("method_not_allowed", 405);
+    /// The request contradicts recorded truth, such as a replay with other content.
+    Conflict = ("conflict", 409);
+    /// The run, gate or workflow is not in a state that allows this.
+    StateConflict = ("state_conflict", 409);
+    /// The gate has another topic.
+    TopicMismatch = ("topic_mismatch", 409);
+    /// The dedupe key was used with another payload or topic.
+    DedupeConflict = ("dedupe_conflict", 409);
+    /// The body is larger than the stated limit.
+    BodyTooLarge = ("body_too_large", 413);
+    /// A fault of ours; the operator's log has the cause.
+    Internal = ("internal", 500);
+    /// The database cannot be reached; try again.
+    Unavailable = ("unavailable", 503);
+}
+
+/// One violation of a schema.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Violation {
+    /// JSON Pointer to the offending value; empty for the whole body.
+    pub instance_path: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// The body of every error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorBody {
+    /// For a person.
+    pub error: String,
+    /// For a program.
+    pub code: ErrorCode,
+    /// More, where there is more: a list of violations, a drift, a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<serde_json::Value>,
+}
+
+/// An error on its way to a caller.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// For a program.
+    pub code: ErrorCode,
+    /// For a person; never names a secret, a row or a statement.
+    pub message: String,
+    /// More, where there is more.
+    pub details: Option<serde_json::Value>,
+}
+
+impl Refusal {
+    /// A refusal without details.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: None }
+    }
+
+    /// The same with details.
+    #[must_use]
+    pub fn with(mut self, details: serde_json::Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// `not_found`: also the answer for another tenant's id.
+    #[must_use]
+    pub fn not_found(what: &str) -> Self {
+        Self::new(ErrorCode::NotFound, format!("{what} not found"))
+    }
+
+    /// A list of violations.
+    #[must_use]
+    pub fn violations(violations: &[Violation]) -> Self {
+        let first = violations.first().map_or_else(String::new, |v| {
+            let at = if v.instance_path.is_empty() { "body" } else { &v.instance_path };
+            format!(": {at}: {}", v.message)
+        });
+        Self::new(ErrorCode::SchemaViolation, format!("the request does not fit its schema{first}"))
+            .with(serde_json::json!(violations))
+    }
+
+    /// The body that the caller gets.
+    #[must_use]
+    pub fn body(self) -> ErrorBody {
+        ErrorBody { error: self.message, code: self.code, details: self.details }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_code_is_its_serialized_form() {
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+            assert!((400..=503).contains(&code.status()));
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Gates: prompts, replies, and what a choice is.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Refusal, Violation};
+use crate::id::{Digest, GateKey, RunId, WorkflowId};
+
+/// How long a plan gate waits when nobody says, in seconds.
+pub const DEFAULT_TTL_S: u32 = 3_600;
+
+/// Where a ledger row came from: a closed list, also a SQL CHECK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum Origin {
+    Manual,
+    EngineDbos,
+    ApiShim,
+    Webhook,
+    WebhookCi,
+    External,
+    Unknown,
+}
+
+impl Origin {
+    /// The origin as it stands in SQL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Manual => "manual",
+            Self::EngineDbos => "engine-dbos",
+            Self::ApiShim => "api-shim",
+            Self::Webhook => "webhook",
+            Self::WebhookCi => "webhook-ci",
+            Self::External => "external",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The `ui:<gate>` event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Prompt {
+    /// 1
+    pub schema_version: u32,
+    /// JSON Schema of the payload.
+    pub form_schema: Value,
+    /// Seconds it waits: 1 to 86400.
+    #[serde(rename = "ttlS")]
+    pub ttl_s: u32,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch.
+    pub deadline_at: i64,
+    /// What to show beside the form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ui_hints: Option<Value>,
+    /// Values to start from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<Value>,
+}
+
+/// The `ui:<gate>:result` event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PromptResult {
+    /// 1
+    pub schema_version: u32,
+    /// RECEIVED or TIMED_OUT.
+    pub state: ResultState,
+    /// What was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Value>,
+    /// Its digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_hash: Option<Digest>,
+    /// ms since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<i64>,
+}
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum ResultState {
+    Received,
+    TimedOut,
+}
+
+/// yes or no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum Choice {
+    Yes,
+    No,
+}
+
+/// The `decision:<gate>` event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Decision {
+    /// 1
+    pub schema_version: u32,
+    /// What was decided.
+    pub decision: Choice,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Rationale>,
+    /// ms since the epoch.
+    pub at: i64,
+}
+
+/// Why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rationale {
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rationale: Option<String>,
+}
+
+/// What a workflow receives on `human:<gate>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GateMessage {
+    /// The answer; absent in the message that wakes a canceled wait.
+    pub payload: Option<Value>,
+    /// Its digest.
+    pub payload_hash: Option<Digest>,
+    /// ms since the epoch.
+    pub at: i64,
+    /// Set where the wait was ended by a cancel: `sys:cancel`.
+    pub sys: Option<String>,
+}
+
+/// `POST /api/runs/:id/gates/:gate/reply`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReplyRequest {
+    /// The answer; must fit the prompt's form.
+    pub payload: Value,
+    /// Equal replies with equal keys are one reply.
+    #[schemars(length(min = 1, max = 256))]
+    pub dedupe_key: String,
+    /// Where it came from; stamped by the server where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// Must be the gate's topic where given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 140))]
+    pub topic: Option<String>,
+}
+
+/// `POST /api/events/hitl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HitlEvent {
+    /// The waiting workflow.
+    pub workflow_id: WorkflowId,
+    /// The gate.
+    pub gate_key: GateKey,
+    /// Its topic.
+    #[schemars(length(min = 1, max = 140))]
+    pub topic: String,
+    /// The answer.
+    pub payload: Value,
+    /// Equal events with equal keys are one.
+    #[schemars(length(min = 1, max = 256))]
+    pub dedupe_key: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// `POST /api/runs/:id/approve-plan`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApprovePlanRequest {
+    /// Who approves, for the record; the authority is the key's.
+    #[schemars(length(min = 1, max = 256))]
+    pub approved_by: String,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4_000))]
+    pub notes: Option<String>,
+}
+
+/// Answer of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReplyAccepted {
+    /// Always true.
+    pub ok: bool,
+    /// Whether this very reply was there already.
+    pub is_replay: bool,
+}
+
+/// Answer of approve-plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlanApproved {
+    /// Always true.
+    pub accepted: bool,
+    /// The run.
+    pub run_id: RunId,
+    /// ms since the epoch.
+    pub approved_at: i64,
+}
+
+/// Where a gate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum GateState {
+    Pending,
+    Received,
+    TimedOut,
+    Resolved,
+}
+
+/// One gate as a reader sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GateView {
+    /// The waiting workflow.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// The gate.
+    pub gate_key: GateKey,
+    /// Its topic.
+    pub topic: String,
+    /// Where it stands.
+    pub state: GateState,
+    /// What is asked.
+    pub prompt: Option<Prompt>,
+    /// What was answered.
+    pub result: Option<PromptResult>,
+    /// What was decided.
+    pub decision: Option<Decision>,
+    /// Where the answer came from.
+    pub origin: Option<Origin>,
+    /// Digest of the answer.
+    pub payload_hash: Option<Digest>,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch.
+    pub deadline_at: i64,
+}
+
+/// How late an open gate is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum SlaStatus {
+    Normal,
+    Warning,
+    Critical,
+}
+
+impl SlaStatus {
+    /// WARNING from 60 s before the deadline, CRITICAL after it.
+    #[must_use]
+    pub const fn at(now_ms: i64, deadline_ms: i64) -> Self {
+        match deadline_ms - now_ms {
+            left if left < 0 => Self::Critical,
+            left if left <= 60_000 => Self::Warning,
+            _ => Self::Normal,
+        }
+    }
+}
+
+/// A row of the inbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InboxRow {
+    /// The waiting workflow.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// Its run.
+    pub run_id: RunId,
+    /// The gate.
+    pub gate_key: GateKey,
+    /// Its topic.
+    pub topic: String,
+    /// ms since the epoch.
+    pub deadline: i64,
+    /// How late it is.
+    pub sla_status: SlaStatus,
+    /// The escalation, once started.
+    #[serde(rename = "escalationWorkflowID")]
+    pub escalation_workflow_id: Option<WorkflowId>,
+    /// ms since the epoch.
+    pub created_at: i64,
+}
+
+/// The form of a plan gate: `choice`, with the synonyms that existing clients send.
+#[must_use]
+pub fn plan_form() -> Value {
+    serde_json::json!({
+        "type": "object",
+        "properties": {
+            "choice": {"enum": ["yes", "no"]},
+            "approved": {"type": "boolean"},
+            "decision": {"enum": ["approve", "approved", "yes", "reject", "rejected", "no"]},
+            "rationale": {"type": "string", "maxLength": 4000}
+        },
+        "additionalProperties": false,
+        "oneOf": [{"required": ["choice"]}, {"required": ["approved"]}, {"required": ["decision"]}]
+    })
+}
+
+/// Reads the choice out of a payload that fits [`plan_form`]; anything else is refused, never a no.
+pub fn choice_of(payload: &Value) -> Result<(Choice, Option<String>), Refusal> {
+    let said = payload.get("choice").or_else(|| payload.get("decision")).and_then(Value::as_str);
+    let choice = match (said, payload.get("approved").and_then(Value::as_bool)) {
+        (Some("yes" | "approve" | "approved"), _) | (None, Some(true)) => Choice::Yes,
+        (Some("no" | "reject" | "rejected"), _) | (None, Some(false)) => Choice::No,
+        _ => {
+            return Err(Refusal::violations(&[Violation {
+                instance_path: "/payload".into(),
+                message: "choice is exactly yes or no".into(),
+            }]));
+        }
+    };
+    let rationale = payload.get("rationale").and_then(Value::as_str).map(str::to_owned);
+    Ok((choice, rationale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Validator;
+    use serde_json::json;
+
+    #[test]
+    fn synonyms_are_accepted_and_anything_else_is_refused() {
+        let form = Validator::compile(&plan_form()).unwrap();
+        for (payload, want) in [
+            (json!({"choice": "yes"}), Choice::Yes),
+            (json!({"approved": false, "rationale": "r"}), Choice::No),
+            (json!({"decision": "rejected"}), Choice::No),
+            (json!({"decision": "approve"}), Choice::Yes),
+        ] {
+            assert!(form.check(&payload).is_ok(), "{payload}");
+            assert_eq!(choice_of(&payload).unwrap().0, want);
+        }
+        for bad in [
+            json!({}),
+            json!({"choice": "maybe"}),
+            json!({"choice": "YES"}),
+            json!({"choice": "yes", "approved": false}),
+            json!({"approved": "true"}),
+            json!({"choice": "yes", "x": 1}),
+            json!("yes"),
+        ] {
+            assert!(form.check(&bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sla_turns_at_sixty_seconds_and_at_the_deadline() {
+        assert_eq!(SlaStatus::at(0, 60_001), SlaStatus::Normal);
+        assert_eq!(SlaStatus::at(0, 60_000), SlaStatus::Warning);
+        assert_eq!(SlaStatus::at(1, 0), SlaStatus::Critical);
+    }
+}

@@ -1,0 +1,94 @@
+//! API keys and their roles.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::TenantId;
+
+/// What a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Writes intents and starts runs.
+    Submitter,
+    /// Answers gates.
+    Approver,
+    /// Cancels, resumes, forks, retries.
+    Operator,
+    /// Reads everything of its tenant, proofs included.
+    Auditor,
+    /// Everything, keys included.
+    Admin,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: &[Self] =
+        &[Self::Submitter, Self::Approver, Self::Operator, Self::Auditor, Self::Admin];
+
+    /// The role as it stands in SQL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Submitter => "submitter",
+            Self::Approver => "approver",
+            Self::Operator => "operator",
+            Self::Auditor => "auditor",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Reads it back.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|r| r.as_str() == text)
+    }
+}
+
+/// `POST /api/keys`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRequest {
+    /// Its tenant; default the caller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    /// Its roles, at least one.
+    #[schemars(length(min = 1, max = 5))]
+    pub roles: Vec<Role>,
+    /// A note for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub label: Option<String>,
+}
+
+/// A new key; the secret is shown once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeyCreated {
+    /// Names the key in lists and audit rows.
+    pub key_id: String,
+    /// The secret.
+    pub key: String,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its roles.
+    pub roles: Vec<Role>,
+}
+
+/// A key without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeyRow {
+    /// Its id.
+    pub key_id: String,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its roles.
+    pub roles: Vec<Role>,
+    /// A note for people.
+    pub label: Option<String>,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch; absent while it works.
+    pub revoked_at: Option<i64>,
+}

@@ -1,0 +1,104 @@
+//! The exact six: the engine's workflows, read and steered.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::id::{RunId, WorkflowId};
+
+/// Body of cancel, resume and fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpsAction {
+    /// Who, for the record; the authority is the key's.
+    #[schemars(length(min = 1, max = 256))]
+    pub actor: String,
+    /// Why.
+    #[schemars(length(min = 1, max = 4_000))]
+    pub reason: String,
+    /// Fork only: the first step that executes again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub step_n: Option<i32>,
+}
+
+/// Answer of an action.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpsAccepted {
+    /// Always true.
+    pub accepted: bool,
+    /// The workflow.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// Fork only: the new workflow.
+    #[serde(default, rename = "forkedWorkflowID", skip_serializing_if = "Option::is_none")]
+    pub forked_workflow_id: Option<WorkflowId>,
+    /// Fork only: its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_run_id: Option<RunId>,
+}
+
+/// One workflow of the engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpsWorkflow {
+    /// Its id.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// Its function.
+    pub name: String,
+    /// The engine's status.
+    pub status: String,
+    /// Its queue.
+    pub queue_name: Option<String>,
+    /// Its partition.
+    pub queue_partition_key: Option<String>,
+    /// Who runs or ran it.
+    pub executor_id: Option<String>,
+    /// Starts so far.
+    pub recovery_attempts: i64,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch.
+    pub updated_at: i64,
+    /// What was done to it by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Vec<OpsAudit>>,
+}
+
+/// One action on a workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpsAudit {
+    /// `cancel`, `resume`, `fork`, `retry`.
+    pub op: String,
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// ms since the epoch.
+    pub at: i64,
+    /// The workflow.
+    #[serde(rename = "targetWorkflowID")]
+    pub target_workflow_id: String,
+    /// Fork only.
+    #[serde(default, rename = "forkedWorkflowID", skip_serializing_if = "Option::is_none")]
+    pub forked_workflow_id: Option<String>,
+}
+
+/// One recorded step of a workflow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OpsStep {
+    /// Its position, from 0.
+    pub step_n: i32,
+    /// Its name.
+    pub name: String,
+    /// What it returned.
+    pub output: Option<Value>,
+    /// What it failed with.
+    pub error: Option<Value>,
+    /// The child that it started.
+    pub child_workflow_id: Option<String>,
+}

@@ -1,0 +1,364 @@
+//! A plan: what a recipe becomes for one intent. Compiling is pure; a plan leaves its executor no
+//! choices, and its digest is what a person approves.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::canonical::{self, CanonicalError};
+use crate::error::{ErrorCode, Refusal};
+use crate::id::{Digest, GateKey, IntentId, RunId, StepId, TaskKey};
+use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
+use crate::sandbox::{
+    BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec,
+};
+use crate::template::{Globber, Scope, TemplateError, render, render_value};
+use crate::timeout;
+
+/// The plan of one run: the `plan_card` artifact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Plan {
+    /// The recipe.
+    pub recipe_ref: RecipeRef,
+    /// Its hash.
+    pub recipe_hash: Digest,
+    /// The gate before execution, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateKey>,
+    /// Bounds.
+    pub caps: Caps,
+    /// The work, in order.
+    pub tasks: Vec<PlanTask>,
+}
+
+/// One task of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlanTask {
+    /// Its name, unique in the plan.
+    pub name: String,
+    /// What it is.
+    pub work: Work,
+}
+
+/// What a task does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A command in a sandbox.
+    Sandbox(Box<SandboxRequest>),
+    /// A text that the engine stores.
+    Value(String),
+}
+
+/// What a task key is the hash of.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TaskIdentity<'a> {
+    intent_id: &'a IntentId,
+    run_id: &'a RunId,
+    step_id: &'a StepId,
+    attempt: u32,
+    request: &'a Work,
+}
+
+impl Plan {
+    /// The plan's digest.
+    pub fn digest(&self) -> Result<Digest, CanonicalError> {
+        canonical::digest(self)
+    }
+}
+
+impl PlanTask {
+    /// `ExecuteST:<name>`, with what a step id cannot hold replaced.
+    #[must_use]
+    pub fn step_id(&self) -> StepId {
+        let name: String = self
+            .name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "_:.-".contains(c) { c } else { '_' })
+            .take(160)
+            .collect();
+        StepId::parse(&format!("ExecuteST:{name}")).unwrap_or_else(|_| execute_step())
+    }
+
+    /// The key of one attempt.
+    pub fn key(&self, intent: &IntentId, run: &RunId, attempt: u32) -> Result<TaskKey, CanonicalError> {
+        let identity = TaskIdentity {
+            intent_id: intent,
+            run_id: run,
+            step_id: &self.step_id(),
+            attempt,
+            request: &self.work,
+        };
+        let digest = canonical::digest(&identity)?;
+        Ok(TaskKey::parse(digest.as_str()).unwrap_or_else(|_| unreachable_key()))
+    }
+
+    /// Wall time of the whole task in milliseconds; nothing for an engine-only task.
+    #[must_use]
+    pub fn budget_ms(&self) -> u64 {
+        match &self.work {
+            Work::Sandbox(r) => {
+                r.timeout_ms + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
+            }
+            Work::Value(_) => 0,
+        }
+    }
+}
+
+fn execute_step() -> StepId {
+    StepId::parse("ExecuteST").unwrap_or_else(|_| execute_step())
+}
+
+// A digest and a task key share one pattern, so this is never taken.
+fn unreachable_key() -> TaskKey {
+    TaskKey::parse(&"0".repeat(64)).unwrap_or_else(|_| unreachable_key())
+}
+
+/// Compiles a recipe for one form. `glob` lists files; everything else is pure.
+pub fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan, Refusal> {
+    let mut tasks: Vec<PlanTask> = Vec::new();
+    for spec in &recipe.plan.tasks {
+        let scope = Scope { form, item: None, glob };
+        let items = match &spec.each {
+            None => None,
+            Some(each) => Some(items_of(each, &scope).map_err(|e| broken(recipe, spec, &e))?),
+        };
+        let count = items.as_ref().map_or(1, Vec::len);
+        // Before anything is built, so that a fan-out over its caps costs nothing.
+        over_caps(recipe, tasks.len() + count)?;
+        match items {
+            None => tasks.push(task_of(spec, &scope).map_err(|e| broken(recipe, spec, &e))?),
+            Some(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    let scope = Scope { form, item: Some((item, index, count)), glob };
+                    tasks.push(task_of(spec, &scope).map_err(|e| broken(recipe, spec, &e))?);
+                }
+            }
+        }
+    }
+    unique_names(recipe, &tasks)?;
+    let minutes = tasks.iter().map(PlanTask::budget_ms).sum::<u64>().div_ceil(60_000);
+    let recipe_hash = recipe.hash().map_err(|e| invalid(recipe, &e.to_string()))?;
+    // A cap on minutes bounds what may really run; timeouts are ceilings, so their sum may pass it.
+    // What is refused is a single task that alone could pass the cap.
+    let longest = tasks.iter().map(PlanTask::budget_ms).max().unwrap_or(0).div_ceil(60_000);
+    let cap = u64::from(recipe.caps.sandbox_minutes);
+    if longest > cap {
+        return Err(Refusal::new(
+            ErrorCode::QueuePolicyViolation,
+            format!("a task may run {longest} minutes, caps.sandbox_minutes is {cap}"),
+        )
+        .with(serde_json::json!({"metric": "sandbox_minutes", "limit": cap, "observed": longest, "sum": minutes})));
+    }
+    Ok(Plan {
+        recipe_ref: recipe.reference(),
+        recipe_hash,
+        gate: recipe.plan.gate.clone(),
+        caps: recipe.caps,
+        tasks,
+    })
+}
+
+fn over_caps(recipe: &Recipe, tasks: usize) -> Result<(), Refusal> {
+    let cap = usize::try_from(recipe.caps.steps).unwrap_or(usize::MAX);
+    if tasks > cap {
+        return Err(Refusal::new(
+            ErrorCode::QueuePolicyViolation,
+            format!("the plan has {tasks} tasks, caps.steps is {cap}"),
+        )
+        .with(serde_json::json!({"metric": "steps", "limit": cap, "observed": tasks})));
+    }
+    Ok(())
+}
+
+fn unique_names(recipe: &Recipe, tasks: &[PlanTask]) -> Result<(), Refusal> {
+    let mut seen = std::collections::BTreeSet::new();
+    for task in tasks {
+        if !seen.insert(task.step_id()) {
+            let why = format!("two tasks are named {:?}: use ${{item}} or ${{index}} in the name", task.name);
+            return Err(invalid(recipe, &why));
+        }
+    }
+    Ok(())
+}
+
+fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, String> {
+    let value = match each {
+        Value::String(text) => render_value(text, scope).map_err(|e| format!("each: {e}"))?,
+        other => other.clone(),
+    };
+    match value {
+        Value::Array(items) => Ok(items),
+        _ => Err("each: a list, or an expression that yields one".to_owned()),
+    }
+}
+
+fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
+    let name = text(&spec.name, scope, "name")?;
+    if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
+        return Err("name: 1 to 128 characters, no control characters".into());
+    }
+    if let Some(value) = &spec.value {
+        return Ok(PlanTask { name, work: Work::Value(text(value, scope, "value")?) });
+    }
+    let exec = spec.exec.as_ref().ok_or("exec: missing")?;
+    let mut env = std::collections::BTreeMap::new();
+    for (key, value) in &exec.env {
+        if key.is_empty() || key.contains(['=', '\0']) {
+            return Err(format!("exec.env: {key:?} is not a variable's name"));
+        }
+        env.insert(key.clone(), text(value, scope, "exec.env")?);
+    }
+    let build = match &spec.build {
+        None => None,
+        Some(b) => Some(BuildPhase {
+            cmd: argv(&b.run, scope, "build.run")?,
+            net: b.egress.clone(),
+            timeout_ms: wall(b.timeout.as_deref(), scope, "build.timeout")?,
+        }),
+    };
+    let request = SandboxRequest {
+        env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
+        cmd: argv(&exec.run, scope, "exec.run")?,
+        files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
+        env,
+        workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
+        timeout_ms: wall(exec.timeout.as_deref(), scope, "exec.timeout")?.unwrap_or(DEFAULT_TIMEOUT_MS),
+        limits: spec.limits,
+        net: exec.egress.clone(),
+        template_key: None,
+        deps_hash: None,
+        artifacts: spec.artifacts.iter().map(|a| text(a, scope, "artifacts")).collect::<Result<_, _>>()?,
+        build,
+        spec: extra_spec(spec),
+    };
+    Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
+}
+
+fn extra_spec(spec: &TaskSpec) -> Option<SandboxSpec> {
+    let asked = !spec.services.is_empty() || spec.cache.is_some() || spec.isolation.is_some();
+    asked.then(|| SandboxSpec {
+        services: (!spec.services.is_empty()).then(|| spec.services.clone()),
+        cache: spec.cache.clone(),
+        isolation: spec.isolation,
+        ..SandboxSpec::default()
+    })
+}
+
+fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, String> {
+    let uri = match &file.from {
+        None => None,
+        Some(from) => {
+            let from = text(from, scope, "files.from")?;
+            Some(match () {
+                () if from.starts_with("artifact://") => from,
+                () if from.starts_with('/') => format!("host://{from}"),
+                () => return Err(format!("files.from: {from:?} is not an absolute path")),
+            })
+        }
+    };
+    Ok(FileIn {
+        path: text(&file.to, scope, "files.to")?,
+        inline: file.text.as_deref().map(|t| text(t, scope, "files.text")).transpose()?,
+        uri,
+        access: file.access,
+    })
+}
+
+fn argv(cmd: &Cmd, scope: &Scope<'_>, field: &str) -> Result<Vec<String>, String> {
+    match cmd {
+        Cmd::Shell(script) => {
+            Ok(vec!["/bin/sh".into(), "-c".into(), text(script, scope, field)?])
+        }
+        Cmd::Argv(argv) => argv.iter().map(|a| text(a, scope, field)).collect(),
+    }
+}
+
+fn wall(value: Option<&str>, scope: &Scope<'_>, field: &str) -> Result<Option<u64>, String> {
+    value
+        .map(|v| text(v, scope, field).and_then(|t| timeout::parse(&t).map_err(|e| format!("{field}: {e}"))))
+        .transpose()
+}
+
+fn text(value: &str, scope: &Scope<'_>, field: &str) -> Result<String, String> {
+    let rendered = render(value, scope).map_err(|e: TemplateError| format!("{field}: {e}"))?;
+    if rendered.contains('\0') {
+        return Err(format!("{field}: a NUL character"));
+    }
+    Ok(rendered)
+}
+
+fn broken(recipe: &Recipe, task: &TaskSpec, why: &str) -> Refusal {
+    invalid(recipe, &format!("task {:?}: {why}", task.name))
+}
+
+fn invalid(recipe: &Recipe, why: &str) -> Refusal {
+    Refusal::new(ErrorCode::RecipeInvalid, format!("recipe {}@{}: {why}", recipe.id, recipe.v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn none(_: &str, _: &str) -> Result<Vec<String>, String> {
+        Ok(vec!["a.txt".into(), "b.txt".into()])
+    }
+
+    fn recipe(yaml: &str) -> Recipe {
+        Recipe::from_yaml("t.yaml", yaml).unwrap()
+    }
+
+    const SHARDS: &str = r#"
+id: t
+v: "1"
+form: {type: object, properties: {n: {type: integer, default: 2}, repo: {type: string}}}
+caps: {steps: 4}
+plan:
+  tasks:
+    - name: shard-${item}
+      each: ${range(form.n)}
+      files: [{from: "${form.repo}", to: /work, access: workspace-write}]
+      exec: {run: "echo $${SHARD}", env: {SHARD: "${item}"}, timeout: python}
+"#;
+
+    #[test]
+    fn a_fan_out_yields_one_task_an_item() {
+        let plan = compile(&recipe(SHARDS), &json!({"n": 3, "repo": "/r"}), &none).unwrap();
+        assert_eq!(plan.tasks.len(), 3);
+        let Work::Sandbox(r) = &plan.tasks[2].work else { panic!() };
+        assert_eq!(r.env["SHARD"], "2");
+        assert_eq!(r.cmd[2], "echo ${SHARD}");
+        assert_eq!(r.files_in[0].uri.as_deref(), Some("host:///r"));
+        assert_eq!(r.timeout_ms, 300_000);
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_digest_and_keys_differ_by_attempt() {
+        let form = json!({"n": 1, "repo": "/r"});
+        let a = compile(&recipe(SHARDS), &form, &none).unwrap();
+        assert_eq!(a.digest().unwrap(), compile(&recipe(SHARDS), &form, &none).unwrap().digest().unwrap());
+        let intent = IntentId::parse(&format!("it_{}", "0".repeat(32))).unwrap();
+        let run = RunId::parse(&format!("rn_{}", "0".repeat(32))).unwrap();
+        let task = &a.tasks[0];
+        assert_ne!(task.key(&intent, &run, 1).unwrap(), task.key(&intent, &run, 2).unwrap());
+    }
+
+    #[test]
+    fn a_plan_over_its_caps_is_refused_with_metric_limit_and_observed() {
+        let err = compile(&recipe(SHARDS), &json!({"n": 5, "repo": "/r"}), &none).unwrap_err();
+        assert_eq!(err.code, ErrorCode::QueuePolicyViolation);
+        assert_eq!(err.details.unwrap()["observed"], 5);
+    }
+
+    #[test]
+    fn equal_names_and_relative_paths_are_refused() {
+        let twice = SHARDS.replace("shard-${item}", "shard");
+        assert!(compile(&recipe(&twice), &json!({"n": 2, "repo": "/r"}), &none).is_err());
+        let err = compile(&recipe(SHARDS), &json!({"n": 1, "repo": "r"}), &none).unwrap_err();
+        assert!(err.message.contains("not an absolute path"), "{err}");
+    }
+}

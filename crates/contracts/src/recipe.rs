@@ -1,0 +1,412 @@
+//! Recipes: YAML that reads like what it does. Parsing is strict; an error names line, column and field.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::canonical::{self, CanonicalError};
+use crate::error::{ErrorCode, Refusal};
+use crate::id::{Digest, GateKey, RecipeId};
+use crate::sandbox::{AccessMode, CacheSpec, Egress, IsolationSpec, Limits};
+use crate::schema::Validator;
+
+/// Bytes of a recipe's text; a recipe is written by hand.
+pub const MAX_RECIPE_BYTES: usize = 256 * 1024;
+/// Tasks that a recipe may list, before fan-out.
+pub const MAX_TASKS: usize = 256;
+
+/// `{id, v}`: which recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeRef {
+    /// The recipe's id.
+    pub id: RecipeId,
+    /// Its version, any text of 1 to 32 characters.
+    #[schemars(length(min = 1, max = 32))]
+    pub v: String,
+}
+
+/// A recipe.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Its id.
+    pub id: RecipeId,
+    /// Its version.
+    pub v: String,
+    /// What it is for, shown beside its form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// JSON Schema of the inputs. Absent: no inputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Value>,
+    /// Bounds that no run of it may pass.
+    #[serde(default)]
+    pub caps: Caps,
+    /// Where its runs queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueSpec>,
+    /// What it does.
+    pub plan: PlanSpec,
+}
+
+/// Bounds of every run of a recipe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Caps {
+    /// Tasks of one run at the same time.
+    #[schemars(range(min = 1, max = 1000))]
+    pub concurrency: u32,
+    /// Tasks of one run in all.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub steps: u32,
+    /// Sandbox minutes of one run in all.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub sandbox_minutes: u32,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self { concurrency: 8, steps: 256, sandbox_minutes: 60 }
+    }
+}
+
+/// Urgency: interactive runs before batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Lane {
+    /// Priority 1.
+    #[default]
+    Interactive,
+    /// Priority 1000.
+    Batch,
+}
+
+impl Lane {
+    /// Lower runs first.
+    #[must_use]
+    pub const fn priority(self) -> i32 {
+        match self {
+            Self::Interactive => 1,
+            Self::Batch => 1000,
+        }
+    }
+}
+
+/// A recipe's queueing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueueSpec {
+    /// Urgency of its runs.
+    #[serde(default)]
+    pub lane: Lane,
+}
+
+/// What a recipe does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanSpec {
+    /// A person must agree first; the gate's key starts with `approve-plan`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateKey>,
+    /// The work.
+    pub tasks: Vec<TaskSpec>,
+}
+
+/// A command: a text for `/bin/sh -c`, or an argv.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cmd {
+    /// `/bin/sh -c TEXT`
+    Shell(String),
+    /// argv
+    Argv(Vec<String>),
+}
+
+impl JsonSchema for Cmd {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Cmd".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"oneOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "minItems": 1, "items": {"type": "string"}}
+        ]})
+    }
+}
+
+impl Serialize for Cmd {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Shell(text) => serializer.serialize_str(text),
+            Self::Argv(argv) => argv.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Cmd {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Cmd;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a command: a text for the shell, or a list of arguments")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Cmd, E> {
+                if text.trim().is_empty() {
+                    return Err(E::custom("an empty command"));
+                }
+                Ok(Cmd::Shell(text.to_owned()))
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Cmd, A::Error> {
+                let mut argv = Vec::new();
+                while let Some(arg) = seq.next_element::<String>()? {
+                    argv.push(arg);
+                }
+                if argv.first().is_none_or(String::is_empty) {
+                    return Err(serde::de::Error::custom("an empty command"));
+                }
+                Ok(Cmd::Argv(argv))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A file or directory for a task. Exactly one of `from` and `text`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileSpec {
+    /// Path on the host (absolute, or relative to where the CLI was started), or `artifact://...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The file's text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Absolute path inside.
+    pub to: String,
+    /// What the task may do with it.
+    #[serde(default)]
+    pub access: AccessMode,
+}
+
+/// A task's first phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BuildSpec {
+    /// The command.
+    pub run: Cmd,
+    /// Its network.
+    #[serde(default)]
+    pub egress: Egress,
+    /// Lock file whose hash selects a cached base.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
+    /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+}
+
+/// A task's command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecSpec {
+    /// The command.
+    pub run: Cmd,
+    /// Its environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Its network.
+    #[serde(default)]
+    pub egress: Egress,
+    /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+    /// Working directory, absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+}
+
+/// A task. Exactly one of `exec` (a sandbox) and `value` (the engine stores a text, no sandbox).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskSpec {
+    /// Its name; with `each` it must differ for each item.
+    pub name: String,
+    /// Fan-out: a list, or an expression that yields one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub each: Option<Value>,
+    /// Root file system: `host` or `dir:/path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Files that it finds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileSpec>,
+    /// First phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildSpec>,
+    /// The command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<ExecSpec>,
+    /// A text that becomes the task's artifact: engine only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Limits.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Services inside the boundary.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<String>,
+    /// Dependency cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheSpec>,
+    /// Weakest boundary accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationSpec>,
+    /// Globs of the files to keep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<String>,
+}
+
+impl Recipe {
+    /// Parses YAML (and so JSON). `origin` names the text in errors: a file name.
+    pub fn from_yaml(origin: &str, text: &str) -> Result<Self, Refusal> {
+        if text.len() > MAX_RECIPE_BYTES {
+            return Err(invalid(origin, &format!("larger than {MAX_RECIPE_BYTES} bytes")));
+        }
+        let recipe: Self =
+            serde_saphyr::from_str(text).map_err(|e| invalid(origin, &located(&e)))?;
+        recipe.check().map_err(|e| invalid(origin, &e))?;
+        Ok(recipe)
+    }
+
+    /// `{id, v}` of this recipe.
+    #[must_use]
+    pub fn reference(&self) -> RecipeRef {
+        RecipeRef { id: self.id.clone(), v: self.v.clone() }
+    }
+
+    /// The recipe's hash: over its canonical form, so that comments and layout do not matter.
+    pub fn hash(&self) -> Result<Digest, CanonicalError> {
+        canonical::digest(self)
+    }
+
+    /// The form's schema; a recipe without one takes no inputs.
+    #[must_use]
+    pub fn form_schema(&self) -> Value {
+        self.form.clone().unwrap_or_else(
+            || serde_json::json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        )
+    }
+
+    /// What the types cannot say.
+    pub fn check(&self) -> Result<(), String> {
+        if self.v.is_empty() || self.v.len() > 32 {
+            return Err("v: 1 to 32 characters".into());
+        }
+        if self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
+            return Err(format!("plan.tasks: 1 to {MAX_TASKS} tasks"));
+        }
+        if let Some(gate) = &self.plan.gate
+            && !gate.as_str().starts_with("approve-plan")
+        {
+            return Err("plan.gate: the plan gate's key starts with `approve-plan`".into());
+        }
+        let caps = self.caps;
+        if !(1..=1000).contains(&caps.concurrency)
+            || !(1..=10_000).contains(&caps.steps)
+            || !(1..=100_000).contains(&caps.sandbox_minutes)
+        {
+            return Err("caps: concurrency 1..1000, steps 1..10000, sandbox_minutes 1..100000".into());
+        }
+        if let Some(form) = &self.form {
+            if form.get("type").and_then(Value::as_str) != Some("object") {
+                return Err("form: a JSON Schema with `type: object`".into());
+            }
+            Validator::compile(form).map_err(|e| format!("form: {e}"))?;
+        }
+        for (i, task) in self.plan.tasks.iter().enumerate() {
+            task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl TaskSpec {
+    fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() || self.name.len() > 128 {
+            return Err("name: 1 to 128 characters".into());
+        }
+        match (&self.exec, &self.value) {
+            (Some(_), None) => {}
+            (None, Some(_)) => {
+                if self.build.is_some() || !self.files.is_empty() || !self.services.is_empty() {
+                    return Err("value: an engine-only task has no build, files or services".into());
+                }
+            }
+            _ => return Err("exec: exactly one of `exec` and `value`".into()),
+        }
+        for (i, file) in self.files.iter().enumerate() {
+            if file.from.is_some() == file.text.is_some() {
+                return Err(format!("files[{i}]: exactly one of `from` and `text`"));
+            }
+        }
+        let timeouts = [
+            ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),
+            ("build.timeout", self.build.as_ref().and_then(|b| b.timeout.as_ref())),
+        ];
+        for (field, timeout) in timeouts {
+            if let Some(text) = timeout
+                && !text.contains("${")
+            {
+                crate::timeout::parse(text).map_err(|e| format!("{field}: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parser's own message, cut before its source excerpt: line and column stay in front.
+fn located(error: &serde_saphyr::Error) -> String {
+    let place = error.location().map_or_else(String::new, |l| format!("{}:{}: ", l.line(), l.column()));
+    let text = error.without_snippet().to_string();
+    let text = text.lines().next().unwrap_or("not valid YAML").to_owned();
+    format!("{place}{text}")
+}
+
+fn invalid(origin: &str, why: &str) -> Refusal {
+    Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "id: hello\nv: \"1\"\nplan:\n  tasks:\n    - name: hi\n      exec: {run: echo hi}\n";
+
+    #[test]
+    fn layout_and_comments_do_not_change_the_hash() {
+        let a = Recipe::from_yaml("a.yaml", GOOD).unwrap();
+        let b = Recipe::from_yaml("b.yaml", &format!("# note\n{GOOD}\n\n")).unwrap();
+        assert_eq!(a.hash().unwrap(), b.hash().unwrap());
+    }
+
+    #[test]
+    fn a_bad_recipe_names_file_line_and_field() {
+        let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec:", "exce:")).unwrap_err();
+        assert!(err.message.starts_with("x.yaml:6:") || err.message.starts_with("x.yaml: 6:"), "{err}");
+        assert!(err.message.contains("exce"), "{err}");
+        let err = Recipe::from_yaml("x.yaml", "id: [").unwrap_err();
+        assert_eq!(err.code, ErrorCode::RecipeInvalid);
+        let err = Recipe::from_yaml("x.yaml", &GOOD.replace("echo hi", "\"\"")).unwrap_err();
+        assert!(err.message.contains("empty command"), "{err}");
+    }
+
+    #[test]
+    fn a_task_is_either_a_sandbox_or_a_value() {
+        let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec: {run: echo hi}", "image: host"))
+            .unwrap_err();
+        assert!(err.message.contains("plan.tasks[0].exec"), "{err}");
+    }
+}

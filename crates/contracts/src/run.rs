@@ -1,0 +1,345 @@
+//! Intents and runs as they cross the wire.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::id::{Digest, IntentId, RecipeId, RunId, TaskKey, TenantId, WorkflowId};
+use crate::recipe::{Lane, RecipeRef};
+
+/// `POST /api/intents`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IntentRequest {
+    /// What is wanted, in words.
+    #[schemars(length(min = 1, max = 10_000))]
+    pub goal: String,
+    /// Inputs: the form of the recipe that the run names.
+    #[serde(default)]
+    pub inputs: serde_json::Map<String, Value>,
+    /// Constraints on the run.
+    #[serde(default)]
+    pub constraints: Constraints,
+    /// Connectors, by reference; never secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub connectors: Option<Vec<String>>,
+}
+
+/// Constraints of an intent.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Constraints {
+    /// How long the plan gate waits, in seconds. Default 3600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub plan_approval_timeout_s: Option<u32>,
+}
+
+/// Answer of `POST /api/intents`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IntentCreated {
+    /// The new intent.
+    pub intent_id: IntentId,
+}
+
+/// What a caller expects a run to need; checked against caps and budget at ingress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Workload {
+    /// Tasks at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub concurrency: Option<u32>,
+    /// Tasks in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub steps: Option<u32>,
+    /// Sandbox minutes in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub sandbox_minutes: Option<u32>,
+}
+
+/// What a run may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// Tasks in all.
+    #[serde(default, rename = "maxFanout", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_fanout: Option<u32>,
+    /// Sandbox minutes.
+    #[serde(default, rename = "maxSBXMinutes", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_sbx_minutes: Option<u32>,
+    /// Artifact bytes in MiB.
+    #[serde(default, rename = "maxArtifactsMB", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_artifacts_mb: Option<u32>,
+    /// Attempts of a task beyond the first.
+    #[serde(default, rename = "maxRetriesPerStep", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 10))]
+    pub max_retries_per_step: Option<u32>,
+    /// Wall time of the run in milliseconds, gates included.
+    #[serde(default, rename = "maxWallClockMS", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000_000_u64))]
+    pub max_wall_clock_ms: Option<u64>,
+}
+
+/// `POST /api/runs`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunRequest {
+    /// The intent to run.
+    pub intent_id: IntentId,
+    /// Always `intentQ` for a parent; anything else is a policy violation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_name: Option<String>,
+    /// The tenant's partition of `sbxQ`; default the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub queue_partition_key: Option<String>,
+    /// The recipe; default `shell`, whose form is `{cmd}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe_name: Option<RecipeId>,
+    /// Its version; default the newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub recipe_version: Option<String>,
+    /// Urgency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<Lane>,
+    /// Priority within the queue, lower first; default the lane's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub priority: Option<i32>,
+    /// Expected load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+    /// Bounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Wall time of the run in milliseconds.
+    #[serde(default, rename = "timeoutMS", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000_000_u64))]
+    pub timeout_ms: Option<u64>,
+    /// The caller's trace id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub trace_id: Option<String>,
+    /// A second live run with this id on the queue is refused.
+    #[serde(default, rename = "deduplicationID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub deduplication_id: Option<String>,
+    /// Must be the key's own tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<TenantId>,
+    /// Reserved for callers that name a task's key; must be absent for a parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_key: Option<TaskKey>,
+}
+
+/// `POST /api/run`: intent and run of a recipe in one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecipeRunRequest {
+    /// Which recipe.
+    pub recipe_ref: RecipeRef,
+    /// Its form, filled in.
+    #[serde(default)]
+    pub form_data: serde_json::Map<String, Value>,
+    /// How to run it.
+    #[serde(default)]
+    pub opts: RunOpts,
+}
+
+/// Options of a recipe run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunOpts {
+    /// Distinguishes runs that are otherwise equal: equal starts with equal keys are one run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub run_key: Option<String>,
+    /// Partition of `sbxQ`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub queue_partition_key: Option<String>,
+    /// Urgency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<Lane>,
+    /// Priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub priority: Option<i32>,
+    /// Expected load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+    /// Bounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Wall time of the run in milliseconds.
+    #[serde(default, rename = "timeoutMS", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000_000_u64))]
+    pub timeout_ms: Option<u64>,
+    /// The caller's trace id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub trace_id: Option<String>,
+    /// How long the plan gate waits, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub plan_approval_timeout_s: Option<u32>,
+}
+
+/// Life of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum RunStatus {
+    Queued,
+    Running,
+    WaitingInput,
+    Succeeded,
+    Failed,
+    Canceled,
+    RetriesExceeded,
+    Repairing,
+}
+
+impl RunStatus {
+    /// Every status.
+    pub const ALL: &[Self] = &[
+        Self::Queued,
+        Self::Running,
+        Self::WaitingInput,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Canceled,
+        Self::RetriesExceeded,
+        Self::Repairing,
+    ];
+
+    /// The status as it stands in SQL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::WaitingInput => "waiting_input",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+            Self::RetriesExceeded => "retries_exceeded",
+            Self::Repairing => "repairing",
+        }
+    }
+
+    /// Reads it back.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|s| s.as_str() == text)
+    }
+
+    /// Whether nothing follows.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Canceled | Self::RetriesExceeded)
+    }
+
+    /// Whether `/retry` may follow.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Failed | Self::RetriesExceeded)
+    }
+}
+
+/// What a person may do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "the names are the contract's own")]
+pub enum NextAction {
+    ApprovePlan,
+    Repair,
+    None,
+}
+
+impl NextAction {
+    /// What follows from the status.
+    #[must_use]
+    pub const fn of(status: RunStatus) -> Self {
+        match status {
+            RunStatus::WaitingInput => Self::ApprovePlan,
+            RunStatus::Failed | RunStatus::RetriesExceeded => Self::Repair,
+            _ => Self::None,
+        }
+    }
+}
+
+/// A run's header.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunHeader {
+    /// The engine's id.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// The run.
+    pub run_id: RunId,
+    /// The intent.
+    pub intent_id: IntentId,
+    /// Where it is.
+    pub status: RunStatus,
+    /// The engine's name of the parent workflow.
+    pub workflow_name: String,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch.
+    pub updated_at: i64,
+    /// The recipe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe_ref: Option<RecipeRef>,
+    /// Its hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe_hash: Option<Digest>,
+    /// The intent's hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_hash: Option<Digest>,
+    /// The caller's trace id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// What a person may do.
+    pub next_action: NextAction,
+    /// The last step that wrote a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The version of the code that runs it.
+    pub app_version: String,
+    /// The engine's own status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable_status: Option<String>,
+    /// Which attempt of the intent this run is, from 0.
+    pub retry_count: i32,
+    /// On an answer to a start: whether the run existed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_replay: Option<bool>,
+}
+
+/// `202` of `POST /api/runs/:id/retry`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RetryAccepted {
+    /// Always true.
+    pub accepted: bool,
+    /// The new run.
+    pub new_run_id: RunId,
+    /// Its workflow.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// The first step that executes again.
+    pub from_step: String,
+}
