@@ -1,0 +1,11 @@
+-- What every table leans on: instants as the wire shows them, and the refusal to rewrite history.
+CREATE FUNCTION app.ms(at timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT floor(extract(epoch FROM at) * 1000)::bigint $$;
+
+CREATE FUNCTION app.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'app.% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation';
+END $$;
+
+CREATE FUNCTION app.is_origin(origin text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown') $$;

@@ -1,0 +1,71 @@
+-- Takes queued workflows for one executor: the dispatcher's only statement.
+--
+-- A queue without partitions is first come, first served within a priority. A partitioned queue
+-- gives every partition at most `partition_concurrency` running workflows over the whole fleet and
+-- interleaves partitions by how much each already has, so that a flood of one tenant delays that
+-- tenant alone. Claims of one queue are serialised by an advisory lock, which makes the caps exact.
+--
+-- `owner_xid` is cleared: the engine then lets the very next start of the row run it (and no later
+-- one can come, since the row is no longer ENQUEUED). The attempt counter stays below the engine's
+-- limit of 100, because a run that waits at its gate may outlive any number of restarts; lost task
+-- executions have a limit of their own, counted in app.sbx_executions.
+CREATE FUNCTION app.claim(p_queue text, p_executor text, p_version text, p_free integer)
+RETURNS TABLE (workflow_id text, name text, inputs text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_now bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+  v_cap integer;
+BEGIN
+  IF p_free <= 0 OR NOT EXISTS (
+       SELECT 1 FROM dbos.workflow_status s WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED') THEN
+    RETURN;
+  END IF;
+  PERFORM pg_advisory_xact_lock(hashtextextended('cofferdam.claim.' || p_queue, 0));
+  SELECT q.partition_concurrency INTO v_cap FROM dbos.queues q WHERE q.name = p_queue;
+  IF v_cap IS NULL THEN
+    RETURN QUERY
+    WITH picked AS (
+      SELECT s.workflow_uuid AS id FROM dbos.workflow_status s
+      WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED'
+        AND (s.application_version IS NULL OR s.application_version = p_version)
+      ORDER BY s.priority, s.created_at LIMIT p_free)
+    UPDATE dbos.workflow_status w
+       SET status = 'PENDING', executor_id = p_executor, owner_xid = NULL, started_at_epoch_ms = v_now,
+           updated_at = v_now, application_version = p_version,
+           recovery_attempts = least(w.recovery_attempts + 1, 100),
+           workflow_deadline_epoch_ms = coalesce(w.workflow_deadline_epoch_ms, v_now + w.workflow_timeout_ms)
+      FROM picked WHERE w.workflow_uuid = picked.id AND w.status = 'ENQUEUED'
+    RETURNING w.workflow_uuid, w.name, w.inputs;
+    RETURN;
+  END IF;
+  RETURN QUERY
+  WITH RECURSIVE keys AS (
+    (SELECT s.queue_partition_key AS k FROM dbos.workflow_status s
+      WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED' AND s.queue_partition_key IS NOT NULL
+      ORDER BY s.queue_partition_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT s.queue_partition_key FROM dbos.workflow_status s
+             WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED' AND s.queue_partition_key > keys.k
+             ORDER BY s.queue_partition_key LIMIT 1)
+      FROM keys WHERE keys.k IS NOT NULL),
+  ranked AS (
+    SELECT t.id, t.priority, t.created_at,
+           (SELECT count(*) FROM dbos.workflow_status b
+             WHERE b.queue_name = p_queue AND b.status = 'PENDING' AND b.queue_partition_key = keys.k)
+           + row_number() OVER (PARTITION BY keys.k ORDER BY t.priority, t.created_at, t.id) AS place
+      FROM keys CROSS JOIN LATERAL (
+        SELECT s.workflow_uuid AS id, s.priority, s.created_at FROM dbos.workflow_status s
+         WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED' AND s.queue_partition_key = keys.k
+           AND (s.application_version IS NULL OR s.application_version = p_version)
+         ORDER BY s.priority, s.created_at, s.workflow_uuid LIMIT p_free) t
+     WHERE keys.k IS NOT NULL),
+  picked AS (
+    SELECT r.id FROM ranked r WHERE r.place <= v_cap
+    ORDER BY r.priority, r.place, r.created_at LIMIT p_free)
+  UPDATE dbos.workflow_status w
+     SET status = 'PENDING', executor_id = p_executor, owner_xid = NULL, started_at_epoch_ms = v_now,
+         updated_at = v_now, application_version = p_version,
+         recovery_attempts = least(w.recovery_attempts + 1, 100),
+         workflow_deadline_epoch_ms = coalesce(w.workflow_deadline_epoch_ms, v_now + w.workflow_timeout_ms)
+    FROM picked WHERE w.workflow_uuid = picked.id AND w.status = 'ENQUEUED'
+  RETURNING w.workflow_uuid, w.name, w.inputs;
+END $$;

@@ -1,0 +1,177 @@
+//! `app.artifacts` and `app.blobs`: small text inline, everything else once by its content.
+
+use cofferdam_contracts::artifact::{self, ArtifactIndex, ArtifactItem, ArtifactKind};
+use cofferdam_contracts::canonical::{canonical, digest_bytes};
+use cofferdam_contracts::id::{Digest, RunId, TenantId};
+use serde_json::{Value, json};
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::error::Result;
+use crate::tasks::TaskContext;
+
+/// Bytes up to which text is kept in the row itself: one page of the database.
+const INLINE_BYTES: usize = 8 * 1024;
+
+/// An artifact to be written.
+#[derive(Debug, Clone)]
+pub struct NewArtifact {
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its name, the end of its URI.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// An artifact's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Digest of the bytes.
+    pub sha256: Digest,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// What it is.
+    pub kind: String,
+}
+
+/// The index (idx 0) and the artifacts (idx from 1) of one attempt, in the caller's transaction.
+pub(crate) async fn artifacts_insert(
+    conn: &mut sqlx::PgConnection,
+    task: &TaskContext,
+    artifacts: &[NewArtifact],
+) -> Result<()> {
+    let place = |name: &str| artifact::uri(&task.run, &task.step_id, &task.key, name);
+    let mut items = Vec::with_capacity(artifacts.len());
+    for new in artifacts {
+        items.push(ArtifactItem { kind: new.kind, uri: place(&new.name), sha256: digest_bytes(&new.bytes) });
+    }
+    let index = ArtifactIndex {
+        task_key: task.key.clone(),
+        provider: match task.work {
+            cofferdam_contracts::plan::Work::Sandbox(_) => "container".into(),
+            cofferdam_contracts::plan::Work::Value(_) => "engine".into(),
+        },
+        raw_ref: place("raw.json"),
+        created_at: cofferdam_ambient::clock::now_ms(),
+        items,
+    };
+    let index = canonical(&index)?;
+    let all = std::iter::once((ArtifactKind::ArtifactIndex, "index.json", index.as_slice()))
+        .chain(artifacts.iter().map(|a| (a.kind, a.name.as_str(), a.bytes.as_slice())));
+    let mut rows = Rows::default();
+    for (kind, name, bytes) in all {
+        rows.push(kind, name, place(name), bytes);
+    }
+    rows.insert(conn, task).await
+}
+
+#[derive(Default)]
+struct Rows<'a> {
+    kinds: Vec<&'static str>,
+    names: Vec<String>,
+    uris: Vec<String>,
+    inlines: Vec<Option<&'a str>>,
+    blobs: Vec<Option<&'a [u8]>>,
+    digests: Vec<String>,
+    sizes: Vec<i64>,
+}
+
+impl<'a> Rows<'a> {
+    fn push(&mut self, kind: ArtifactKind, name: &str, uri: String, bytes: &'a [u8]) {
+        // PostgreSQL text holds no NUL, so such a file is a blob however small.
+        let text = (bytes.len() <= INLINE_BYTES && !bytes.contains(&0))
+            .then(|| std::str::from_utf8(bytes).ok())
+            .flatten();
+        self.kinds.push(kind.as_str());
+        self.names.push(name.to_owned());
+        self.uris.push(uri);
+        self.blobs.push(text.is_none().then_some(bytes));
+        self.inlines.push(text);
+        self.digests.push(digest_bytes(bytes).into());
+        self.sizes.push(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+    }
+
+    async fn insert(self, conn: &mut sqlx::PgConnection, task: &TaskContext) -> Result<()> {
+        sqlx::query(
+            "WITH x AS (
+               SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::text[], $11::bigint[])
+                 WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, n)),
+             b AS (
+               INSERT INTO app.blobs (sha256, bytes)
+               SELECT DISTINCT ON (sha256) sha256, blob FROM x WHERE blob IS NOT NULL ON CONFLICT DO NOTHING)
+             INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+             SELECT $1, $2, $3, $4, (n - 1)::int, kind, name, uri, inline, sha256, size, 'engine-dbos' FROM x
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(task.run.as_str())
+        .bind(task.step_id.as_str())
+        .bind(task.key.as_str())
+        .bind(i32::try_from(task.attempt).unwrap_or(i32::MAX))
+        .bind(&self.kinds)
+        .bind(&self.names)
+        .bind(&self.uris)
+        .bind(&self.inlines)
+        .bind(&self.blobs)
+        .bind(&self.digests)
+        .bind(&self.sizes)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+}
+
+impl Ledger {
+    /// A run's artifacts, in order, latest attempts only.
+    pub async fn artifact_list(&self, run: &RunId) -> Result<Vec<Value>> {
+        let rows = sqlx::query(
+            "SELECT step_id, task_key, attempt, idx, kind, name, uri, sha256, size, app.ms(created_at) AS at
+               FROM app.latest_artifacts WHERE run_id = $1 ORDER BY step_id, task_key, idx LIMIT 100000",
+        )
+        .bind(run.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(json!({
+                    "stepId": row.try_get::<String, _>("step_id")?,
+                    "taskKey": row.try_get::<String, _>("task_key")?,
+                    "attempt": row.try_get::<i32, _>("attempt")?,
+                    "idx": row.try_get::<i32, _>("idx")?,
+                    "kind": row.try_get::<String, _>("kind")?,
+                    "name": row.try_get::<String, _>("name")?,
+                    "uri": row.try_get::<String, _>("uri")?,
+                    "sha256": row.try_get::<String, _>("sha256")?,
+                    "size": row.try_get::<i64, _>("size")?,
+                    "createdAt": row.try_get::<i64, _>("at")?,
+                }))
+            })
+            .collect()
+    }
+
+    /// The bytes behind a URI, if the tenant owns its run.
+    pub async fn artifact_read(&self, tenant: &TenantId, uri: &str) -> Result<Option<Stored>> {
+        let row = sqlx::query(
+            "SELECT a.sha256, a.kind, a.inline, b.bytes FROM app.artifacts a
+               JOIN app.runs r ON r.id = a.run_id LEFT JOIN app.blobs b ON b.sha256 = a.sha256
+              WHERE a.uri = $1 AND r.tenant_id = $2 ORDER BY a.attempt DESC LIMIT 1",
+        )
+        .bind(uri)
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            let inline: Option<String> = row.try_get("inline")?;
+            let bytes = match inline {
+                Some(text) => text.into_bytes(),
+                None => row.try_get::<Option<Vec<u8>>, _>("bytes")?.unwrap_or_default(),
+            };
+            Ok(Stored {
+                sha256: crate::error::id("artifacts.sha256", row.try_get("sha256")?)?,
+                bytes,
+                kind: row.try_get("kind")?,
+            })
+        })
+        .transpose()
+    }
+}

@@ -1,0 +1,52 @@
+//! `app.audit`: who did what, append-only.
+
+use cofferdam_contracts::id::TenantId;
+use serde_json::Value;
+
+use crate::Ledger;
+use crate::error::Result;
+
+/// One action by hand.
+#[derive(Debug, Clone)]
+pub struct Audit<'a> {
+    /// Whose.
+    pub tenant: &'a TenantId,
+    /// By which key.
+    pub key_id: &'a str,
+    /// Who, as they say.
+    pub actor: &'a str,
+    /// What.
+    pub op: &'a str,
+    /// To what.
+    pub target: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// More.
+    pub detail: Option<Value>,
+}
+
+impl Ledger {
+    /// Appends on its own, for actions that change no other row.
+    pub async fn audit_append(&self, entry: &Audit<'_>) -> Result<()> {
+        let mut conn = self.pool().acquire().await?;
+        append(&mut conn, entry).await
+    }
+}
+
+/// Appends in the caller's transaction.
+pub(crate) async fn append(conn: &mut sqlx::PgConnection, entry: &Audit<'_>) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason, detail)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(entry.tenant.as_str())
+    .bind(entry.key_id)
+    .bind(entry.actor)
+    .bind(entry.op)
+    .bind(entry.target)
+    .bind(entry.reason)
+    .bind(&entry.detail)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

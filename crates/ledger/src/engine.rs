@@ -1,0 +1,108 @@
+//! The engine's rows: claiming queued workflows, taking over from dead executors.
+
+use cofferdam_contracts::id::ExecutorId;
+use sqlx::Row;
+
+use crate::error::Result;
+use crate::{APP_VERSION, Ledger};
+
+/// The engine's name of the parent workflow.
+pub const RUN_WORKFLOW: &str = "run";
+/// The engine's name of a task's workflow.
+pub const TASK_WORKFLOW: &str = "task";
+/// The engine's name of a gate's escalation.
+pub const ESCALATION_WORKFLOW: &str = "escalation";
+/// Parents and control.
+pub const INTENT_QUEUE: &str = "intentQ";
+/// Fan-out.
+pub const SBX_QUEUE: &str = "sbxQ";
+/// Escalations and other small control work.
+pub const CONTROL_QUEUE: &str = "controlQ";
+
+/// A workflow that this executor now owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// Its id.
+    pub workflow_id: String,
+    /// Which function.
+    pub name: String,
+    /// Its encoded argument.
+    pub inputs: Option<String>,
+}
+
+/// A workflow to be queued. `parent` is recorded for readers; the engine does not follow it.
+#[derive(Debug, Clone)]
+pub(crate) struct Enqueue<'a> {
+    pub id: &'a str,
+    pub name: &'a str,
+    pub queue: &'a str,
+    pub partition: Option<&'a str>,
+    pub priority: i32,
+}
+
+impl Ledger {
+    /// Takes at most `free` queued workflows.
+    pub async fn claim(&self, queue: &str, executor: &ExecutorId, free: i32) -> Result<Vec<Claimed>> {
+        let rows = sqlx::query("SELECT workflow_id, name, inputs FROM app.claim($1, $2, $3, $4)")
+            .bind(queue)
+            .bind(executor.as_str())
+            .bind(APP_VERSION)
+            .bind(free)
+            .fetch_all(self.pool())
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Claimed {
+                    workflow_id: row.try_get("workflow_id")?,
+                    name: row.try_get::<Option<String>, _>("name")?.unwrap_or_default(),
+                    inputs: row.try_get("inputs")?,
+                })
+            })
+            .collect()
+    }
+
+    /// How many workflows of `sbxQ` one host runs at a time: a row, so that it can change at run time.
+    pub async fn worker_concurrency(&self) -> Result<i32> {
+        Ok(sqlx::query_scalar::<_, Option<i32>>(
+            "SELECT worker_concurrency FROM dbos.queues WHERE name = 'sbxQ'",
+        )
+        .fetch_optional(self.pool())
+        .await?
+        .flatten()
+        .unwrap_or(32))
+    }
+
+    /// Releases workflows whose delay has passed.
+    pub async fn release_delayed(&self) -> Result<u64> {
+        let done = sqlx::query(
+            "WITH moved AS (
+               UPDATE dbos.workflow_status
+                  SET status = 'ENQUEUED', delay_until_epoch_ms = NULL
+                WHERE status = 'DELAYED' AND application_name = 'cofferdam'
+                  AND delay_until_epoch_ms <= app.ms(clock_timestamp())
+               RETURNING queue_name)
+             SELECT pg_notify('cofferdam', 'q:' || queue_name) FROM moved GROUP BY queue_name",
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    pub(crate) async fn enqueue_on(
+        &self,
+        conn: &mut sqlx::PgConnection,
+        item: &Enqueue<'_>,
+    ) -> Result<bool> {
+        Ok(sqlx::query_scalar(
+            "SELECT app.enqueue($1, $2, 'null', $3, $4, $5, NULL, $6, NULL, 0)",
+        )
+        .bind(item.id)
+        .bind(item.name)
+        .bind(item.queue)
+        .bind(item.partition)
+        .bind(item.priority)
+        .bind(APP_VERSION)
+        .fetch_one(conn)
+        .await?)
+    }
+}

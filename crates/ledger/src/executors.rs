@@ -1,0 +1,132 @@
+//! Workers: heartbeats, the leader, and takeover from the dead.
+
+use cofferdam_contracts::id::ExecutorId;
+use sqlx::Row;
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection, Postgres};
+
+use crate::error::{Result, id};
+use crate::{APP_VERSION, Ledger};
+
+/// The advisory lock that its holder leads with.
+const LEADER_LOCK: i64 = 0x00c0_ffe2_1ead;
+
+/// A worker as it announces itself.
+#[derive(Debug, Clone)]
+pub struct NewExecutor<'a> {
+    /// Unique for every start.
+    pub id: &'a ExecutorId,
+    /// The machine.
+    pub host_id: &'a str,
+    /// The process.
+    pub pid: i32,
+}
+
+/// Leadership: held as long as this connection lives, so that a killed leader loses it at once.
+#[derive(Debug)]
+pub struct Leadership(PoolConnection<Postgres>);
+
+impl Leadership {
+    /// Whether the connection, and with it the lock, is still there.
+    pub async fn is_held(&mut self) -> bool {
+        self.0.ping().await.is_ok()
+    }
+}
+
+impl Ledger {
+    /// Announces a worker.
+    pub async fn executor_join(&self, new: &NewExecutor<'_>) -> Result<()> {
+        sqlx::query("INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ($1, $2, $3, $4)")
+            .bind(new.id.as_str())
+            .bind(new.host_id)
+            .bind(new.pid)
+            .bind(APP_VERSION)
+            .execute(self.pool())
+            .await?;
+        Ok(())
+    }
+
+    /// One heartbeat. `false`: this executor was declared dead, so its work is somebody else's now.
+    pub async fn executor_beat(&self, executor: &ExecutorId) -> Result<bool> {
+        let done = sqlx::query(
+            "UPDATE app.executors SET heartbeat_at = clock_timestamp() WHERE id = $1 AND state = 'live'",
+        )
+        .bind(executor.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// A worker leaves in good order: what it still held goes back to its queues.
+    pub async fn executor_leave(&self, executor: &ExecutorId) -> Result<u64> {
+        self.executor_end(executor, "left").await
+    }
+
+    /// Executors whose heartbeat is older than `dead_after_ms`, the asking one excepted.
+    pub async fn executors_silent(&self, me: &ExecutorId, dead_after_ms: i64) -> Result<Vec<ExecutorId>> {
+        let rows: Vec<String> = sqlx::query_scalar(
+            "SELECT id FROM app.executors
+              WHERE state = 'live' AND id <> $1
+                AND heartbeat_at < clock_timestamp() - make_interval(secs => $2::float8 / 1000)",
+        )
+        .bind(me.as_str())
+        .bind(dead_after_ms)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(|text| id("executors.id", text)).collect()
+    }
+
+    /// Declares an executor dead and re-enqueues its workflows, in one transaction: an executor
+    /// that comes back finds itself dead at its next heartbeat and stops.
+    pub async fn executor_take_over(&self, dead: &ExecutorId) -> Result<u64> {
+        self.executor_end(dead, "dead").await
+    }
+
+    async fn executor_end(&self, executor: &ExecutorId, state: &str) -> Result<u64> {
+        let mut tx = self.pool().begin().await?;
+        let ended = sqlx::query(
+            "UPDATE app.executors SET state = $2, ended_at = clock_timestamp() WHERE id = $1 AND state = 'live'",
+        )
+        .bind(executor.as_str())
+        .bind(state)
+        .execute(&mut *tx)
+        .await?;
+        if ended.rows_affected() == 0 {
+            return Ok(0);
+        }
+        let queues: Vec<String> = sqlx::query_scalar(
+            "UPDATE dbos.workflow_status
+                SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL,
+                    updated_at = app.ms(clock_timestamp())
+              WHERE status = 'PENDING' AND executor_id = $1 AND queue_name IS NOT NULL
+             RETURNING queue_name",
+        )
+        .bind(executor.as_str())
+        .fetch_all(&mut *tx)
+        .await?;
+        sqlx::query("SELECT pg_notify('cofferdam', 'q:' || q) FROM unnest($1::text[]) q GROUP BY q")
+            .bind(&queues)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(u64::try_from(queues.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Tries to become the leader; never waits.
+    pub async fn lead(&self) -> Result<Option<Leadership>> {
+        let mut conn = self.pool().acquire().await?;
+        let held: bool = sqlx::query("SELECT pg_try_advisory_lock($1) AS held")
+            .bind(LEADER_LOCK)
+            .fetch_one(&mut *conn)
+            .await?
+            .try_get("held")?;
+        Ok(held.then_some(Leadership(conn)))
+    }
+
+    /// Whether any worker is alive, for `/healthz`.
+    pub async fn executors_live(&self) -> Result<i64> {
+        Ok(sqlx::query_scalar("SELECT count(*) FROM app.executors WHERE state = 'live'")
+            .fetch_one(self.pool())
+            .await?)
+    }
+}

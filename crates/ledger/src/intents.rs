@@ -1,0 +1,74 @@
+//! `app.intents`.
+
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{Digest, IntentId, TenantId};
+use cofferdam_contracts::run::{Constraints, IntentRequest};
+use serde_json::Value;
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::error::{Result, json, load};
+
+/// An intent to be written.
+#[derive(Debug, Clone)]
+pub struct NewIntent<'a> {
+    /// Its id.
+    pub id: &'a IntentId,
+    /// Whose.
+    pub tenant: &'a TenantId,
+    /// What is wanted.
+    pub request: &'a IntentRequest,
+    /// For recipe runs: the hash that the id carries.
+    pub hash: Option<&'a Digest>,
+    /// By which key.
+    pub key_id: &'a str,
+    /// From where.
+    pub origin: Origin,
+}
+
+/// An intent as a workflow needs it.
+#[derive(Debug, Clone)]
+pub struct Intent {
+    /// Its inputs.
+    pub inputs: Value,
+    /// Its constraints.
+    pub constraints: Constraints,
+}
+
+impl Ledger {
+    /// Writes an intent; an equal id is the same intent, since ids are random or content hashes.
+    pub async fn intent_create(&self, new: &NewIntent<'_>) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, connectors, intent_hash, key_id, origin)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING",
+        )
+        .bind(new.id.as_str())
+        .bind(new.tenant.as_str())
+        .bind(&new.request.goal)
+        .bind(Value::Object(new.request.inputs.clone()))
+        .bind(json("intents.constraints", &new.request.constraints)?)
+        .bind(new.request.connectors.as_ref().map(|c| json("intents.connectors", c)).transpose()?)
+        .bind(new.hash.map(Digest::as_str))
+        .bind(new.key_id)
+        .bind(new.origin.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// A tenant's intent.
+    pub async fn intent_by_id(&self, tenant: &TenantId, id: &IntentId) -> Result<Option<Intent>> {
+        let row = sqlx::query("SELECT inputs, constraints FROM app.intents WHERE id = $1 AND tenant_id = $2")
+            .bind(id.as_str())
+            .bind(tenant.as_str())
+            .fetch_optional(self.pool())
+            .await?;
+        row.map(|row| {
+            Ok(Intent {
+                inputs: row.try_get("inputs")?,
+                constraints: load("intents.constraints", row.try_get("constraints")?)?,
+            })
+        })
+        .transpose()
+    }
+}

@@ -1,0 +1,124 @@
+//! `app.api_keys`: hashed, belonging to a tenant, carrying roles.
+
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::key::{KeyRow, Role};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::Ledger;
+use crate::error::{LedgerError, Result, id};
+
+/// Who is asking.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// The key, for rows.
+    pub key_id: String,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its roles.
+    pub roles: Vec<Role>,
+}
+
+impl Principal {
+    /// Whether it may act as `role`; an admin may act as any.
+    #[must_use]
+    pub fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role) || self.roles.contains(&Role::Admin)
+    }
+}
+
+fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
+    row.try_get::<Vec<String>, _>("roles")?
+        .iter()
+        .map(|text| {
+            Role::parse(text).ok_or_else(|| LedgerError::Row { what: "api_keys.roles", why: text.clone() })
+        })
+        .collect()
+}
+
+impl Ledger {
+    /// Stores a key by its hash.
+    pub async fn key_create(
+        &self,
+        key_id: &str,
+        secret: &str,
+        tenant: &TenantId,
+        roles: &[Role],
+        label: Option<&str>,
+    ) -> Result<()> {
+        let roles: Vec<&str> = roles.iter().map(|r| r.as_str()).collect();
+        sqlx::query(
+            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, label) VALUES ($1, $2, $3, $4, $5)",
+        )
+        .bind(key_id)
+        .bind(digest_bytes(secret.as_bytes()).as_str())
+        .bind(tenant.as_str())
+        .bind(&roles)
+        .bind(label)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// Who a secret belongs to; `None` where it is unknown or revoked.
+    pub async fn key_principal(&self, secret: &str) -> Result<Option<Principal>> {
+        let row = sqlx::query(
+            "SELECT key_id, tenant_id, roles FROM app.api_keys WHERE key_hash = $1 AND revoked_at IS NULL",
+        )
+        .bind(digest_bytes(secret.as_bytes()).as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(Principal {
+                key_id: row.try_get("key_id")?,
+                tenant: id("api_keys.tenant_id", row.try_get("tenant_id")?)?,
+                roles: roles_of(&row)?,
+            })
+        })
+        .transpose()
+    }
+
+    /// A tenant's keys, newest first.
+    pub async fn key_list(&self, tenant: &TenantId) -> Result<Vec<KeyRow>> {
+        let rows = sqlx::query(
+            "SELECT key_id, tenant_id, roles, label, app.ms(created_at) AS created, app.ms(revoked_at) AS revoked
+               FROM app.api_keys WHERE tenant_id = $1 ORDER BY created_at DESC LIMIT 500",
+        )
+        .bind(tenant.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(KeyRow {
+                    key_id: row.try_get("key_id")?,
+                    tenant: id("api_keys.tenant_id", row.try_get("tenant_id")?)?,
+                    roles: roles_of(row)?,
+                    label: row.try_get("label")?,
+                    created_at: row.try_get("created")?,
+                    revoked_at: row.try_get("revoked")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Revokes a key; `false` where the tenant has no such working key.
+    pub async fn key_revoke(&self, tenant: &TenantId, key_id: &str) -> Result<bool> {
+        let done = sqlx::query(
+            "UPDATE app.api_keys SET revoked_at = clock_timestamp()
+              WHERE key_id = $1 AND tenant_id = $2 AND revoked_at IS NULL",
+        )
+        .bind(key_id)
+        .bind(tenant.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Whether any key exists at all: false only before the first start has made one.
+    pub async fn key_any(&self) -> Result<bool> {
+        Ok(sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE revoked_at IS NULL)")
+            .fetch_one(self.pool())
+            .await?)
+    }
+}

@@ -1,0 +1,87 @@
+//! Forward-only migrations: the engine's own, then ours. Running twice is harmless, and two
+//! processes that start together take turns.
+
+use std::borrow::Cow;
+
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, SqlSafeStr};
+
+use crate::error::{LedgerError, Result};
+use crate::{APP_VERSION, Ledger};
+
+macro_rules! migrations {
+    ($($file:literal),+ $(,)?) => {
+        /// Every migration in order: the name of its file and its text. The version is the position, from 1.
+        pub const MIGRATIONS: &[(&str, &str)] =
+            &[$(($file, include_str!(concat!("../migrations/", $file, ".sql"))),)+];
+    };
+}
+
+migrations! {
+    "0001_law", "0002_api_keys", "0003_intents", "0004_recipes", "0005_runs", "0006_run_steps",
+    "0007_artifacts", "0008_sbx_runs", "0009_sessions", "0010_gates", "0011_opencode_calls",
+    "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
+    "0017_claim", "0018_enqueue",
+}
+
+/// The advisory lock that makes concurrent starters take turns over both migration series.
+const LOCK: i64 = 0x00c0_ffe2_da37;
+
+impl Ledger {
+    /// Brings the engine's schema and ours up to date.
+    pub async fn migrate(&self) -> Result<()> {
+        let mut lock = self.pool().acquire().await?;
+        sqlx::query("SELECT pg_advisory_lock($1)").bind(LOCK).execute(&mut *lock).await?;
+        let outcome = self.migrate_locked().await;
+        sqlx::query("SELECT pg_advisory_unlock($1)").bind(LOCK).execute(&mut *lock).await?;
+        outcome
+    }
+
+    async fn migrate_locked(&self) -> Result<()> {
+        dbos::sysdb::migrations::runner::run(self.pool(), "dbos", true)
+            .await
+            .map_err(|e| LedgerError::Migrate(Box::new(e)))?;
+        let mut migrator = Migrator::with_migrations(
+            (1_i64..)
+                .zip(MIGRATIONS)
+                .map(|(version, (name, sql))| {
+                    let text = AssertSqlSafe((*sql).to_owned()).into_sql_str();
+                    Migration::new(version, Cow::Borrowed(*name), MigrationType::Simple, text, false)
+                })
+                .collect(),
+        );
+        migrator.dangerous_set_table_name("app.schema_migrations");
+        migrator.create_schema("app");
+        // The lock above covers both series.
+        migrator.set_locking(false);
+        // A newer binary may have migrated further; an older one goes on with what it knows.
+        migrator.set_ignore_missing(true);
+        migrator.run(self.pool()).await.map_err(|e| LedgerError::Migrate(Box::new(e)))?;
+        self.queues_register().await
+    }
+
+    /// Registers the queues once; their limits are rows that an operator may change while it runs.
+    async fn queues_register(&self) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO dbos.queues (name, worker_concurrency, priority_enabled, partition_queue,
+                                      partition_concurrency, application_name)
+             VALUES ('intentQ', NULL, true, false, NULL, 'cofferdam'),
+                    ('compileQ', NULL, true, false, NULL, 'cofferdam'),
+                    ('controlQ', NULL, true, false, NULL, 'cofferdam'),
+                    ('sbxQ', $1, true, true, $2, 'cofferdam')
+             ON CONFLICT (name) DO NOTHING",
+        )
+        .bind(SBX_WORKER_CONCURRENCY)
+        .bind(SBX_PARTITION_CONCURRENCY)
+        .execute(self.pool())
+        .await?;
+        tracing::debug!(version = APP_VERSION, "the schema is current");
+        Ok(())
+    }
+}
+
+/// Sandboxes of one host at a time. A sandbox's writable layer is memory, so this bounds memory as
+/// much as processors; an operator raises it with `cofferdam config set queue.sbxQ.worker_concurrency`.
+const SBX_WORKER_CONCURRENCY: i32 = 32;
+/// Sandboxes of one tenant at a time over the whole fleet.
+const SBX_PARTITION_CONCURRENCY: i32 = 24;

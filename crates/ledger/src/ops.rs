@@ -1,0 +1,389 @@
+//! The exact six: reading and steering the engine's workflows. Every action commits with its audit
+//! row, and an action on a run acts on everything that belongs to it.
+
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::gate::GateMessage;
+use cofferdam_contracts::id::{RunId, TenantId, WorkflowId};
+use cofferdam_contracts::ops::{OpsAudit, OpsStep, OpsWorkflow};
+use serde_json::{Value, json};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::audit::{Audit, append};
+use crate::error::{Result, id};
+use crate::gates::deliver;
+use crate::runs::{NewRun, run_insert};
+use crate::Ledger;
+
+/// Which workflows are a tenant's: its runs', their tasks' and their escalations'.
+const OWNED: &str = "SELECT w.workflow_uuid, w.name, w.status, w.queue_name, w.queue_partition_key, w.executor_id,
+       w.recovery_attempts, w.created_at, w.updated_at
+  FROM dbos.workflow_status w
+ WHERE (EXISTS (SELECT 1 FROM app.runs r WHERE r.workflow_id = w.workflow_uuid AND r.tenant_id = $1)
+     OR EXISTS (SELECT 1 FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id
+                 WHERE s.task_key = w.workflow_uuid AND r.tenant_id = $1)
+     OR EXISTS (SELECT 1 FROM app.human_gates g WHERE g.escalation_workflow_id = w.workflow_uuid AND g.tenant_id = $1))";
+
+/// A workflow that is about to be steered.
+struct Target {
+    status: String,
+    run: RunId,
+    is_parent: bool,
+}
+
+impl Ledger {
+    /// A tenant's workflows, newest first.
+    pub async fn ops_list(
+        &self,
+        tenant: &TenantId,
+        status: Option<&str>,
+        name: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<OpsWorkflow>> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "{OWNED} AND ($2::text IS NULL OR w.status = $2) AND ($3::text IS NULL OR w.name = $3)
+             ORDER BY w.created_at DESC, w.workflow_uuid LIMIT $4"
+        )))
+        .bind(tenant.as_str())
+        .bind(status)
+        .bind(name)
+        .bind(limit)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(workflow_of).collect()
+    }
+
+    /// One workflow with its audit.
+    pub async fn ops_get(&self, tenant: &TenantId, workflow: &WorkflowId) -> Result<Option<OpsWorkflow>> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!("{OWNED} AND w.workflow_uuid = $2")))
+            .bind(tenant.as_str())
+            .bind(workflow.as_str())
+            .fetch_optional(self.pool())
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let mut found = workflow_of(&row)?;
+        found.audit = Some(self.ops_audit(workflow).await?);
+        Ok(Some(found))
+    }
+
+    async fn ops_audit(&self, workflow: &WorkflowId) -> Result<Vec<OpsAudit>> {
+        let rows = sqlx::query(
+            "SELECT op, actor, reason, app.ms(created_at) AS at, target, detail->>'forkedWorkflowID' AS forked
+               FROM app.audit WHERE target = $1 ORDER BY id LIMIT 500",
+        )
+        .bind(workflow.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(OpsAudit {
+                    op: row.try_get("op")?,
+                    actor: row.try_get("actor")?,
+                    reason: row.try_get("reason")?,
+                    at: row.try_get("at")?,
+                    target_workflow_id: row.try_get("target")?,
+                    forked_workflow_id: row.try_get("forked")?,
+                })
+            })
+            .collect()
+    }
+
+    /// A workflow's recorded steps.
+    pub async fn ops_steps(&self, workflow: &WorkflowId) -> Result<Vec<OpsStep>> {
+        let rows = sqlx::query(
+            "SELECT function_id, function_name, output, error, child_workflow_id FROM dbos.operation_outputs
+              WHERE workflow_uuid = $1 ORDER BY function_id LIMIT 10000",
+        )
+        .bind(workflow.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let value = |column: &str| -> Result<Option<Value>> {
+                    let text: Option<String> = row.try_get(column)?;
+                    Ok(text.map(|t| serde_json::from_str(&t).unwrap_or(Value::String(t))))
+                };
+                Ok(OpsStep {
+                    step_n: row.try_get("function_id")?,
+                    name: row.try_get("function_name")?,
+                    output: value("output")?,
+                    error: value("error")?,
+                    child_workflow_id: row.try_get("child_workflow_id")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Cancels a workflow; a run's with its gates, its tasks and its sandboxes.
+    pub async fn ops_cancel(&self, workflow: &WorkflowId, audit: &Audit<'_>) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        let target = target_lock(&mut tx, audit.tenant, workflow).await?;
+        if !["PENDING", "ENQUEUED", "DELAYED"].contains(&target.status.as_str()) {
+            return Err(wrong_state("cancel", &target.status, "PENDING or ENQUEUED"));
+        }
+        if target.is_parent {
+            cancel_run(&mut tx, &target.run, workflow).await?;
+        }
+        cancel_workflows(&mut tx, workflow, &target).await?;
+        append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair.
+    pub async fn ops_resume(&self, workflow: &WorkflowId, audit: &Audit<'_>) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        let target = target_lock(&mut tx, audit.tenant, workflow).await?;
+        if !["CANCELLED", "ENQUEUED"].contains(&target.status.as_str()) {
+            return Err(wrong_state("resume", &target.status, "CANCELLED or ENQUEUED"));
+        }
+        if target.is_parent && target.status == "CANCELLED" {
+            sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)").execute(&mut *tx).await?;
+            sqlx::query(
+                "WITH g AS (UPDATE app.human_gates SET state = 'open', decided_at = NULL
+                             WHERE run_id = $1 AND state = 'canceled'),
+                      n AS (DELETE FROM dbos.notifications WHERE destination_uuid = $2 AND NOT consumed
+                              AND message LIKE '%\"sys\":\"sys:cancel\"%')
+                 UPDATE app.runs SET status = 'repairing', next_action = 'NONE', error = NULL, finished_at = NULL
+                  WHERE id = $1 AND status = 'canceled'",
+            )
+            .bind(target.run.as_str())
+            .bind(workflow.as_str())
+            .execute(&mut *tx)
+            .await?;
+        }
+        sqlx::query(
+            "WITH w AS (
+               UPDATE dbos.workflow_status
+                  SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL, completed_at = NULL,
+                      updated_at = app.ms(clock_timestamp())
+                WHERE status = 'CANCELLED' AND (workflow_uuid = $1 OR ($2 AND workflow_uuid IN (
+                        SELECT task_key FROM app.sbx_runs WHERE run_id = $3 AND response IS NULL)))
+               RETURNING queue_name)
+             SELECT pg_notify('cofferdam', 'q:' || queue_name) FROM w GROUP BY queue_name",
+        )
+        .bind(workflow.as_str())
+        .bind(target.is_parent)
+        .bind(target.run.as_str())
+        .execute(&mut *tx)
+        .await?;
+        append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Repeats a run from one of its recorded steps as a new run; the original is only read.
+    pub async fn ops_fork(
+        &self,
+        workflow: &WorkflowId,
+        step_n: i32,
+        new: &NewRun,
+        audit: &Audit<'_>,
+    ) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        let target = target_lock(&mut tx, audit.tenant, workflow).await?;
+        if !target.is_parent {
+            return Err(Refusal::new(ErrorCode::StateConflict, "fork the run, not its task").into());
+        }
+        let last: Option<i32> =
+            sqlx::query_scalar("SELECT max(function_id) FROM dbos.operation_outputs WHERE workflow_uuid = $1")
+                .bind(workflow.as_str())
+                .fetch_one(&mut *tx)
+                .await?;
+        let last = last.unwrap_or(-1);
+        if step_n < 0 || step_n > last {
+            let why = format!("step {step_n} is not recorded: 0 to {last} are");
+            return Err(Refusal::new(ErrorCode::StateConflict, why)
+                .with(json!({"stepN": step_n, "recorded": last + 1}))
+                .into());
+        }
+        if !run_insert(&mut tx, new, true).await? {
+            return Err(Refusal::new(ErrorCode::Conflict, "the fork exists already").into());
+        }
+        fork_rows(&mut tx, workflow, &target.run, new, step_n).await?;
+        append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// How many forks and retries an intent's workflow has: numbers the next.
+    pub async fn ops_forks(&self, workflow: &WorkflowId) -> Result<i64> {
+        Ok(sqlx::query_scalar("SELECT count(*) FROM app.audit WHERE target = $1 AND op = 'fork'")
+            .bind(workflow.as_str())
+            .fetch_one(self.pool())
+            .await?)
+    }
+
+    /// The run behind a parent workflow.
+    pub async fn ops_run(&self, tenant: &TenantId, workflow: &WorkflowId) -> Result<Option<RunId>> {
+        let found: Option<String> =
+            sqlx::query_scalar("SELECT id FROM app.runs WHERE workflow_id = $1 AND tenant_id = $2")
+                .bind(workflow.as_str())
+                .bind(tenant.as_str())
+                .fetch_optional(self.pool())
+                .await?;
+        found.map(|text| id("runs.id", &text)).transpose()
+    }
+
+    /// Whether a task's workflow was canceled: what its worker asks when it is woken.
+    pub async fn workflow_is_canceled(&self, workflow: &str) -> Result<bool> {
+        Ok(sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM dbos.workflow_status WHERE workflow_uuid = $1 AND status = 'CANCELLED')",
+        )
+        .bind(workflow)
+        .fetch_one(self.pool())
+        .await?)
+    }
+}
+
+async fn target_lock(conn: &mut sqlx::PgConnection, tenant: &TenantId, workflow: &WorkflowId) -> Result<Target> {
+    let row = sqlx::query(
+        "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent
+           FROM dbos.workflow_status w
+           LEFT JOIN app.runs p ON p.workflow_id = w.workflow_uuid
+           LEFT JOIN app.sbx_runs t ON t.task_key = w.workflow_uuid
+           LEFT JOIN app.human_gates g ON g.escalation_workflow_id = w.workflow_uuid
+           JOIN app.runs r ON r.id = coalesce(p.id, t.run_id, g.run_id)
+          WHERE w.workflow_uuid = $1 AND r.tenant_id = $2 FOR UPDATE OF w, r",
+    )
+    .bind(workflow.as_str())
+    .bind(tenant.as_str())
+    .fetch_optional(conn)
+    .await?
+    .ok_or_else(|| Refusal::not_found("workflow"))?;
+    Ok(Target {
+        status: row.try_get("status")?,
+        run: id("runs.id", row.try_get("run_id")?)?,
+        is_parent: row.try_get("is_parent")?,
+    })
+}
+
+fn wrong_state(op: &str, status: &str, wanted: &str) -> crate::LedgerError {
+    Refusal::new(ErrorCode::StateConflict, format!("cannot {op} a workflow that is {status}: it must be {wanted}"))
+        .with(json!({"status": status}))
+        .into()
+}
+
+/// The run is over at once, and so are its gates; a parked wait is woken by a `sys:cancel` message.
+async fn cancel_run(conn: &mut sqlx::PgConnection, run: &RunId, workflow: &WorkflowId) -> Result<()> {
+    sqlx::query(
+        "WITH u AS (
+           UPDATE app.runs SET status = 'canceled', next_action = 'NONE', error = 'canceled', finished_at = clock_timestamp()
+            WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id)
+         INSERT INTO app.run_streams (run_id, key, seq, chunk)
+         SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'canceled'
+           FROM u ON CONFLICT DO NOTHING",
+    )
+    .bind(run.as_str())
+    .execute(&mut *conn)
+    .await?;
+    let topics: Vec<String> = sqlx::query_scalar(
+        "UPDATE app.human_gates SET state = 'canceled', decided_at = clock_timestamp()
+          WHERE run_id = $1 AND state = 'open' RETURNING topic",
+    )
+    .bind(run.as_str())
+    .fetch_all(&mut *conn)
+    .await?;
+    let message = GateMessage {
+        payload: None,
+        payload_hash: None,
+        at: cofferdam_ambient::clock::now_ms(),
+        sys: Some("sys:cancel".into()),
+    };
+    for topic in topics {
+        deliver(conn, workflow.as_str(), &topic, &message).await?;
+    }
+    Ok(())
+}
+
+/// The engine's rows, and the answers of tasks that will now never start.
+async fn cancel_workflows(conn: &mut sqlx::PgConnection, workflow: &WorkflowId, target: &Target) -> Result<()> {
+    sqlx::query(
+        "WITH ids AS (
+           SELECT $1::text AS id UNION SELECT task_key FROM app.sbx_runs WHERE $2 AND run_id = $3 AND response IS NULL),
+         queued AS (
+           SELECT w.workflow_uuid AS id FROM dbos.workflow_status w
+            WHERE w.workflow_uuid IN (SELECT id FROM ids) AND w.status IN ('ENQUEUED','DELAYED')),
+         answered AS (
+           UPDATE app.sbx_runs SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
+                  response = jsonb_build_object('exit', -1, 'stdout', '', 'stderr', '', 'filesOut', '[]'::jsonb,
+                    'metrics', '{\"wallMs\":0,\"cpuMs\":0,\"memPeakMB\":0}'::jsonb, 'sandboxRef', '',
+                    'errCode', 'CMD_NONZERO', 'taskKey', task_key, 'cause', 'canceled before it started')
+            WHERE task_key IN (SELECT id FROM queued) AND response IS NULL),
+         w AS (
+           UPDATE dbos.workflow_status SET status = 'CANCELLED', deduplication_id = NULL,
+                  updated_at = app.ms(clock_timestamp()), completed_at = app.ms(clock_timestamp())
+            WHERE workflow_uuid IN (SELECT id FROM ids) AND status IN ('PENDING','ENQUEUED','DELAYED')
+           RETURNING workflow_uuid)
+         SELECT pg_notify('cofferdam', 'x:' || workflow_uuid), pg_notify('cofferdam', 't:' || $3),
+                pg_notify('cofferdam', 'r:' || $3), pg_notify('cofferdam', 'g:' || $3) FROM w",
+    )
+    .bind(workflow.as_str())
+    .bind(target.is_parent)
+    .bind(target.run.as_str())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// What the fork inherits: the engine's rows before the step, the compiled plan and, where the plan
+/// is the same, the consent to it.
+async fn fork_rows(
+    conn: &mut sqlx::PgConnection,
+    from: &WorkflowId,
+    from_run: &RunId,
+    new: &NewRun,
+    step_n: i32,
+) -> Result<()> {
+    let statements = [
+        "INSERT INTO dbos.operation_outputs (workflow_uuid, function_id, function_name, output, error, child_workflow_id,
+           started_at_epoch_ms, completed_at_epoch_ms, serialization)
+         SELECT $2, function_id, function_name, output, error, child_workflow_id, started_at_epoch_ms,
+                completed_at_epoch_ms, serialization
+           FROM dbos.operation_outputs WHERE workflow_uuid = $1 AND function_id < $5 AND $3 <> $4",
+        "WITH h AS (
+           INSERT INTO dbos.workflow_events_history (workflow_uuid, function_id, key, value, serialization)
+           SELECT $2, function_id, key, value, serialization FROM dbos.workflow_events_history
+            WHERE workflow_uuid = $1 AND function_id < $5 AND $3 <> $4 RETURNING function_id, key, value, serialization)
+         INSERT INTO dbos.workflow_events (workflow_uuid, key, value, serialization)
+         SELECT DISTINCT ON (key) $2, key, value, serialization FROM h ORDER BY key, function_id DESC",
+        "INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
+         SELECT $4, step_id, attempt, status, output, error, origin FROM app.run_steps
+          WHERE run_id = $3 AND step_id = 'CompileST' AND $5 > 0 AND $1 <> $2",
+        "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+         SELECT $4, step_id, task_key, attempt, idx, kind, name, replace(uri, $3, $4), inline, sha256, size, origin
+           FROM app.artifacts WHERE run_id = $3 AND step_id = 'CompileST' AND $5 > 0 AND $1 <> $2",
+        "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin)
+         SELECT $4, intent_id, plan_digest, approved_by, key_id, 'inherited by fork from ' || $3, origin
+           FROM app.plan_approvals WHERE run_id = $3 AND $5 > 0 AND $1 <> $2",
+        "UPDATE app.runs n SET plan_digest = o.plan_digest FROM app.runs o
+          WHERE n.id = $4 AND o.id = $3 AND $5 > 0 AND $1 <> $2",
+        "UPDATE dbos.workflow_status SET forked_from = $1 WHERE workflow_uuid = $2 AND $3 <> $4 AND $5 >= 0",
+    ];
+    for statement in statements {
+        sqlx::query(statement)
+            .bind(from.as_str())
+            .bind(new.workflow_id.as_str())
+            .bind(from_run.as_str())
+            .bind(new.id.as_str())
+            .bind(step_n)
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(())
+}
+
+fn workflow_of(row: &PgRow) -> Result<OpsWorkflow> {
+    Ok(OpsWorkflow {
+        workflow_id: id("workflow_status.workflow_uuid", row.try_get("workflow_uuid")?)?,
+        name: row.try_get::<Option<String>, _>("name")?.unwrap_or_default(),
+        status: row.try_get::<Option<String>, _>("status")?.unwrap_or_default(),
+        queue_name: row.try_get("queue_name")?,
+        queue_partition_key: row.try_get("queue_partition_key")?,
+        executor_id: row.try_get("executor_id")?,
+        recovery_attempts: row.try_get::<Option<i64>, _>("recovery_attempts")?.unwrap_or(0),
+        created_at: row.try_get("created_at")?,
+        updated_at: row.try_get("updated_at")?,
+        audit: None,
+    })
+}

@@ -1,0 +1,422 @@
+//! `app.runs`: starting, reading and ending runs. A run and its workflow's row commit together.
+
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{Digest, IntentId, RecipeId, RunId, TenantId, WorkflowId};
+use cofferdam_contracts::recipe::RecipeRef;
+use cofferdam_contracts::run::{Budget, Constraints, NextAction, RunHeader, RunStatus};
+use serde_json::Value;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::engine::{INTENT_QUEUE, RUN_WORKFLOW};
+use crate::error::{LedgerError, Result, id, json, load};
+use crate::{APP_VERSION, Ledger};
+
+/// A run to be started.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Its id.
+    pub id: RunId,
+    /// Its intent.
+    pub intent_id: IntentId,
+    /// Its workflow.
+    pub workflow_id: WorkflowId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// The recipe.
+    pub recipe: RecipeRef,
+    /// Its hash.
+    pub recipe_hash: Digest,
+    /// The intent's hash, for recipe runs.
+    pub intent_hash: Option<Digest>,
+    /// The caller's trace.
+    pub trace_id: Option<String>,
+    /// Bounds.
+    pub budget: Option<Budget>,
+    /// Wall time.
+    pub timeout_ms: Option<u64>,
+    /// Partition of `sbxQ`.
+    pub partition_key: String,
+    /// Lower first.
+    pub priority: i32,
+    /// Refuses a second live run.
+    pub dedup: Option<String>,
+    /// 0 for the first run of an intent.
+    pub retry_count: i32,
+    /// The run that this one repeats.
+    pub retry_of: Option<RunId>,
+    /// From where.
+    pub origin: Origin,
+}
+
+/// What a workflow needs to know of its run.
+#[derive(Debug, Clone)]
+pub struct RunContext {
+    /// The run.
+    pub id: RunId,
+    /// Its intent.
+    pub intent_id: IntentId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where it is.
+    pub status: RunStatus,
+    /// The recipe.
+    pub recipe_id: RecipeId,
+    /// Its hash.
+    pub recipe_hash: Digest,
+    /// Bounds.
+    pub budget: Budget,
+    /// Wall time.
+    pub timeout_ms: Option<u64>,
+    /// Partition of `sbxQ`.
+    pub partition_key: String,
+    /// Lower first.
+    pub priority: i32,
+    /// The intent's inputs.
+    pub inputs: Value,
+    /// The intent's constraints.
+    pub constraints: Constraints,
+    /// ms since the epoch.
+    pub created_at: i64,
+}
+
+/// What a start did.
+#[derive(Debug, Clone)]
+pub enum Started {
+    /// The run is new.
+    Created,
+    /// The workflow had a run already.
+    Existing(Box<ExistingRun>),
+}
+
+/// A run that was there before, with everything a replay is compared on.
+#[derive(Debug, Clone)]
+pub struct ExistingRun {
+    /// Its header.
+    pub header: RunHeader,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its partition.
+    pub partition_key: String,
+    /// Its bounds.
+    pub budget: Option<Budget>,
+}
+
+const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
+    r.recipe_v, r.recipe_hash, r.intent_hash, r.trace_id, r.last_step, r.error, r.retry_count, r.app_version,
+    r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
+    w.status AS durable";
+
+fn header_of(row: &PgRow) -> Result<RunHeader> {
+    let status: String = row.try_get("status")?;
+    let status = RunStatus::parse(&status).ok_or(LedgerError::Row { what: "runs.status", why: status })?;
+    let optional = |name: &str| row.try_get::<Option<String>, _>(name);
+    Ok(RunHeader {
+        workflow_id: id("runs.workflow_id", row.try_get("workflow_id")?)?,
+        run_id: id("runs.id", row.try_get("id")?)?,
+        intent_id: id("runs.intent_id", row.try_get("intent_id")?)?,
+        status,
+        workflow_name: RUN_WORKFLOW.to_owned(),
+        created_at: row.try_get("created")?,
+        updated_at: row.try_get("updated")?,
+        recipe_ref: Some(RecipeRef {
+            id: id("runs.recipe_id", row.try_get("recipe_id")?)?,
+            v: row.try_get("recipe_v")?,
+        }),
+        recipe_hash: Some(id("runs.recipe_hash", row.try_get("recipe_hash")?)?),
+        intent_hash: optional("intent_hash")?.map(|t| id("runs.intent_hash", &t)).transpose()?,
+        trace_id: optional("trace_id")?,
+        next_action: NextAction::of(status),
+        last_step: optional("last_step")?,
+        error: optional("error")?,
+        app_version: row.try_get("app_version")?,
+        durable_status: optional("durable")?,
+        retry_count: row.try_get("retry_count")?,
+        is_replay: None,
+    })
+}
+
+fn budget_of(value: Option<Value>) -> Result<Option<Budget>> {
+    value.map(|v| load("runs.budget", v)).transpose()
+}
+
+impl Ledger {
+    /// Writes the run and queues its workflow, together or not at all. A workflow id that has a run
+    /// already writes nothing.
+    pub async fn run_start(&self, new: &NewRun) -> Result<Started> {
+        let mut conn = self.pool().acquire().await?;
+        if run_insert(&mut conn, new, true).await? {
+            return Ok(Started::Created);
+        }
+        drop(conn);
+        let existing = self.run_existing(&new.workflow_id).await?.ok_or(LedgerError::Row {
+            what: "runs",
+            why: format!("{} conflicts with a run that is not there", new.workflow_id),
+        })?;
+        Ok(Started::Existing(Box::new(existing)))
+    }
+
+    async fn run_existing(&self, workflow: &WorkflowId) -> Result<Option<ExistingRun>> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
+              WHERE r.workflow_id = $1"
+        )))
+        .bind(workflow.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(ExistingRun {
+                header: header_of(&row)?,
+                tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
+                partition_key: row.try_get("partition_key")?,
+                budget: budget_of(row.try_get("budget")?)?,
+            })
+        })
+        .transpose()
+    }
+
+    /// A tenant's run by its id or its workflow's.
+    pub async fn run_header(&self, tenant: &TenantId, run_or_workflow: &str) -> Result<Option<RunHeader>> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
+              WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2"
+        )))
+        .bind(run_or_workflow)
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.as_ref().map(header_of).transpose()
+    }
+
+    /// A tenant's runs, newest first.
+    pub async fn run_list(
+        &self,
+        tenant: &TenantId,
+        status: Option<RunStatus>,
+        limit: i64,
+    ) -> Result<Vec<RunHeader>> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
+              WHERE r.tenant_id = $1 AND ($2::text IS NULL OR r.status = $2)
+              ORDER BY r.created_at DESC LIMIT $3"
+        )))
+        .bind(tenant.as_str())
+        .bind(status.map(RunStatus::as_str))
+        .bind(limit)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(header_of).collect()
+    }
+
+    /// The run of a workflow, with its intent: what a workflow reads first.
+    pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
+        let row = sqlx::query(
+            "SELECT r.id, r.intent_id, r.tenant_id, r.status, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
+                    r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints
+               FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
+        )
+        .bind(workflow)
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            let status: String = row.try_get("status")?;
+            Ok(RunContext {
+                id: id("runs.id", row.try_get("id")?)?,
+                intent_id: id("runs.intent_id", row.try_get("intent_id")?)?,
+                tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
+                status: RunStatus::parse(&status)
+                    .ok_or(LedgerError::Row { what: "runs.status", why: status })?,
+                recipe_id: id("runs.recipe_id", row.try_get("recipe_id")?)?,
+                recipe_hash: id("runs.recipe_hash", row.try_get("recipe_hash")?)?,
+                budget: budget_of(row.try_get("budget")?)?.unwrap_or_default(),
+                timeout_ms: row
+                    .try_get::<Option<i64>, _>("timeout_ms")?
+                    .and_then(|ms| u64::try_from(ms).ok()),
+                partition_key: row.try_get("partition_key")?,
+                priority: row.try_get("priority")?,
+                inputs: row.try_get("inputs")?,
+                constraints: load("intents.constraints", row.try_get("constraints")?)?,
+                created_at: row.try_get("created")?,
+            })
+        })
+        .transpose()
+    }
+
+    /// Repeats a failed run as a new run of the same intent. `None`: the run is not in a state that
+    /// may be repeated, or a newer run of the intent exists already.
+    pub async fn run_retry(&self, new: &NewRun, of: &RunId, audit: &crate::audit::Audit<'_>) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
+        let status: Option<String> = sqlx::query_scalar("SELECT status FROM app.runs WHERE id = $1 FOR UPDATE")
+            .bind(of.as_str())
+            .fetch_optional(&mut *tx)
+            .await?;
+        let ready = status.as_deref().and_then(RunStatus::parse).is_some_and(RunStatus::is_retryable);
+        if !ready || !run_insert(&mut tx, new, true).await? {
+            return Ok(false);
+        }
+        crate::audit::append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// The newest run of an intent, for numbering its next one.
+    pub async fn run_last_retry(&self, intent: &IntentId) -> Result<i32> {
+        Ok(sqlx::query_scalar::<_, Option<i32>>("SELECT max(retry_count) FROM app.runs WHERE intent_id = $1")
+            .bind(intent.as_str())
+            .fetch_one(self.pool())
+            .await?
+            .unwrap_or(0))
+    }
+
+    /// What a retry or a fork copies of its source.
+    pub async fn run_template(&self, tenant: &TenantId, run: &RunId) -> Result<Option<NewRun>> {
+        let row = sqlx::query(
+            "SELECT intent_id, workflow_id, recipe_id, recipe_v, recipe_hash, intent_hash, trace_id, budget,
+                    timeout_ms, partition_key, priority, retry_count FROM app.runs WHERE id = $1 AND tenant_id = $2",
+        )
+        .bind(run.as_str())
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(NewRun {
+                id: run.clone(),
+                intent_id: id("runs.intent_id", row.try_get("intent_id")?)?,
+                workflow_id: id("runs.workflow_id", row.try_get("workflow_id")?)?,
+                tenant: tenant.clone(),
+                recipe: RecipeRef {
+                    id: id("runs.recipe_id", row.try_get("recipe_id")?)?,
+                    v: row.try_get("recipe_v")?,
+                },
+                recipe_hash: id("runs.recipe_hash", row.try_get("recipe_hash")?)?,
+                intent_hash: row
+                    .try_get::<Option<String>, _>("intent_hash")?
+                    .map(|t| id("runs.intent_hash", &t))
+                    .transpose()?,
+                trace_id: row.try_get("trace_id")?,
+                budget: budget_of(row.try_get("budget")?)?,
+                timeout_ms: row
+                    .try_get::<Option<i64>, _>("timeout_ms")?
+                    .and_then(|ms| u64::try_from(ms).ok()),
+                partition_key: row.try_get("partition_key")?,
+                priority: row.try_get("priority")?,
+                dedup: None,
+                retry_count: row.try_get("retry_count")?,
+                retry_of: None,
+                origin: Origin::ApiShim,
+            })
+        })
+        .transpose()
+    }
+
+    /// Moves a live run on. Terminal runs stay as they are: `false`.
+    pub async fn run_advance(&self, run: &RunId, status: RunStatus, step: Option<&str>) -> Result<bool> {
+        let moved: i64 = sqlx::query_scalar(
+            "WITH u AS (
+               UPDATE app.runs SET status = $2, next_action = $3, last_step = coalesce($4, last_step)
+                WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id),
+             s AS (
+               INSERT INTO app.run_streams (run_id, key, seq, chunk)
+               SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), $2
+                 FROM u ON CONFLICT DO NOTHING),
+             n AS (SELECT pg_notify('cofferdam', 'r:' || id) FROM u)
+             SELECT (SELECT count(*) FROM u) + 0 * (SELECT count(*) FROM n)",
+        )
+        .bind(run.as_str())
+        .bind(status.as_str())
+        .bind(next_action(status))
+        .bind(step)
+        .fetch_one(self.pool())
+        .await?;
+        Ok(moved == 1)
+    }
+
+    /// Ends a run: its status, its `ExecuteST` row and the status stream, together. `false` where
+    /// it had ended already.
+    pub async fn run_finish(
+        &self,
+        run: &RunId,
+        status: RunStatus,
+        error: Option<&str>,
+        step: &str,
+        output: &Value,
+    ) -> Result<bool> {
+        let step_status = match status {
+            RunStatus::Succeeded => "ok",
+            RunStatus::Canceled => "canceled",
+            _ => "failed",
+        };
+        let moved: i64 = sqlx::query_scalar(
+            "WITH u AS (
+               UPDATE app.runs SET status = $2, next_action = $3, last_step = $4, error = $5,
+                      finished_at = clock_timestamp()
+                WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id),
+             st AS (
+               INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
+               SELECT id, $4, 1, $6, $7, $5, 'engine-dbos' FROM u ON CONFLICT DO NOTHING),
+             s AS (
+               INSERT INTO app.run_streams (run_id, key, seq, chunk)
+               SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), $2
+                 FROM u ON CONFLICT DO NOTHING),
+             n AS (SELECT pg_notify('cofferdam', 'r:' || id) FROM u)
+             SELECT (SELECT count(*) FROM u) + 0 * (SELECT count(*) FROM n)",
+        )
+        .bind(run.as_str())
+        .bind(status.as_str())
+        .bind(next_action(status))
+        .bind(step)
+        .bind(error)
+        .bind(step_status)
+        .bind(output)
+        .fetch_one(self.pool())
+        .await?;
+        Ok(moved == 1)
+    }
+}
+
+fn next_action(status: RunStatus) -> &'static str {
+    match NextAction::of(status) {
+        NextAction::ApprovePlan => "APPROVE_PLAN",
+        NextAction::Repair => "REPAIR",
+        NextAction::None => "NONE",
+    }
+}
+
+/// One statement: the run's row, its status stream and, with `enqueue`, its workflow.
+pub(crate) async fn run_insert(conn: &mut sqlx::PgConnection, new: &NewRun, enqueue: bool) -> Result<bool> {
+    let created: i64 = sqlx::query_scalar(
+        "WITH r AS (
+           INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
+             recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
+             retry_of, app_version, origin)
+           VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+           ON CONFLICT (workflow_id) DO NOTHING RETURNING id, workflow_id),
+         s AS (INSERT INTO app.run_streams (run_id, key, seq, chunk) SELECT id, 'status', 0, 'queued' FROM r),
+         e AS (SELECT app.enqueue(workflow_id, $18, 'null', $19, NULL, $13, $20, $16, NULL, 0) FROM r WHERE $21)
+         SELECT (SELECT count(*) FROM r) + 0 * (SELECT count(*) FROM e)",
+    )
+    .bind(new.id.as_str())
+    .bind(new.intent_id.as_str())
+    .bind(new.workflow_id.as_str())
+    .bind(new.tenant.as_str())
+    .bind(new.recipe.id.as_str())
+    .bind(&new.recipe.v)
+    .bind(new.recipe_hash.as_str())
+    .bind(new.intent_hash.as_ref().map(Digest::as_str))
+    .bind(&new.trace_id)
+    .bind(new.budget.as_ref().map(|b| json("runs.budget", b)).transpose()?)
+    .bind(new.timeout_ms.and_then(|ms| i64::try_from(ms).ok()))
+    .bind(&new.partition_key)
+    .bind(new.priority)
+    .bind(new.retry_count)
+    .bind(new.retry_of.as_ref().map(RunId::as_str))
+    .bind(APP_VERSION)
+    .bind(new.origin.as_str())
+    .bind(RUN_WORKFLOW)
+    .bind(INTENT_QUEUE)
+    .bind(&new.dedup)
+    .bind(enqueue)
+    .fetch_one(conn)
+    .await?;
+    Ok(created == 1)
+}

@@ -1,0 +1,122 @@
+//! `app.run_steps`, and the plan that CompileST leaves.
+
+use cofferdam_contracts::id::{Digest, RunId, TaskKey};
+use serde_json::{Value, json};
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::error::Result;
+
+/// What CompileST commits.
+#[derive(Debug, Clone)]
+pub struct Compiled<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Names the compilation as an effect.
+    pub task_key: &'a TaskKey,
+    /// The plan's canonical text.
+    pub plan: &'a str,
+    /// Its digest.
+    pub digest: &'a Digest,
+    /// Where the plan card is.
+    pub uri: &'a str,
+    /// A summary for readers.
+    pub output: Value,
+}
+
+impl Ledger {
+    /// The step, the plan card and the run's plan digest, in one statement. A replay changes nothing.
+    pub async fn step_compiled(&self, c: &Compiled<'_>) -> Result<()> {
+        sqlx::query(
+            "WITH st AS (
+               INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, origin)
+               VALUES ($1, 'CompileST', 1, 'ok', $2, 'engine-dbos') ON CONFLICT DO NOTHING),
+             b AS (
+               INSERT INTO app.blobs (sha256, bytes) SELECT $3, convert_to($4, 'UTF8')
+                WHERE octet_length($4) > 8192 ON CONFLICT DO NOTHING),
+             a AS (
+               INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+               VALUES ($1, 'CompileST', $5, 1, 0, 'plan_card', 'plan.json', $6,
+                       CASE WHEN octet_length($4) <= 8192 THEN $4 END, $3, octet_length($4), 'engine-dbos')
+               ON CONFLICT DO NOTHING),
+             s AS (
+               INSERT INTO app.run_streams (run_id, key, seq, chunk)
+               SELECT $1, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'running'
+               WHERE EXISTS (SELECT 1 FROM app.runs WHERE id = $1 AND status = 'queued') ON CONFLICT DO NOTHING)
+             UPDATE app.runs SET plan_digest = $3, last_step = 'CompileST',
+                    status = CASE status WHEN 'queued' THEN 'running' ELSE status END WHERE id = $1",
+        )
+        .bind(c.run.as_str())
+        .bind(&c.output)
+        .bind(c.digest.as_str())
+        .bind(c.plan)
+        .bind(c.task_key.as_str())
+        .bind(c.uri)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// The plan's text as CompileST left it.
+    pub async fn step_plan(&self, run: &RunId) -> Result<Option<String>> {
+        Ok(sqlx::query_scalar(
+            "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
+               FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
+              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card'",
+        )
+        .bind(run.as_str())
+        .fetch_optional(self.pool())
+        .await?)
+    }
+
+    /// A diagnosis beside a step: a blocked budget, a recipe that does not compile.
+    pub async fn step_diagnostic(&self, run: &RunId, step: &str, key: &TaskKey, text: &str) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+             SELECT $1, $2, $3, 1, 0, 'json_diagnostic', 'diagnostic.json',
+                    'artifact://run/' || $1 || '/step/' || $2 || '/task/' || $3 || '/diagnostic.json',
+                    $4, encode(sha256(convert_to($4, 'UTF8')), 'hex'), octet_length($4), 'engine-dbos'
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(run.as_str())
+        .bind(step)
+        .bind(key.as_str())
+        .bind(text)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// A run's steps and its tasks' attempts, in order.
+    pub async fn step_list(&self, run: &RunId) -> Result<Vec<Value>> {
+        let rows = sqlx::query(
+            "SELECT step_id, attempt, status, output, error, app.ms(finished_at) AS at, NULL::text AS task_key
+               FROM app.run_steps WHERE run_id = $1
+             UNION ALL
+             SELECT step_id, attempt,
+                    CASE WHEN canceled THEN 'canceled' WHEN err_code IS NULL THEN 'running'
+                         WHEN err_code = 'NONE' THEN 'ok' ELSE 'failed' END,
+                    jsonb_build_object('errCode', err_code, 'exit', response->'exit', 'metrics', metrics,
+                                       'sandboxRef', response->'sandboxRef', 'effective', effective),
+                    response->>'cause', app.ms(coalesce(finished_at, created_at)), task_key
+               FROM app.sbx_runs WHERE run_id = $1
+             ORDER BY at, step_id, attempt LIMIT 20000",
+        )
+        .bind(run.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(json!({
+                    "stepId": row.try_get::<String, _>("step_id")?,
+                    "attempt": row.try_get::<i32, _>("attempt")?,
+                    "status": row.try_get::<String, _>("status")?,
+                    "output": row.try_get::<Option<Value>, _>("output")?,
+                    "error": row.try_get::<Option<String>, _>("error")?,
+                    "at": row.try_get::<i64, _>("at")?,
+                    "taskKey": row.try_get::<Option<String>, _>("task_key")?,
+                }))
+            })
+            .collect()
+    }
+}

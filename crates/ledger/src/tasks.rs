@@ -1,0 +1,311 @@
+//! `app.sbx_runs` and `app.sbx_executions`: one effect, one key; every physical start on record.
+
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
+use cofferdam_contracts::plan::Work;
+use cofferdam_contracts::sandbox::{
+    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence, WipeStatus,
+};
+use serde_json::Value;
+use sqlx::Row;
+
+use crate::artifacts::{NewArtifact, artifacts_insert};
+use crate::engine::{SBX_QUEUE, TASK_WORKFLOW};
+use crate::error::{LedgerError, Result, id, json, load};
+use crate::{APP_VERSION, Ledger};
+
+/// A task attempt to be queued.
+#[derive(Debug, Clone)]
+pub struct NewTask {
+    /// Its key, and its workflow's id.
+    pub key: TaskKey,
+    /// Its step.
+    pub step_id: StepId,
+    /// From 1.
+    pub attempt: u32,
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub work: Work,
+}
+
+/// How the tasks of a round are queued.
+#[derive(Debug, Clone)]
+pub struct Round<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Its workflow.
+    pub parent: &'a str,
+    /// Partition of `sbxQ`.
+    pub partition: &'a str,
+    /// Lower first.
+    pub priority: i32,
+    /// The tasks.
+    pub tasks: &'a [NewTask],
+}
+
+/// An attempt that a worker has to execute.
+#[derive(Debug, Clone)]
+pub struct TaskContext {
+    /// Its key.
+    pub key: TaskKey,
+    /// Its run.
+    pub run: RunId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its step.
+    pub step_id: StepId,
+    /// From 1.
+    pub attempt: u32,
+    /// What it does.
+    pub work: Work,
+    /// Physical start, from 1.
+    pub execution_no: i32,
+    /// Whether it ended already; then nothing is executed.
+    pub finished: Option<ErrCode>,
+}
+
+/// How one attempt ended, as its parent sees it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TaskOutcome {
+    /// Its key.
+    pub key: TaskKey,
+    /// How it ended.
+    pub err_code: ErrCode,
+    /// Its exit status.
+    pub exit: i32,
+    /// Why, in words.
+    pub cause: Option<String>,
+}
+
+/// Who executes, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The worker.
+    pub executor: &'a ExecutorId,
+    /// Its machine.
+    pub host_id: &'a str,
+    /// Its state directory.
+    pub state_dir: &'a str,
+    /// The sandbox that is going to be made; none for an engine-only task.
+    pub sandbox: Option<&'a SandboxId>,
+}
+
+/// Everything that the end of an attempt commits.
+#[derive(Debug, Clone)]
+pub struct TaskEnd<'a> {
+    /// The attempt.
+    pub task: &'a TaskContext,
+    /// Its result.
+    pub result: &'a SandboxResult,
+    /// What was enforced.
+    pub effective: Option<&'a EffectivePolicy>,
+    /// Its artifacts, index first.
+    pub artifacts: &'a [NewArtifact],
+    /// The wipe, unless it was an engine-only task.
+    pub evidence: Option<&'a WipeEvidence>,
+    /// Whether somebody canceled it.
+    pub canceled: bool,
+}
+
+impl Ledger {
+    /// Writes the attempts and queues their workflows, together. A replay writes nothing.
+    pub async fn tasks_enqueue(&self, round: &Round<'_>) -> Result<()> {
+        let mut steps = Vec::new();
+        let mut keys = Vec::new();
+        let mut attempts = Vec::new();
+        let mut names = Vec::new();
+        let mut providers = Vec::new();
+        let mut requests = Vec::new();
+        for task in round.tasks {
+            steps.push(task.step_id.as_str());
+            keys.push(task.key.as_str());
+            attempts.push(i32::try_from(task.attempt).unwrap_or(i32::MAX));
+            names.push(task.name.as_str());
+            providers.push(match task.work {
+                Work::Sandbox(_) => "container",
+                Work::Value(_) => "engine",
+            });
+            requests.push(json("sbx_runs.request", &task.work)?);
+        }
+        sqlx::query(
+            "WITH t AS (
+               INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
+               SELECT $1, s, k, a, n, p, r, 'engine-dbos'
+                 FROM unnest($2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[]) AS x(s, k, a, n, p, r)
+               ON CONFLICT DO NOTHING)
+             SELECT count(app.enqueue(k, $8, 'null', $9, $10, $11, NULL, $12, $13, 0)) FROM unnest($3::text[]) k",
+        )
+        .bind(round.run.as_str())
+        .bind(&steps)
+        .bind(&keys)
+        .bind(&attempts)
+        .bind(&names)
+        .bind(&providers)
+        .bind(&requests)
+        .bind(TASK_WORKFLOW)
+        .bind(SBX_QUEUE)
+        .bind(round.partition)
+        .bind(round.priority)
+        .bind(APP_VERSION)
+        .bind(round.parent)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// The outcomes of those attempts that have ended.
+    pub async fn tasks_outcomes(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>> {
+        let keys: Vec<&str> = keys.iter().map(TaskKey::as_str).collect();
+        let rows = sqlx::query(
+            "SELECT task_key, err_code, coalesce((response->>'exit')::int, -1) AS exit, response->>'cause' AS cause
+               FROM app.sbx_runs WHERE task_key = ANY($1) AND response IS NOT NULL",
+        )
+        .bind(&keys)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(TaskOutcome {
+                    key: id("sbx_runs.task_key", row.try_get("task_key")?)?,
+                    err_code: load("sbx_runs.err_code", Value::String(row.try_get("err_code")?))?,
+                    exit: row.try_get("exit")?,
+                    cause: row.try_get("cause")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Records a physical start and opens its session, unless the attempt has ended.
+    pub async fn task_begin(&self, key: &TaskKey, place: &Place<'_>) -> Result<Option<TaskContext>> {
+        let row = sqlx::query(
+            "WITH t AS (
+               SELECT s.*, r.tenant_id FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id WHERE s.task_key = $1),
+             e AS (
+               INSERT INTO app.sbx_executions (task_key, execution_no, worker, sandbox_id)
+               SELECT task_key, 1 + (SELECT count(*)::int FROM app.sbx_executions x WHERE x.task_key = $1), $2, $3
+                 FROM t WHERE response IS NULL RETURNING execution_no),
+             n AS (
+               INSERT INTO app.remote_execution_sessions
+                 (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
+               SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
+                 FROM t, e WHERE $3::text IS NOT NULL)
+             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, e.execution_no
+               FROM t LEFT JOIN e ON true",
+        )
+        .bind(key.as_str())
+        .bind(place.executor.as_str())
+        .bind(place.sandbox.map(SandboxId::as_str))
+        .bind(place.host_id)
+        .bind(place.state_dir)
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            let finished: Option<String> = row.try_get("err_code")?;
+            Ok(TaskContext {
+                key: key.clone(),
+                run: id("sbx_runs.run_id", row.try_get("run_id")?)?,
+                tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
+                step_id: id("sbx_runs.step_id", row.try_get("step_id")?)?,
+                attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(1),
+                work: load("sbx_runs.request", row.try_get("request")?)?,
+                execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
+                finished: finished.map(|c| load("sbx_runs.err_code", Value::String(c))).transpose()?,
+            })
+        })
+        .transpose()
+    }
+
+    /// What a task does, without starting it: the worker must know whether it needs a sandbox.
+    pub async fn task_work(&self, key: &TaskKey) -> Result<Option<Work>> {
+        let found: Option<Value> = sqlx::query_scalar("SELECT request FROM app.sbx_runs WHERE task_key = $1")
+            .bind(key.as_str())
+            .fetch_optional(self.pool())
+            .await?;
+        found.map(|value| load("sbx_runs.request", value)).transpose()
+    }
+
+    /// Result, artifacts, terminal session and wipe evidence in one transaction. `false`: the
+    /// attempt had ended already (another worker was faster), and only this session's end was written.
+    pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
+        let task = end.task;
+        let mut tx = self.pool().begin().await?;
+        let written = sqlx::query(
+            "UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
+                    finished_at = clock_timestamp() WHERE task_key = $1 AND response IS NULL",
+        )
+        .bind(task.key.as_str())
+        .bind(json("sbx_runs.response", end.result)?)
+        .bind(end.result.err_code.as_str())
+        .bind(json("sbx_runs.metrics", &end.result.metrics)?)
+        .bind(end.effective.map(|e| json("sbx_runs.effective", e)).transpose()?)
+        .bind(end.canceled)
+        .execute(&mut *tx)
+        .await?
+        .rows_affected()
+            == 1;
+        if written {
+            artifacts_insert(&mut tx, task, end.artifacts).await?;
+        }
+        if let Some(evidence) = end.evidence {
+            let state = match (evidence.status, end.canceled, end.result.err_code) {
+                // No verified wipe, no terminal state: the session waits for an operator.
+                (WipeStatus::Failed, _, _) => SessionState::RemoteWipeVerifying,
+                (_, true, _) => SessionState::Canceled,
+                (_, false, ErrCode::None) => SessionState::Completed,
+                _ => SessionState::Failed,
+            };
+            crate::sessions::session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
+        }
+        sqlx::query("SELECT pg_notify('cofferdam', 't:' || $1)")
+            .bind(task.run.as_str())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(written)
+    }
+
+    /// A run's budgeted use so far: sandbox milliseconds and artifact bytes.
+    pub async fn tasks_usage(&self, run: &RunId) -> Result<(i64, i64)> {
+        let row = sqlx::query(
+            "SELECT (SELECT coalesce(sum((metrics->>'wallMs')::bigint), 0)::bigint FROM app.sbx_runs WHERE run_id = $1) AS ms,
+                    (SELECT coalesce(sum(size), 0)::bigint FROM app.artifacts WHERE run_id = $1) AS bytes",
+        )
+        .bind(run.as_str())
+        .fetch_one(self.pool())
+        .await?;
+        Ok((row.try_get("ms")?, row.try_get("bytes")?))
+    }
+
+    /// The run that a task belongs to, if the tenant owns it.
+    pub async fn task_run(&self, tenant: &TenantId, key: &TaskKey) -> Result<Option<RunId>> {
+        let found: Option<String> = sqlx::query_scalar(
+            "SELECT s.run_id FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id
+              WHERE s.task_key = $1 AND r.tenant_id = $2",
+        )
+        .bind(key.as_str())
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        found.map(|text| id("sbx_runs.run_id", &text)).transpose()
+    }
+
+    /// The progress of a run's tasks: name, attempt, error code.
+    pub async fn tasks_progress(&self, run: &RunId) -> Result<Vec<(String, i32, Option<String>)>> {
+        let rows = sqlx::query(
+            "SELECT task_name, attempt, err_code FROM app.latest_sbx_runs WHERE run_id = $1 ORDER BY task_name",
+        )
+        .bind(run.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get("task_name")?, row.try_get("attempt")?, row.try_get("err_code")?)))
+            .collect()
+    }
+}
+
+impl From<cofferdam_contracts::canonical::CanonicalError> for LedgerError {
+    fn from(error: cofferdam_contracts::canonical::CanonicalError) -> Self {
+        Self::Row { what: "canonical form", why: error.to_string() }
+    }
+}
