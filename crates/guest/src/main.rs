@@ -1,1 +1,7 @@
-fn main() {}
+//! The agent's binary; see [`agent`].
+
+mod agent;
+
+fn main() -> std::process::ExitCode {
+    agent::run()
+}

@@ -106,3 +106,18 @@ impl Ledger {
         .await?)
     }
 }
+
+impl Ledger {
+    /// Gives a claimed workflow back to its queue, if it is still this executor's.
+    pub async fn unclaim(&self, workflow: &str, executor: &ExecutorId) -> Result<()> {
+        sqlx::query(
+            "UPDATE dbos.workflow_status SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL
+              WHERE workflow_uuid = $1 AND executor_id = $2 AND status = 'PENDING'",
+        )
+        .bind(workflow)
+        .bind(executor.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+}

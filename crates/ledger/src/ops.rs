@@ -124,10 +124,17 @@ impl Ledger {
         if target.is_parent {
             cancel_run(&mut tx, &target.run, workflow).await?;
         }
-        cancel_workflows(&mut tx, workflow, &target).await?;
+        let tasks_of = target.is_parent.then_some(&target.run);
+        cancel_workflows(&mut tx, Some(workflow), tasks_of, &target.run).await?;
         append(&mut tx, audit).await?;
         tx.commit().await?;
         Ok(())
+    }
+
+    /// Cancels whatever of a run's tasks has not ended; the run itself goes on to its own end.
+    pub async fn tasks_cancel(&self, run: &RunId) -> Result<()> {
+        let mut conn = self.pool().acquire().await?;
+        cancel_workflows(&mut conn, None, Some(run), run).await
     }
 
     /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair.
@@ -296,11 +303,17 @@ async fn cancel_run(conn: &mut sqlx::PgConnection, run: &RunId, workflow: &Workf
     Ok(())
 }
 
-/// The engine's rows, and the answers of tasks that will now never start.
-async fn cancel_workflows(conn: &mut sqlx::PgConnection, workflow: &WorkflowId, target: &Target) -> Result<()> {
+/// The engine's rows, and the answers of tasks that will now never start: of one workflow, and of
+/// all open tasks of `tasks_of`.
+async fn cancel_workflows(
+    conn: &mut sqlx::PgConnection,
+    workflow: Option<&WorkflowId>,
+    tasks_of: Option<&RunId>,
+    run: &RunId,
+) -> Result<()> {
     sqlx::query(
         "WITH ids AS (
-           SELECT $1::text AS id UNION SELECT task_key FROM app.sbx_runs WHERE $2 AND run_id = $3 AND response IS NULL),
+           SELECT $1::text AS id UNION SELECT task_key FROM app.sbx_runs WHERE run_id = $2 AND response IS NULL),
          queued AS (
            SELECT w.workflow_uuid AS id FROM dbos.workflow_status w
             WHERE w.workflow_uuid IN (SELECT id FROM ids) AND w.status IN ('ENQUEUED','DELAYED')),
@@ -318,9 +331,9 @@ async fn cancel_workflows(conn: &mut sqlx::PgConnection, workflow: &WorkflowId, 
          SELECT pg_notify('cofferdam', 'x:' || workflow_uuid), pg_notify('cofferdam', 't:' || $3),
                 pg_notify('cofferdam', 'r:' || $3), pg_notify('cofferdam', 'g:' || $3) FROM w",
     )
-    .bind(workflow.as_str())
-    .bind(target.is_parent)
-    .bind(target.run.as_str())
+    .bind(workflow.map(WorkflowId::as_str))
+    .bind(tasks_of.map(RunId::as_str))
+    .bind(run.as_str())
     .execute(conn)
     .await?;
     Ok(())

@@ -309,6 +309,16 @@ impl Ledger {
         .transpose()
     }
 
+    /// The digest of the plan that CompileST left.
+    pub async fn run_plan_digest(&self, run: &RunId) -> Result<Option<Digest>> {
+        let found = sqlx::query_scalar::<_, Option<String>>("SELECT plan_digest FROM app.runs WHERE id = $1")
+            .bind(run.as_str())
+            .fetch_optional(self.pool())
+            .await?
+            .flatten();
+        found.map(|text| id("runs.plan_digest", &text)).transpose()
+    }
+
     /// Moves a live run on. Terminal runs stay as they are: `false`.
     pub async fn run_advance(&self, run: &RunId, status: RunStatus, step: Option<&str>) -> Result<bool> {
         let moved: i64 = sqlx::query_scalar(

@@ -59,6 +59,8 @@ pub struct TaskContext {
     pub attempt: u32,
     /// What it does.
     pub work: Work,
+    /// Whether the host's own admin asked for it: then any host directory may be given to it.
+    pub by_host_admin: bool,
     /// Physical start, from 1.
     pub execution_no: i32,
     /// Whether it ended already; then nothing is executed.
@@ -87,8 +89,8 @@ pub struct Place<'a> {
     pub host_id: &'a str,
     /// Its state directory.
     pub state_dir: &'a str,
-    /// The sandbox that is going to be made; none for an engine-only task.
-    pub sandbox: Option<&'a SandboxId>,
+    /// The sandbox that is going to be made, should the task need one.
+    pub sandbox: &'a SandboxId,
 }
 
 /// Everything that the end of an attempt commits.
@@ -180,22 +182,27 @@ impl Ledger {
     pub async fn task_begin(&self, key: &TaskKey, place: &Place<'_>) -> Result<Option<TaskContext>> {
         let row = sqlx::query(
             "WITH t AS (
-               SELECT s.*, r.tenant_id FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id WHERE s.task_key = $1),
+               SELECT s.*, r.tenant_id,
+                      i.key_id = 'no-auth' OR EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = i.key_id
+                        AND k.tenant_id = 'default' AND 'admin' = ANY (k.roles)) AS by_host_admin
+                 FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id JOIN app.intents i ON i.id = r.intent_id
+                WHERE s.task_key = $1),
              e AS (
                INSERT INTO app.sbx_executions (task_key, execution_no, worker, sandbox_id)
-               SELECT task_key, 1 + (SELECT count(*)::int FROM app.sbx_executions x WHERE x.task_key = $1), $2, $3
+               SELECT task_key, 1 + (SELECT count(*)::int FROM app.sbx_executions x WHERE x.task_key = $1), $2,
+                      CASE WHEN provider <> 'engine' THEN $3 END
                  FROM t WHERE response IS NULL RETURNING execution_no),
              n AS (
                INSERT INTO app.remote_execution_sessions
                  (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
-                 FROM t, e WHERE $3::text IS NOT NULL)
-             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, e.execution_no
+                 FROM t, e WHERE t.provider <> 'engine')
+             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, e.execution_no
                FROM t LEFT JOIN e ON true",
         )
         .bind(key.as_str())
         .bind(place.executor.as_str())
-        .bind(place.sandbox.map(SandboxId::as_str))
+        .bind(place.sandbox.as_str())
         .bind(place.host_id)
         .bind(place.state_dir)
         .fetch_optional(self.pool())
@@ -209,20 +216,12 @@ impl Ledger {
                 step_id: id("sbx_runs.step_id", row.try_get("step_id")?)?,
                 attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(1),
                 work: load("sbx_runs.request", row.try_get("request")?)?,
+                by_host_admin: row.try_get("by_host_admin")?,
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
                 finished: finished.map(|c| load("sbx_runs.err_code", Value::String(c))).transpose()?,
             })
         })
         .transpose()
-    }
-
-    /// What a task does, without starting it: the worker must know whether it needs a sandbox.
-    pub async fn task_work(&self, key: &TaskKey) -> Result<Option<Work>> {
-        let found: Option<Value> = sqlx::query_scalar("SELECT request FROM app.sbx_runs WHERE task_key = $1")
-            .bind(key.as_str())
-            .fetch_optional(self.pool())
-            .await?;
-        found.map(|value| load("sbx_runs.request", value)).transpose()
     }
 
     /// Result, artifacts, terminal session and wipe evidence in one transaction. `false`: the

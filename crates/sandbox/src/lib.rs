@@ -1,1 +1,48 @@
-//! sandbox
+//! Sandboxes of the container class: planned, made, driven, and provably taken away.
+//!
+//! ```text
+//! SandboxRequest --plan (pure)--> Plan --provision--> Sandbox --exec, collect--> outcome, files
+//!                  |                |                    |
+//!              PlanError     ProvisionError           wipe -> WipeEvidence
+//!           (names the field)  (wiped, with evidence)
+//!
+//! <state>/base/host-*   lower layer: skeleton      <state>/sandboxes/<id>/layer  tmpfs: all writes
+//! <state>/guest/<sha>   lower layer: the agent     <state>/sandboxes/<id>/root   overlay of them
+//! <state>/run/<id>      the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
+//! ```
+//! An attached OCI runtime (`crun run`, or runc) holds the sandbox; the agent inside is its pid 1
+//! and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
+//! killed leaves nothing running. **No process of the task outlives its command**, and **no sandbox
+//! is reported as gone unless everything that it was made of was looked for and not found.**
+
+mod agent;
+mod base;
+mod boot;
+mod cgroup;
+mod exec;
+mod host;
+mod input;
+mod mounts;
+mod oci;
+mod plan;
+mod process;
+mod reconcile;
+mod refuse;
+mod runtime;
+mod sandbox;
+mod traces;
+mod wipe;
+
+pub use agent::{AgentError, Collected, Stream};
+pub use boot::{ProvisionError, provision};
+pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
+pub use exec::{Command, Dropped, ExecOutcome};
+pub use host::{Host, HostConfig, HostError, HostFacts};
+pub use input::Input;
+pub use mounts::enter_private_mounts;
+pub use plan::{Plan, PlannedMount, plan};
+pub use reconcile::{reconcile, verify_absent};
+pub use refuse::PlanError;
+pub use runtime::Runtime;
+pub use sandbox::{KillHandle, Sandbox, SandboxError};
+pub use traces::{Traces, locate};

@@ -1,0 +1,44 @@
+# Everything a contributor and the CI run. `make test` is the whole truth; `make check` is style and law.
+
+CARGO ?= cargo
+DENY = target/tools/bin/cargo-deny
+
+.DEFAULT_GOAL := build
+.PHONY: setup build check test demo bench chaos clean
+
+## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
+setup:
+	@scripts/setup
+
+## target/release/cofferdam
+build:
+	$(CARGO) build --release --bin cofferdam
+
+## format, lints, dependencies and their licences, documentation
+check: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(DENY) --log-level error check bans licenses sources
+	@scripts/advisories $(DENY)
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
+
+## real database, real sandboxes
+test: setup
+	$(CARGO) build --bin cofferdam
+	$(CARGO) test --workspace
+
+## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end
+demo: setup build
+	@scripts/demo $(DEMO_FLAGS)
+
+## the numbers of SPECIFICATION.md
+bench: setup build
+	$(CARGO) bench --workspace
+
+## workers, database and sandboxes killed at random; prints the seed that replays it
+chaos: setup build
+	$(CARGO) test --release --package cofferdam-tests --test chaos -- --ignored --nocapture
+
+clean:
+	$(CARGO) clean
+	rm -rf .demo

@@ -1,0 +1,136 @@
+//! CompileST: the recipe that the run pinned becomes its plan.
+
+use std::path::Path;
+
+use cofferdam_contracts::artifact;
+use cofferdam_contracts::canonical;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::{Digest, GateKey, StepId, TaskKey};
+use cofferdam_contracts::plan::{self, Plan};
+use cofferdam_contracts::recipe::Recipe;
+use cofferdam_contracts::run::Budget;
+use cofferdam_contracts::template::MAX_FANOUT;
+use cofferdam_ledger::runs::RunContext;
+use cofferdam_ledger::steps::Compiled;
+use cofferdam_ledger::{Ledger, LedgerError};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::decide;
+
+/// The step's name in the ledger and in the engine.
+pub(crate) const COMPILE: &str = "CompileST";
+
+/// What CompileST leaves for the rest of the workflow: small, since it is a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Card {
+    /// The plan's digest; absent where there is no plan.
+    pub digest: Option<Digest>,
+    /// The gate before execution.
+    pub gate: Option<GateKey>,
+    /// Why there is no plan.
+    pub error: Option<String>,
+    /// The run's budget, so that what follows decides on recorded facts alone.
+    pub budget: Budget,
+}
+
+/// Compiles and commits; a replay commits nothing new.
+pub(crate) async fn compile(ledger: &Ledger, run: &RunContext) -> Result<Card, LedgerError> {
+    let recipe = recipe_of(ledger, run).await?;
+    let plan = match recipe.and_then(|r| plan_of(&r, run)) {
+        Ok(plan) => plan,
+        Err(refusal) => {
+            let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
+            ledger.step_diagnostic(&run.id, COMPILE, &compile_key(run)?, &text).await?;
+            return Ok(Card { digest: None, gate: None, error: Some(refusal.message), budget: run.budget });
+        }
+    };
+    let bytes = canonical::canonical(&plan)?;
+    let digest = canonical::digest_bytes(&bytes);
+    let key = compile_key(run)?;
+    let step = step_id(COMPILE)?;
+    ledger
+        .step_compiled(&Compiled {
+            run: &run.id,
+            task_key: &key,
+            plan: &String::from_utf8_lossy(&bytes),
+            digest: &digest,
+            uri: &artifact::uri(&run.id, &step, &key, "plan.json"),
+            output: json!({"planDigest": digest, "tasks": plan.tasks.len(), "gate": plan.gate}),
+        })
+        .await?;
+    Ok(Card { digest: Some(digest), gate: plan.gate, error: None, budget: run.budget })
+}
+
+/// The plan as CompileST left it, checked against its digest.
+pub(crate) async fn plan_read(ledger: &Ledger, run: &RunContext, digest: &Digest) -> Result<Plan, LedgerError> {
+    let wrong = |why: &str| LedgerError::Row { what: "plan card", why: why.to_owned() };
+    let text = ledger.step_plan(&run.id).await?.ok_or_else(|| wrong("missing"))?;
+    if canonical::digest_bytes(text.as_bytes()) != *digest {
+        return Err(wrong("its bytes do not have the digest that was compiled"));
+    }
+    serde_json::from_str(&text).map_err(|e| wrong(&e.to_string()))
+}
+
+async fn recipe_of(ledger: &Ledger, run: &RunContext) -> Result<Result<Recipe, Refusal>, LedgerError> {
+    let stored = ledger.recipe_by_hash(&run.tenant, &run.recipe_id, &run.recipe_hash).await?;
+    Ok(stored
+        .or_else(|| builtin_by_hash(&run.recipe_hash))
+        .ok_or_else(|| Refusal::not_found("the run's recipe")))
+}
+
+fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
+    crate::submit::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
+}
+
+fn plan_of(recipe: &Recipe, run: &RunContext) -> Result<Plan, Refusal> {
+    let plan = plan::compile(recipe, &run.inputs, &glob)?;
+    if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
+        return Err(Refusal::new(
+            cofferdam_contracts::error::ErrorCode::QueuePolicyViolation,
+            format!("budget.maxFanout is {}, the plan has {} tasks", b.limit, b.observed),
+        )
+        .with(json!({"metric": b.metric, "limit": b.limit, "observed": b.observed})));
+    }
+    Ok(plan)
+}
+
+fn step_id(text: &str) -> Result<StepId, LedgerError> {
+    StepId::parse(text).map_err(|e| LedgerError::Row { what: "step id", why: e.to_string() })
+}
+
+/// Compilation is an effect with a key of its own, over what it reads.
+fn compile_key(run: &RunContext) -> Result<TaskKey, LedgerError> {
+    let identity = json!({
+        "intentId": run.intent_id, "runId": run.id, "stepId": COMPILE, "attempt": 1,
+        "request": {"recipeHash": run.recipe_hash, "inputs": run.inputs},
+    });
+    let digest = canonical::digest(&identity)?;
+    TaskKey::parse(digest.as_str()).map_err(|e| LedgerError::Row { what: "task key", why: e.to_string() })
+}
+
+/// Files below a directory whose relative path matches, sorted, links not followed.
+pub(crate) fn glob(dir: &str, pattern: &str) -> Result<Vec<String>, String> {
+    let matcher = globset::GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .build()
+        .map_err(|e| e.to_string())?
+        .compile_matcher();
+    if !Path::new(dir).is_dir() {
+        return Err(format!("{dir} is not a directory"));
+    }
+    let mut found = Vec::new();
+    for entry in walkdir::WalkDir::new(dir).sort_by_file_name().max_open(16) {
+        let entry = entry.map_err(|e| e.to_string())?;
+        if let Ok(relative) = entry.path().strip_prefix(dir)
+            && entry.file_type().is_file()
+            && matcher.is_match(relative)
+        {
+            found.push(relative.to_string_lossy().into_owned());
+            if found.len() > MAX_FANOUT {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,240 @@
+//! The decisions of a run, pure: no clock, no randomness, no IO.
+
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::recipe::Caps;
+use cofferdam_contracts::run::{Budget, RunStatus, Workload};
+use cofferdam_contracts::sandbox::ErrCode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Attempts of a task when its budget does not say: the first and two more.
+pub const MAX_ATTEMPTS: u32 = 3;
+/// Pause before the second attempt; each further one waits four times as long.
+pub const FIRST_BACKOFF_MS: u64 = 250;
+/// Physical starts of one attempt: a task that takes its worker down ten times is not started again.
+pub const MAX_EXECUTIONS: i32 = 10;
+
+/// A task of a round that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Miss {
+    /// Its place in the plan.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub err_code: ErrCode,
+    /// Why, in words.
+    pub cause: Option<String>,
+}
+
+/// What came of one round of attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Tasks that succeeded.
+    pub ok: usize,
+    /// The others, in the order of the plan.
+    pub missed: Vec<Miss>,
+    /// A budget that stopped the round.
+    pub blocked: Option<Blocked>,
+}
+
+/// A budget that was reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocked {
+    /// Which.
+    pub metric: String,
+    /// Its bound.
+    pub limit: u64,
+    /// What was seen.
+    pub observed: u64,
+}
+
+/// What follows a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Try these tasks again after a pause.
+    Again {
+        /// Their places in the plan.
+        tasks: Vec<usize>,
+        /// The pause.
+        backoff_ms: u64,
+    },
+    /// The run is over.
+    Finish {
+        /// How.
+        status: RunStatus,
+        /// Why, where it did not succeed.
+        error: Option<String>,
+    },
+}
+
+/// Attempts that a run allows each of its tasks.
+#[must_use]
+pub fn attempts(budget: &Budget) -> u32 {
+    budget.max_retries_per_step.map_or(MAX_ATTEMPTS, |retries| retries + 1)
+}
+
+/// What follows round `attempt` (from 1). Only faults of the host and its network are tried again;
+/// a task that failed by itself fails its run at once, so no attempt is spent on a lost cause.
+#[must_use]
+pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
+    if let Some(b) = &round.blocked {
+        let error = format!("budget reached: {} is {}, observed {}", b.metric, b.limit, b.observed);
+        return Next::Finish { status: RunStatus::Failed, error: Some(error) };
+    }
+    if round.missed.is_empty() {
+        return Next::Finish { status: RunStatus::Succeeded, error: None };
+    }
+    if let Some(final_miss) = round.missed.iter().find(|m| !m.err_code.is_retryable()) {
+        let error = describe(final_miss, round.missed.len());
+        return Next::Finish { status: RunStatus::Failed, error: Some(error) };
+    }
+    if attempt >= attempts(budget) {
+        let error = round
+            .missed
+            .first()
+            .map(|m| format!("{} after {attempt} attempts", describe(m, round.missed.len())));
+        return Next::Finish { status: RunStatus::RetriesExceeded, error };
+    }
+    Next::Again {
+        tasks: round.missed.iter().map(|m| m.index).collect(),
+        backoff_ms: FIRST_BACKOFF_MS << (2 * (attempt - 1)).min(16),
+    }
+}
+
+fn describe(miss: &Miss, of: usize) -> String {
+    let more = if of > 1 { format!(" (and {} more)", of - 1) } else { String::new() };
+    let cause = miss.cause.as_deref().map(|c| format!(": {c}")).unwrap_or_default();
+    format!("task {:?} ended with {}{cause}{more}", miss.name, miss.err_code.as_str())
+}
+
+/// A budget that usage has reached, if any. Times in milliseconds, sizes in bytes.
+#[must_use]
+pub fn over_budget(budget: &Budget, caps: &Caps, used_ms: u64, used_bytes: u64) -> Option<Blocked> {
+    let minutes = used_ms.div_ceil(60_000);
+    let limit = budget.max_sbx_minutes.unwrap_or(caps.sandbox_minutes).min(caps.sandbox_minutes);
+    if minutes > u64::from(limit) {
+        return Some(Blocked { metric: "sandbox_minutes".into(), limit: limit.into(), observed: minutes });
+    }
+    let mb = used_bytes.div_ceil(1024 * 1024);
+    match budget.max_artifacts_mb {
+        Some(limit) if mb > u64::from(limit) => {
+            Some(Blocked { metric: "artifacts_mb".into(), limit: limit.into(), observed: mb })
+        }
+        _ => None,
+    }
+}
+
+/// The fan-out that a budget forbids, if it does.
+#[must_use]
+pub fn over_fanout(budget: &Budget, tasks: usize) -> Option<Blocked> {
+    let observed = u64::try_from(tasks).unwrap_or(u64::MAX);
+    let limit = u64::from(budget.max_fanout?);
+    (observed > limit).then(|| Blocked { metric: "fanout".into(), limit, observed })
+}
+
+/// The queue's law at ingress: what a caller announces must fit the recipe's caps and its own budget.
+pub fn queue_policy(caps: &Caps, workload: Option<&Workload>, budget: Option<&Budget>, timeout_ms: Option<u64>) -> Result<(), Refusal> {
+    let workload = workload.copied().unwrap_or_default();
+    let budget = budget.copied().unwrap_or_default();
+    let checks = [
+        ("workload.concurrency", workload.concurrency, Some(caps.concurrency)),
+        ("workload.steps", workload.steps, Some(caps.steps)),
+        ("workload.steps", workload.steps, budget.max_fanout),
+        ("workload.sandboxMinutes", workload.sandbox_minutes, Some(caps.sandbox_minutes)),
+        ("workload.sandboxMinutes", workload.sandbox_minutes, budget.max_sbx_minutes),
+        ("budget.maxFanout", budget.max_fanout, Some(caps.steps)),
+        ("budget.maxSBXMinutes", budget.max_sbx_minutes, Some(caps.sandbox_minutes)),
+    ];
+    for (metric, observed, limit) in checks {
+        if let (Some(observed), Some(limit)) = (observed, limit)
+            && observed > limit
+        {
+            return Err(over(metric, limit.into(), observed.into()));
+        }
+    }
+    if let (Some(observed), Some(limit)) = (timeout_ms, budget.max_wall_clock_ms)
+        && observed > limit
+    {
+        return Err(over("timeoutMS", limit, observed));
+    }
+    Ok(())
+}
+
+fn over(metric: &str, limit: u64, observed: u64) -> Refusal {
+    Refusal::new(ErrorCode::QueuePolicyViolation, format!("{metric} is {observed}, the limit is {limit}"))
+        .with(json!({"metric": metric, "limit": limit, "observed": observed}))
+}
+
+/// When a run must be over, ms since the epoch.
+#[must_use]
+pub fn deadline(created_at: i64, timeout_ms: Option<u64>, budget: &Budget) -> Option<i64> {
+    let ms = match (timeout_ms, budget.max_wall_clock_ms) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }?;
+    Some(created_at.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn miss(code: ErrCode) -> Miss {
+        Miss { index: 3, name: "t".into(), err_code: code, cause: None }
+    }
+
+    fn round(missed: Vec<Miss>) -> Round {
+        Round { ok: 1, missed, blocked: None }
+    }
+
+    #[test]
+    fn a_whole_round_succeeds() {
+        let next = after_round(&round(vec![]), 1, &Budget::default());
+        assert_eq!(next, Next::Finish { status: RunStatus::Succeeded, error: None });
+    }
+
+    #[test]
+    fn faults_of_the_host_are_tried_three_times_with_growing_pauses() {
+        let r = round(vec![miss(ErrCode::BootFail)]);
+        let pauses: Vec<Next> = (1..=3).map(|a| after_round(&r, a, &Budget::default())).collect();
+        assert_eq!(pauses[0], Next::Again { tasks: vec![3], backoff_ms: 250 });
+        assert_eq!(pauses[1], Next::Again { tasks: vec![3], backoff_ms: 1_000 });
+        assert!(matches!(pauses[2], Next::Finish { status: RunStatus::RetriesExceeded, .. }));
+    }
+
+    #[test]
+    fn a_task_that_failed_by_itself_is_not_tried_again() {
+        for code in [ErrCode::CmdNonzero, ErrCode::Timeout, ErrCode::Oom] {
+            let r = round(vec![miss(ErrCode::NetFail), miss(code)]);
+            assert!(matches!(
+                after_round(&r, 1, &Budget::default()),
+                Next::Finish { status: RunStatus::Failed, .. }
+            ));
+        }
+    }
+
+    #[test]
+    fn a_budget_of_no_retries_ends_at_the_first_fault() {
+        let budget = Budget { max_retries_per_step: Some(0), ..Budget::default() };
+        let next = after_round(&round(vec![miss(ErrCode::BootFail)]), 1, &budget);
+        assert!(matches!(next, Next::Finish { status: RunStatus::RetriesExceeded, .. }));
+    }
+
+    #[test]
+    fn over_caps_names_metric_limit_and_observed() {
+        let caps = Caps::default();
+        let load = Workload { steps: Some(257), ..Workload::default() };
+        let refusal = queue_policy(&caps, Some(&load), None, None).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::QueuePolicyViolation);
+        assert_eq!(refusal.details.unwrap()["limit"], 256);
+        assert!(queue_policy(&caps, None, None, None).is_ok());
+    }
+
+    #[test]
+    fn the_nearer_of_timeout_and_budget_is_the_deadline() {
+        let budget = Budget { max_wall_clock_ms: Some(50), ..Budget::default() };
+        assert_eq!(deadline(100, Some(80), &budget), Some(150));
+        assert_eq!(deadline(100, None, &Budget::default()), None);
+    }
+}

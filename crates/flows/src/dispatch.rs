@@ -1,0 +1,154 @@
+//! The dispatcher: claims queued workflows the moment they are queued and starts them on the engine.
+//!
+//! The engine's own poller starts at one second and takes ten to warm up, and a short interval
+//! would cost an idle host several per cent of a core. So this process listens instead: an enqueue
+//! notifies, one statement claims, and the engine runs what was claimed (decision 0003).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::id::ExecutorId;
+use cofferdam_contracts::run::RunStatus;
+use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_ledger::engine::{CONTROL_QUEUE, Claimed, INTENT_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW};
+use cofferdam_ledger::listen::Wake;
+use dbos::{StartOptions, Timeout, WorkflowRef};
+use tokio::sync::Notify;
+
+use crate::Flows;
+use crate::run::{FlowError, close_failed};
+
+/// Workflows of one claim of a queue without caps.
+const BATCH: i32 = 64;
+/// Every queue is looked at this often, should a notification get lost or a foreign client enqueue.
+const SAFETY_POLL: Duration = Duration::from_secs(1);
+/// The engine's own queue, where its `resume` and `fork` put work without a queue of its own.
+const ENGINE_QUEUE: &str = "_dbos_internal_queue";
+
+/// The workflows that may be started.
+pub(crate) struct Registered {
+    pub run: WorkflowRef<(), RunStatus, FlowError>,
+    pub task: WorkflowRef<(), ErrCode, FlowError>,
+    pub escalation: WorkflowRef<(), (), FlowError>,
+}
+
+pub(crate) struct Dispatcher {
+    pub flows: Flows,
+    pub id: ExecutorId,
+    pub registered: Registered,
+    /// Tasks that this process runs now.
+    pub running: AtomicI32,
+    /// Rung when a task ends while more may wait.
+    pub room: Notify,
+}
+
+impl Dispatcher {
+    /// Dispatches until it is aborted.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut wakes = self.flows.wakes.subscribe();
+        let mut due: HashMap<&'static str, bool> =
+            [INTENT_QUEUE, SBX_QUEUE, CONTROL_QUEUE, ENGINE_QUEUE].map(|q| (q, true)).into();
+        loop {
+            for (queue, due) in &mut due {
+                if std::mem::take(due) {
+                    self.drain(queue).await;
+                }
+            }
+            tokio::select! {
+                wake = wakes.recv() => match wake {
+                    Ok(Wake::Queue(name)) => {
+                        if let Some(due) = due.get_mut(name.as_str()) {
+                            *due = true;
+                        }
+                        // What else has been rung meanwhile is served in one pass.
+                        while let Ok(Wake::Queue(name)) = wakes.try_recv() {
+                            if let Some(due) = due.get_mut(name.as_str()) {
+                                *due = true;
+                            }
+                        }
+                    }
+                    Ok(Wake::All) | Err(_) => due.values_mut().for_each(|d| *d = true),
+                    Ok(_) => {}
+                },
+                () = self.room.notified() => {
+                    due.insert(SBX_QUEUE, true);
+                }
+                () = clock::sleep(SAFETY_POLL) => due.values_mut().for_each(|d| *d = true),
+            }
+        }
+    }
+
+    /// Claims and starts until the queue is empty or there is no room.
+    async fn drain(self: &Arc<Self>, queue: &'static str) {
+        loop {
+            let free = match self.free(queue).await {
+                Ok(free) if free > 0 => free,
+                Ok(_) => return,
+                Err(error) => return tracing::warn!(%error, queue, "could not read the queue's limits"),
+            };
+            let claimed = match self.flows.ledger.claim(queue, &self.id, free).await {
+                Ok(claimed) if claimed.is_empty() => return,
+                Ok(claimed) => claimed,
+                Err(error) => return tracing::warn!(%error, queue, "could not claim from the queue"),
+            };
+            for workflow in claimed {
+                self.start(workflow).await;
+            }
+        }
+    }
+
+    async fn free(&self, queue: &str) -> Result<i32, cofferdam_ledger::LedgerError> {
+        if queue != SBX_QUEUE {
+            return Ok(BATCH);
+        }
+        let limit = self.flows.ledger.worker_concurrency().await?;
+        Ok(limit - self.running.load(Ordering::Acquire))
+    }
+
+    async fn start(self: &Arc<Self>, workflow: Claimed) {
+        let id = workflow.workflow_id;
+        let options = StartOptions {
+            workflow_id: Some(&id),
+            timeout: Timeout::Inherit,
+            queue: None,
+            attributes: None,
+        };
+        let started = match workflow.name.as_str() {
+            RUN_WORKFLOW => self.registered.run.start_with((), options).await.map(|handle| {
+                let this = Arc::clone(self);
+                let id = id.clone();
+                tokio::spawn(async move {
+                    // The workflow itself ends its run; this catches the one that failed before it could.
+                    if let Err(dbos::Error::Application(error)) = handle.result().await {
+                        close_failed(&this.flows, &id, &error.to_string()).await;
+                    }
+                });
+            }),
+            TASK_WORKFLOW => {
+                self.running.fetch_add(1, Ordering::AcqRel);
+                let started = self.registered.task.start_with((), options).await.map(|handle| {
+                    let this = Arc::clone(self);
+                    tokio::spawn(async move {
+                        let _ = handle.result().await;
+                        this.running.fetch_sub(1, Ordering::AcqRel);
+                        this.room.notify_one();
+                    });
+                });
+                if started.is_err() {
+                    self.running.fetch_sub(1, Ordering::AcqRel);
+                }
+                started
+            }
+            _ => self.registered.escalation.start_with((), options).await.map(drop),
+        };
+        if let Err(error) = started {
+            tracing::warn!(%error, workflow = id, "a claimed workflow could not be started; it is queued again");
+            if let Err(error) = self.flows.ledger.unclaim(&id, &self.id).await {
+                tracing::error!(%error, workflow = id, "it could not be queued again and waits for takeover");
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Intents: what is wanted, before anything is decided about it.
+
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::IntentId;
+use cofferdam_contracts::run::{IntentCreated, IntentRequest};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::intents::NewIntent;
+use cofferdam_ledger::keys::Principal;
+
+use crate::Flows;
+
+impl Flows {
+    /// Writes an intent.
+    pub async fn intent_create(&self, who: &Principal, request: &IntentRequest) -> Result<IntentCreated, LedgerError> {
+        let name = format!("intent:{}:{}", who.tenant, self.sequence());
+        let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
+            .map_err(|e| Refusal::new(cofferdam_contracts::error::ErrorCode::Internal, e.to_string()))?;
+        self.ledger
+            .intent_create(&NewIntent {
+                id: &id,
+                tenant: &who.tenant,
+                request,
+                hash: None,
+                key_id: &who.key_id,
+                origin: Origin::ApiShim,
+            })
+            .await?;
+        Ok(IntentCreated { intent_id: id })
+    }
+}

@@ -1,0 +1,84 @@
+//! API keys: made, shown once, revoked.
+
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::key::{KeyCreated, KeyRequest, Role};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::keys::Principal;
+use serde_json::json;
+
+use crate::Flows;
+
+/// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
+const SECRET_BYTES: usize = 32;
+/// What the first key belongs to.
+pub const DEFAULT_TENANT: &str = "default";
+
+impl Flows {
+    /// Makes a key; only its hash is kept.
+    pub async fn key_create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated, LedgerError> {
+        let mut roles = request.roles.clone();
+        roles.sort_unstable();
+        roles.dedup();
+        let tenant = request.tenant.clone().unwrap_or_else(|| who.tenant.clone());
+        // The host's own admin makes tenants; a tenant's admin stays in its tenant.
+        if tenant != who.tenant && who.tenant.as_str() != DEFAULT_TENANT {
+            return Err(Refusal::new(ErrorCode::Forbidden, "a key for another tenant needs the host's admin key").into());
+        }
+        let created = self.key_mint(&tenant, &roles, request.label.as_deref()).await?;
+        self.ledger
+            .audit_append(&Audit {
+                tenant: &tenant,
+                key_id: &who.key_id,
+                actor: &who.key_id,
+                op: "key.create",
+                target: &created.key_id,
+                reason: request.label.as_deref().unwrap_or(""),
+                detail: Some(json!({"roles": roles})),
+            })
+            .await?;
+        Ok(created)
+    }
+
+    /// Revokes a key of the caller's tenant.
+    pub async fn key_revoke(&self, who: &Principal, key_id: &str) -> Result<(), LedgerError> {
+        if !self.ledger.key_revoke(&who.tenant, key_id).await? {
+            return Err(Refusal::not_found("key").into());
+        }
+        self.ledger
+            .audit_append(&Audit {
+                tenant: &who.tenant,
+                key_id: &who.key_id,
+                actor: &who.key_id,
+                op: "key.revoke",
+                target: key_id,
+                reason: "",
+                detail: None,
+            })
+            .await
+    }
+
+    /// The admin key of a first start; `None` where keys exist.
+    pub async fn key_first(&self) -> Result<Option<KeyCreated>, LedgerError> {
+        if self.ledger.key_any().await? {
+            return Ok(None);
+        }
+        self.key_local().await.map(Some)
+    }
+
+    /// A fresh admin key for this host's state directory, for instance after its file was lost.
+    pub async fn key_local(&self) -> Result<KeyCreated, LedgerError> {
+        let tenant = TenantId::parse(DEFAULT_TENANT)
+            .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+        self.key_mint(&tenant, &[Role::Admin], Some("state directory")).await
+    }
+
+    async fn key_mint(&self, tenant: &TenantId, roles: &[Role], label: Option<&str>) -> Result<KeyCreated, LedgerError> {
+        let key = format!("cfd_{}", secret_hex(SECRET_BYTES));
+        let key_id = format!("k_{}", secret_hex(8));
+        self.ledger.key_create(&key_id, &key, tenant, roles, label).await?;
+        Ok(KeyCreated { key_id, key, tenant: tenant.clone(), roles: roles.to_vec() })
+    }
+}

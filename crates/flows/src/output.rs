@@ -1,0 +1,117 @@
+//! A task's output on its way: whole for the artifact, in chunks for whoever watches.
+
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_contracts::id::TaskKey;
+use cofferdam_ledger::Ledger;
+
+/// Pending bytes that are worth a statement.
+const FLUSH_BYTES: usize = 32 * 1024;
+/// A watcher sees output at the latest after this time.
+const FLUSH_EVERY: Duration = Duration::from_millis(200);
+/// Bytes of one stream that watchers see; the artifact has the rest.
+const WATCH_BYTES: usize = 1024 * 1024;
+/// Bytes of a result's own excerpt.
+const EXCERPT_BYTES: usize = 4 * 1024;
+
+/// One stream of one task.
+#[derive(Debug)]
+pub(crate) struct Output {
+    key: &'static str,
+    bytes: Vec<u8>,
+    sent: usize,
+    seq: i32,
+    since: Stopwatch,
+}
+
+impl Output {
+    pub(crate) fn new(key: &'static str) -> Self {
+        Self { key, bytes: Vec::new(), sent: 0, seq: 0, since: Stopwatch::start() }
+    }
+
+    /// Takes what the sandbox wrote.
+    pub(crate) fn push(&mut self, chunk: &[u8]) {
+        self.bytes.extend_from_slice(chunk);
+    }
+
+    /// Everything so far.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The end, for the result's row.
+    pub(crate) fn excerpt(&self) -> String {
+        let from = self.bytes.len().saturating_sub(EXCERPT_BYTES);
+        String::from_utf8_lossy(self.bytes.get(from..).unwrap_or_default()).replace('\0', "")
+    }
+
+    fn pending(&self) -> &[u8] {
+        self.bytes.get(self.sent..self.bytes.len().min(WATCH_BYTES)).unwrap_or_default()
+    }
+
+    /// The next chunk for watchers, where it is time for one; at the end, whatever is left.
+    pub(crate) fn take(&mut self, at_end: bool) -> Option<Pending> {
+        let pending = self.pending();
+        let due = at_end || pending.len() >= FLUSH_BYTES || self.since.elapsed() >= FLUSH_EVERY;
+        if pending.is_empty() || !due {
+            return None;
+        }
+        // Cut at a character, so that no chunk ends in half of one; the rest waits for the next.
+        let cut = match std::str::from_utf8(pending) {
+            Err(e) if !at_end && e.error_len().is_none() && e.valid_up_to() > 0 => e.valid_up_to(),
+            _ => pending.len(),
+        };
+        let text = String::from_utf8_lossy(pending.get(..cut).unwrap_or_default()).into_owned();
+        let seq = self.seq;
+        self.sent += cut;
+        self.seq += 1;
+        self.since = Stopwatch::start();
+        Some(Pending { key: self.key, seq, text })
+    }
+}
+
+/// A chunk on its way to watchers.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    key: &'static str,
+    seq: i32,
+    text: String,
+}
+
+impl Pending {
+    /// Stores it. An adjunct: a failure costs watchers a chunk, nothing else.
+    pub(crate) async fn store(self, ledger: &Ledger, task: &TaskKey) {
+        if let Err(error) = ledger.stream_append(task.as_str(), self.key, self.seq, &[self.text]).await {
+            tracing::debug!(%error, %task, "a chunk of output was not stored for watchers");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_never_ends_in_half_a_character() {
+        let mut output = Output::new("stdout");
+        output.push(&vec![b'a'; FLUSH_BYTES]);
+        output.push(&[0xe2, 0x82]);
+        let first = output.take(false).unwrap();
+        assert_eq!((first.seq, first.text.len()), (0, FLUSH_BYTES));
+        output.push(&[0xac]);
+        let last = output.take(true).unwrap();
+        assert_eq!((last.seq, last.text.as_str()), (1, "\u{20ac}"));
+        assert!(output.take(true).is_none());
+    }
+
+    #[test]
+    fn watchers_see_a_bounded_part_and_the_artifact_has_all() {
+        let mut output = Output::new("stdout");
+        output.push(&vec![b'x'; WATCH_BYTES + 10]);
+        assert_eq!(output.take(true).unwrap().text.len(), WATCH_BYTES);
+        assert!(output.take(true).is_none());
+        assert_eq!(output.excerpt().len(), EXCERPT_BYTES);
+        assert_eq!(output.into_bytes().len(), WATCH_BYTES + 10);
+    }
+}

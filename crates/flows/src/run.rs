@@ -1,0 +1,323 @@
+//! The parent workflow: compile, ask, execute in rounds, finish.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::id::{Digest, RunId, TaskKey};
+use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::run::{Budget, RunStatus};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::runs::RunContext;
+use cofferdam_ledger::tasks::{NewTask, Round as Wave, TaskOutcome};
+use dbos::step;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::Flows;
+use crate::compile::{self, Card};
+use crate::decide::{self, Blocked, Miss, Next, Round};
+use crate::gate;
+use crate::patience::patiently;
+
+/// How a workflow of ours fails.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub(crate) enum FlowError {
+    /// The run ended without success; the ledger has the details.
+    #[error("the run ended as {status}: {error}")]
+    Ended {
+        /// The run's status.
+        status: String,
+        /// Why.
+        error: String,
+    },
+    /// The ledger refused a step.
+    #[error("the ledger refused: {0}")]
+    Ledger(String),
+}
+
+pub(crate) type Flow<T> = dbos::Result<T, FlowError>;
+
+/// A wait looks for itself this often, should a wake-up get lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A ledger failure as a step reports it: an outage leaves the workflow PENDING, anything else is
+/// the workflow's own failure.
+pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
+    match error {
+        LedgerError::Unavailable(_) => {
+            dbos::Error::Interrupted { workflow_id: dbos::workflow_id().unwrap_or_default() }
+        }
+        other => {
+            tracing::error!(error = ?other, "a step failed");
+            dbos::Error::Application(FlowError::Ledger(other.to_string()))
+        }
+    }
+}
+
+/// The workflow's body.
+pub(crate) async fn run_workflow(flows: Arc<Flows>) -> Flow<RunStatus> {
+    let workflow = dbos::workflow_id().unwrap_or_default();
+    let card: Card = step(compile::COMPILE, || async {
+        let run = context(&flows, &workflow).await?;
+        patiently(|| compile::compile(&flows.ledger, &run)).await.map_err(step_error)
+    })
+    .await?;
+    let digest = match (card.digest, card.error) {
+        (Some(digest), None) => digest,
+        (_, error) => {
+            let error = error.unwrap_or_else(|| "the plan is missing".into());
+            return finish(&flows, &workflow, RunStatus::Failed, Some(error), json!(null)).await;
+        }
+    };
+    if let Some(gate) = card.gate
+        && let Err(refused) = gate::await_approval(&flows, &workflow, &gate).await?
+    {
+        return finish(&flows, &workflow, RunStatus::Failed, Some(refused), json!(null)).await;
+    }
+    let (status, error, output) = execute(&flows, &workflow, &digest, &card.budget).await?;
+    finish(&flows, &workflow, status, error, output).await
+}
+
+async fn execute(
+    flows: &Arc<Flows>,
+    workflow: &str,
+    digest: &Digest,
+    budget: &Budget,
+) -> Flow<(RunStatus, Option<String>, serde_json::Value)> {
+    let mut attempt = 1;
+    let mut ok = 0;
+    let mut again: Option<Vec<usize>> = None;
+    loop {
+        let tasks = again.clone();
+        let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
+            round_run(flows, workflow, digest, attempt, tasks.as_deref()).await
+        })
+        .await?;
+        ok += round.ok;
+        match decide::after_round(&round, attempt, budget) {
+            Next::Finish { status, error } => {
+                let output = json!({"ok": ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
+                return Ok((status, error, output));
+            }
+            Next::Again { tasks, backoff_ms } => {
+                dbos::sleep(Duration::from_millis(backoff_ms)).await?;
+                again = Some(tasks);
+                attempt += 1;
+            }
+        }
+    }
+}
+
+async fn context(flows: &Flows, workflow: &str) -> Flow<RunContext> {
+    patiently(|| flows.ledger.run_context(workflow))
+        .await
+        .map_err(step_error)?
+        .ok_or_else(|| dbos::Error::Application(FlowError::Ledger(format!("no run of workflow {workflow}"))))
+}
+
+/// Queues the round's attempts, at most `caps.concurrency` at a time, and waits for their ends.
+async fn round_run(
+    flows: &Flows,
+    workflow: &str,
+    digest: &Digest,
+    attempt: u32,
+    only: Option<&[usize]>,
+) -> Flow<Round> {
+    let run = context(flows, workflow).await?;
+    let plan = patiently(|| compile::plan_read(&flows.ledger, &run, digest)).await.map_err(step_error)?;
+    consent(flows, &run, &plan, digest).await?;
+    let mut todo = attempts_of(&plan, &run, attempt, only).map_err(step_error)?;
+    todo.reverse();
+    let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
+    let mut wakes = flows.wakes.subscribe();
+    let mut open: Vec<(usize, TaskKey, String)> = Vec::new();
+    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None };
+    loop {
+        let mut fresh = Vec::new();
+        while open.len() < concurrency && round.blocked.is_none() {
+            let Some((index, task)) = todo.pop() else { break };
+            open.push((index, task.key.clone(), task.name.clone()));
+            fresh.push(task);
+        }
+        if !fresh.is_empty() {
+            let wave = Wave {
+                run: &run.id,
+                parent: workflow,
+                partition: &run.partition_key,
+                priority: run.priority,
+                tasks: &fresh,
+            };
+            patiently(|| flows.ledger.tasks_enqueue(&wave)).await.map_err(step_error)?;
+        }
+        if open.is_empty() {
+            round.missed.sort_by_key(|m| m.index);
+            return Ok(round);
+        }
+        wait_for_end(&mut wakes, &run.id, workflow, deadline_of(&run)).await;
+        stop_if_canceled(flows, workflow).await?;
+        let keys: Vec<TaskKey> = open.iter().map(|(_, key, _)| key.clone()).collect();
+        let ended = patiently(|| flows.ledger.tasks_outcomes(&keys)).await.map_err(step_error)?;
+        settle(&mut open, &mut round, ended);
+        if round.blocked.is_none() {
+            round.blocked = blocked(flows, &run, &plan).await?;
+            if let Some(b) = &round.blocked {
+                stop_tasks(flows, &run, b).await?;
+            }
+        }
+    }
+}
+
+/// Fail closed: behind a gate nothing starts without consent to exactly this plan.
+async fn consent(flows: &Flows, run: &RunContext, plan: &Plan, digest: &Digest) -> Flow<()> {
+    if plan.gate.is_none() {
+        return Ok(());
+    }
+    let approved = patiently(|| flows.ledger.approval_digest(&run.id)).await.map_err(step_error)?;
+    if approved.as_ref() == Some(digest) {
+        return Ok(());
+    }
+    let error = "the plan is not the one that was approved".to_owned();
+    Err(dbos::Error::Application(FlowError::Ended { status: "failed".into(), error }))
+}
+
+fn attempts_of(
+    plan: &Plan,
+    run: &RunContext,
+    attempt: u32,
+    only: Option<&[usize]>,
+) -> Result<Vec<(usize, NewTask)>, LedgerError> {
+    plan.tasks
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
+        .map(|(index, task)| {
+            let new = NewTask {
+                key: task.key(&run.intent_id, &run.id, attempt)?,
+                step_id: task.step_id(),
+                attempt,
+                name: task.name.clone(),
+                work: task.work.clone(),
+            };
+            Ok((index, new))
+        })
+        .collect()
+}
+
+fn deadline_of(run: &RunContext) -> Option<i64> {
+    decide::deadline(run.created_at, run.timeout_ms, &run.budget)
+}
+
+/// Returns when a task of the run ended, the run was canceled, its deadline came, or a second passed.
+async fn wait_for_end(
+    wakes: &mut tokio::sync::broadcast::Receiver<Wake>,
+    run: &RunId,
+    workflow: &str,
+    deadline: Option<i64>,
+) {
+    let left = deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
+    let pause = left.map_or(LOOK_AGAIN, |l| l.min(LOOK_AGAIN));
+    let woken = async {
+        loop {
+            match wakes.recv().await {
+                Ok(Wake::Task(r)) if r == run.as_str() => return,
+                Ok(Wake::Cancel(w)) if w == workflow => return,
+                Ok(Wake::All) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = woken => {}
+        () = clock::sleep(pause) => {}
+    }
+}
+
+async fn stop_if_canceled(flows: &Flows, workflow: &str) -> Flow<()> {
+    if patiently(|| flows.ledger.workflow_is_canceled(workflow)).await.map_err(step_error)? {
+        return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });
+    }
+    Ok(())
+}
+
+fn settle(open: &mut Vec<(usize, TaskKey, String)>, round: &mut Round, ended: Vec<TaskOutcome>) {
+    for outcome in ended {
+        let Some(at) = open.iter().position(|(_, key, _)| *key == outcome.key) else { continue };
+        let (index, _, name) = open.swap_remove(at);
+        match outcome.err_code {
+            cofferdam_contracts::sandbox::ErrCode::None => round.ok += 1,
+            err_code => round.missed.push(Miss { index, name, err_code, cause: outcome.cause }),
+        }
+    }
+}
+
+async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Blocked>> {
+    if let Some(deadline) = deadline_of(run)
+        && clock::now_ms() >= deadline
+    {
+        let ms = |from: i64, to: i64| u64::try_from(to - from).unwrap_or(0);
+        return Ok(Some(Blocked {
+            metric: "wall_clock_ms".into(),
+            limit: ms(run.created_at, deadline),
+            observed: ms(run.created_at, clock::now_ms()),
+        }));
+    }
+    let bounded = run.budget.max_sbx_minutes.is_some() || run.budget.max_artifacts_mb.is_some();
+    // A small plan whose ceilings sum up to less than the cap cannot reach it: no need to ask.
+    let ceiling_ms: u64 = plan.tasks.iter().map(cofferdam_contracts::plan::PlanTask::budget_ms).sum();
+    if !bounded && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
+        return Ok(None);
+    }
+    let (ms, bytes) = patiently(|| flows.ledger.tasks_usage(&run.id)).await.map_err(step_error)?;
+    let whole = |n: i64| u64::try_from(n).unwrap_or(0);
+    Ok(decide::over_budget(&run.budget, &plan.caps, whole(ms), whole(bytes)))
+}
+
+/// Leaves the diagnosis and cancels what is still open, so that the round ends.
+async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
+    let text = json!({"blocked": b}).to_string();
+    let key = cofferdam_contracts::canonical::digest_bytes(format!("{}:{text}", run.id).as_bytes());
+    let key = TaskKey::parse(key.as_str())
+        .map_err(|e| step_error(LedgerError::Row { what: "task key", why: e.to_string() }))?;
+    patiently(|| flows.ledger.step_diagnostic(&run.id, "ExecuteST", &key, &text)).await.map_err(step_error)?;
+    patiently(|| flows.ledger.tasks_cancel(&run.id)).await.map_err(step_error)
+}
+
+async fn finish(
+    flows: &Flows,
+    workflow: &str,
+    status: RunStatus,
+    error: Option<String>,
+    output: serde_json::Value,
+) -> Flow<RunStatus> {
+    let failed = error.clone();
+    step("finish", || async {
+        let run = context(flows, workflow).await?;
+        patiently(|| flows.ledger.run_finish(&run.id, status, failed.as_deref(), "ExecuteST", &output))
+            .await
+            .map_err(step_error)
+    })
+    .await?;
+    match status {
+        RunStatus::Succeeded => Ok(status),
+        other => Err(dbos::Error::Application(FlowError::Ended {
+            status: other.as_str().to_owned(),
+            error: error.unwrap_or_default(),
+        })),
+    }
+}
+
+/// The row of a run whose workflow failed without reaching its own end, such as a consent that no
+/// longer holds: the ledger must not call it running for ever.
+pub(crate) async fn close_failed(flows: &Flows, workflow: &str, error: &str) {
+    let closing = async {
+        if let Some(run) = flows.ledger.run_context(workflow).await? {
+            flows.ledger.run_finish(&run.id, RunStatus::Failed, Some(error), "ExecuteST", &json!(null)).await?;
+        }
+        Ok::<(), LedgerError>(())
+    };
+    if let Err(error) = closing.await {
+        tracing::error!(%error, workflow, "a failed run could not be closed");
+    }
+}

@@ -1,0 +1,146 @@
+//! A worker: the engine, the dispatcher and the watch over the living and the dead.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use std::time::Duration;
+
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::id::ExecutorId;
+use cofferdam_ledger::engine::{ESCALATION_WORKFLOW, RUN_WORKFLOW, TASK_WORKFLOW};
+use cofferdam_ledger::executors::NewExecutor;
+use cofferdam_ledger::{APP_VERSION, LedgerError};
+use cofferdam_sandbox::{Host, HostConfig, HostError};
+use dbos::{Config, DBOS};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::Flows;
+use crate::dispatch::{Dispatcher, Registered};
+use crate::takeover::{Takeover, reconcile};
+use crate::task::Executor;
+
+/// Connections of the engine: its steps are short, so few serve many workflows.
+const ENGINE_CONNECTIONS: u32 = 12;
+
+/// Why a worker does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum FlowsError {
+    /// This host cannot hold sandboxes.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The engine.
+    #[error("the workflow engine: {0}")]
+    Engine(String),
+}
+
+/// How a worker is set up.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// The database, also for the engine's own connections.
+    pub database_url: String,
+    /// Where its sandboxes live.
+    pub state_dir: PathBuf,
+    /// Host directories that tasks may be given.
+    pub allowed_roots: Vec<PathBuf>,
+    /// A particular runtime.
+    pub runtime: Option<String>,
+}
+
+/// A running worker.
+#[derive(Debug)]
+pub struct Worker {
+    executor: Arc<Executor>,
+    engine: DBOS,
+    dispatcher: JoinHandle<()>,
+    takeover: JoinHandle<()>,
+    fenced: watch::Receiver<bool>,
+}
+
+impl Worker {
+    /// Looks at the host, reconciles it, launches the engine and starts to claim.
+    pub async fn start(flows: Flows, config: WorkerConfig) -> Result<Self, FlowsError> {
+        let host_config = HostConfig {
+            state_dir: config.state_dir,
+            allowed_roots: config.allowed_roots,
+            runtime: config.runtime,
+        };
+        let host = Host::detect(host_config.clone())?;
+        let open_host = Host::detect(HostConfig { allowed_roots: vec![PathBuf::from("/")], ..host_config })?;
+        let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
+            .map_err(|e| FlowsError::Engine(e.to_string()))?;
+        let executor =
+            Arc::new(Executor { flows: flows.clone(), id: id.clone(), host_id: crate::host_id(), host, open_host });
+        let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+        flows.ledger.executor_join(&NewExecutor { id: &id, host_id: &executor.host_id, pid }).await?;
+        reconcile(&executor).await?;
+        let engine = DBOS::new(Config {
+            app_version: Some(APP_VERSION.to_owned()),
+            executor_id: Some(id.to_string()),
+            max_connections: ENGINE_CONNECTIONS,
+            migrate: false,
+            // The dispatcher claims; the engine's own poller serves only its internal queue.
+            listen_queues: Some(Vec::new()),
+            notification_coalesce: Some(Duration::ZERO),
+            ..Config::new("cofferdam", config.database_url)
+        });
+        let registered = register(&engine, &executor).map_err(|e| FlowsError::Engine(e.to_string()))?;
+        engine.launch().await.map_err(|e| FlowsError::Engine(e.to_string()))?;
+        let dispatcher = Arc::new(Dispatcher {
+            flows,
+            id,
+            registered,
+            running: AtomicI32::new(0),
+            room: Notify::new(),
+        });
+        let (fence, fenced) = watch::channel(false);
+        let takeover = Takeover { executor: Arc::clone(&executor), fenced: fence };
+        Ok(Self {
+            executor,
+            engine,
+            dispatcher: tokio::spawn(dispatcher.run()),
+            takeover: tokio::spawn(takeover.run()),
+            fenced,
+        })
+    }
+
+    /// Resolves once this worker was declared dead, or must assume so: end the process then.
+    pub async fn fenced(&self) {
+        let mut fenced = self.fenced.clone();
+        if fenced.wait_for(|f| *f).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Stops claiming, ends its sandboxes with evidence and gives its workflows back.
+    pub async fn stop(self) -> Result<(), LedgerError> {
+        self.dispatcher.abort();
+        self.takeover.abort();
+        // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
+        self.engine.shutdown().await;
+        let given_back = self.executor.flows.ledger.executor_leave(&self.executor.id).await?;
+        if given_back > 0 {
+            tracing::info!(workflows = given_back, "unfinished workflows are queued again");
+        }
+        reconcile(&self.executor).await
+    }
+}
+
+fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered> {
+    let flows = Arc::new(executor.flows.clone());
+    let run = {
+        let flows = Arc::clone(&flows);
+        engine.register_workflow(RUN_WORKFLOW, move |()| crate::run::run_workflow(Arc::clone(&flows)))?
+    };
+    let task = {
+        let executor = Arc::clone(executor);
+        engine.register_workflow(TASK_WORKFLOW, move |()| crate::task::task_workflow(Arc::clone(&executor)))?
+    };
+    let escalation = engine.register_workflow(ESCALATION_WORKFLOW, move |()| {
+        crate::gate::escalation_workflow(Arc::clone(&flows))
+    })?;
+    Ok(Registered { run, task, escalation })
+}

@@ -1,0 +1,63 @@
+//! The bodies that the agent answers with.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use cofferdam_guest::wire::Refusal;
+use hyper::body::{Body, Frame};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+/// Frames on their way to the host. A slow host stops the senders, never grows the agent: eight
+/// frames are at most 512 KiB.
+const QUEUED_FRAMES: usize = 8;
+
+/// One piece, or pieces as they come.
+pub enum Answer {
+    Whole(Option<Bytes>),
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Stream(queue) => queue.poll_recv(cx).map(|b| b.map(|b| Ok(Frame::data(b)))),
+        }
+    }
+}
+
+/// A JSON answer.
+pub fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Answer> {
+    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    let mut response = Response::new(Answer::Whole(Some(bytes.into())));
+    *response.status_mut() = status;
+    response
+}
+
+/// A refusal in words.
+pub fn refuse(status: StatusCode, error: impl Into<String>) -> Response<Answer> {
+    json(status, &Refusal { error: error.into() })
+}
+
+/// An empty answer: done.
+pub fn done() -> Response<Answer> {
+    let mut response = Response::new(Answer::Whole(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+/// An answer that is sent frame by frame through the returned queue.
+pub fn stream() -> (mpsc::Sender<Bytes>, Response<Answer>) {
+    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
+    (sender, Response::new(Answer::Stream(receiver)))
+}

@@ -1,0 +1,165 @@
+//! Reads files out of the sandbox: regular files only, never through a symbolic link, in the order
+//! of their paths' bytes.
+//!
+//! ```text
+//! walk (bounded) -> matching paths, sorted -> head, chunks, head, chunks, ... -> end
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use bytes::Bytes;
+use cofferdam_guest::frame::{self, Kind};
+use cofferdam_guest::glob::{Glob, GlobError};
+use cofferdam_guest::wire::{CollectEnd, CollectRequest, FileHead};
+use rustix::fs::OFlags;
+use tokio::sync::mpsc::Sender;
+
+/// Directory entries that one collection looks at: a large dependency tree has about 100,000.
+const MAX_ENTRIES: usize = 500_000;
+/// Nested directories: below this no path fits the kernel's 4096 bytes with names of some length.
+const MAX_DEPTH: usize = 256;
+/// One read of a file.
+const READ_BYTES: usize = 32 * 1024;
+
+/// Why a collection failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    #[error(transparent)]
+    Glob(#[from] GlobError),
+    #[error("{0:?} is not a directory, or is reached through a symbolic link")]
+    Root(String),
+    #[error("more than {0} files match")]
+    Files(u64),
+    #[error("the matching files hold more than {0} bytes")]
+    Bytes(u64),
+    #[error(
+        "more than {MAX_ENTRIES} directory entries, or more than {MAX_DEPTH} nested directories"
+    )]
+    Walk,
+    #[error("the name of a matching file is not UTF-8: {0:?}")]
+    Name(String),
+    #[error("{0:?} changed while it was read")]
+    Changed(String),
+    #[error("{path:?}")]
+    Io { path: String, source: io::Error },
+    #[error("the host hung up")]
+    HungUp,
+}
+
+/// Streams the files; the last frame says whether all of it may be used.
+pub async fn collect(request: CollectRequest, frames: Sender<Bytes>) {
+    let end = match send_all(&request, &frames).await {
+        Ok(files) => CollectEnd { files, error: None },
+        Err(error) => CollectEnd { files: 0, error: Some(in_words(&error)) },
+    };
+    let json = serde_json::to_vec(&end).unwrap_or_default();
+    // An error means that the host hung up.
+    let _ = frames.send(frame::encode(Kind::End, &json)).await;
+}
+
+fn in_words(error: &CollectError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u64, CollectError> {
+    let globs: Vec<Glob> =
+        request.globs.iter().map(|text| Glob::parse(text)).collect::<Result<_, _>>()?;
+    let root = Path::new(&request.root);
+    if !fs::canonicalize(root).is_ok_and(|real| real == root && real.is_dir()) {
+        return Err(CollectError::Root(request.root.clone()));
+    }
+    let mut walk = Walk { globs: &globs, entries: 0, found: Vec::new(), max: request.max_files };
+    walk.directory(root, "", 0)?;
+    walk.found.sort_unstable();
+    let mut room = request.max_bytes;
+    let mut files = 0;
+    for path in walk.found {
+        let (file, size) = open(root, &path)?;
+        room = room.checked_sub(size).ok_or(CollectError::Bytes(request.max_bytes))?;
+        send(file, path, size, frames).await?;
+        files += 1;
+    }
+    Ok(files)
+}
+
+struct Walk<'a> {
+    globs: &'a [Glob],
+    entries: usize,
+    found: Vec<String>,
+    max: u64,
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, at: &Path, prefix: &str, depth: usize) -> Result<(), CollectError> {
+        let fault = |source| CollectError::Io { path: at.display().to_string(), source };
+        for entry in fs::read_dir(at).map_err(fault)? {
+            let entry = entry.map_err(fault)?;
+            self.entries += 1;
+            if self.entries > MAX_ENTRIES || depth > MAX_DEPTH {
+                return Err(CollectError::Walk);
+            }
+            let kind = entry.file_type().map_err(fault)?;
+            let raw = entry.file_name();
+            let name = raw.to_string_lossy();
+            let path =
+                if prefix.is_empty() { name.to_string() } else { format!("{prefix}/{name}") };
+            if kind.is_dir() && self.globs.iter().any(|glob| glob.may_match_below(&path)) {
+                self.directory(&entry.path(), &path, depth + 1)?;
+            } else if kind.is_file() && self.globs.iter().any(|glob| glob.matches(&path)) {
+                if raw.to_str().is_none() {
+                    return Err(CollectError::Name(path));
+                }
+                self.found.push(path);
+                if u64::try_from(self.found.len()).unwrap_or(u64::MAX) > self.max {
+                    return Err(CollectError::Files(self.max));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open(root: &Path, path: &str) -> Result<(File, u64), CollectError> {
+    let fault = |source| CollectError::Io { path: path.to_owned(), source };
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let flags = i32::try_from(flags).map_err(|error| fault(io::Error::other(error)))?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(flags).open(root.join(path)).map_err(fault)?;
+    let found = file.metadata().map_err(fault)?;
+    if !found.is_file() {
+        return Err(CollectError::Changed(path.to_owned()));
+    }
+    Ok((file, found.len()))
+}
+
+async fn send(
+    mut file: File,
+    path: String,
+    size: u64,
+    frames: &Sender<Bytes>,
+) -> Result<(), CollectError> {
+    let head = FileHead { path: path.clone(), size };
+    let json = serde_json::to_vec(&head).unwrap_or_default();
+    frames.send(frame::encode(Kind::File, &json)).await.map_err(|_| CollectError::HungUp)?;
+    let mut buffer = vec![0; READ_BYTES];
+    let mut left = size;
+    while left > 0 {
+        let want = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
+        let into = buffer.get_mut(..want).unwrap_or_default();
+        let count =
+            file.read(into).map_err(|source| CollectError::Io { path: path.clone(), source })?;
+        if count == 0 {
+            return Err(CollectError::Changed(path));
+        }
+        left -= u64::try_from(count).unwrap_or(left);
+        let piece = frame::encode(Kind::Chunk, buffer.get(..count).unwrap_or_default());
+        frames.send(piece).await.map_err(|_| CollectError::HungUp)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Runs one command and streams what it prints.
+//!
+//! ```text
+//! start -> { exits | wall time out | host hangs up } -> sweep -> pipes drain -> end frame
+//! ```
+//! The command ends when its first process ends. Whatever it left running is killed then, so the
+//! pipes close and the end frame really is the last word.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cofferdam_guest::frame::{self, Kind};
+use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::mpsc::Sender;
+use tokio::task::JoinHandle;
+
+use super::clock::{Stopwatch, sleep_ms, within_ms};
+use super::reaper::{Reaped, Reaper};
+
+/// One read of a pipe. A pipe holds 64 KiB; a quarter keeps two streams small in the agent.
+const READ_BYTES: usize = 16 * 1024;
+/// How long the pipes may take to drain once every writer is dead: the host reads as fast as it
+/// can, so this is only reached when the host is overloaded.
+const DRAIN_MS: u64 = 10_000;
+/// How long a killed process may take to die: beyond it, it is stuck in the kernel.
+const DEATH_MS: u64 = 5_000;
+/// Where commands are looked for when the environment does not say.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why a command did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the command is empty")]
+    Empty,
+    #[error("the working directory {0:?} does not exist or is not a directory")]
+    Cwd(String),
+    #[error("{0:?} was not found in PATH")]
+    NotFound(String),
+    #[error("{program:?} could not be started")]
+    Spawn { program: String, source: io::Error },
+}
+
+/// Runs the command; the last frame is always an [`ExecEnd`] unless the host hung up.
+pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Bytes>) {
+    let end = match run(&reaper, &request, &frames).await {
+        Ok(end) => end,
+        Err(error) => unstarted(&error),
+    };
+    let json = serde_json::to_vec(&end).unwrap_or_default();
+    // An error means that the host hung up.
+    let _ = frames.send(frame::encode(Kind::End, &json)).await;
+}
+
+async fn run(
+    reaper: &Reaper,
+    request: &ExecRequest,
+    frames: &Sender<Bytes>,
+) -> Result<ExecEnd, StartError> {
+    let mut command = prepare(request)?;
+    let (mut child, pid, mut exit) = reaper.start(&mut command).map_err(|source| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        StartError::Spawn { program, source }
+    })?;
+    let clock = Stopwatch::start();
+    let limit = request.stream_limit_bytes;
+    let stdout = pump(Kind::Stdout, child.stdout.take().map(OwnedFd::from), limit, frames);
+    let stderr = pump(Kind::Stderr, child.stderr.take().map(OwnedFd::from), limit, frames);
+    let mut timed_out = false;
+    let first = tokio::select! {
+        biased;
+        reaped = &mut exit => reaped.ok(),
+        () = sleep_ms(request.timeout_ms) => { timed_out = true; None }
+        () = frames.closed() => None,
+    };
+    let wall_ms = clock.elapsed_ms();
+    reaper.sweep(pid);
+    let reaped = match first {
+        Some(reaped) => reaped,
+        None => match within_ms(DEATH_MS, exit).await {
+            Some(Ok(reaped)) => reaped,
+            _ => Reaped { ended: Ended::Signal(9), cpu_ms: 0, max_rss_kb: 0 },
+        },
+    };
+    // Now that the first process is reaped no command may be running any more: catch what moved to
+    // a group of its own.
+    reaper.sweep(pid);
+    let drained = within_ms(DRAIN_MS, async { (join(stdout).await, join(stderr).await) }).await;
+    let (dropped_stdout, dropped_stderr) = drained.unwrap_or_default();
+    Ok(ExecEnd {
+        ended: reaped.ended,
+        wall_ms,
+        cpu_ms: reaped.cpu_ms,
+        max_rss_kb: reaped.max_rss_kb,
+        timed_out,
+        dropped_stdout,
+        dropped_stderr,
+    })
+}
+
+/// Reads a pipe to its end, sends what fits and counts the rest.
+fn pump(kind: Kind, pipe: Option<OwnedFd>, limit: u64, frames: &Sender<Bytes>) -> JoinHandle<u64> {
+    let frames = frames.clone();
+    tokio::spawn(async move {
+        let Some(Ok(mut pipe)) = pipe.map(Receiver::from_owned_fd) else { return 0 };
+        let mut buffer = vec![0; READ_BYTES];
+        let (mut room, mut dropped) = (limit, 0);
+        while let Ok(count) = pipe.read(&mut buffer).await {
+            if count == 0 {
+                break;
+            }
+            let kept = count.min(usize::try_from(room).unwrap_or(usize::MAX));
+            room -= wide(kept);
+            dropped += wide(count - kept);
+            let piece = buffer.get(..kept).unwrap_or_default();
+            if !piece.is_empty() && frames.send(frame::encode(kind, piece)).await.is_err() {
+                break;
+            }
+        }
+        dropped
+    })
+}
+
+async fn join(pump: JoinHandle<u64>) -> u64 {
+    pump.await.unwrap_or(0)
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
+    let name = request.argv.first().filter(|name| !name.is_empty()).ok_or(StartError::Empty)?;
+    if !fs::metadata(&request.cwd).is_ok_and(|found| found.is_dir()) {
+        return Err(StartError::Cwd(request.cwd.clone()));
+    }
+    let program = find(name, &request.env, Path::new(&request.cwd))?;
+    let mut command = Command::new(program);
+    command
+        .arg0(name)
+        .args(request.argv.iter().skip(1))
+        .env_clear()
+        .envs(&request.env)
+        .current_dir(&request.cwd)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// Looked up here rather than by the library: an absolute program takes the fast `posix_spawn` path,
+/// and "not found" stays apart from "not executable".
+fn find(name: &str, env: &BTreeMap<String, String>, cwd: &Path) -> Result<PathBuf, StartError> {
+    if name.contains('/') {
+        let program = cwd.join(name);
+        return match program.exists() {
+            true => Ok(program),
+            false => Err(StartError::NotFound(name.to_owned())),
+        };
+    }
+    let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    path.split(':')
+        .map(|directory| cwd.join(directory).join(name))
+        .find(|program| is_executable(program))
+        .ok_or_else(|| StartError::NotFound(name.to_owned()))
+}
+
+fn is_executable(program: &Path) -> bool {
+    fs::metadata(program)
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+fn unstarted(error: &StartError) -> ExecEnd {
+    let reason = match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    ExecEnd {
+        ended: Ended::Unstarted(reason),
+        wall_ms: 0,
+        cpu_ms: 0,
+        max_rss_kb: 0,
+        timed_out: false,
+        dropped_stdout: 0,
+        dropped_stderr: 0,
+    }
+}

@@ -1,0 +1,41 @@
+//! Pid 1 of a sandbox.
+//!
+//! ```text
+//! stdin (socket) -> serve -> route -> { health | exec | file | collect }
+//!                                        |
+//! SIGCHLD -> reaper --- status ----------+
+//! end of stdin -> run returns -> the pid namespace ends
+//! ```
+//! One thread and no blocking pool, so the agent is exactly one of the sandbox's processes. Its
+//! memory is not readable from inside, although the task has the same user: it is not dumpable.
+
+mod answer;
+mod clock;
+mod collect;
+mod exec;
+mod file;
+mod reaper;
+mod serve;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Serves until the stream on stdin ends. What goes wrong is one line on stderr, the host's pipe.
+pub fn run() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // With stderr gone there is nobody left to tell.
+            let _ = writeln!(std::io::stderr(), "cofferdam-guest: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> std::io::Result<()> {
+    // Both hold already under an OCI runtime that was asked for them; in a microVM this is the
+    // only place that asks.
+    nix::sys::prctl::set_no_new_privs()?;
+    nix::sys::prctl::set_dumpable(false)?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve::serve())
+}

@@ -1,0 +1,102 @@
+//! The HTTP/2 server on the agent's stream, and its routes.
+//!
+//! crun hands its own stdin through, so the stream is one socket, used both ways. runc copies
+//! through pipes, so it reads from one and writes to another.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::fs::{FileType, fstat};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite, join};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+use super::answer::{Answer, json, refuse, stream};
+use super::reaper::Reaper;
+use super::{collect, exec, file};
+
+/// Requests at once. The host runs a build, a task and a few file transfers.
+const MAX_STREAMS: u32 = 64;
+/// Flow-control window: what the host may send ahead of us, and so what an upload may cost us.
+const WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Serves one connection until it ends.
+pub async fn serve() -> io::Result<()> {
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    if FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::Socket {
+        let socket = std::os::unix::net::UnixStream::from(stdin);
+        socket.set_nonblocking(true)?;
+        return connection(UnixStream::from_std(socket)?).await;
+    }
+    let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+    let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);
+    connection(pipes).await
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> io::Result<()> {
+    let reaper = Arc::new(Reaper::default());
+    let waiter = Arc::clone(&reaper);
+    let reaping = tokio::spawn(async move { waiter.run().await });
+    let service = service_fn(move |request| {
+        let reaper = Arc::clone(&reaper);
+        async move { Ok::<_, Infallible>(route(reaper, request).await) }
+    });
+    let served = http2::Builder::new(TokioExecutor::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // However the connection ends, the host is gone and so are we.
+        _ = served => Ok(()),
+        reaped = reaping => reaped.map_err(io::Error::other)?,
+    }
+}
+
+async fn route(reaper: Arc<Reaper>, request: Request<Incoming>) -> Response<Answer> {
+    let (parts, body) = request.into_parts();
+    match (&parts.method, parts.uri.path()) {
+        (&Method::GET, wire::HEALTH) => {
+            json(StatusCode::OK, &Health { version: env!("CARGO_PKG_VERSION").to_owned() })
+        }
+        (&Method::POST, wire::EXEC) => match parse::<ExecRequest>(body).await {
+            Ok(wanted) => {
+                let (frames, response) = stream();
+                tokio::spawn(exec::exec(reaper, wanted, frames));
+                response
+            }
+            Err(refusal) => refusal,
+        },
+        (&Method::POST, wire::COLLECT) => match parse::<CollectRequest>(body).await {
+            Ok(wanted) => {
+                let (frames, response) = stream();
+                tokio::spawn(collect::collect(wanted, frames));
+                response
+            }
+            Err(refusal) => refusal,
+        },
+        (&Method::PUT, wire::FILE) => file::put(parts.uri.query().unwrap_or(""), body).await,
+        _ => refuse(StatusCode::NOT_FOUND, "no such route"),
+    }
+}
+
+async fn parse<T: DeserializeOwned>(body: Incoming) -> Result<T, Response<Answer>> {
+    let bytes = match Limited::new(body, wire::MAX_REQUEST_BYTES).collect().await {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) => return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, error.to_string())),
+    };
+    serde_json::from_slice(&bytes)
+        .map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))
+}

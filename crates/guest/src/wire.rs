@@ -1,0 +1,176 @@
+//! The bodies of the agent's routes, version 1.
+//!
+//! | route | request | answer |
+//! |---|---|---|
+//! | `GET /v1/health` | | [`Health`] |
+//! | `POST /v1/exec` | [`ExecRequest`] | frames: stdout, stderr, then one [`ExecEnd`] |
+//! | `PUT /v1/file?path=&mode=` | the bytes; `path` percent-encoded, `mode` octal | 204 |
+//! | `POST /v1/collect` | [`CollectRequest`] | frames: [`FileHead`], its chunks, ..., one [`CollectEnd`] |
+//!
+//! A refused request answers 4xx or 5xx with a [`Refusal`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `GET`.
+pub const HEALTH: &str = "/v1/health";
+/// `POST`.
+pub const EXEC: &str = "/v1/exec";
+/// `PUT`.
+pub const FILE: &str = "/v1/file";
+/// `POST`.
+pub const COLLECT: &str = "/v1/collect";
+
+/// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
+/// default stack, and JSON escapes may double it.
+pub const MAX_REQUEST_BYTES: usize = 4 * 1024 * 1024;
+
+/// The agent is up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// Version of the agent's package.
+    pub version: String,
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// argv; the first is looked up in the `PATH` of `env` unless it holds a slash.
+    pub argv: Vec<String>,
+    /// The whole environment; nothing is inherited.
+    pub env: BTreeMap<String, String>,
+    /// Working directory, absolute.
+    pub cwd: String,
+    /// Wall time in milliseconds, after which everything the command started is killed.
+    pub timeout_ms: u64,
+    /// Bytes of each stream that are sent; the rest is read, counted and dropped.
+    pub stream_limit_bytes: u64,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Ended {
+    /// With this status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It never started: the reason in words.
+    Unstarted(String),
+}
+
+/// The last frame of an exec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecEnd {
+    /// How.
+    pub ended: Ended,
+    /// From the start to the end of the command in milliseconds.
+    pub wall_ms: u64,
+    /// User and system time of the command and its waited-for children in milliseconds.
+    pub cpu_ms: u64,
+    /// Largest resident set of any process that has ended in this sandbox so far, in KiB.
+    pub max_rss_kb: u64,
+    /// The wall time ran out and the agent killed it.
+    pub timed_out: bool,
+    /// Bytes of standard output beyond the limit.
+    pub dropped_stdout: u64,
+    /// Bytes of standard error beyond the limit.
+    pub dropped_stderr: u64,
+}
+
+/// Which files to read out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectRequest {
+    /// Absolute directory that the globs are relative to; not a symbolic link.
+    pub root: String,
+    /// See [`crate::glob`].
+    pub globs: Vec<String>,
+    /// Bytes of all files.
+    pub max_bytes: u64,
+    /// Number of files.
+    pub max_files: u64,
+}
+
+/// A file follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileHead {
+    /// Relative to the root.
+    pub path: String,
+    /// Bytes that follow in chunks.
+    pub size: u64,
+}
+
+/// The last frame of a collection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectEnd {
+    /// Files sent.
+    pub files: u64,
+    /// Why it stopped early; nothing that was sent may be used then.
+    pub error: Option<String>,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// In words.
+    pub error: String,
+}
+
+/// Percent-encodes everything but unreserved characters and `/`.
+#[must_use]
+pub fn encode_path(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// Undoes [`encode_path`]; `None` where the text is not an encoding of UTF-8.
+#[must_use]
+pub fn decode_path(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = char::from(bytes.next()?).to_digit(16)?;
+            let low = char::from(bytes.next()?).to_digit(16)?;
+            out.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_survives_its_encoding() {
+        for path in ["/a/b", "/a b&c=d?e#%", "/\u{e9}\n", ""] {
+            assert_eq!(decode_path(&encode_path(path)).as_deref(), Some(path));
+        }
+        for bad in ["%", "%4", "%zz", "%ff"] {
+            assert_eq!(decode_path(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused() {
+        assert!(serde_json::from_str::<Health>(r#"{"version":"1","extra":1}"#).is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! Making a new cluster's files: all or nothing.
+//!
+//! They are made in `data.new`, forced to disk and renamed to `data` last, so that `data` is whole
+//! wherever it exists. An `initdb` that outlives its killed parent still holds the lock on
+//! `bootstrap.sql`, which is its standard input; the next start waits for it and begins anew.
+
+use std::fs;
+use std::io::{ErrorKind, Seek, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::account::Account;
+use super::error::ClusterError;
+use super::server::Server;
+use super::{NAME, lock, place};
+
+/// Half a second on a laptop; a hundred times that on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes `home/data` unless it is there.
+pub(super) async fn data(
+    home: &Path,
+    account: &Account,
+    server: &Server,
+) -> Result<(), ClusterError> {
+    let (fresh, data) = (home.join("data.new"), home.join("data"));
+    let script = home.join("bootstrap.sql");
+    if data.is_dir() {
+        return remove_script(&script);
+    }
+    let mut bootstrap = lock::exclusive(&script).await?;
+    remove(&fresh)?;
+    ClusterError::room(home)?;
+    place::create_dir(&fresh, 0o700)?;
+    account.own(&fresh)?;
+
+    let initdb = server.bin.join("initdb");
+    let mut outcome = Ok(());
+    for locale in ["C.UTF-8", "C"] {
+        let mut command = account.command(&initdb, home);
+        command.arg("-D").arg(&fresh).args(["-U", NAME, "-E", "UTF8", "--no-sync"]);
+        command.args(["--auth-local=trust", "--auth-host=reject", "--no-instructions"]);
+        command.arg(format!("--locale={locale}")).stdin(held(&bootstrap, &script)?);
+        outcome = run("initdb", home, command).await;
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome?;
+
+    let sql = format!("CREATE DATABASE {NAME};\n");
+    let written = bootstrap.set_len(0).and_then(|()| bootstrap.write_all(sql.as_bytes()));
+    written.and_then(|()| bootstrap.rewind()).map_err(ClusterError::io("write", &script))?;
+    let mut command = account.command(server.bin.join("postgres"), home);
+    command.args(["--single", "-F", "-j", "-c", "exit_on_error=true", "-D"]).arg(&fresh);
+    command.arg("template1").stdin(held(&bootstrap, &script)?);
+    run("postgres --single", home, command).await?;
+
+    let mut command = account.command(&initdb, home);
+    command.arg("--sync-only").arg("-D").arg(&fresh).stdin(held(&bootstrap, &script)?);
+    run("initdb --sync-only", home, command).await?;
+    fs::rename(&fresh, &data).map_err(ClusterError::io("rename to", &data))?;
+    place::sync(home)?;
+    remove_script(&script)
+}
+
+fn remove_script(script: &Path) -> Result<(), ClusterError> {
+    match fs::remove_file(script) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(ClusterError::io("remove", script)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The locked script as a child's standard input: the child shares the lock for as long as it lives.
+fn held(bootstrap: &fs::File, script: &Path) -> Result<fs::File, ClusterError> {
+    bootstrap.try_clone().map_err(ClusterError::io("share", script))
+}
+
+async fn run(program: &'static str, home: &Path, mut command: Command) -> Result<(), ClusterError> {
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let timeout = ClusterError::Timeout { what: program, path: home.to_owned(), waited: PATIENCE };
+    let child = command.kill_on_drop(true).output();
+    let output = tokio::time::timeout(PATIENCE, child).await.map_err(|_| timeout)?;
+    let output = output.map_err(ClusterError::io("run the server's programs in", home))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(ClusterError::program(program, home, output.status, &output.stderr)),
+    }
+}
+
+fn remove(dir: &Path) -> Result<(), ClusterError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(ClusterError::io("remove", dir)(error))
+        }
+        _ => Ok(()),
+    }
+}

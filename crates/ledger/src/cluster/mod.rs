@@ -1,0 +1,189 @@
+//! The embedded database: a private PostgreSQL cluster in the state directory.
+//!
+//! ```text
+//! start:  start.lock -> users.lock (shared) -> server.lock free? -- no --> wait for it, use it
+//!                                                    yes -> data there? -- no --> initdb
+//!                                                    start it with server.lock, wait, use it
+//! stop:   start.lock -> give up users.lock -> nobody else? -> shut the server down, wait
+//! kill:   the locks fall, the server stays; the next start finds it by its pid file
+//! ```
+//! **The server listens on one unix socket, in a directory that only its user (and root) can enter,
+//! and on no network address.** It runs as an unprivileged user when we are root. It is a process
+//! of its own: it outlives a killed parent, and any number of processes may share it. The last one
+//! to stop shuts it down.
+
+mod account;
+mod error;
+mod init;
+mod lock;
+mod log;
+mod place;
+mod postmaster;
+mod probe;
+mod server;
+mod settings;
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use nix::sys::signal::Signal;
+use tokio::process::Child;
+use tokio::task::AbortHandle;
+
+use self::account::Account;
+pub use self::error::ClusterError;
+use self::place::Place;
+use self::postmaster::{Found, Launch, Ready};
+pub use self::server::Search;
+
+/// The role and the database.
+const NAME: &str = "cofferdam";
+/// How often, and how far apart, `Drop` looks for its turn: a start by another process makes that
+/// process a user anyway, and another one's goodbye takes a millisecond.
+const DROP_TRIES: u32 = 25;
+const DROP_PAUSE: Duration = Duration::from_millis(2);
+
+/// A running cluster that this process uses. End it with [`Cluster::stop`]: dropping only asks the
+/// server to end, if nobody else uses it, and does not wait.
+#[derive(Debug)]
+pub struct Cluster {
+    start_lock: PathBuf,
+    home: PathBuf,
+    data: PathBuf,
+    socket_dir: PathBuf,
+    pid: i32,
+    /// The shared hold that counts us as a user; `None` once given up.
+    users: Option<File>,
+    /// The server, where it is our child and must be reaped.
+    child: Option<Child>,
+    log_keeper: AbortHandle,
+}
+
+impl Cluster {
+    /// Starts the cluster of this state directory, or joins the one that runs; makes it first where
+    /// there is none. Must be called within a tokio runtime with IO and time enabled.
+    ///
+    /// # Errors
+    /// See [`ClusterError`]; every variant's text names its remedy.
+    pub async fn start(state_dir: &Path) -> Result<Self, ClusterError> {
+        Self::start_with(state_dir, &Search::machine()).await
+    }
+
+    /// [`Cluster::start`] with the server binaries looked for elsewhere.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub async fn start_with(state_dir: &Path, search: &Search) -> Result<Self, ClusterError> {
+        let place = Place::open(state_dir)?;
+        let start_lock = place.base.join("start.lock");
+        let _starting = lock::exclusive(&start_lock).await?;
+        let home = match place.home()? {
+            Some(home) => home,
+            None => {
+                let data = place.base.join("data");
+                let server = search.server(&data).await?;
+                place.choose(&Account::of(&data)?, &server).await?
+            }
+        };
+        place::make_home(&home, &place)?;
+        let users = lock::shared(&home.join("users.lock")).await?;
+        let data = home.join("data");
+        let mut child = None;
+        let Ready { pid, socket_dir } = match postmaster::find(&home, &data).await? {
+            Found::Ready(server) => server,
+            Found::Nobody(hold) => {
+                let launched = child.insert(launch(&place, &home, hold, search).await?);
+                postmaster::started(&home, &data, launched).await?
+            }
+        };
+        let log_keeper = tokio::spawn(log::keep_bounded(home.clone())).abort_handle();
+        let users = Some(users);
+        Ok(Self { start_lock, home, data, socket_dir, pid, users, child, log_keeper })
+    }
+
+    /// The database's URL, through the unix socket.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let host = percent_encoded(self.socket_dir.as_os_str().as_bytes());
+        format!("postgres://{NAME}@localhost/{NAME}?host={host}&sslmode=disable")
+    }
+
+    /// The server's main process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The directory with the cluster's files, its messages in `log`.
+    #[must_use]
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Stops using the cluster; the last user shuts the server down and waits until it is gone.
+    ///
+    /// # Errors
+    /// [`ClusterError::Timeout`] when the server does not end.
+    pub async fn stop(mut self) -> Result<(), ClusterError> {
+        // A state directory that was deleted under us has no lock, and no other user either.
+        let _starting = match self.start_lock.exists() {
+            true => Some(lock::exclusive(&self.start_lock).await?),
+            false => None,
+        };
+        let users = self.users.take();
+        if users.as_ref().is_none_or(lock::is_last) {
+            postmaster::stop(&self.data, self.child.as_mut()).await?;
+            place::remove_socket_dir(&self.home);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.log_keeper.abort();
+        let Some(users) = self.users.take() else { return };
+        if users.unlock().is_err() {
+            return;
+        }
+        for _ in 0..DROP_TRIES {
+            if let Some(_starting) = lock::now(&self.start_lock) {
+                if lock::is_last(&users) {
+                    postmaster::signal(&self.data, Signal::SIGINT);
+                }
+                return;
+            }
+            clock::sleep_blocking(DROP_PAUSE);
+        }
+    }
+}
+
+/// Starts the server, and makes its files first where there are none.
+async fn launch(
+    place: &Place,
+    home: &Path,
+    hold: File,
+    search: &Search,
+) -> Result<Child, ClusterError> {
+    let data = &home.join("data");
+    let server = &search.server(data).await?;
+    let account = &Account::of(data)?;
+    place.admit(home, account, server).await?;
+    init::data(home, account, server).await?;
+    let socket_dir = &place::socket_dir(home);
+    place::make_socket_dir(socket_dir, account)?;
+    let config = &settings::write(home, socket_dir, server.major)?;
+    postmaster::launch(Launch { home, data, socket_dir, config, account, server, hold })
+}
+
+fn percent_encoded(bytes: &[u8]) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    let encode = |b: &u8| match plain(*b) {
+        true => char::from(*b).to_string(),
+        false => format!("%{b:02X}"),
+    };
+    bytes.iter().map(encode).collect()
+}

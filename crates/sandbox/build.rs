@@ -1,0 +1,62 @@
+//! Builds the guest agent as a static binary, so that the host binary can carry it inside.
+//!
+//! It is a cargo invocation of its own with a target directory of its own (`target/guest`), because
+//! the outer cargo holds the lock of its target directory, and because the agent wants other flags:
+//! static, small, no unwinding. All profiles of the host share the one agent.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a build script is told everything by its environment"
+)]
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// What the outer cargo, or a wrapper such as clippy, set for itself.
+const OUTER: [&str; 8] = [
+    "CARGO_BUILD_TARGET",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_TARGET_DIR",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTC_WRAPPER",
+    "RUSTDOCFLAGS",
+    "RUSTFLAGS",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let manifest = env::var("CARGO_MANIFEST_DIR")?;
+    let workspace =
+        Path::new(&manifest).ancestors().nth(2).ok_or("the crate lies in <workspace>/crates")?;
+    for input in ["crates/guest/src", "crates/guest/Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+    }
+    let target = format!("{}-unknown-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
+    let target_dir = workspace.join("target/guest");
+    let mut cargo = Command::new(env::var("CARGO")?);
+    cargo
+        .current_dir(workspace)
+        .args(["build", "--release", "--package", "cofferdam-guest", "--bin", "cofferdam-guest"])
+        .args(["--target", &target, "--target-dir"])
+        .arg(&target_dir);
+    for name in OUTER {
+        cargo.env_remove(name);
+    }
+    let status = cargo
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .status()?;
+    if !status.success() {
+        return Err(format!("building cofferdam-guest for {target}: {status}").into());
+    }
+    let built = target_dir.join(target).join("release/cofferdam-guest");
+    fs::copy(built, Path::new(&env::var("OUT_DIR")?).join("cofferdam-guest"))?;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! An agent that a task has taken over: whatever it answers is an error, never a panic or a flood.
+
+use std::convert::Infallible;
+
+use cofferdam_guest::frame::{Kind, encode};
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+
+use super::*;
+
+/// An agent whose every answer has this status and these bytes.
+async fn forger(status: StatusCode, body: Vec<u8>) -> (Agent, JoinHandle<()>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let body = Bytes::from(body);
+    tokio::spawn(async move {
+        let service = service_fn(move |_| {
+            let mut response = Response::new(Full::new(body.clone()));
+            *response.status_mut() = status;
+            async move { Ok::<_, Infallible>(response) }
+        });
+        Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(theirs), service).await
+    });
+    Agent::connect(ours).await.unwrap()
+}
+
+fn exec_request() -> ExecRequest {
+    ExecRequest {
+        argv: vec!["true".into()],
+        env: Default::default(),
+        cwd: "/".into(),
+        timeout_ms: 1,
+        stream_limit_bytes: 4,
+    }
+}
+
+async fn exec(body: Vec<u8>) -> AgentError {
+    let (agent, _driver) = forger(StatusCode::OK, body).await;
+    agent.exec(&exec_request(), |_, bytes| assert!(bytes.len() <= 4)).await.unwrap_err()
+}
+
+async fn collect(frames: &[(Kind, &[u8])]) -> AgentError {
+    let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
+    let (agent, _driver) = forger(StatusCode::OK, body).await;
+    let request =
+        CollectRequest { root: "/".into(), globs: vec!["*".into()], max_bytes: 10, max_files: 2 };
+    agent.collect(&request).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn answers_of_exec_that_are_no_answers_are_errors() {
+    assert!(matches!(exec(vec![77, 0, 0, 0, 0]).await, AgentError::Frame(_)));
+    assert!(matches!(exec(vec![1, 255, 255, 255, 255]).await, AgentError::Frame(_)));
+    assert!(matches!(exec(vec![1, 0, 0]).await, AgentError::Lost));
+    assert!(matches!(exec(Vec::new()).await, AgentError::Lost));
+    for (kind, payload) in [
+        (Kind::End, b"{}".as_slice()),
+        (Kind::End, b"{\"ended\":{\"exit\":1e99}}"),
+        (Kind::File, b"{}"),
+        (Kind::Stdout, b"12345"),
+    ] {
+        let error = exec(encode(kind, payload).to_vec()).await;
+        assert!(matches!(error, AgentError::Forged(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_read_and_a_forged_one_is_an_error() {
+    let (agent, _driver) = forger(StatusCode::BAD_REQUEST, b"{\"error\":\"no\"}".to_vec()).await;
+    let error = agent.put("/x", 0o644, Bytes::new()).await.unwrap_err();
+    assert!(matches!(error, AgentError::Refused { status: 400, .. }), "{error:?}");
+    let (agent, _driver) = forger(StatusCode::BAD_REQUEST, vec![b'x'; 1_000_000]).await;
+    assert!(matches!(agent.health().await.unwrap_err(), AgentError::Forged(_)));
+    let (agent, _driver) = forger(StatusCode::OK, b"[]".to_vec()).await;
+    assert!(matches!(agent.health().await.unwrap_err(), AgentError::Forged(_)));
+}
+
+#[tokio::test]
+async fn collections_that_leave_their_bounds_are_errors() {
+    let end = |files: u64| format!("{{\"files\":{files},\"error\":null}}").into_bytes();
+    let (none, one) = (end(0), end(1));
+    let head =
+        |path: &str, size: u64| format!("{{\"path\":\"{path}\",\"size\":{size}}}").into_bytes();
+    let (a, b, c) = (head("a", 0), head("b", 0), head("c", 0));
+    let (up, abs) = (head("../a", 0), head("/a", 0));
+    let (four, vast) = (head("a", 4), head("a", 11));
+    for frames in [
+        vec![(Kind::Chunk, b"x".as_slice())],
+        vec![(Kind::File, up.as_slice())],
+        vec![(Kind::File, &abs)],
+        vec![(Kind::File, &vast)],
+        vec![(Kind::File, &b), (Kind::File, &a)],
+        vec![(Kind::File, &a), (Kind::File, &a)],
+        vec![(Kind::File, &a), (Kind::File, &b), (Kind::File, &c)],
+        vec![(Kind::File, &four), (Kind::Chunk, b"12345")],
+        vec![(Kind::File, &four), (Kind::Chunk, b"1"), (Kind::End, &one)],
+        vec![(Kind::File, &a), (Kind::End, &none)],
+        vec![(Kind::Stdout, b"x")],
+    ] {
+        let error = collect(&frames).await;
+        assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
+    }
+}

@@ -1,0 +1,366 @@
+//! Making a sandbox.
+//!
+//! ```text
+//! resolve inputs -> mount layer, plant sentinel, mount root, write bundle   (blocking pool)
+//!                -> runtime, attached, one end of a socket pair as its stdin
+//!                -> agent answers -> observe its process -> upload files -> Sandbox
+//! ```
+//! A start that fails at any point is wiped like any other sandbox, and evidenced.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_ambient::random;
+use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use crate::agent::{Agent, AgentError};
+use crate::base;
+use crate::host::{Host, HostFacts};
+use crate::input::{self, Input, InputError, Resolved};
+use crate::mounts;
+use crate::plan::Plan;
+use crate::sandbox::{Driver, KillHandle, Sandbox};
+use crate::traces::Traces;
+use crate::wipe::{self, Subject};
+
+/// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
+/// seconds is overloaded and should rather take fewer sandboxes.
+const BOOT_MS: u64 = 15_000;
+/// One file: 64 MiB through a sandbox with a hundredth of a CPU.
+const UPLOAD_MS: u64 = 60_000;
+/// A runtime whose container is dead has this long to clean up after it.
+const RUNTIME_END_MS: u64 = 5_000;
+/// What is kept of what the runtime and the agent say on standard error: their last words.
+const LOG_BYTES: usize = 8 * 1024;
+
+/// A sandbox that could not be made. Nothing of the task ran, and what was begun is wiped.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {message}", .code.as_str())]
+pub struct ProvisionError {
+    /// `BOOT_FAIL` or `UPLOAD_FAIL`.
+    pub code: ErrCode,
+    /// Why, in words.
+    pub message: String,
+    /// The wipe of what had been made.
+    pub evidence: Box<WipeEvidence>,
+}
+
+/// A step of the start that failed.
+#[derive(Debug, thiserror::Error)]
+enum BootError {
+    #[error("{what} {path:?}")]
+    Prepare { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("the runtime {path:?} could not be started")]
+    Spawn { path: PathBuf, source: io::Error },
+    #[error("the sandbox did not start: {log}")]
+    Ended { log: String },
+    #[error("the agent did not answer within {BOOT_MS} ms: {log}")]
+    Silent { log: String },
+    #[error("the agent's process was not found")]
+    Unobserved,
+    #[error("an input cannot be given")]
+    Input(#[from] InputError),
+    #[error("{path:?} could not be given to the sandbox")]
+    Upload { path: String, source: AgentError },
+    #[error("{path:?} could not be read on this host")]
+    Read { path: String, source: io::Error },
+    #[error("{path:?} was not taken within {UPLOAD_MS} ms")]
+    Slow { path: String },
+}
+
+impl BootError {
+    fn code(&self) -> ErrCode {
+        match self {
+            Self::Input(_) | Self::Upload { .. } | Self::Read { .. } | Self::Slow { .. } => {
+                ErrCode::UploadFail
+            }
+            _ => ErrCode::BootFail,
+        }
+    }
+}
+
+/// The host's hold on a sandbox: the runtime's process, the connection and the log.
+#[derive(Debug)]
+pub(crate) struct Life {
+    child: Child,
+    log: JoinHandle<String>,
+    driver: Option<Driver>,
+}
+
+impl Life {
+    /// Waits for the runtime of a dead sandbox, and kills it if it dawdles. Whether it is gone.
+    pub(crate) async fn end(mut self) -> bool {
+        drop(self.driver.take());
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        if tokio::time::timeout(limit, self.child.wait()).await.is_ok_and(|done| done.is_ok()) {
+            return true;
+        }
+        self.child.kill().await.is_ok()
+    }
+
+    async fn last_words(self) -> String {
+        let Self { mut child, log, driver } = self;
+        drop(driver);
+        // Its stderr ends when it and the agent have ended, and neither outlives the closed stream
+        // for long.
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        let status = tokio::time::timeout(limit, child.wait()).await;
+        let said = match tokio::time::timeout(limit, log).await {
+            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
+            _ => "it said nothing".to_owned(),
+        };
+        match status {
+            Ok(Ok(status)) => format!("{said} ({status})"),
+            _ => said,
+        }
+    }
+}
+
+/// Makes the sandbox of a plan on the host that it was planned for, and gives it its inputs.
+///
+/// The future must be run to its end: one that is dropped half-way leaves a dead sandbox for
+/// [`crate::reconcile`].
+pub async fn provision(
+    host: &Host,
+    plan: &Plan,
+    inputs: &[Input],
+) -> Result<Sandbox, ProvisionError> {
+    let clock = Stopwatch::start();
+    let facts = host.shared();
+    let mut subject = Subject::found(plan.traces.clone());
+    // Nothing was started yet, so there is no runtime to look for.
+    subject.runtime_reaped = true;
+    let error = match start(&facts, plan, inputs, &mut subject, clock).await {
+        Ok(sandbox) => return Ok(sandbox),
+        Err(error) => error,
+    };
+    let code = error.code();
+    let message = in_words(&error);
+    let evidence = blocking(move || wipe::destroy(&facts, &subject, "boot-fail")).await;
+    Err(ProvisionError { code, message, evidence: Box::new(evidence) })
+}
+
+async fn start(
+    facts: &Arc<HostFacts>,
+    plan: &Plan,
+    inputs: &[Input],
+    subject: &mut Subject,
+    clock: Stopwatch,
+) -> Result<Sandbox, BootError> {
+    let resolved = input::resolve(plan, inputs, facts)?;
+    let bundle = Bundle::of(plan, &resolved);
+    let digest = blocking(move || bundle.make()).await?;
+    subject.base = Some((plan.base.clone(), digest));
+    subject.runtime_reaped = false;
+    let (mut life, stream) = spawn(plan)?;
+    let agent = match meet(&mut life, stream).await {
+        Ok(agent) => agent,
+        Err(late) => {
+            let log = life.last_words().await;
+            return Err(if late { BootError::Silent { log } } else { BootError::Ended { log } });
+        }
+    };
+    let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
+    let boot_ms = clock.elapsed_ms();
+    let sandbox = Sandbox {
+        facts: Arc::clone(facts),
+        init_pid: observed.process.pid,
+        subject: Subject { observed: Some(observed), ..subject.clone() },
+        agent,
+        life,
+        kill: KillHandle::new(init),
+        boot_ms,
+        peak_mem_mb: AtomicU64::new(0),
+        effective: plan.effective.clone(),
+        stream_limit_bytes: plan.stream_limit_bytes,
+    };
+    match upload(&sandbox.agent, &resolved).await {
+        Ok(()) => Ok(sandbox),
+        Err(error) => {
+            *subject = sandbox.subject.clone();
+            sandbox.kill.kill();
+            subject.runtime_reaped = sandbox.life.end().await;
+            Err(error)
+        }
+    }
+}
+
+/// Whether it was late is the error.
+async fn meet(life: &mut Life, stream: UnixStream) -> Result<Agent, bool> {
+    let limit = Duration::from_millis(BOOT_MS);
+    let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(false) };
+    life.driver = Some(Driver(driver));
+    tokio::select! {
+        biased;
+        answer = tokio::time::timeout(limit, agent.health()) => match answer {
+            Ok(Ok(_)) => Ok(agent),
+            Ok(Err(_)) => Err(false),
+            Err(_) => Err(true),
+        },
+        _ = life.child.wait() => Err(false),
+    }
+}
+
+fn spawn(plan: &Plan) -> Result<(Life, UnixStream), BootError> {
+    let Plan { traces, runtime, .. } = plan;
+    let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
+    ours.set_nonblocking(true).map_err(fault)?;
+    let ours = UnixStream::from_std(ours).map_err(fault)?;
+    // crun uses the first both ways; runc copies from the first and to the second.
+    let (stdin, stdout) =
+        (OwnedFd::from(theirs.try_clone().map_err(fault)?), OwnedFd::from(theirs));
+    let mut command = Command::new(&runtime.path);
+    command
+        .args(runtime.globals())
+        .arg("--root")
+        .arg(&traces.runtime_root)
+        .args(["run", "--bundle"])
+        .arg(&traces.dir)
+        .arg(traces.id.as_str())
+        .env_clear()
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(Stdio::piped())
+        // A Ctrl-C at the worker's terminal is the worker's business alone.
+        .process_group(0)
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(fault)?;
+    let log = child.stderr.take();
+    let log = tokio::spawn(async move {
+        match log {
+            Some(pipe) => tail(pipe).await,
+            None => String::new(),
+        }
+    });
+    Ok((Life { child, log, driver: None }, ours))
+}
+
+/// The last bytes of a stream, read to its end so that its writer never blocks.
+async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(count) = pipe.read(&mut buffer).await {
+        if count == 0 {
+            break;
+        }
+        kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        let excess = kept.len().saturating_sub(LOG_BYTES);
+        kept.drain(..excess);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError> {
+    for file in &resolved.uploads {
+        let path = || file.path.to_owned();
+        let bytes =
+            file.bytes().await.map_err(|source| BootError::Read { path: path(), source })?;
+        let limit = Duration::from_millis(UPLOAD_MS);
+        tokio::time::timeout(limit, agent.put(file.path, file.mode, bytes))
+            .await
+            .map_err(|_| BootError::Slow { path: path() })?
+            .map_err(|source| BootError::Upload { path: path(), source })?;
+    }
+    Ok(())
+}
+
+/// What lies on the host before the runtime starts.
+struct Bundle {
+    traces: Traces,
+    lowers: Vec<PathBuf>,
+    base: PathBuf,
+    disk_mb: u64,
+    dirs: Vec<PathBuf>,
+    config: Value,
+}
+
+impl Bundle {
+    fn of(plan: &Plan, resolved: &Resolved<'_>) -> Self {
+        let mut config = plan.config.clone();
+        if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
+            mounts.extend(resolved.mounts.iter().cloned());
+        }
+        Self {
+            traces: plan.traces.clone(),
+            lowers: plan.lowers.clone(),
+            base: plan.base.clone(),
+            disk_mb: plan.disk_mb,
+            dirs: resolved.dirs.clone(),
+            config,
+        }
+    }
+
+    /// Makes it, and gives the digest of the base as it was before.
+    fn make(&self) -> Result<Option<Digest>, BootError> {
+        let Traces { dir, layer, root, .. } = &self.traces;
+        for path in [dir, layer, root] {
+            make_dir(path, 0o700)?;
+        }
+        let digest = base::tree_digest(&self.base).map_err(fault("describing", &self.base))?;
+        mounts::mount_tmpfs(layer, self.disk_mb)
+            .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
+        let sentinel = self.traces.sentinel();
+        fs::write(&sentinel, random::secret_hex(32)).map_err(fault("writing", &sentinel))?;
+        let (upper, work) = (layer.join("upper"), layer.join("work"));
+        make_dir(&upper, 0o755)?;
+        make_dir(&work, 0o700)?;
+        for path in &self.dirs {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(path)
+                .map_err(fault("making", path))?;
+        }
+        mounts::mount_overlay(root, &self.lowers, &upper, &work)
+            .map_err(|error| fault("mounting an overlay at", root)(error.into()))?;
+        let config = dir.join("config.json");
+        fs::write(&config, self.config.to_string()).map_err(fault("writing", &config))?;
+        Ok(digest)
+    }
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), BootError> {
+    DirBuilder::new().mode(mode).create(path).map_err(fault("making", path))
+}
+
+fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BootError {
+    let path = path.to_owned();
+    move |source| BootError::Prepare { what, path, source }
+}
+
+fn in_words(error: &BootError) -> String {
+    let mut words = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        words = format!("{words}: {inner}");
+        source = inner.source();
+    }
+    words
+}
+
+/// Runs blocking work beside the runtime's threads.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Cancelled with the runtime, which ends us at this very await.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

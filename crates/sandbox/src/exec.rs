@@ -1,0 +1,173 @@
+//! A command, and the verdict on how it ended. Pure.
+
+use std::collections::BTreeMap;
+
+use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_guest::wire::{Ended, ExecEnd};
+
+use crate::cgroup::Events;
+
+/// What shells answer where no program was started.
+const UNSTARTED: i32 = 127;
+const SIGKILL: i32 = 9;
+/// Added to a signal's number, as shells do.
+const BY_SIGNAL: i32 = 128;
+
+/// One command in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// argv.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: BTreeMap<String, String>,
+    /// Working directory, absolute.
+    pub cwd: String,
+    /// Wall time in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// Bytes beyond the limit of each stream: read, counted and dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// Of standard output.
+    pub stdout: u64,
+    /// Of standard error.
+    pub stderr: u64,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutcome {
+    /// Exit status; 128 + n for signal n; 127 where it did not start.
+    pub exit: i32,
+    /// Verdict: a timeout before an OOM before a status.
+    pub err_code: ErrCode,
+    /// Milliseconds.
+    pub wall_ms: u64,
+    /// Milliseconds of the command and its waited-for children.
+    pub cpu_ms: u64,
+    /// Whether the kernel killed a process of the sandbox for memory meanwhile. A command may
+    /// survive that and exit with 0.
+    pub oom: bool,
+    /// Whether the wall time ran out.
+    pub timed_out: bool,
+    /// Output beyond the limit.
+    pub dropped: Dropped,
+    /// Why, in words, where the code is not NONE; also what else is worth knowing.
+    pub cause: Option<String>,
+}
+
+/// What the agent said, and what the cgroup counted before and after.
+pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) -> ExecOutcome {
+    let oom = after.oom_kills > before.oom_kills;
+    let (exit, mut causes) = match end.ended {
+        Ended::Exit(0) => (0, Vec::new()),
+        Ended::Exit(code) => (code, vec![format!("exit status {code}")]),
+        Ended::Signal(signal) => (BY_SIGNAL + signal, vec![format!("killed by signal {signal}")]),
+        Ended::Unstarted(reason) => (UNSTARTED, vec![reason]),
+    };
+    let err_code = match (end.timed_out, exit, oom) {
+        (true, _, _) => ErrCode::Timeout,
+        (false, 0, _) => ErrCode::None,
+        (false, _, true) => ErrCode::Oom,
+        (false, _, false) => ErrCode::CmdNonzero,
+    };
+    if end.timed_out {
+        causes = vec![format!("the wall time of {limit_ms} ms ran out")];
+    }
+    notes(&mut causes, oom, before, after);
+    ExecOutcome {
+        exit,
+        err_code,
+        wall_ms: end.wall_ms,
+        cpu_ms: end.cpu_ms,
+        oom,
+        timed_out: end.timed_out,
+        dropped: Dropped { stdout: end.dropped_stdout, stderr: end.dropped_stderr },
+        cause: (!causes.is_empty()).then(|| causes.join("; ")),
+    }
+}
+
+/// The agent never said how the command ended.
+pub(crate) fn unheard(
+    wall_ms: u64,
+    timed_out: bool,
+    cause: &str,
+    before: Events,
+    after: Events,
+) -> ExecOutcome {
+    let oom = after.oom_kills > before.oom_kills;
+    let err_code = match (timed_out, oom) {
+        (true, _) => ErrCode::Timeout,
+        (false, true) => ErrCode::Oom,
+        (false, false) => ErrCode::CmdNonzero,
+    };
+    let mut causes = vec![cause.to_owned()];
+    notes(&mut causes, oom, before, after);
+    ExecOutcome {
+        exit: BY_SIGNAL + SIGKILL,
+        err_code,
+        wall_ms,
+        cpu_ms: 0,
+        oom,
+        timed_out,
+        dropped: Dropped::default(),
+        cause: Some(causes.join("; ")),
+    }
+}
+
+fn notes(causes: &mut Vec<String>, oom: bool, before: Events, after: Events) {
+    if oom {
+        let count = after.oom_kills - before.oom_kills;
+        causes.push(format!(
+            "the memory limit was reached and the kernel killed {count} process(es)"
+        ));
+    }
+    let refused = after.pids_refused.saturating_sub(before.pids_refused);
+    if refused > 0 {
+        causes.push(format!("the limit on processes refused {refused} of them"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(ended: Ended) -> ExecEnd {
+        ExecEnd {
+            ended,
+            wall_ms: 1,
+            cpu_ms: 1,
+            max_rss_kb: 1,
+            timed_out: false,
+            dropped_stdout: 0,
+            dropped_stderr: 0,
+        }
+    }
+
+    #[test]
+    fn a_status_becomes_an_exit_and_a_code() {
+        let quiet = Events::default();
+        let code = |ended, after| {
+            let outcome = judge(end(ended), 1, quiet, after);
+            (outcome.exit, outcome.err_code)
+        };
+        let killed = Events { oom_kills: 1, pids_refused: 0 };
+        assert_eq!(code(Ended::Exit(0), quiet), (0, ErrCode::None));
+        assert_eq!(code(Ended::Exit(3), quiet), (3, ErrCode::CmdNonzero));
+        assert_eq!(code(Ended::Signal(11), quiet), (139, ErrCode::CmdNonzero));
+        assert_eq!(code(Ended::Signal(9), killed), (137, ErrCode::Oom));
+        assert_eq!(code(Ended::Exit(0), killed), (0, ErrCode::None));
+        assert_eq!(code(Ended::Unstarted("no".into()), quiet), (127, ErrCode::CmdNonzero));
+    }
+
+    #[test]
+    fn a_timeout_comes_before_everything_else() {
+        let mut late = end(Ended::Signal(9));
+        late.timed_out = true;
+        let outcome = judge(late, 7, Events::default(), Events { oom_kills: 1, pids_refused: 2 });
+        assert_eq!(outcome.err_code, ErrCode::Timeout);
+        let cause = outcome.cause.unwrap();
+        assert!(cause.contains("7 ms") && cause.contains("refused 2"), "{cause}");
+    }
+}

@@ -1,0 +1,251 @@
+//! What this host is: looked at once, at start, and a value ever after.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use cofferdam_contracts::canonical::CanonicalError;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::utsname::uname;
+use nix::unistd::geteuid;
+
+use crate::base;
+use crate::cgroup::{CgroupMode, Cgroups};
+use crate::mounts;
+use crate::runtime::Runtime;
+use crate::traces;
+
+/// Open files of a task: what the host's hard limit allows, but not more than a server needs.
+const MAX_NOFILE: u64 = 65_536;
+
+/// Why this host cannot hold sandboxes. Every text says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Mounts and namespaces need root.
+    #[error("sandboxes of the container class need root: run cofferdam as root (sudo)")]
+    NotRoot,
+    /// None found, or not the one that was asked for.
+    #[error(
+        "no OCI runtime was found{}: install one (apt-get install crun, or runc)",
+        .wanted.as_ref().map(|name| format!(" under the name {name:?}")).unwrap_or_default()
+    )]
+    NoRuntime {
+        /// What the configuration names.
+        wanted: Option<String>,
+    },
+    /// crun does not start beside a version 2 tree that holds a controller.
+    #[error(
+        "crun cannot run while /sys/fs/cgroup/unified is mounted beside version 1 controllers: call \
+         enter_private_mounts before the first thread starts, or install runc (apt-get install runc)"
+    )]
+    Hybrid,
+    /// No cgroup tree at all.
+    #[error("no cgroup tree is mounted: mount one (mount -t cgroup2 none /sys/fs/cgroup)")]
+    NoCgroups,
+    /// The namespace could not be made.
+    #[error("a private mount namespace could not be made: run as root with CAP_SYS_ADMIN")]
+    PrivateMounts {
+        /// The kernel's answer.
+        source: nix::Error,
+    },
+    /// A directory of the state could not be made or used.
+    #[error(
+        "the state directory needs {path:?}: make it writable for root, on a file system with room"
+    )]
+    State {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An allowed root is missing.
+    #[error(
+        "the allowed root {path:?} cannot be resolved: make the directory or drop it from the configuration"
+    )]
+    AllowedRoot {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel's own files cannot be read.
+    #[error("{path:?} cannot be read: mount /proc")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A digest of our own files could not be made.
+    #[error("the base could not be described")]
+    Describe(#[from] CanonicalError),
+}
+
+/// What the operator decides.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostConfig {
+    /// Where sandboxes, bases and the agent lie. One directory per worker deployment.
+    pub state_dir: PathBuf,
+    /// Host directories that tasks may be given parts of. Empty: none.
+    pub allowed_roots: Vec<PathBuf>,
+    /// `crun`, `runc` or an absolute path. `None`: the best that is installed.
+    pub runtime: Option<String>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostFacts {
+    /// Absolute, links resolved.
+    pub state_dir: PathBuf,
+    /// Absolute, links resolved.
+    pub allowed_roots: Vec<PathBuf>,
+    /// The runtime in use.
+    pub runtime: Runtime,
+    /// Cgroup trees.
+    pub cgroups: Cgroups,
+    /// Kernel release.
+    pub kernel: String,
+    /// CPUs that this process may use.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub mem_mb: u64,
+    /// Processes that the kernel can number.
+    pub pids: u64,
+    /// Open files of a task.
+    pub nofile: u64,
+    /// Whether the writable layer may reach a swap device.
+    pub swap: bool,
+    /// Whether our mounts vanish with this process.
+    pub private_mounts: bool,
+    /// Lower layer of `envRef: host`.
+    pub base: PathBuf,
+    /// Lower layer with the agent.
+    pub guest: PathBuf,
+    /// Host paths that `envRef: host` shows read-only at the same place.
+    pub binds: Vec<PathBuf>,
+}
+
+impl HostFacts {
+    /// What this host could not enforce though nobody asked for it, in words.
+    #[must_use]
+    pub fn weak(&self) -> Vec<String> {
+        let mut weak = vec![
+            "no user namespace: the task's root is the host's root, held by 8 capabilities, \
+             no_new_privs, a read-only /usr and the system call filter"
+                .to_owned(),
+        ];
+        if self.swap {
+            weak.push(
+                "swap is on: the writable layer may reach the swap device unencrypted".into(),
+            );
+        }
+        if !self.private_mounts {
+            weak.push(
+                "no private mount namespace: mounts of a killed worker stay until the next start"
+                    .into(),
+            );
+        }
+        weak
+    }
+}
+
+/// A host that can hold sandboxes.
+#[derive(Debug, Clone)]
+pub struct Host {
+    facts: Arc<HostFacts>,
+}
+
+impl Host {
+    /// Looks at the host and prepares its state directory: the base skeleton and the agent are
+    /// written once, under the name of their digest. Blocking; call it at start.
+    pub fn detect(config: HostConfig) -> Result<Self, HostError> {
+        if !geteuid().is_root() {
+            return Err(HostError::NotRoot);
+        }
+        let mounts = mounts::mounted().map_err(read("/proc/thread-self/mountinfo"))?;
+        let cgroups = Cgroups::find(&mounts).ok_or(HostError::NoCgroups)?;
+        let runtime = choose(config.runtime, cgroups.mode)?;
+        let state_dir = state(&config.state_dir)?;
+        let allowed_roots = config.allowed_roots.iter().map(|root| resolve(root));
+        let allowed_roots = allowed_roots.collect::<Result<Vec<_>, _>>()?;
+        let base = base::skeleton(&state_dir.join("base"))?;
+        let guest = base::guest(&state_dir.join("guest"))?;
+        let meminfo = text("/proc/meminfo")?;
+        let (_, nofile) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1_024, 1_024));
+        let facts = HostFacts {
+            allowed_roots,
+            runtime,
+            cgroups,
+            kernel: uname()
+                .map(|names| names.release().to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            cpus: available_parallelism()
+                .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
+            mem_mb: meminfo_kb(&meminfo, "MemTotal:").unwrap_or(0) / 1024,
+            pids: text("/proc/sys/kernel/pid_max")?.trim().parse().unwrap_or(32_768),
+            nofile: nofile.min(MAX_NOFILE),
+            swap: meminfo_kb(&meminfo, "SwapTotal:").unwrap_or(0) > 0,
+            private_mounts: mounts::is_private(),
+            base,
+            guest,
+            binds: base::binds(),
+            state_dir,
+        };
+        Ok(Self { facts: Arc::new(facts) })
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn facts(&self) -> &HostFacts {
+        &self.facts
+    }
+
+    pub(crate) fn shared(&self) -> Arc<HostFacts> {
+        Arc::clone(&self.facts)
+    }
+}
+
+fn choose(wanted: Option<String>, mode: CgroupMode) -> Result<Runtime, HostError> {
+    let found = Runtime::find(wanted.as_deref());
+    if found.is_empty() {
+        return Err(HostError::NoRuntime { wanted });
+    }
+    found
+        .into_iter()
+        .find(|runtime| mode != CgroupMode::Hybrid || runtime.name != "crun")
+        .ok_or(HostError::Hybrid)
+}
+
+fn state(dir: &Path) -> Result<PathBuf, HostError> {
+    let fault = |path: &Path| {
+        let path = path.to_owned();
+        move |source| HostError::State { path, source }
+    };
+    fs::create_dir_all(dir).map_err(fault(dir))?;
+    let dir = fs::canonicalize(dir).map_err(fault(dir))?;
+    for name in [traces::sandboxes(&dir), dir.join("run"), dir.join("base"), dir.join("guest")] {
+        fs::create_dir_all(&name).map_err(fault(&name))?;
+    }
+    Ok(dir)
+}
+
+fn resolve(root: &Path) -> Result<PathBuf, HostError> {
+    fs::canonicalize(root)
+        .map_err(|source| HostError::AllowedRoot { path: root.to_owned(), source })
+}
+
+fn read(path: &str) -> impl FnOnce(io::Error) -> HostError {
+    let path = PathBuf::from(path);
+    move |source| HostError::Read { path, source }
+}
+
+fn text(path: &str) -> Result<String, HostError> {
+    fs::read_to_string(path).map_err(read(path))
+}
+
+fn meminfo_kb(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,168 @@
+//! What a sandbox is given: bytes that are written into it, and paths of the host that it sees.
+//!
+//! | input | how it gets in |
+//! |---|---|
+//! | bytes; host file, workspace-write | written by the agent, from inside, into the layer |
+//! | host file or directory, read-only | bound read-only |
+//! | host directory, workspace-write | lower layer of an overlay whose upper lies in our tmpfs |
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::AccessMode;
+use serde_json::Value;
+
+use crate::host::HostFacts;
+use crate::mounts::overlay_options;
+use crate::oci;
+use crate::plan::Plan;
+use crate::refuse;
+
+/// A host file that is copied is held in memory once on its way in; a larger one belongs into a
+/// directory, which is not copied at all.
+const MAX_COPY_BYTES: u64 = 64 * 1024 * 1024;
+/// Mode bits that a copied file keeps.
+const MODE_BITS: u32 = 0o777;
+
+/// Something that the task finds in its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A file.
+    Bytes {
+        /// Absolute, inside.
+        path: String,
+        /// Its content.
+        bytes: Vec<u8>,
+        /// Its permissions, at most 0777.
+        mode: u32,
+    },
+    /// A file or directory of the host, inside an allowed root.
+    Host {
+        /// Absolute, inside.
+        path: String,
+        /// Absolute, on the host.
+        source: PathBuf,
+        /// Read-only or copy-on-write.
+        access: AccessMode,
+    },
+}
+
+/// Why an input cannot be given.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    #[error("{0}")]
+    Path(#[from] refuse::PlanError),
+    #[error("{source_path:?} cannot be read on this host")]
+    Read { source_path: PathBuf, source: io::Error },
+    #[error("{0:?} is, or leads, outside the host's allowed roots")]
+    Outside(PathBuf),
+    #[error("{0:?} cannot be given with full access")]
+    Full(PathBuf),
+    #[error("{0:?} is neither a file nor a directory")]
+    Kind(PathBuf),
+    #[error(
+        "{path:?} has {bytes} bytes; a copied file has at most {MAX_COPY_BYTES}: give its directory"
+    )]
+    Size { path: PathBuf, bytes: u64 },
+}
+
+/// A file that the agent is to write.
+pub(crate) struct Upload<'a> {
+    pub path: &'a str,
+    pub content: Content<'a>,
+    pub mode: u32,
+}
+
+/// Where its bytes are.
+pub(crate) enum Content<'a> {
+    Bytes(&'a [u8]),
+    File(PathBuf),
+}
+
+/// Inputs, resolved against this host.
+#[derive(Default)]
+pub(crate) struct Resolved<'a> {
+    /// OCI mounts, in order.
+    pub mounts: Vec<Value>,
+    /// Directories to make in the layer before those mounts.
+    pub dirs: Vec<PathBuf>,
+    /// Files to write once the agent answers.
+    pub uploads: Vec<Upload<'a>>,
+}
+
+/// Resolves the mounts of the plan and then the inputs, in order.
+pub(crate) fn resolve<'a>(
+    plan: &'a Plan,
+    inputs: &'a [Input],
+    facts: &HostFacts,
+) -> Result<Resolved<'a>, InputError> {
+    let mut resolved = Resolved::default();
+    for mount in &plan.mounts {
+        host(&mut resolved, plan, &mount.target, &mount.source, mount.access, facts)?;
+    }
+    for input in inputs {
+        match input {
+            Input::Bytes { path, bytes, mode } => {
+                refuse::absolute("path", path)?;
+                let content = Content::Bytes(bytes);
+                resolved.uploads.push(Upload { path, content, mode: mode & MODE_BITS });
+            }
+            Input::Host { path, source, access } => {
+                refuse::absolute("path", path)?;
+                host(&mut resolved, plan, path, source, *access, facts)?;
+            }
+        }
+    }
+    Ok(resolved)
+}
+
+fn host<'a>(
+    resolved: &mut Resolved<'a>,
+    plan: &Plan,
+    target: &'a str,
+    source: &Path,
+    access: AccessMode,
+    facts: &HostFacts,
+) -> Result<(), InputError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let unread =
+        |source_error| InputError::Read { source_path: source.to_owned(), source: source_error };
+    let real = fs::canonicalize(source).map_err(unread)?;
+    if !facts.allowed_roots.iter().any(|root| real.starts_with(root)) {
+        return Err(InputError::Outside(source.to_owned()));
+    }
+    let found = fs::metadata(&real).map_err(unread)?;
+    match access {
+        AccessMode::Full => return Err(InputError::Full(source.to_owned())),
+        _ if !found.is_dir() && !found.is_file() => {
+            return Err(InputError::Kind(source.to_owned()));
+        }
+        AccessMode::ReadOnly => resolved.mounts.push(oci::bind(&real, target)),
+        AccessMode::WorkspaceWrite if found.is_dir() => {
+            let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));
+            let (upper, work) = (place.join("upper"), place.join("work"));
+            resolved.mounts.push(oci::overlay(target, &overlay_options(&[real], &upper, &work)));
+            resolved.dirs.extend([upper, work]);
+        }
+        AccessMode::WorkspaceWrite if found.len() > MAX_COPY_BYTES => {
+            return Err(InputError::Size { path: source.to_owned(), bytes: found.len() });
+        }
+        AccessMode::WorkspaceWrite => {
+            let mode = found.permissions().mode() & MODE_BITS;
+            let content = Content::File(real);
+            resolved.uploads.push(Upload { path: target, content, mode });
+        }
+    }
+    Ok(())
+}
+
+impl Upload<'_> {
+    /// The bytes, read now if they are a host file's.
+    pub(crate) async fn bytes(&self) -> io::Result<bytes::Bytes> {
+        match &self.content {
+            Content::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
+            Content::File(path) => Ok(tokio::fs::read(path).await?.into()),
+        }
+    }
+}

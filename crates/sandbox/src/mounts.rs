@@ -1,0 +1,175 @@
+//! Mounts of this process: the private namespace, the two mounts of a sandbox, and what is mounted.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::getppid;
+
+use crate::host::HostError;
+
+/// Where a hybrid host has its cgroup2 tree.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
+/// Unmounting is retried this often, a millisecond apart: a busy mount is one whose last process is
+/// still on its way out, which takes well under 100 ms.
+const UNMOUNT_TRIES: usize = 200;
+
+/// One line of mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    pub point: PathBuf,
+    pub fs: String,
+    pub options: String,
+}
+
+/// Gives this process mounts of its own: what it mounts vanishes with it, even when it is killed,
+/// and is seen by nobody else. On a hybrid host it also hides the cgroup2 tree, with which crun
+/// refuses to work. Call it before any thread is started: only the calling thread, and threads that
+/// it starts later, are moved.
+pub fn enter_private_mounts() -> Result<(), HostError> {
+    let fault = |source| HostError::PrivateMounts { source };
+    unshare(CloneFlags::CLONE_NEWNS).map_err(fault)?;
+    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(fault)?;
+    let all = mounted().map_err(|source| HostError::Read { path: MOUNTINFO.into(), source })?;
+    if is_hybrid(&all) {
+        umount2(UNIFIED, MntFlags::MNT_DETACH).map_err(fault)?;
+    }
+    Ok(())
+}
+
+/// Whether both cgroup versions are mounted.
+pub(crate) fn is_hybrid(all: &[Mounted]) -> bool {
+    all.iter().any(|m| m.fs == "cgroup")
+        && all.iter().any(|m| m.fs == "cgroup2" && m.point == Path::new(UNIFIED))
+}
+
+/// Whether this thread's mount namespace is another than that of the process that started us: then
+/// it ends with us, whether we made it or a service manager did.
+pub(crate) fn is_private() -> bool {
+    let of = |path: &str| fs::read_link(path).ok();
+    let ours = of("/proc/thread-self/ns/mnt");
+    ours.is_some() && ours != of(&format!("/proc/{}/ns/mnt", getppid()))
+}
+
+const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+
+/// Everything that is mounted in this thread's namespace, in the order of mounting.
+pub(crate) fn mounted() -> io::Result<Vec<Mounted>> {
+    let bytes = fs::read(MOUNTINFO)?;
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(4)?)));
+    let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs = String::from_utf8_lossy(tail.next()?).into_owned();
+    let options = String::from_utf8_lossy(tail.nth(1)?).into_owned();
+    Some(Mounted { point, fs, options })
+}
+
+/// The kernel writes white space and backslashes as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = (*first == b'\\').then(|| tail.get(..3)).flatten();
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Mount points at or below a directory, the last mounted first.
+pub(crate) fn mounted_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let all = mounted()?;
+    Ok(all.into_iter().rev().map(|m| m.point).filter(|p| p.starts_with(dir)).collect())
+}
+
+/// Mounts a tmpfs of `size_mb` MiB.
+pub(crate) fn mount_tmpfs(at: &Path, size_mb: u64) -> nix::Result<()> {
+    let data = format!("size={size_mb}m,mode=0700");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(data.as_str()))
+}
+
+/// Mounts an overlay; the first lower layer lies on top of the others.
+pub(crate) fn mount_overlay(
+    at: &Path,
+    lowers: &[PathBuf],
+    upper: &Path,
+    work: &Path,
+) -> nix::Result<()> {
+    let data = overlay_options(lowers, upper, work).join(",");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("overlay"), at, Some("overlay"), flags, Some(data.as_str()))
+}
+
+/// The options of an overlay, for `mount(2)` and for an OCI mount alike.
+pub(crate) fn overlay_options(lowers: &[PathBuf], upper: &Path, work: &Path) -> Vec<String> {
+    let lowers: Vec<String> = lowers.iter().map(|lower| escape(lower)).collect();
+    vec![
+        format!("lowerdir={}", lowers.join(":")),
+        format!("upperdir={}", escape(upper)),
+        format!("workdir={}", escape(work)),
+    ]
+}
+
+/// A colon separates layers and a comma options, so neither may stand for itself in a path.
+fn escape(path: &Path) -> String {
+    String::from_utf8_lossy(path.as_os_str().as_bytes())
+        .replace('\\', "\\\\")
+        .replace(':', "\\:")
+        .replace(',', "\\,")
+}
+
+/// Unmounts. `Ok(false)`: it stayed busy and was only detached, so that its memory is freed whenever
+/// its last user goes.
+pub(crate) fn unmount(at: &Path) -> nix::Result<bool> {
+    for _ in 0..UNMOUNT_TRIES {
+        match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EBUSY) => clock::sleep_blocking(Duration::from_millis(1)),
+            Err(error) => return Err(error),
+        }
+    }
+    umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map(|()| false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo_is_read() {
+        let line = b"36 35 98:0 / /mnt\\0402 rw,noatime master:1 shared:2 - tmpfs none rw,size=1m";
+        let got = parse(line).unwrap();
+        assert_eq!(got.point, Path::new("/mnt 2"));
+        assert_eq!((got.fs.as_str(), got.options.as_str()), ("tmpfs", "rw,size=1m"));
+        assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_path_cannot_add_a_layer_or_an_option() {
+        let options = overlay_options(&["/a:b,c\\d".into()], Path::new("/u"), Path::new("/w"));
+        assert_eq!(options[0], "lowerdir=/a\\:b\\,c\\\\d");
+    }
+}

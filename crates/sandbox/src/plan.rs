@@ -1,0 +1,173 @@
+//! From a request and the facts of a host to a plan that leaves nothing to choose. Pure.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{
+    AccessMode, DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, EffectivePolicy,
+    Egress, IsolationClass, Limits, MAX_STREAM_BYTES, SandboxRequest,
+};
+use serde_json::Value;
+
+use crate::exec::Command;
+use crate::host::HostFacts;
+use crate::oci;
+use crate::refuse::{self, PlanError};
+use crate::runtime::Runtime;
+use crate::traces::Traces;
+
+/// Where a task runs when it does not say.
+const DEFAULT_WORKDIR: &str = "/work";
+
+/// A host path inside the sandbox. The source is resolved, and held against the allowed roots, when
+/// the sandbox is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedMount {
+    /// On the host.
+    pub source: PathBuf,
+    /// Absolute, inside.
+    pub target: String,
+    /// Read-only or copy-on-write.
+    pub access: AccessMode,
+}
+
+/// Everything that [`crate::provision`] does, decided.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Where everything lies.
+    pub traces: Traces,
+    /// What runs it.
+    pub runtime: Runtime,
+    /// The OCI configuration but for the host paths of inputs and mounts.
+    pub config: Value,
+    /// Lower layers, the uppermost first.
+    pub lowers: Vec<PathBuf>,
+    /// The lower layer whose digest must not change.
+    pub base: PathBuf,
+    /// Mounts of the spec.
+    pub mounts: Vec<PlannedMount>,
+    /// Size of the writable layer in MiB.
+    pub disk_mb: u64,
+    /// Bytes of each output stream that are kept.
+    pub stream_limit_bytes: u64,
+    /// The command that runs first.
+    pub build: Option<Command>,
+    /// The task.
+    pub task: Command,
+    /// Globs of files to keep, relative to the task's working directory.
+    pub artifacts: Vec<String>,
+    /// What will be enforced.
+    pub effective: EffectivePolicy,
+}
+
+/// Plans a sandbox for a request on a host with these facts, or names the field that this host
+/// cannot enforce. Nothing is looked at and nothing is changed.
+pub fn plan(
+    request: &SandboxRequest,
+    id: &SandboxId,
+    facts: &HostFacts,
+) -> Result<Plan, PlanError> {
+    refuse::check(request)?;
+    let limits = with_defaults(refuse::limits(request, facts)?, facts);
+    let (base, host_usr) = root(&request.env_ref, facts)?;
+    let spec = request.spec.as_ref();
+    let workdir = request
+        .workdir
+        .clone()
+        .or_else(|| spec?.working_dir.clone())
+        .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
+    let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
+    let command = |argv: &[String], timeout_ms| Command {
+        argv: argv.to_vec(),
+        env: environment(&request.env),
+        cwd: workdir.clone(),
+        timeout_ms,
+    };
+    let build = request
+        .build
+        .as_ref()
+        .map(|build| command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)));
+    let traces = Traces::of(&facts.state_dir, id);
+    let config = oci::config(&oci::Wanted {
+        root: &traces.root,
+        cgroup: &traces.cgroup,
+        binds: if host_usr { &facts.binds } else { &[] },
+        limits,
+        cpus: facts.cpus,
+        nofile: facts.nofile,
+    });
+    Ok(Plan {
+        task: command(&request.cmd, request.timeout_ms),
+        build,
+        runtime: facts.runtime.clone(),
+        config,
+        lowers: vec![facts.guest.clone(), base.clone()],
+        base,
+        mounts: mounts
+            .iter()
+            .map(|mount| PlannedMount {
+                source: PathBuf::from(&mount.source),
+                target: mount.target.clone(),
+                access: mount.access,
+            })
+            .collect(),
+        disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
+        stream_limit_bytes: MAX_STREAM_BYTES,
+        artifacts: request.artifacts.clone(),
+        effective: effective(request, facts, limits),
+        traces,
+    })
+}
+
+fn with_defaults(limits: Limits, facts: &HostFacts) -> Limits {
+    Limits {
+        cpu: Some(limits.cpu.unwrap_or(f64::from(facts.cpus))),
+        mem_mb: Some(limits.mem_mb.unwrap_or(DEFAULT_MEM_MB)),
+        pids: Some(limits.pids.unwrap_or(DEFAULT_PIDS)),
+        disk_mb: Some(limits.disk_mb.unwrap_or(DEFAULT_DISK_MB)),
+    }
+}
+
+/// The base layer, and whether the host's `/usr` is shown on it.
+fn root(env_ref: &str, facts: &HostFacts) -> Result<(PathBuf, bool), PlanError> {
+    if env_ref == "host" {
+        return Ok((facts.base.clone(), true));
+    }
+    let Some(dir) = env_ref.strip_prefix("dir:") else {
+        return Err(PlanError::new("envRef", "must be `host` or `dir:/absolute/path`"));
+    };
+    refuse::absolute("envRef", dir)?;
+    let dir = Path::new(dir);
+    if !facts.allowed_roots.iter().any(|root| dir.starts_with(root)) {
+        return Err(PlanError::new("envRef", "the directory is outside this host's allowed roots"));
+    }
+    Ok((dir.to_owned(), false))
+}
+
+fn environment(asked: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut env: BTreeMap<String, String> = [
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("TERM", "dumb"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    env.extend(asked.iter().map(|(name, value)| (name.clone(), value.clone())));
+    env
+}
+
+fn effective(request: &SandboxRequest, facts: &HostFacts, limits: Limits) -> EffectivePolicy {
+    EffectivePolicy {
+        isolation_class: IsolationClass::Container,
+        runtime: facts.runtime.name.clone(),
+        runtime_version: facts.runtime.version.clone(),
+        kernel: facts.kernel.clone(),
+        image: request.env_ref.clone(),
+        limits,
+        timeout_ms: request.timeout_ms,
+        net: Egress::None,
+        weak: facts.weak(),
+    }
+}

@@ -1,0 +1,93 @@
+//! Processes of the host, named so that a reused pid is never taken for another.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process: its pid alone says nothing once it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub pid: u32,
+    /// Clock ticks after boot.
+    pub started: u64,
+}
+
+impl Process {
+    /// The process that has this pid now.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The second field is the command in brackets and may hold anything; the 22nd is the start.
+        let (_, tail) = stat.rsplit_once(')')?;
+        let mut fields = tail.split_whitespace();
+        if fields.next()? == "Z" {
+            // A zombie runs nothing and holds nothing; its parent is about to reap it.
+            return None;
+        }
+        Some(Self { pid, started: fields.nth(18)?.parse().ok()? })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
+/// A handle that stays with the process that has this pid now.
+pub(crate) fn handle(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Kills it. A process that has ended is no error: that is what was wanted.
+pub(crate) fn kill(handle: &OwnedFd) {
+    let _ = pidfd_send_signal(handle, Signal::KILL);
+}
+
+/// Kills a pid if it is a member of this cgroup.
+pub(crate) fn kill_member(pid: u32, cgroup: &Path) {
+    let Some(handle) = handle(pid) else { return };
+    if is_member(pid, cgroup) {
+        kill(&handle);
+    }
+}
+
+/// Whether a pid is in this cgroup, in any tree.
+pub(crate) fn is_member(pid: u32, cgroup: &Path) -> bool {
+    let listed = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    listed
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .any(|path| Path::new(path.trim_start_matches('/')).starts_with(cgroup))
+}
+
+/// Whether it is the first process of a pid namespace below ours.
+pub(crate) fn is_init(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let mut pids = pids.unwrap_or_default().split_whitespace();
+    pids.next().is_some() && pids.next_back() == Some("1")
+}
+
+/// Every pid of the host that this process can see.
+pub(crate) fn all() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Text such as `net:[4026532001]`.
+pub(crate) fn netns(pid: u32) -> Option<String> {
+    Some(fs::read_link(format!("/proc/{pid}/ns/net")).ok()?.to_string_lossy().into_owned())
+}
+
+/// Pids of runtimes that were started for this sandbox: its id and bundle stand in their argv.
+pub(crate) fn runtimes_of(id: &str, bundle: &Path) -> Vec<u32> {
+    let bundle = bundle.as_os_str().as_encoded_bytes();
+    let is_ours = |pid: &u32| {
+        let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut args = argv.split(|byte| *byte == 0);
+        args.clone().any(|arg| arg == bundle) && args.any(|arg| arg == id.as_bytes())
+    };
+    all().into_iter().filter(is_ours).collect()
+}

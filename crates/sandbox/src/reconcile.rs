@@ -1,0 +1,64 @@
+//! Sandboxes without an owner: found after a crash, destroyed, and evidenced.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::WipeEvidence;
+
+use crate::boot::blocking;
+use crate::host::{Host, HostFacts};
+use crate::traces::{Traces, cgroup_prefix, locate, sandboxes};
+use crate::wipe::{self, Subject};
+
+/// Destroys every sandbox of this host's state directory that `is_live` does not know: those with a
+/// directory, a state of the runtime or a cgroup. The reason of the evidence is `orphan`. Call it at
+/// start and at takeover, with the sandboxes that are being made among the live ones; those of other
+/// state directories are never touched.
+pub async fn reconcile(host: &Host, is_live: impl Fn(&SandboxId) -> bool) -> Vec<WipeEvidence> {
+    let mut evidence = Vec::new();
+    for id in known(host.facts()) {
+        if !is_live(&id) {
+            tracing::warn!(sandbox = %id, "a sandbox without an owner is destroyed");
+            let traces = Traces::of(&host.facts().state_dir, &id);
+            evidence.push(end(host.shared(), traces, "orphan").await);
+        }
+    }
+    evidence
+}
+
+/// Destroys what is left of one sandbox whose worker is gone, and gives the evidence. `state_dir` is
+/// that worker's. Verified also when nothing was left: then the method is `absence`.
+pub async fn verify_absent(
+    host: &Host,
+    id: &SandboxId,
+    state_dir: &Path,
+    reason: &str,
+) -> WipeEvidence {
+    end(host.shared(), locate(state_dir, id), reason).await
+}
+
+async fn end(facts: Arc<HostFacts>, traces: Traces, reason: &str) -> WipeEvidence {
+    let reason = reason.to_owned();
+    let subject = Subject::found(traces);
+    blocking(move || wipe::destroy(&facts, &subject, &reason)).await
+}
+
+fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
+    let state = &facts.state_dir;
+    let listed = |dir: &Path| -> Vec<String> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    };
+    let prefix = cgroup_prefix(state);
+    let groups = facts.cgroups.names();
+    let groups = groups.iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned);
+    listed(&sandboxes(state))
+        .into_iter()
+        .chain(listed(&state.join("run")))
+        .chain(groups)
+        .filter_map(|name| SandboxId::parse(&name).ok())
+        .collect()
+}

@@ -1,0 +1,260 @@
+//! What the container class of this host does not enforce is refused, by the name of the field.
+//!
+//! Nothing here looks at the host: the facts are an argument.
+
+use cofferdam_contracts::sandbox::{
+    AccessMode, Egress, IsolationClass, Limits, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
+};
+use cofferdam_guest::glob::Glob;
+
+use crate::host::HostFacts;
+
+/// Arguments of a command and variables of its environment: the kernel takes 2 MiB of them together,
+/// which is far beyond what a plan that a person reads should hold.
+const MAX_WORDS: usize = 4_096;
+/// Bytes of one argument or variable: the kernel's own bound (`MAX_ARG_STRLEN`).
+const MAX_WORD_BYTES: usize = 131_072;
+/// Files and globs of one request.
+const MAX_ITEMS: usize = 4_096;
+
+/// A field that this host cannot enforce as requested. Nothing ran.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct PlanError {
+    /// The field as the request names it, such as `limits.memMB`.
+    pub field: String,
+    /// Why, and what would be accepted.
+    pub message: String,
+}
+
+impl PlanError {
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+type Check = Result<(), PlanError>;
+
+fn require(ok: bool, field: &str, message: &str) -> Check {
+    if ok { Ok(()) } else { Err(PlanError::new(field, message)) }
+}
+
+/// Checks everything that does not depend on what the fields are merged into.
+pub(crate) fn check(request: &SandboxRequest) -> Check {
+    argv("cmd", &request.cmd)?;
+    environment(request)?;
+    require(
+        (1..=MAX_TIMEOUT_MS).contains(&request.timeout_ms),
+        "timeoutMs",
+        "must be 1 to 86,400,000 milliseconds",
+    )?;
+    no_network("net", &request.net)?;
+    if let Some(dir) = &request.workdir {
+        absolute("workdir", dir)?;
+    }
+    files(request)?;
+    globs(request)?;
+    if let Some(build) = &request.build {
+        argv("build.cmd", &build.cmd)?;
+        no_network("build.net", &build.net)?;
+        if let Some(ms) = build.timeout_ms {
+            require(
+                (1..=MAX_TIMEOUT_MS).contains(&ms),
+                "build.timeoutMs",
+                "must be 1 to 86,400,000 milliseconds",
+            )?;
+        }
+    }
+    request.spec.as_ref().map_or(Ok(()), |wanted| spec(request, wanted))
+}
+
+fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
+    const TIER_ONE: &str = "is a policy on an agent's tools, which the container class cannot see";
+    require(spec.tools_allowed.is_none(), "spec.tools_allowed", TIER_ONE)?;
+    require(spec.tools_denied.is_none(), "spec.tools_denied", TIER_ONE)?;
+    require(spec.max_turns.is_none(), "spec.max_turns", TIER_ONE)?;
+    require(spec.max_commands.is_none(), "spec.max_commands", TIER_ONE)?;
+    require(
+        spec.services.as_ref().is_none_or(Vec::is_empty),
+        "spec.services",
+        "this host starts no services inside a sandbox",
+    )?;
+    require(spec.cache.is_none(), "spec.cache", "this host keeps no dependency cache")?;
+    let class = spec.isolation.map_or(IsolationClass::Container, |wanted| wanted.class_min);
+    require(
+        class == IsolationClass::Container,
+        "spec.isolation.class_min",
+        "this host offers the class `container` and nothing stronger",
+    )?;
+    require(
+        spec.access_mode.is_none_or(|mode| mode == AccessMode::WorkspaceWrite),
+        "spec.access_mode",
+        "the container class gives `workspace-write`: the task writes its own layer and nothing else",
+    )?;
+    require(
+        spec.image.as_ref().is_none_or(|image| *image == request.env_ref),
+        "spec.image",
+        "differs from envRef; a sandbox has one root file system",
+    )?;
+    if let Some(dir) = &spec.working_dir {
+        absolute("spec.working_dir", dir)?;
+        require(
+            request.workdir.as_ref().is_none_or(|wanted| wanted == dir),
+            "spec.working_dir",
+            "differs from workdir",
+        )?;
+    }
+    phases(request, spec)?;
+    mounts(spec)
+}
+
+fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
+    let Some(phases) = &spec.phases else { return Ok(()) };
+    if let Some(build) = &phases.build {
+        no_network("spec.phases.build.egress", &build.egress)?;
+        let planned = request.build.as_ref().map(|wanted| wanted.timeout_ms);
+        require(
+            build.timeout_ms.is_none() || planned == Some(build.timeout_ms),
+            "spec.phases.build.timeout_ms",
+            "differs from build.timeoutMs",
+        )?;
+    }
+    if let Some(exec) = &phases.exec {
+        no_network("spec.phases.exec.egress", &exec.egress)?;
+        require(
+            exec.timeout_ms.is_none_or(|ms| ms == request.timeout_ms),
+            "spec.phases.exec.timeout_ms",
+            "differs from timeoutMs",
+        )?;
+    }
+    Ok(())
+}
+
+fn mounts(spec: &SandboxSpec) -> Check {
+    let mounts = spec.mounts.as_deref().unwrap_or_default();
+    require(mounts.len() <= MAX_ITEMS, "spec.mounts", "at most 4,096 mounts")?;
+    for (index, mount) in mounts.iter().enumerate() {
+        let field = |name: &str| format!("spec.mounts[{index}].{name}");
+        absolute(&field("source"), &mount.source)?;
+        absolute(&field("target"), &mount.target)?;
+        require(
+            mount.access != AccessMode::Full,
+            &field("access"),
+            "this host gives no source to write through; ask for `workspace-write`",
+        )?;
+    }
+    Ok(())
+}
+
+fn files(request: &SandboxRequest) -> Check {
+    require(request.files_in.len() <= MAX_ITEMS, "filesIn", "at most 4,096 files")?;
+    for (index, file) in request.files_in.iter().enumerate() {
+        let field = |name: &str| format!("filesIn[{index}].{name}");
+        absolute(&field("path"), &file.path)?;
+        require(
+            file.inline.is_some() != file.uri.is_some(),
+            &field("inline"),
+            "exactly one of `inline` and `uri` must be given",
+        )?;
+        require(
+            file.access != AccessMode::Full,
+            &field("access"),
+            "this host gives no source to write through; ask for `workspace-write`",
+        )?;
+    }
+    Ok(())
+}
+
+fn globs(request: &SandboxRequest) -> Check {
+    require(request.artifacts.len() <= MAX_ITEMS, "artifacts", "at most 4,096 globs")?;
+    for (index, text) in request.artifacts.iter().enumerate() {
+        if let Err(error) = Glob::parse(text) {
+            return Err(PlanError::new(format!("artifacts[{index}]"), error.to_string()));
+        }
+    }
+    Ok(())
+}
+
+fn argv(field: &str, words: &[String]) -> Check {
+    require(words.first().is_some_and(|name| !name.is_empty()), field, "names no program")?;
+    require(words.len() <= MAX_WORDS, field, "at most 4,096 arguments")?;
+    require(
+        words.iter().all(|word| word.len() < MAX_WORD_BYTES && !word.contains('\0')),
+        field,
+        "an argument has at most 131,071 bytes and no NUL",
+    )
+}
+
+fn environment(request: &SandboxRequest) -> Check {
+    require(request.env.len() <= MAX_WORDS, "env", "at most 4,096 variables")?;
+    let fits = |(name, value): (&String, &String)| {
+        !name.is_empty()
+            && !name.contains(['=', '\0'])
+            && !value.contains('\0')
+            && name.len() + value.len() < MAX_WORD_BYTES - 1
+    };
+    require(
+        request.env.iter().all(fits),
+        "env",
+        "a name is not empty and has no `=`, neither has a NUL, both have at most 131,070 bytes",
+    )
+}
+
+fn no_network(field: &str, egress: &Egress) -> Check {
+    require(
+        *egress == Egress::None,
+        field,
+        "this host has no egress proxy: only \"none\" can be enforced",
+    )
+}
+
+/// An absolute path of plain names, below the root.
+pub(crate) fn absolute(field: &str, path: &str) -> Check {
+    let plain = path.len() > 1
+        && path.len() < 4_096
+        && !path.contains('\0')
+        && path.strip_prefix('/').is_some_and(|rest| {
+            rest.trim_end_matches('/').split('/').all(|name| !matches!(name, "" | "." | ".."))
+        });
+    require(plain, field, "must be an absolute path below /, without empty, `.` or `..` components")
+}
+
+/// Merges the two places that may set limits, and holds the result against the machine.
+pub(crate) fn limits(request: &SandboxRequest, facts: &HostFacts) -> Result<Limits, PlanError> {
+    let spec = request.spec.as_ref().and_then(|spec| spec.limits).unwrap_or_default();
+    let asked = request.limits;
+    let merged = Limits {
+        cpu: one_of("spec.limits.cpu", asked.cpu, spec.cpu)?,
+        mem_mb: one_of("spec.limits.mem_mb", asked.mem_mb, spec.mem_mb)?,
+        pids: one_of("spec.limits.pids", asked.pids, spec.pids)?,
+        disk_mb: one_of("spec.limits.disk_mb", asked.disk_mb, spec.disk_mb)?,
+    };
+    if let Some(cpu) = merged.cpu {
+        let most = f64::from(facts.cpus);
+        let message = format!("must be 0.01 to {most}, the CPUs of this host");
+        require((0.01..=most).contains(&cpu), "limits.cpu", &message)?;
+    }
+    within("limits.memMB", merged.mem_mb, 16, facts.mem_mb, "MiB of this host")?;
+    within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
+    within("limits.diskMB", merged.disk_mb, 1, facts.mem_mb, "MiB of this host's memory")?;
+    for (controller, field) in
+        [("memory", "limits.memMB"), ("pids", "limits.pids"), ("cpu", "limits.cpu")]
+    {
+        let message = format!("the cgroup controller `{controller}` is not available on this host");
+        require(facts.cgroups.has(controller), field, &message)?;
+    }
+    Ok(merged)
+}
+
+fn one_of<T: PartialEq>(field: &str, a: Option<T>, b: Option<T>) -> Result<Option<T>, PlanError> {
+    match (a, b) {
+        (Some(a), Some(b)) if a != b => Err(PlanError::new(field, "differs from limits")),
+        (Some(value), _) | (None, Some(value)) => Ok(Some(value)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn within(field: &str, value: Option<u64>, least: u64, most: u64, of: &str) -> Check {
+    let message = format!("must be {least} to {most}, the {of}");
+    require(value.is_none_or(|value| (least..=most).contains(&value)), field, &message)
+}

@@ -1,0 +1,203 @@
+//! A running sandbox.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{
+    EffectivePolicy, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, WipeEvidence,
+};
+use cofferdam_guest::wire::{CollectRequest, ExecRequest};
+use tokio::task::JoinHandle;
+
+use crate::agent::{Agent, AgentError, Collected, Stream};
+use crate::boot::{Life, blocking};
+use crate::exec::{self, Command, ExecOutcome};
+use crate::host::HostFacts;
+use crate::process;
+use crate::wipe::{self, Subject};
+
+/// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
+/// More than the agent's own bounds under any load that leaves it a tenth of a CPU.
+const GRACE_MS: u64 = 20_000;
+/// A collection reads at most 64 MiB and 500,000 directory entries.
+const COLLECT_MS: u64 = 120_000;
+
+/// Why something inside a sandbox could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Someone asked for it.
+    #[error("the sandbox was killed")]
+    Killed,
+    /// The agent is gone or wrong.
+    #[error("the agent failed")]
+    Agent(#[from] AgentError),
+    /// The agent is silent.
+    #[error("the agent did not answer within {0} ms")]
+    Silent(u64),
+}
+
+/// Ends everything inside at once, from anywhere.
+#[derive(Debug, Clone)]
+pub struct KillHandle {
+    init: Arc<OwnedFd>,
+    killed: Arc<AtomicBool>,
+}
+
+impl KillHandle {
+    pub(crate) fn new(init: OwnedFd) -> Self {
+        Self { init: Arc::new(init), killed: Arc::default() }
+    }
+
+    /// Kills pid 1 of the sandbox, with which the kernel kills every other process of it. Harmless
+    /// on a sandbox that has ended, and on one that is wiped.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        process::kill(&self.init);
+    }
+
+    fn was_used(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+}
+
+/// A sandbox whose agent answers. Dropping it kills everything inside; only [`Sandbox::wipe`] takes
+/// the rest away at once, otherwise [`crate::reconcile`] finds it.
+#[derive(Debug)]
+pub struct Sandbox {
+    pub(crate) facts: Arc<HostFacts>,
+    pub(crate) subject: Subject,
+    pub(crate) agent: Agent,
+    pub(crate) life: Life,
+    pub(crate) kill: KillHandle,
+    pub(crate) init_pid: u32,
+    pub(crate) boot_ms: u64,
+    pub(crate) peak_mem_mb: AtomicU64,
+    pub(crate) effective: EffectivePolicy,
+    pub(crate) stream_limit_bytes: u64,
+}
+
+impl Sandbox {
+    /// Whose.
+    #[must_use]
+    pub fn id(&self) -> &SandboxId {
+        &self.subject.traces.id
+    }
+
+    /// Pid of the agent on the host.
+    #[must_use]
+    pub fn init_pid(&self) -> u32 {
+        self.init_pid
+    }
+
+    /// What is enforced.
+    #[must_use]
+    pub fn effective(&self) -> &EffectivePolicy {
+        &self.effective
+    }
+
+    /// From the call of `provision` to the agent's first answer, in milliseconds.
+    #[must_use]
+    pub fn boot_ms(&self) -> u64 {
+        self.boot_ms
+    }
+
+    /// Peak memory so far in MiB, rounded up, the writable layer included.
+    #[must_use]
+    pub fn peak_mem_mb(&self) -> u64 {
+        let now = self.facts.cgroups.peak_mem_mb(&self.subject.traces).unwrap_or(0);
+        self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
+    }
+
+    /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives
+    /// [`SandboxError::Killed`].
+    #[must_use]
+    pub fn kill_handle(&self) -> KillHandle {
+        self.kill.clone()
+    }
+
+    /// Runs a command and gives its output to `sink` as it comes, at most 8 MiB of each stream.
+    ///
+    /// The host keeps the time too: an agent that is silent well after the wall time is killed with
+    /// its sandbox, and the verdict is a timeout. An agent that dies ends the command.
+    pub async fn exec(
+        &self,
+        command: &Command,
+        sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecOutcome, SandboxError> {
+        let clock = Stopwatch::start();
+        let before = self.facts.cgroups.events(&self.subject.traces);
+        let request = ExecRequest {
+            argv: command.argv.clone(),
+            env: command.env.clone(),
+            cwd: command.cwd.clone(),
+            timeout_ms: command.timeout_ms,
+            stream_limit_bytes: self.stream_limit_bytes,
+        };
+        let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
+        let said = tokio::time::timeout(limit, self.agent.exec(&request, sink)).await;
+        let after = self.facts.cgroups.events(&self.subject.traces);
+        // Noted now, because a sandbox that dies takes its counters along.
+        let _ = self.peak_mem_mb();
+        match said {
+            Ok(Ok(end)) => Ok(exec::judge(end, command.timeout_ms, before, after)),
+            Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
+            Ok(Err(error)) if error.is_lost() => {
+                let cause = "the agent ended before the command did";
+                Ok(exec::unheard(clock.elapsed_ms(), false, cause, before, after))
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => {
+                self.kill.kill();
+                let cause = "the wall time ran out and the agent was silent";
+                Ok(exec::unheard(clock.elapsed_ms(), true, cause, before, after))
+            }
+        }
+    }
+
+    /// Reads the regular files below `root` whose relative path matches a glob, in the order of
+    /// their paths, never through a symbolic link. At most 1,000 files and 64 MiB: more is an error,
+    /// because a part would look like the whole.
+    pub async fn collect(
+        &self,
+        root: &str,
+        globs: &[String],
+    ) -> Result<Vec<Collected>, SandboxError> {
+        let request = CollectRequest {
+            root: root.to_owned(),
+            globs: globs.to_vec(),
+            max_bytes: MAX_COLLECT_BYTES,
+            max_files: u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX),
+        };
+        let limit = Duration::from_millis(COLLECT_MS);
+        match tokio::time::timeout(limit, self.agent.collect(&request)).await {
+            Ok(Ok(files)) => Ok(files),
+            Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(SandboxError::Silent(COLLECT_MS)),
+        }
+    }
+
+    /// Ends the sandbox, takes everything away and looks for it. Never fails: what is left stands in
+    /// the evidence. A few milliseconds usually, bounded by about 15 seconds.
+    pub async fn wipe(self, reason: &str) -> WipeEvidence {
+        let Self { facts, mut subject, life, kill, .. } = self;
+        kill.kill();
+        subject.runtime_reaped = life.end().await;
+        let reason = reason.to_owned();
+        blocking(move || wipe::destroy(&facts, &subject, &reason)).await
+    }
+}
+
+/// What is aborted when its owner is dropped.
+#[derive(Debug)]
+pub(crate) struct Driver(pub JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,73 @@
+//! The places of a sandbox, a function of the state directory and its id alone: whoever finds only
+//! the id can look for everything that the sandbox was made of.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::SandboxId;
+
+/// Where a sandbox is, or was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traces {
+    /// Whose.
+    pub id: SandboxId,
+    /// Its directory, which is also the OCI bundle.
+    pub dir: PathBuf,
+    /// Mount point of the tmpfs that takes all writes.
+    pub layer: PathBuf,
+    /// Mount point of the root file system.
+    pub root: PathBuf,
+    /// The runtime's root directory, shared by the sandboxes of this state directory.
+    pub runtime_root: PathBuf,
+    /// The runtime's state of this sandbox.
+    pub runtime_state: PathBuf,
+    /// Its cgroup below every hierarchy's mount point.
+    pub cgroup: PathBuf,
+}
+
+/// Where the sandbox `id` of this state directory is, or was. A relative or linked state directory
+/// is resolved first, so that every worker of a host computes the same places.
+#[must_use]
+pub fn locate(state_dir: &Path, id: &SandboxId) -> Traces {
+    let resolved = fs::canonicalize(state_dir);
+    Traces::of(resolved.as_deref().unwrap_or(state_dir), id)
+}
+
+impl Traces {
+    /// The same for a state directory that is resolved already. Pure.
+    pub(crate) fn of(state: &Path, id: &SandboxId) -> Self {
+        let dir = sandboxes(state).join(id.as_str());
+        let runtime_root = state.join("run");
+        Self {
+            layer: dir.join("layer"),
+            root: dir.join("root"),
+            runtime_state: runtime_root.join(id.as_str()),
+            runtime_root,
+            cgroup: Path::new(CGROUP_PARENT).join(format!("{}{id}", cgroup_prefix(state))),
+            id: id.clone(),
+            dir,
+        }
+    }
+
+    /// A file in the writable layer that the sandbox cannot see: where it is, the layer is.
+    pub(crate) fn sentinel(&self) -> PathBuf {
+        self.layer.join("sentinel")
+    }
+}
+
+/// The cgroup that holds every sandbox of every state directory on this host.
+pub(crate) const CGROUP_PARENT: &str = "cofferdam";
+
+/// Directory of all sandboxes.
+pub(crate) fn sandboxes(state: &Path) -> PathBuf {
+    state.join("sandboxes")
+}
+
+/// What the cgroups of one state directory begin with: two workers with different state directories
+/// never take each other's sandboxes for orphans.
+pub(crate) fn cgroup_prefix(state: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    let digest = digest_bytes(state.as_os_str().as_bytes());
+    format!("{}.", digest.as_str().get(..12).unwrap_or_default())
+}

@@ -1,0 +1,233 @@
+//! Taking a sandbox away, and looking whether it is gone.
+//!
+//! ```text
+//! measure -> kill -> unmount -> remove cgroups, runtime state, directory -> look for each of them
+//! ```
+//! It never fails: what could not be removed is found by the looking and stands in the evidence.
+//! Everything is bounded, and nothing is removed below a directory with something mounted in it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeStatus};
+use nix::sys::statvfs::statvfs;
+
+use crate::base;
+use crate::host::HostFacts;
+use crate::mounts;
+use crate::process::{self, Process};
+use crate::traces::Traces;
+
+/// How long killed processes may take to leave the process table, a millisecond a try.
+const GONE_TRIES: usize = 1_000;
+
+/// The agent as it was seen alive.
+#[derive(Debug, Clone)]
+pub(crate) struct Observed {
+    pub process: Process,
+    pub netns: Option<String>,
+}
+
+/// What is to be wiped, as far as it is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    pub traces: Traces,
+    pub observed: Option<Observed>,
+    /// The base and its digest before the task.
+    pub base: Option<(PathBuf, Option<Digest>)>,
+    /// Whether our own runtime process was waited for, so that no other can exist.
+    pub runtime_reaped: bool,
+}
+
+impl Subject {
+    /// A sandbox of which only the id is known.
+    pub(crate) fn found(traces: Traces) -> Self {
+        Self { traces, observed: None, base: None, runtime_reaped: false }
+    }
+}
+
+/// Finds the agent: the pid 1 among the members of the sandbox's cgroup. The runtime's pid file
+/// would say the same, but crun writes it later than the agent answers.
+pub(crate) fn observe(facts: &HostFacts, traces: &Traces) -> Option<(Observed, OwnedFd)> {
+    let members = facts.cgroups.members(traces);
+    let pid = members.into_iter().find(|pid| process::is_init(*pid))?;
+    let init = process::handle(pid)?;
+    let process = Process::of(pid).filter(|_| process::is_member(pid, &traces.cgroup))?;
+    Some((Observed { process, netns: process::netns(pid) }, init))
+}
+
+/// Destroys it and gives the evidence. Blocking, for a few seconds at worst.
+pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> WipeEvidence {
+    let traces = &subject.traces;
+    let mut checks = Vec::new();
+    if !subject.runtime_reaped {
+        kill_runtimes(traces, &mut checks);
+    }
+    let observed = match &subject.observed {
+        Some(observed) => Some(observed.clone()),
+        None => observe(facts, traces).map(|(observed, _)| observed),
+    };
+    let (upper_bytes, upper_inodes) = usage(&traces.layer);
+    facts.cgroups.destroy(traces);
+    let unmounted = unmount_all(traces, &mut checks);
+    look_for_processes(observed.as_ref(), &mut checks);
+    checks.push(absent("sentinel", &traces.sentinel()));
+    remove_dirs(traces, &mut checks);
+    for dir in facts.cgroups.dirs(traces) {
+        checks.push(absent("cgroup", &dir));
+    }
+    let (base_before, base_after) = compare_base(subject, &mut checks);
+    let ok = checks.iter().all(|check| check.ok);
+    WipeEvidence {
+        sandbox_id: traces.id.clone(),
+        method: if unmounted { "tmpfs-unmount" } else { "absence" }.to_owned(),
+        reason: reason.to_owned(),
+        status: if ok { WipeStatus::Verified } else { WipeStatus::Failed },
+        wiped_at_ms: clock::now_ms(),
+        upper_bytes,
+        upper_inodes,
+        base_before,
+        base_after,
+        checks,
+        not_recheckable: not_recheckable(facts),
+    }
+}
+
+fn not_recheckable(facts: &HostFacts) -> Vec<String> {
+    let mut said = vec![
+        "that the freed pages of the tmpfs are overwritten: the kernel does so when it hands them \
+         out again"
+            .to_owned(),
+        "process, namespace and mount numbers: the kernel may use them again".to_owned(),
+    ];
+    if facts.swap {
+        said.push("what the kernel moved to the swap device while the sandbox lived".to_owned());
+    }
+    said
+}
+
+/// Bytes and inodes that are in use in a mounted layer; zeros where nothing is mounted there.
+fn usage(layer: &Path) -> (u64, u64) {
+    if !mounts::mounted_below(layer).is_ok_and(|points| points.iter().any(|p| p == layer)) {
+        return (0, 0);
+    }
+    let Ok(stat) = statvfs(layer) else { return (0, 0) };
+    let blocks = stat.blocks().saturating_sub(stat.blocks_free());
+    let inodes = stat.files().saturating_sub(stat.files_free());
+    (blocks.saturating_mul(stat.fragment_size()), inodes)
+}
+
+/// A runtime whose worker died may still be on its way to a sandbox.
+fn kill_runtimes(traces: &Traces, checks: &mut Vec<WipeCheck>) {
+    let mut left = Vec::new();
+    for _ in 0..GONE_TRIES {
+        left = process::runtimes_of(traces.id.as_str(), &traces.dir);
+        if left.is_empty() {
+            break;
+        }
+        left.iter().filter_map(|pid| process::handle(*pid)).for_each(|one| process::kill(&one));
+        clock::sleep_blocking(Duration::from_millis(1));
+    }
+    checks.push(WipeCheck {
+        kind: "process".into(),
+        subject: format!("runtime of {}", traces.id),
+        ok: left.is_empty(),
+        observed: (!left.is_empty()).then(|| format!("pids {left:?}")),
+    });
+}
+
+/// Whether anything was mounted.
+fn unmount_all(traces: &Traces, checks: &mut Vec<WipeCheck>) -> bool {
+    let points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+    let mut faults = Vec::new();
+    for point in &points {
+        let fault = match mounts::unmount(point) {
+            Ok(true) => continue,
+            Ok(false) => "stayed busy and was only detached".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        faults.push((point, fault));
+    }
+    let left = mounts::mounted_below(&traces.dir);
+    for at in [&traces.root, &traces.layer] {
+        let fault = faults.iter().find(|(point, _)| *point == at).map(|(_, fault)| fault.clone());
+        let seen = match &left {
+            Ok(points) if points.contains(at) => Some("still mounted".to_owned()),
+            Ok(_) => fault,
+            Err(error) => Some(format!("mountinfo cannot be read: {error}")),
+        };
+        checks.push(check("mount", at.display().to_string(), seen));
+    }
+    !points.is_empty()
+}
+
+fn look_for_processes(observed: Option<&Observed>, checks: &mut Vec<WipeCheck>) {
+    let Some(observed) = observed else { return };
+    let Process { pid, started } = observed.process;
+    let mut alive = true;
+    for _ in 0..GONE_TRIES {
+        alive = observed.process.is_alive();
+        if !alive {
+            break;
+        }
+        clock::sleep_blocking(Duration::from_millis(1));
+    }
+    let seen = alive.then(|| "still running".to_owned());
+    checks.push(check("process", format!("pid {pid} started {started}"), seen));
+    if let Some(netns) = &observed.netns {
+        let inside: Vec<u32> = process::all()
+            .into_iter()
+            .filter(|pid| process::netns(*pid).as_ref() == Some(netns))
+            .collect();
+        let seen = (!inside.is_empty()).then(|| format!("pids {inside:?} are in it"));
+        checks.push(check("netns", netns.clone(), seen));
+    }
+}
+
+fn remove_dirs(traces: &Traces, checks: &mut Vec<WipeCheck>) {
+    let is_free = |dir: &Path| mounts::mounted_below(dir).is_ok_and(|points| points.is_empty());
+    for (kind, dir) in [("runtime-state", &traces.runtime_state), ("directory", &traces.dir)] {
+        let removed = match is_free(dir) {
+            true => fs::remove_dir_all(dir),
+            false => Err(io::Error::other("something is still mounted in it")),
+        };
+        let mut after = absent(kind, dir);
+        if let (false, Err(error)) = (after.ok, removed) {
+            after.observed = Some(error.to_string());
+        }
+        checks.push(after);
+    }
+}
+
+fn compare_base(
+    subject: &Subject,
+    checks: &mut Vec<WipeCheck>,
+) -> (Option<Digest>, Option<Digest>) {
+    let Some((path, before)) = &subject.base else { return (None, None) };
+    let Some(before) = before else { return (None, None) };
+    let (after, seen) = match base::tree_digest(path) {
+        Ok(Some(after)) if after == *before => (Some(after), None),
+        Ok(after) => (after, Some("its digest changed".to_owned())),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    checks.push(check("base", path.display().to_string(), seen));
+    (Some(before.clone()), after)
+}
+
+fn absent(kind: &str, path: &Path) -> WipeCheck {
+    let seen = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(error.to_string()),
+        Ok(_) => Some("still there".to_owned()),
+    };
+    check(kind, path.display().to_string(), seen)
+}
+
+fn check(kind: &str, subject: String, observed: Option<String>) -> WipeCheck {
+    WipeCheck { kind: kind.to_owned(), subject, ok: observed.is_none(), observed }
+}

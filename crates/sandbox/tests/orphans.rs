@@ -1,0 +1,131 @@
+//! A worker that is killed with a sandbox open, and what the next one finds.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper of tests fails its test")]
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use cofferdam_ambient::{clock, env};
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::WipeStatus;
+use cofferdam_sandbox::{
+    Host, HostConfig, enter_private_mounts, plan, provision, reconcile, verify_absent,
+};
+use serde_json::json;
+use support::{Bench, is_running, verified, with_bench};
+
+const STATE: &str = "COFFERDAM_TEST_STATE";
+const PRIVATE: &str = "COFFERDAM_TEST_PRIVATE";
+
+/// The worker: makes a sandbox, says so, and hangs until it is killed.
+#[test]
+#[ignore = "the other tests of this file start it as a process of its own"]
+fn worker() {
+    if env::var(PRIVATE).is_some() {
+        enter_private_mounts().unwrap();
+    }
+    let state_dir = PathBuf::from(env::var(STATE).unwrap());
+    let host = Host::detect(HostConfig { state_dir, ..HostConfig::default() }).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let fields = json!({"cmd": ["sleep", "1000"], "timeoutMs": 1_000_000});
+        let plan = plan(&support::request(fields), &support::fresh_id(), host.facts()).unwrap();
+        let sandbox = provision(&host, &plan, &[]).await.unwrap();
+        println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
+        std::io::stdout().flush().unwrap();
+        sandbox.exec(&plan.task, |_, _| {}).await.unwrap();
+    });
+}
+
+fn start_worker(bench: &Bench, private: bool) -> (Child, SandboxId, u32) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "worker", "--nocapture"]);
+    command.env(STATE, bench.state.path()).stdout(Stdio::piped());
+    if private {
+        command.env(PRIVATE, "1");
+    }
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.map(Result::unwrap).find_map(|line| {
+        let (id, pid) = line.strip_prefix("ready ")?.split_once(' ')?;
+        Some((SandboxId::parse(id).unwrap(), pid.parse().unwrap()))
+    });
+    let (id, pid) = ready.expect("the worker makes a sandbox");
+    (child, id, pid)
+}
+
+async fn killed_worker(bench: &Bench, private: bool) -> (SandboxId, u32) {
+    let (mut child, id, pid) = start_worker(bench, private);
+    assert!(is_running(pid));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The closed stream alone ends the sandbox: nobody else is there to do it.
+    for _ in 0..500 {
+        if !is_running(pid) {
+            break;
+        }
+        clock::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!is_running(pid), "the sandbox outlived its worker");
+    (id, pid)
+}
+
+#[test]
+fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
+    with_bench(|bench| async move {
+        let (id, _) = killed_worker(&bench, true).await;
+        assert!(reconcile(&bench.host, |known| *known == id).await.is_empty());
+        let evidence = reconcile(&bench.host, |_| false).await;
+        assert_eq!(evidence.len(), 1);
+        let evidence = &evidence[0];
+        assert_eq!((&evidence.sandbox_id, evidence.reason.as_str()), (&id, "orphan"));
+        verified(evidence);
+        assert_eq!(evidence.method, "absence", "its mounts went with its namespace");
+        assert!(reconcile(&bench.host, |_| false).await.is_empty());
+    });
+}
+
+#[test]
+fn mounts_of_a_killed_worker_without_its_own_namespace_are_taken_away() {
+    with_bench(|bench| async move {
+        let (id, _) = killed_worker(&bench, false).await;
+        let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+        verified(&evidence);
+        assert_eq!(evidence.method, "tmpfs-unmount");
+        assert!(evidence.upper_inodes > 0);
+    });
+}
+
+#[test]
+fn a_sandbox_that_is_gone_is_verified_absent_again() {
+    with_bench(|bench| async move {
+        let (sandbox, _) = bench.start(json!({})).await;
+        let id = sandbox.id().clone();
+        verified(&sandbox.wipe("task-end").await);
+        let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+        assert_eq!(evidence.status, WipeStatus::Verified);
+        assert_eq!((evidence.method.as_str(), evidence.upper_bytes), ("absence", 0));
+    });
+}
+
+#[test]
+fn a_live_sandbox_of_a_lost_worker_is_destroyed_with_all_its_processes() {
+    with_bench(|bench| async move {
+        let (mut child, id, pid) = start_worker(&bench, true);
+        // Stopped, the worker holds the stream open: only the takeover can end its sandbox. Its
+        // mounts are out of reach in its namespace and vanish with it.
+        let worker = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+        nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGSTOP).unwrap();
+        let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+        assert!(!is_running(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(evidence.checks.iter().any(|check| check.kind == "netns"), "{evidence:#?}");
+        let again = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+        verified(&again);
+    });
+}

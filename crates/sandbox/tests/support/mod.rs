@@ -1,0 +1,197 @@
+//! A host for one test, sandboxes on it, and the assertion that nothing of them is left.
+
+#![allow(dead_code, reason = "every test binary uses its own part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails its test"
+)]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use cofferdam_ambient::random;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{SandboxRequest, WipeEvidence, WipeStatus};
+use cofferdam_sandbox::{
+    Command, ExecOutcome, Host, HostConfig, Input, Plan, Sandbox, Stream, enter_private_mounts,
+    plan, provision,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A state directory and a host on it.
+pub struct Bench {
+    pub host: Host,
+    pub state: TempDir,
+    /// An allowed root.
+    pub shared: TempDir,
+}
+
+/// Runs a test with mounts of its own, then looks for leftovers.
+pub fn with_bench<F: Future<Output = ()>>(test: impl FnOnce(std::sync::Arc<Bench>) -> F) {
+    with_runtime(None, test);
+}
+
+pub fn with_runtime<F: Future<Output = ()>>(
+    runtime: Option<&str>,
+    test: impl FnOnce(std::sync::Arc<Bench>) -> F,
+) {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    here(runtime, test);
+}
+
+/// The same in the mount namespace that the thread has.
+pub fn here<F: Future<Output = ()>>(
+    runtime: Option<&str>,
+    test: impl FnOnce(std::sync::Arc<Bench>) -> F,
+) {
+    let bench = std::sync::Arc::new(Bench::new(runtime));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let test = test(std::sync::Arc::clone(&bench));
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(test)));
+    if let Err(panic) = ended {
+        // A failed test leaves its sandbox behind; the next one should not find it.
+        runtime.block_on(cofferdam_sandbox::reconcile(&bench.host, |_| false));
+        resume_unwind(panic);
+    }
+    drop(runtime);
+    bench.assert_clean();
+}
+
+impl Bench {
+    pub fn new(runtime: Option<&str>) -> Self {
+        let (state, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let host = Host::detect(HostConfig {
+            state_dir: state.path().to_owned(),
+            allowed_roots: vec![shared.path().to_owned()],
+            runtime: runtime.map(str::to_owned),
+        })
+        .expect("these tests need root and an OCI runtime: apt-get install crun");
+        Self { host, state, shared }
+    }
+
+    pub fn plan(&self, fields: Value) -> Plan {
+        plan(&request(fields), &fresh_id(), self.host.facts()).unwrap()
+    }
+
+    pub async fn start(&self, fields: Value) -> (Sandbox, Plan) {
+        self.start_with(fields, &[]).await
+    }
+
+    pub async fn start_with(&self, fields: Value, inputs: &[Input]) -> (Sandbox, Plan) {
+        let plan = self.plan(fields);
+        let sandbox = provision(&self.host, &plan, inputs).await.unwrap();
+        (sandbox, plan)
+    }
+
+    /// One script in a sandbox of its own, wiped and checked.
+    pub async fn sh(&self, script: &str, fields: Value) -> Said {
+        let (sandbox, plan) = self.start(fields).await;
+        let said = sh(&sandbox, &plan, script).await;
+        verified(&sandbox.wipe("task-end").await);
+        said
+    }
+
+    /// Nothing of this bench's sandboxes may be anywhere.
+    pub fn assert_clean(&self) {
+        let state = fs::canonicalize(self.state.path()).unwrap();
+        let text = state.to_str().unwrap();
+        for file in ["/proc/self/mountinfo", "/proc/thread-self/mountinfo"] {
+            let mounts = fs::read_to_string(file).unwrap();
+            assert!(!mounts.contains(text), "mounts are left:\n{mounts}");
+        }
+        for name in ["sandboxes", "run"] {
+            let left: Vec<_> = fs::read_dir(state.join(name)).unwrap().flatten().collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+        let prefix = self.cgroup_prefix();
+        for hierarchy in &self.host.facts().cgroups.hierarchies {
+            let groups = fs::read_dir(hierarchy.mount.join("cofferdam"));
+            for group in groups.into_iter().flatten().flatten() {
+                let name = group.file_name().into_string().unwrap();
+                assert!(!name.starts_with(&prefix), "{:?}", group.path());
+            }
+        }
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let argv = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let argv = String::from_utf8_lossy(&argv).into_owned();
+            assert!(!argv.contains(&format!("{text}/run\0")), "{process:?} {argv}");
+        }
+    }
+
+    fn cgroup_prefix(&self) -> String {
+        let id = fresh_id();
+        let traces = cofferdam_sandbox::locate(self.state.path(), &id);
+        let name = traces.cgroup.file_name().unwrap().to_str().unwrap().to_owned();
+        name.strip_suffix(id.as_str()).unwrap().to_owned()
+    }
+
+    /// A file or directory in the allowed root.
+    pub fn shared(&self, name: &str) -> PathBuf {
+        self.shared.path().join(name)
+    }
+}
+
+pub struct Said {
+    pub outcome: ExecOutcome,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub async fn sh(sandbox: &Sandbox, plan: &Plan, script: &str) -> Said {
+    let command = Command {
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+        ..plan.task.clone()
+    };
+    run(sandbox, &command).await
+}
+
+pub async fn run(sandbox: &Sandbox, command: &Command) -> Said {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let outcome = sandbox
+        .exec(command, |stream, bytes| match stream {
+            Stream::Stdout => stdout.extend_from_slice(bytes),
+            Stream::Stderr => stderr.extend_from_slice(bytes),
+        })
+        .await
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Said { outcome, stdout: text(stdout), stderr: text(stderr) }
+}
+
+pub fn request(fields: Value) -> SandboxRequest {
+    let mut whole = json!({
+        "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000,
+        "limits": {"memMB": 128, "diskMB": 64, "pids": 64},
+    });
+    for (name, value) in fields.as_object().unwrap() {
+        whole[name] = value.clone();
+    }
+    serde_json::from_value(whole).unwrap()
+}
+
+pub fn fresh_id() -> SandboxId {
+    SandboxId::parse(&format!("sb{}", random::secret_hex(10))).unwrap()
+}
+
+pub fn verified(evidence: &WipeEvidence) {
+    assert_eq!(evidence.status, WipeStatus::Verified, "{evidence:#?}");
+    for kind in ["mount", "cgroup", "directory", "runtime-state", "sentinel", "process"] {
+        assert!(evidence.checks.iter().any(|check| check.kind == kind), "{kind}: {evidence:#?}");
+    }
+}
+
+pub fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A zombie does not run: it waits for whoever adopted it.
+pub fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, tail)| !tail.trim_start().starts_with('Z'))
+}

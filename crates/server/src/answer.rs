@@ -1,0 +1,96 @@
+//! What a handler answers, and how errors look.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_ledger::LedgerError;
+use serde::Serialize;
+use serde_json::Value;
+
+/// An answer.
+pub(crate) enum Answer {
+    /// JSON with a status.
+    Json(StatusCode, Value),
+    /// Bytes of an artifact; the ETag is their digest.
+    Bytes { sha256: String, content_type: &'static str, bytes: Vec<u8>, matched: bool },
+    /// Lines or events as they come.
+    Stream { content_type: &'static str, body: Body },
+}
+
+pub(crate) type Answered = Result<Answer, LedgerError>;
+
+/// JSON with a status.
+pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answered {
+    let value = serde_json::to_value(value)
+        .map_err(|e| Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}")))?;
+    Ok(Answer::Json(status, value))
+}
+
+pub(crate) fn ok<T: Serialize>(value: &T) -> Answered {
+    json(StatusCode::OK, value)
+}
+
+/// A response from an answer. Errors are logged here, once, with their cause; the caller gets the
+/// public half.
+pub(crate) fn respond(answered: Answered) -> Response<Body> {
+    match answered {
+        Ok(Answer::Json(status, value)) => with_json(status, &value),
+        Ok(Answer::Bytes { sha256, content_type, bytes, matched }) => {
+            let body = if matched { Body::empty() } else { Body::from(bytes) };
+            let mut response = Response::new(body);
+            if matched {
+                *response.status_mut() = StatusCode::NOT_MODIFIED;
+            }
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            // What a task wrote is shown by no browser as a page of ours.
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+            if let Ok(tag) = HeaderValue::from_str(&format!("\"{sha256}\"")) {
+                headers.insert(header::ETAG, tag);
+            }
+            response
+        }
+        Ok(Answer::Stream { content_type, body }) => {
+            let mut response = Response::new(body);
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+        Err(error) => {
+            log(&error);
+            refuse(error.refusal())
+        }
+    }
+}
+
+fn log(error: &LedgerError) {
+    match error {
+        LedgerError::Refusal(refusal) => tracing::debug!(code = refusal.code.as_str(), "{refusal}"),
+        LedgerError::Unavailable(source) => tracing::warn!(%source, "the database cannot be reached"),
+        other => tracing::error!(error = ?other, "a request failed"),
+    }
+}
+
+/// An error's response.
+pub(crate) fn refuse(refusal: Refusal) -> Response<Body> {
+    let status = StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let code = refusal.code;
+    let body = serde_json::to_value(refusal.body()).unwrap_or(Value::Null);
+    let mut response = with_json(status, &body);
+    if code == ErrorCode::Unauthorized {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if code == ErrorCode::Unavailable {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+fn with_json(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,119 @@
+//! One request, parsed: what every handler starts from.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
+use cofferdam_contracts::id::{IdError, RunId, WorkflowId};
+use cofferdam_contracts::run::RunHeader;
+use cofferdam_flows::Flows;
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::keys::Principal;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::routes::Route;
+
+/// What handlers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub flows: Flows,
+    pub no_auth: bool,
+}
+
+/// One request.
+pub(crate) struct Call {
+    pub shared: Arc<Shared>,
+    pub who: Principal,
+    pub params: BTreeMap<String, String>,
+    pub query: BTreeMap<String, String>,
+    pub body: Value,
+    pub if_none_match: Option<String>,
+    pub wants_events: bool,
+}
+
+impl Call {
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.shared.flows
+    }
+
+    /// The body as the route's type. It fits the route's schema already.
+    pub(crate) fn body<T: DeserializeOwned>(&mut self) -> Result<T, Refusal> {
+        serde_json::from_value(std::mem::take(&mut self.body)).map_err(|e| {
+            Refusal::violations(&[Violation { instance_path: String::new(), message: e.to_string() }])
+        })
+    }
+
+    /// A path parameter's text.
+    pub(crate) fn param(&self, name: &str) -> &str {
+        self.params.get(name).map_or("", String::as_str)
+    }
+
+    /// A path parameter as an id.
+    pub(crate) fn id<T: FromStr<Err = IdError>>(&self, name: &str) -> Result<T, Refusal> {
+        self.param(name).parse().map_err(|e: IdError| Refusal::new(ErrorCode::InvalidId, e.to_string()))
+    }
+
+    /// A whole number of the query, within bounds.
+    pub(crate) fn number(&self, name: &str, bounds: std::ops::RangeInclusive<i64>, default: i64) -> Result<i64, Refusal> {
+        let Some(text) = self.query.get(name) else { return Ok(default) };
+        match text.parse::<i64>() {
+            Ok(n) if bounds.contains(&n) => Ok(n),
+            _ => Err(query_error(name, &format!("a whole number from {} to {}", bounds.start(), bounds.end()))),
+        }
+    }
+
+    /// The run that `:id` names, if it is the tenant's.
+    pub(crate) async fn run(&self) -> Result<RunHeader, LedgerError> {
+        let id: WorkflowId = self.id("id")?;
+        let found = self.flows().ledger.run_header(&self.who.tenant, id.as_str()).await?;
+        Ok(found.ok_or_else(|| Refusal::not_found("run"))?)
+    }
+
+    pub(crate) async fn run_id(&self) -> Result<RunId, LedgerError> {
+        Ok(self.run().await?.run_id)
+    }
+}
+
+pub(crate) fn query_error(name: &str, wanted: &str) -> Refusal {
+    Refusal::violations(&[Violation { instance_path: format!("?{name}"), message: format!("must be {wanted}") }])
+}
+
+/// The query's pairs, decoded; unknown and repeated names are refused.
+pub(crate) fn query_of(route: &Route, raw: Option<&str>) -> Result<BTreeMap<String, String>, Refusal> {
+    let mut query = BTreeMap::new();
+    for pair in raw.unwrap_or("").split('&').filter(|p| !p.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, value) = (decode(name)?, decode(value)?);
+        if !route.query.contains(&name.as_str()) {
+            return Err(query_error(&name, &format!("one of: {}", route.query.join(", "))));
+        }
+        if query.insert(name.clone(), value).is_some() {
+            return Err(query_error(&name, "given once"));
+        }
+    }
+    Ok(query)
+}
+
+/// Percent-decoded text: valid UTF-8 without control characters, since it may become an id.
+pub(crate) fn decode(text: &str) -> Result<String, Refusal> {
+    let spaced = text.replace('+', " ");
+    let decoded = percent_encoding::percent_decode_str(&spaced)
+        .decode_utf8()
+        .map_err(|_| Refusal::new(ErrorCode::InvalidId, "the URL is not UTF-8"))?;
+    if decoded.chars().any(char::is_control) {
+        return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters"));
+    }
+    Ok(decoded.into_owned())
+}
+
+/// Whether a text or a name anywhere in it holds a NUL, which no database text can.
+pub(crate) fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(has_nul),
+        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
+        _ => false,
+    }
+}

@@ -1,0 +1,84 @@
+//! Gates: reading, waiting, answering.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::gate::{ApprovePlanRequest, GateState, GateView, HitlEvent, ReplyRequest};
+use cofferdam_contracts::id::{GateKey, RunId, WorkflowId};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::listen::Wake;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::Call;
+
+pub(crate) async fn gate_list(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.gate_views(&run, None).await?)
+}
+
+pub(crate) async fn interaction_list(call: Call) -> Answered {
+    let limit = call.number("limit", 1..=500, 100)?;
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.interaction_list(&run, limit).await?)
+}
+
+pub(crate) async fn inbox(call: Call) -> Answered {
+    let limit = call.number("limit", 1..=200, 50)?;
+    ok(&call.flows().ledger.gate_inbox(&call.who.tenant, limit).await?)
+}
+
+/// Answers at once unless the gate is pending and the caller would wait.
+pub(crate) async fn gate_get(call: Call) -> Answered {
+    let key: GateKey = call.id("gate")?;
+    let wait_s = call.number("timeoutS", 0..=30, 0)?;
+    let run = call.run_id().await?;
+    let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
+    let waited = Stopwatch::start();
+    let mut wakes = call.flows().wakes.subscribe();
+    loop {
+        let view = read(&call, &run, &key).await?;
+        let left = wait.saturating_sub(waited.elapsed());
+        if view.state != GateState::Pending || left.is_zero() {
+            return ok(&view);
+        }
+        let woken = async {
+            loop {
+                match wakes.recv().await {
+                    Ok(Wake::Gate(r) | Wake::Run(r)) if r == run.as_str() => return,
+                    Ok(Wake::All) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
+        };
+        // Events of the engine do not notify us, so look again each second besides.
+        tokio::select! {
+            () = woken => {}
+            () = clock::sleep(left.min(Duration::from_secs(1))) => {}
+        }
+    }
+}
+
+async fn read(call: &Call, run: &RunId, key: &GateKey) -> Result<GateView, LedgerError> {
+    let found = call.flows().ledger.gate_views(run, Some(key)).await?.into_iter().next();
+    Ok(found.ok_or_else(|| Refusal::not_found("gate"))?)
+}
+
+pub(crate) async fn gate_reply(mut call: Call) -> Answered {
+    let gate: GateKey = call.id("gate")?;
+    let run: WorkflowId = call.id("id")?;
+    let request: ReplyRequest = call.body()?;
+    ok(&call.flows().gate_reply(&call.who, run.as_str(), &gate, &request).await?)
+}
+
+pub(crate) async fn hitl_event(mut call: Call) -> Answered {
+    let event: HitlEvent = call.body()?;
+    ok(&call.flows().gate_event(&call.who, &event).await?)
+}
+
+pub(crate) async fn plan_approve(mut call: Call) -> Answered {
+    let run: WorkflowId = call.id("id")?;
+    let request: ApprovePlanRequest = call.body()?;
+    answer(StatusCode::ACCEPTED, &call.flows().plan_approve(&call.who, run.as_str(), &request).await?)
+}

@@ -1,0 +1,9 @@
+//! One module a resource; each handler parses what the table could not, makes one call, and answers.
+
+pub(crate) mod gates;
+pub(crate) mod health;
+pub(crate) mod keys;
+pub(crate) mod ops;
+pub(crate) mod proofs;
+pub(crate) mod recipes;
+pub(crate) mod runs;

@@ -1,0 +1,53 @@
+//! The exact six.
+
+use axum::http::StatusCode;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::WorkflowId;
+use cofferdam_contracts::ops::OpsAction;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::{Call, query_error};
+
+const STATUSES: &[&str] = &[
+    "PENDING", "SUCCESS", "ERROR", "CANCELLED", "ENQUEUED", "DELAYED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
+];
+
+pub(crate) async fn list(call: Call) -> Answered {
+    let limit = call.number("limit", 1..=200, 20)?;
+    let status = call.query.get("status").map(String::as_str);
+    if status.is_some_and(|s| !STATUSES.contains(&s)) {
+        return Err(query_error("status", &format!("one of {}", STATUSES.join(", "))).into());
+    }
+    let name = call.query.get("name").map(String::as_str);
+    ok(&call.flows().ledger.ops_list(&call.who.tenant, status, name, limit).await?)
+}
+
+pub(crate) async fn get(call: Call) -> Answered {
+    let id: WorkflowId = call.id("wid")?;
+    let found = call.flows().ledger.ops_get(&call.who.tenant, &id).await?;
+    ok(&found.ok_or_else(|| Refusal::not_found("workflow"))?)
+}
+
+pub(crate) async fn steps(call: Call) -> Answered {
+    let id: WorkflowId = call.id("wid")?;
+    let ledger = &call.flows().ledger;
+    if ledger.ops_get(&call.who.tenant, &id).await?.is_none() {
+        return Err(Refusal::not_found("workflow").into());
+    }
+    ok(&ledger.ops_steps(&id).await?)
+}
+
+pub(crate) async fn cancel(mut call: Call) -> Answered {
+    let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
+    answer(StatusCode::ACCEPTED, &call.flows().ops_cancel(&call.who, &id, &action).await?)
+}
+
+pub(crate) async fn resume(mut call: Call) -> Answered {
+    let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
+    answer(StatusCode::ACCEPTED, &call.flows().ops_resume(&call.who, &id, &action).await?)
+}
+
+pub(crate) async fn fork(mut call: Call) -> Answered {
+    let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
+    answer(StatusCode::ACCEPTED, &call.flows().ops_fork(&call.who, &id, &action).await?)
+}

@@ -1,0 +1,19 @@
+//! Proofs over HTTP: scoped to what the key may see.
+
+use cofferdam_contracts::key::Role;
+use cofferdam_flows::keys::DEFAULT_TENANT;
+
+use crate::answer::{Answered, ok};
+use crate::call::Call;
+
+pub(crate) async fn run_proofs(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.prove(Some(run.as_str()), Some(call.who.tenant.as_str())).await?)
+}
+
+/// The host's own admin sees every tenant; anybody else their own.
+pub(crate) async fn all_proofs(call: Call) -> Answered {
+    let whole = call.who.has(Role::Admin) && call.who.tenant.as_str() == DEFAULT_TENANT;
+    let tenant = (!whole).then(|| call.who.tenant.as_str());
+    ok(&call.flows().ledger.prove(None, tenant).await?)
+}

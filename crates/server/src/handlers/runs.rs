@@ -1,0 +1,105 @@
+//! Intents, runs and what they left.
+
+use axum::http::StatusCode;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::WorkflowId;
+use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest, RunStatus};
+use cofferdam_flows::submit::Submitted;
+use serde_json::json;
+
+use crate::answer::{Answer, Answered, json as answer, ok};
+use crate::call::{Call, query_error};
+
+pub(crate) async fn intent_create(mut call: Call) -> Answered {
+    let request: IntentRequest = call.body()?;
+    answer(StatusCode::CREATED, &call.flows().intent_create(&call.who, &request).await?)
+}
+
+pub(crate) async fn run_create(mut call: Call) -> Answered {
+    let request: RunRequest = call.body()?;
+    submitted(&call.flows().run_submit(&call.who, &request).await?)
+}
+
+pub(crate) async fn recipe_run(mut call: Call) -> Answered {
+    let request: RecipeRunRequest = call.body()?;
+    submitted(&call.flows().recipe_submit(&call.who, &request).await?)
+}
+
+fn submitted(run: &Submitted) -> Answered {
+    answer(if run.is_replay { StatusCode::OK } else { StatusCode::CREATED }, &run.header)
+}
+
+pub(crate) async fn run_list(call: Call) -> Answered {
+    let limit = call.number("limit", 1..=500, 50)?;
+    let status = match call.query.get("status") {
+        None => None,
+        Some(text) => Some(RunStatus::parse(text).ok_or_else(|| {
+            let all: Vec<&str> = RunStatus::ALL.iter().map(|s| s.as_str()).collect();
+            query_error("status", &format!("one of {}", all.join(", ")))
+        })?),
+    };
+    ok(&call.flows().ledger.run_list(&call.who.tenant, status, limit).await?)
+}
+
+pub(crate) async fn run_get(call: Call) -> Answered {
+    ok(&call.run().await?)
+}
+
+pub(crate) async fn run_steps(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.step_list(&run).await?)
+}
+
+pub(crate) async fn run_artifacts(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.artifact_list(&run).await?)
+}
+
+pub(crate) async fn run_wipes(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.wipe_list(&run).await?)
+}
+
+pub(crate) async fn run_retry(call: Call) -> Answered {
+    let run: WorkflowId = call.id("id")?;
+    answer(StatusCode::ACCEPTED, &call.flows().run_retry(&call.who, run.as_str()).await?)
+}
+
+/// Recipe, inputs and digests: with these and the same seed the run can be repeated elsewhere.
+pub(crate) async fn run_repro(call: Call) -> Answered {
+    let header = call.run().await?;
+    let ledger = &call.flows().ledger;
+    let context = ledger
+        .run_context(header.workflow_id.as_str())
+        .await?
+        .ok_or_else(|| Refusal::not_found("run"))?;
+    let recipe = ledger.recipe_by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash).await?;
+    ok(&json!({
+        "schemaVersion": 1,
+        "runId": header.run_id,
+        "intentHash": header.intent_hash,
+        "recipe": recipe,
+        "recipeHash": context.recipe_hash,
+        "formData": context.inputs,
+        "constraints": context.constraints,
+        "budget": context.budget,
+        "planDigest": ledger.run_plan_digest(&header.run_id).await?,
+        "appVersion": header.app_version,
+    }))
+}
+
+pub(crate) async fn artifact_get(call: Call) -> Answered {
+    // Clients may send the URI whole, or without its scheme; a path normalizer may have eaten a slash.
+    let tail = call.param("uri").trim_start_matches("artifact:").trim_start_matches('/');
+    let uri = format!("artifact://{tail}");
+    let stored = call.flows().ledger.artifact_read(&call.who.tenant, &uri).await?;
+    let stored = stored.ok_or_else(|| Refusal::not_found("artifact"))?;
+    let tag = format!("\"{}\"", stored.sha256);
+    let matched = call.if_none_match.as_deref().is_some_and(|t| t == tag || t == "*");
+    let content_type = match stored.kind.as_str() {
+        "stdout" | "stderr" => "text/plain; charset=utf-8",
+        "artifact_index" | "timings" | "raw" | "plan_card" | "json_diagnostic" => "application/json",
+        _ => "application/octet-stream",
+    };
+    Ok(Answer::Bytes { sha256: stored.sha256.into(), content_type, bytes: stored.bytes, matched })
+}

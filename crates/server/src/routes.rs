@@ -1,0 +1,151 @@
+//! The whole surface as one table.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use cofferdam_contracts::gate::{
+    ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
+};
+use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
+use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
+use cofferdam_contracts::proof::ProofReport;
+use cofferdam_contracts::recipe::{Recipe, RecipeRef};
+use cofferdam_contracts::run::{
+    IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
+};
+use cofferdam_contracts::schema::schema_of;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::answer::Answered;
+use crate::call::Call;
+use crate::handlers;
+
+type Handling = Pin<Box<dyn Future<Output = Answered> + Send>>;
+type Schema = fn() -> Value;
+
+/// One endpoint.
+#[derive(Clone, Copy)]
+pub struct Route {
+    /// `GET`, `POST` or `DELETE`.
+    pub method: &'static str,
+    /// With `{name}` for parameters; `{*name}` for a tail.
+    pub path: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Roles that may call it; an admin may call everything. Empty: everybody, without a key.
+    pub roles: &'static [Role],
+    /// Names that the query may have.
+    pub query: &'static [&'static str],
+    /// Schema of the body; `None` where there is none.
+    pub request: Option<Schema>,
+    /// Status of a success.
+    pub success: u16,
+    /// Schema of the answer; `None` where it is bytes or lines.
+    pub response: Option<Schema>,
+    pub(crate) handler: fn(Call) -> Handling,
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
+}
+
+const SUBMIT: &[Role] = &[Role::Submitter];
+const APPROVE: &[Role] = &[Role::Approver];
+const OPERATE: &[Role] = &[Role::Operator];
+const ADMIN: &[Role] = &[Role::Admin];
+const READ: &[Role] = &[Role::Submitter, Role::Approver, Role::Operator, Role::Auditor];
+const AUDIT: &[Role] = &[Role::Auditor, Role::Operator];
+
+/// `POST /api/recipes/import`: exactly one of the two.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeImport {
+    /// The recipe as its author wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub yaml: Option<String>,
+    /// The recipe as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<Value>,
+    /// How errors name the text, such as a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub origin: Option<String>,
+}
+
+/// An imported recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecipeImported {
+    /// Which.
+    pub recipe_ref: RecipeRef,
+    /// Its hash.
+    pub hash: String,
+    /// Always `draft`.
+    pub status: String,
+    /// The schema of its form.
+    pub form: Value,
+}
+
+macro_rules! route {
+    ($method:literal $path:literal, $roles:expr, [$($query:literal),*], $request:expr, $success:literal, $response:expr, $handler:path, $summary:literal) => {
+        Route {
+            method: $method,
+            path: $path,
+            summary: $summary,
+            roles: $roles,
+            query: &[$($query),*],
+            request: $request,
+            success: $success,
+            response: $response,
+            handler: |call| Box::pin($handler(call)),
+        }
+    };
+}
+
+const fn s<T: JsonSchema>() -> Option<Schema> {
+    Some(schema_of::<T>)
+}
+
+/// Every endpoint.
+#[rustfmt::skip]
+pub const ROUTES: &[Route] = &[
+    route!("GET" "/healthz", &[], [], None, 200, s::<Value>(), handlers::health::healthz, "Whether database, queues and workers are well"),
+    route!("POST" "/api/intents", SUBMIT, [], s::<IntentRequest>(), 201, s::<IntentCreated>(), handlers::runs::intent_create, "Writes an intent"),
+    route!("POST" "/api/runs", SUBMIT, [], s::<RunRequest>(), 201, s::<RunHeader>(), handlers::runs::run_create, "Runs an intent; 200 where the same run exists"),
+    route!("POST" "/api/run", SUBMIT, [], s::<RecipeRunRequest>(), 201, s::<RunHeader>(), handlers::runs::recipe_run, "Runs a recipe; 200 where the same run exists"),
+    route!("GET" "/api/runs", READ, ["status", "limit"], None, 200, s::<Vec<RunHeader>>(), handlers::runs::run_list, "Runs, newest first"),
+    route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id or its workflow's"),
+    route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
+    route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_artifacts, "Its artifacts"),
+    route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_wipes, "Its sandboxes and the evidence that they are gone"),
+    route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
+    route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<Value>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
+    route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
+    route!("GET" "/api/runs/{id}/repro", READ, [], None, 200, s::<Value>(), handlers::runs::run_repro, "What it takes to run it again"),
+    route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
+    route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
+    route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyAccepted>(), handlers::gates::gate_reply, "Answers a gate"),
+    route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Says yes to the run's plan"),
+    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Executes a failed run again, as a new run"),
+    route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyAccepted>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
+    route!("GET" "/api/hitl/inbox", READ, ["limit"], None, 200, s::<Vec<InboxRow>>(), handlers::gates::inbox, "Open gates, the most urgent first"),
+    route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes; the ETag is their sha256"),
+    route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
+    route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
+    route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),
+    route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
+    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
+    route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
+    route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::list, "Recipes"),
+    route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
+    route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),
+    route!("POST" "/api/recipes/export", READ, [], s::<RecipeRef>(), 200, s::<Recipe>(), handlers::recipes::export, "A recipe in canonical form"),
+    route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof over everything that the key may see"),
+    route!("GET" "/api/keys", ADMIN, [], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets"),
+    route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Makes a key; its secret is shown once"),
+    route!("DELETE" "/api/keys/{key}", ADMIN, [], None, 200, s::<Value>(), handlers::keys::revoke, "Revokes a key"),
+];

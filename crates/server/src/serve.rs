@@ -1,0 +1,192 @@
+//! The listener: routes from the table, the checks that every request passes, and a graceful end.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request};
+use axum::http::{Method, Response, header};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::key::Role;
+use cofferdam_contracts::schema::{Validator, parse_json};
+use cofferdam_flows::Flows;
+use cofferdam_flows::keys::DEFAULT_TENANT;
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::keys::Principal;
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::MAX_BODY_BYTES;
+use crate::answer::{refuse, respond};
+use crate::call::{Call, Shared, has_nul, query_of};
+use crate::routes::{ROUTES, Route};
+
+/// Whether a key is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auth {
+    /// `Authorization: Bearer <key>` on everything but /healthz.
+    Keys,
+    /// Everybody is the host's admin. Loopback listeners only.
+    None,
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address.
+    #[error("cannot listen on {addr}: {source}")]
+    Listen {
+        /// What was asked for.
+        addr: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// `--no-auth` beyond this machine.
+    #[error("--no-auth is for loopback listeners only, {0} is none: leave it out, or listen on 127.0.0.1")]
+    Open(SocketAddr),
+}
+
+/// A bound listener.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// A route with its compiled schema.
+struct Endpoint {
+    route: &'static Route,
+    schema: Option<Validator>,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Binds, so that the address is known before the first request.
+    pub async fn bind(addr: SocketAddr, flows: Flows, auth: Auth) -> Result<Self, ServerError> {
+        if auth == Auth::None && !addr.ip().is_loopback() {
+            return Err(ServerError::Open(addr));
+        }
+        let listen = |source| ServerError::Listen { addr, source };
+        let listener = TcpListener::bind(addr).await.map_err(listen)?;
+        let addr = listener.local_addr().map_err(listen)?;
+        Ok(Self { listener, addr, shared: Arc::new(Shared { flows, no_auth: auth == Auth::None }) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Serves until `end` resolves, then lets open requests finish.
+    pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
+        let router = router(&self.shared);
+        axum::serve(self.listener, router).with_graceful_shutdown(end).await
+    }
+}
+
+fn router(shared: &Arc<Shared>) -> Router {
+    let mut methods: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
+    for route in ROUTES {
+        // The table's own schemas compile; a test holds that, so an uncompilable one is only unchecked here.
+        let schema = route.request.and_then(|schema| Validator::compile(&schema()).ok());
+        let endpoint = Arc::new(Endpoint { route, schema, shared: Arc::clone(shared) });
+        let filter = match route.method {
+            "POST" => MethodFilter::POST,
+            "DELETE" => MethodFilter::DELETE,
+            _ => MethodFilter::GET,
+        };
+        let handler = move |Path(params): Path<BTreeMap<String, String>>, request: Request| {
+            let endpoint = Arc::clone(&endpoint);
+            async move { endpoint.answer(params, request).await }
+        };
+        let entry = methods.remove(route.path).unwrap_or_else(|| {
+            MethodRouter::new().fallback(|method: Method| async move {
+                refuse(Refusal::new(ErrorCode::MethodNotAllowed, format!("{method} is not allowed here")))
+            })
+        });
+        methods.insert(route.path, entry.merge(on(filter, handler)));
+    }
+    methods
+        .into_iter()
+        .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
+        .fallback(|| async { refuse(Refusal::not_found("route")) })
+}
+
+impl Endpoint {
+    async fn answer(&self, params: BTreeMap<String, String>, request: Request) -> Response<Body> {
+        match self.call(params, request).await {
+            Ok(call) => respond((self.route.handler)(call).await),
+            Err(error) => respond(Err(error)),
+        }
+    }
+
+    /// Key, role, query, body, JSON, schema: in this order, and before any of the route's own work.
+    async fn call(&self, params: BTreeMap<String, String>, request: Request) -> Result<Call, LedgerError> {
+        let (parts, body) = request.into_parts();
+        let text = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok());
+        let who = self.principal(text(header::AUTHORIZATION)).await?;
+        if !self.route.roles.is_empty() && !self.route.roles.iter().any(|role| who.has(*role)) {
+            let roles: Vec<&str> = self.route.roles.iter().map(|r| r.as_str()).collect();
+            return Err(Refusal::new(ErrorCode::Forbidden, format!("this needs the role {}", roles.join(" or "))).into());
+        }
+        if params.values().any(|v| v.chars().any(char::is_control)) {
+            return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters").into());
+        }
+        let query = query_of(self.route, parts.uri.query())?;
+        let body = self.body(body).await?;
+        Ok(Call {
+            shared: Arc::clone(&self.shared),
+            who,
+            params,
+            query,
+            body,
+            if_none_match: text(header::IF_NONE_MATCH).map(str::to_owned),
+            wants_events: text(header::ACCEPT).is_some_and(|a| a.contains("text/event-stream")),
+        })
+    }
+
+    async fn principal(&self, authorization: Option<&str>) -> Result<Principal, LedgerError> {
+        if self.shared.no_auth || self.route.roles.is_empty() {
+            let tenant = TenantId::parse(DEFAULT_TENANT)
+                .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+            return Ok(Principal { key_id: "no-auth".into(), tenant, roles: vec![Role::Admin] });
+        }
+        let unauthorized = || Refusal::new(ErrorCode::Unauthorized, "a valid API key is needed: Authorization: Bearer <key>");
+        let secret = authorization
+            .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")))
+            .ok_or_else(unauthorized)?;
+        Ok(self.shared.flows.ledger.key_principal(secret.trim()).await?.ok_or_else(unauthorized)?)
+    }
+
+    async fn body(&self, body: Body) -> Result<Value, Refusal> {
+        let Some(schema) = &self.schema else { return Ok(Value::Null) };
+        let too_large = || {
+            Refusal::new(ErrorCode::BodyTooLarge, format!("a body is at most {MAX_BODY_BYTES} bytes"))
+                .with(serde_json::json!({"limit": MAX_BODY_BYTES}))
+        };
+        let bytes = Limited::new(body, MAX_BODY_BYTES)
+            .collect()
+            .await
+            .map_err(|e| match e.is::<http_body_util::LengthLimitError>() {
+                true => too_large(),
+                false => Refusal::new(ErrorCode::InvalidJson, "the body broke off"),
+            })?
+            .to_bytes();
+        let value = parse_json(&bytes)?;
+        if has_nul(&value) {
+            return Err(Refusal::violations(&[Violation {
+                instance_path: String::new(),
+                message: "a text holds a NUL character".into(),
+            }]));
+        }
+        schema.check(&value)?;
+        Ok(value)
+    }
+}

@@ -1,0 +1,130 @@
+//! `GET /api/runs/:id/stream/:key`: what was written so far, or also what comes.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use cofferdam_ambient::clock;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::{RunId, TaskKey};
+use cofferdam_contracts::run::RunStatus;
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::streams::Chunk;
+use futures_util::stream;
+use tokio::sync::broadcast;
+
+use crate::answer::{Answer, Answered};
+use crate::call::{Call, query_error};
+
+/// Chunks of one read.
+const PAGE: i64 = 256;
+/// A follower looks this often; output is flushed five times a second.
+const LOOK: Duration = Duration::from_millis(200);
+
+struct Follow {
+    call: Call,
+    owner: String,
+    key: String,
+    run: RunId,
+    next: i32,
+    live: bool,
+    over: bool,
+    wakes: broadcast::Receiver<Wake>,
+}
+
+pub(crate) async fn run_stream(call: Call) -> Answered {
+    let key = call.param("key").to_owned();
+    let from = i32::try_from(call.number("from", 0..=i64::from(i32::MAX), 0)?).unwrap_or(0);
+    let live = match call.query.get("follow").map(String::as_str) {
+        None | Some("0" | "false") => call.wants_events,
+        Some("" | "1" | "true") => true,
+        Some(_) => return Err(query_error("follow", "true or false").into()),
+    };
+    let (owner, run) = owner_of(&call, &key).await?;
+    let events = call.wants_events;
+    let wakes = call.flows().wakes.subscribe();
+    let follow = Follow { call, owner, key, run, next: from, live, over: false, wakes };
+    let body = Body::from_stream(stream::unfold(follow, move |mut follow| async move {
+        let page = follow.page().await?;
+        let text: String = page.iter().map(|chunk| line(chunk, events)).collect();
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), follow))
+    }));
+    let content_type = if events { "text/event-stream" } else { "application/x-ndjson" };
+    Ok(Answer::Stream { content_type, body })
+}
+
+/// `status` is a run's; `stdout` and `stderr` are a task's.
+async fn owner_of(call: &Call, key: &str) -> Result<(String, RunId), LedgerError> {
+    match key {
+        "status" => {
+            let run = call.run_id().await?;
+            Ok((run.to_string(), run))
+        }
+        "stdout" | "stderr" => {
+            let task: TaskKey = call.id("id").map_err(|_| Refusal::not_found("task"))?;
+            let run = call.flows().ledger.task_run(&call.who.tenant, &task).await?;
+            Ok((task.into(), run.ok_or_else(|| Refusal::not_found("task"))?))
+        }
+        _ => Err(Refusal::not_found("stream").into()),
+    }
+}
+
+fn line(chunk: &Chunk, events: bool) -> String {
+    let value = if chunk.kind == "status" {
+        serde_json::json!({"status": chunk.chunk, "seq": chunk.seq})
+    } else {
+        serde_json::json!(chunk)
+    };
+    if events { format!("id: {}\ndata: {value}\n\n", chunk.seq) } else { format!("{value}\n") }
+}
+
+impl Follow {
+    /// The next chunks; `None` at the end.
+    async fn page(&mut self) -> Option<Vec<Chunk>> {
+        loop {
+            // Asked before the read, so that nothing written in between is missed.
+            let was_over = self.over || !self.live || self.is_over().await;
+            let ledger = &self.call.flows().ledger;
+            let page = match ledger.stream_read(&self.owner, &self.key, self.next, PAGE).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::debug!(%error, "a stream broke off");
+                    return None;
+                }
+            };
+            if let Some(last) = page.last() {
+                self.next = last.seq + 1;
+                return Some(page);
+            }
+            if was_over {
+                return None;
+            }
+            self.wait().await;
+        }
+    }
+
+    /// Until the run's header changes, or it is time to look for output.
+    async fn wait(&mut self) {
+        let run = self.run.as_str();
+        let wakes = &mut self.wakes;
+        let woken = async {
+            loop {
+                match wakes.recv().await {
+                    Ok(Wake::Run(r) | Wake::Task(r)) if r == run => return,
+                    Ok(Wake::All) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = woken => {}
+            () = clock::sleep(LOOK) => {}
+        }
+    }
+
+    async fn is_over(&mut self) -> bool {
+        let header = self.call.flows().ledger.run_header(&self.call.who.tenant, self.run.as_str()).await;
+        self.over = header.is_ok_and(|h| h.is_none_or(|h| RunStatus::is_terminal(h.status)));
+        self.over
+    }
+}
