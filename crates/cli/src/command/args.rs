@@ -1,0 +1,315 @@
+//! The command line's grammar.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Runs work that people and agents ask for, in sandboxes that do not outlive it.
+#[derive(Debug, Parser)]
+#[command(name = "cofferdam", version, propagate_version = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub at: At,
+    /// More of the log on stderr: -v informs, -vv debugs. COFFERDAM_LOG overrides.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 the answer is no (a run failed, NO_GO, not found); \
+2 an error; 3 wrong usage; 75 this worker was declared dead: start it again.";
+
+/// Where everything is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct At {
+    /// State directory. Default: /var/lib/cofferdam as root, ~/.local/state/cofferdam otherwise.
+    #[arg(long, global = true, env = "COFFERDAM_STATE", value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// PostgreSQL to use instead of a private one in the state directory.
+    #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub db: Option<String>,
+    /// A running server; default: the one of the state directory, or this process itself.
+    #[arg(long, global = true, env = "COFFERDAM_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// API key; default: the admin key in the state directory.
+    #[arg(long, global = true, env = "COFFERDAM_KEY", hide_env_values = true, hide = true)]
+    pub key: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Submit a recipe, follow it, exit 0 only on success
+    Run(RunArgs),
+    /// One sandbox, now
+    Exec(ExecArgs),
+    /// Serve the API and execute, in one process
+    Up(ServeArgs),
+    /// Serve the API only
+    Shim(ServeArgs),
+    /// Execute only
+    Worker(WorkerArgs),
+    /// List runs
+    Ps(PsArgs),
+    /// Show a run: steps, artifacts, sandboxes and their wipes
+    Show(ShowArgs),
+    /// Print a run's output
+    Logs(LogsArgs),
+    /// Cancel a run or a task, with everything below it
+    Cancel(ActArgs),
+    /// Put a canceled run back
+    Resume(ActArgs),
+    /// Execute a failed run again, as a new run
+    Retry(IdArgs),
+    /// Repeat a run from a step, as a new run
+    Fork(ForkArgs),
+    /// Gates: what waits for a person
+    Gate(GateArgs),
+    /// Run every proof query: exit 0 GO, 1 NO_GO
+    Prove(ProveArgs),
+    /// What this host can isolate, and what it lacks
+    Doctor(JsonArgs),
+    /// API keys
+    Key(KeyArgs),
+    /// Print the OpenAPI document
+    Openapi,
+    /// Print a JSON Schema, or list their names
+    Schema { name: Option<String> },
+    /// Print shell completions
+    Completions { shell: clap_complete::Shell },
+}
+
+impl Command {
+    /// Whether sandboxes may be made by this very process.
+    pub(crate) fn executes(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// A recipe file, or the id (or id@v) of an imported recipe
+    pub recipe: String,
+    /// An input of the recipe's form, as name=value; values are JSON or text
+    #[arg(short, long = "input", value_name = "NAME=VALUE")]
+    pub inputs: Vec<String>,
+    /// Say yes to the plan without asking
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// One JSON object on stdout at the end
+    #[arg(long)]
+    pub json: bool,
+    /// Print the ids and return at once
+    #[arg(long)]
+    pub detach: bool,
+    /// Equal starts with equal keys are one run; default: a fresh key each time
+    #[arg(long, value_name = "TEXT")]
+    pub run_key: Option<String>,
+    /// Wall time of the whole run, such as 10m
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<String>,
+    /// Run after interactive work
+    #[arg(long)]
+    pub batch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Root file system: host, or dir:/path
+    #[arg(long, default_value = "host")]
+    pub image: String,
+    /// Weakest isolation class accepted: container, gvisor, microvm, remote
+    #[arg(long)]
+    pub isolation: Option<String>,
+    /// Network: none
+    #[arg(long, default_value = "none")]
+    pub egress: String,
+    /// Memory in MiB
+    #[arg(long)]
+    pub mem: Option<u64>,
+    /// CPUs, such as 0.5
+    #[arg(long)]
+    pub cpu: Option<f64>,
+    /// Processes
+    #[arg(long)]
+    pub pids: Option<u64>,
+    /// Seconds until it is killed
+    #[arg(long, default_value_t = 600)]
+    pub timeout: u64,
+    /// A directory of this host as /work, copy on write
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// Globs of files to keep, relative to /work
+    #[arg(long, value_name = "GLOB")]
+    pub keep: Vec<String>,
+    /// One JSON object instead of the command's output
+    #[arg(long)]
+    pub json: bool,
+    /// The command
+    #[arg(required = true, last = true)]
+    pub cmd: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeArgs {
+    /// Address of the API; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:7070")]
+    pub listen: SocketAddr,
+    /// Ask for no key (loopback only)
+    #[arg(long)]
+    pub no_auth: bool,
+    #[command(flatten)]
+    pub worker: WorkerArgs,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct WorkerArgs {
+    /// A host directory that tasks of every tenant may be given (repeatable)
+    #[arg(long = "allow-dir", value_name = "DIR")]
+    pub allow_dirs: Vec<PathBuf>,
+    /// crun, runc or an absolute path; default: the best that is installed
+    #[arg(long)]
+    pub runtime: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Only runs with this status
+    #[arg(long)]
+    pub status: Option<String>,
+    /// At most this many
+    #[arg(long, default_value_t = 20)]
+    pub limit: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Run id or workflow id
+    pub id: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Run id, workflow id or task key
+    pub id: String,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdArgs {
+    /// Run id or workflow id
+    pub id: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ActArgs {
+    /// Run id, workflow id or task key
+    pub id: String,
+    /// Why, for the audit
+    #[arg(long, default_value = "asked for on the command line")]
+    pub reason: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForkArgs {
+    /// Run id or workflow id
+    pub id: String,
+    /// The first step that executes again, from 0 (see `show`)
+    #[arg(long)]
+    pub step: i32,
+    /// Why, for the audit
+    #[arg(long, default_value = "asked for on the command line")]
+    pub reason: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GateArgs {
+    #[command(subcommand)]
+    pub command: GateCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GateCommand {
+    /// Open gates, the most urgent first
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// One run's gates
+    Show {
+        run: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Answer a gate
+    Reply {
+        run: String,
+        gate: String,
+        #[arg(long, value_parser = ["yes", "no"])]
+        choice: String,
+        #[arg(long)]
+        rationale: Option<String>,
+        /// Equal replies with equal keys are one; default: a fresh key
+        #[arg(long)]
+        dedupe_key: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProveArgs {
+    /// Only this run
+    #[arg(long)]
+    pub run: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JsonArgs {
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key; its secret is shown once
+    Create {
+        #[arg(long)]
+        tenant: Option<String>,
+        /// submitter, approver, operator, auditor or admin (repeatable)
+        #[arg(long = "role", required = true)]
+        roles: Vec<String>,
+        #[arg(long)]
+        label: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List keys, without their secrets
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key
+    Revoke { key_id: String },
+}

@@ -1,0 +1,97 @@
+//! The API from the caller's side.
+
+use anyhow::Context;
+use cofferdam_contracts::error::{ErrorBody, ErrorCode};
+use reqwest::{Method, Response};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::exit::Negative;
+
+/// Bytes of an answer that the command line reads: artifacts are at most 64 MiB.
+const MAX_ANSWER_BYTES: u64 = 128 * 1024 * 1024;
+
+/// A server and a key to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    url: String,
+    key: String,
+}
+
+impl Client {
+    pub(crate) fn new(url: &str, key: &str) -> anyhow::Result<Self> {
+        // Loopback and fleets are reached directly; an environment's proxy is for the outside.
+        let http = reqwest::Client::builder().no_proxy().build()?;
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), key: key.to_owned() })
+    }
+
+    /// Whether a server answers there.
+    pub(crate) async fn is_up(&self) -> bool {
+        let asked = self.http.get(format!("{}/healthz", self.url)).timeout(std::time::Duration::from_secs(2)).send();
+        asked.await.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        read(self.send(Method::GET, path, None).await?).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> anyhow::Result<T> {
+        read(self.send(Method::POST, path, Some(body)).await?).await
+    }
+
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        read(self.send(Method::DELETE, path, None).await?).await
+    }
+
+    /// The bytes of an artifact.
+    pub(crate) async fn bytes(&self, path: &str) -> anyhow::Result<Vec<u8>> {
+        let answer = self.open(path).await?;
+        if answer.content_length().is_some_and(|n| n > MAX_ANSWER_BYTES) {
+            anyhow::bail!("the answer is larger than {MAX_ANSWER_BYTES} bytes");
+        }
+        Ok(answer.bytes().await?.to_vec())
+    }
+
+    /// An answer to be read as it comes.
+    pub(crate) async fn open(&self, path: &str) -> anyhow::Result<Response> {
+        let answer = self.send(Method::GET, path, None).await?;
+        if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request.send().await.with_context(|| format!("the server at {} does not answer", self.url))
+    }
+}
+
+async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {
+    if !answer.status().is_success() {
+        return Err(refused(answer).await);
+    }
+    answer.json().await.context("the server's answer is not what this version understands")
+}
+
+async fn refused(answer: Response) -> anyhow::Error {
+    let status = answer.status();
+    let Ok(body) = answer.json::<ErrorBody>().await else {
+        return anyhow::anyhow!("the server answered {status}");
+    };
+    let mut text = format!("{} ({})", body.error, body.code.as_str());
+    if let Some(drift) = body.details.as_ref().and_then(|d| d.get("drift")) {
+        text.push_str(&format!(": {drift}"));
+    }
+    match body.code {
+        ErrorCode::NotFound | ErrorCode::Conflict | ErrorCode::StateConflict | ErrorCode::DedupeConflict
+        | ErrorCode::TopicMismatch => Negative(text).into(),
+        _ => anyhow::anyhow!(text),
+    }
+}
+
+/// A path segment.
+pub(crate) fn segment(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,60 @@
+//! `doctor`: what this host can isolate, what is weak, and how to mend it.
+
+use cofferdam_sandbox::{Host, HostConfig};
+use serde_json::{Value, json};
+
+use super::args::{At, JsonArgs};
+use super::exit::Exit;
+use super::{output, state};
+
+pub(crate) fn doctor(at: &At, args: &JsonArgs) -> anyhow::Result<Exit> {
+    let dir = state::dir(at)?;
+    let config = HostConfig { state_dir: dir, ..HostConfig::default() };
+    let found = match Host::detect(config) {
+        Ok(host) => facts(&host),
+        Err(error) => json!({"schemaVersion": 1, "ready": false, "problem": error.to_string()}),
+    };
+    let ready = found.get("ready").and_then(Value::as_bool).unwrap_or(false);
+    if args.json {
+        output::json(&found);
+    } else {
+        print(&found);
+    }
+    Ok(if ready { Exit::Ok } else { Exit::No })
+}
+
+fn facts(host: &Host) -> Value {
+    let facts = host.facts();
+    json!({
+        "schemaVersion": 1,
+        "ready": true,
+        "classes": {"container": true, "gvisor": false, "microvm": false, "remote": false},
+        "runtime": facts.runtime.path,
+        "runtimeVersion": facts.runtime.version,
+        "cgroups": format!("{:?}", facts.cgroups.mode),
+        "kernel": facts.kernel,
+        "cpus": facts.cpus,
+        "memMB": facts.mem_mb,
+        "weak": facts.weak(),
+    })
+}
+
+fn print(found: &Value) {
+    let text = |name: &str| match found.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    if let Some(problem) = found.get("problem").and_then(Value::as_str) {
+        output::line("this host cannot hold sandboxes yet");
+        output::line(&format!("  {problem}"));
+        return;
+    }
+    output::line("this host is ready: isolation class container");
+    for (label, name) in [("runtime", "runtime"), ("version", "runtimeVersion"), ("kernel", "kernel"), ("cgroups", "cgroups"), ("cpus", "cpus"), ("memory MiB", "memMB")] {
+        output::line(&format!("  {label:<11} {}", text(name).lines().next().unwrap_or("")));
+    }
+    for weak in found.get("weak").and_then(Value::as_array).into_iter().flatten() {
+        output::line(&format!("  weak        {}", weak.as_str().unwrap_or("")));
+    }
+}

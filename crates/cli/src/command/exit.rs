@@ -1,0 +1,68 @@
+//! Exit codes: one enum, shown in `--help` and in `docs/errors/exit-codes.md`.
+
+use std::process::ExitCode;
+
+/// How the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Success.
+    Ok,
+    /// The answer is no: a run did not succeed, a proof found a row, a thing is not there.
+    No,
+    /// An error.
+    Error,
+    /// The command line is wrong.
+    Usage,
+    /// This worker was declared dead; a supervisor should start it again (EX_TEMPFAIL).
+    Fenced,
+    /// What a sandboxed command ended with.
+    Of(u8),
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Ok => 0,
+            Exit::No => 1,
+            Exit::Error => 2,
+            Exit::Usage => 3,
+            Exit::Fenced => 75,
+            Exit::Of(code) => code,
+        })
+    }
+}
+
+/// An error that is an expected no.
+#[derive(Debug)]
+pub(crate) struct Negative(pub String);
+
+impl std::fmt::Display for Negative {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Negative {}
+
+/// An error of the command line that clap cannot see.
+#[derive(Debug)]
+pub(crate) struct Misuse(pub String);
+
+impl std::fmt::Display for Misuse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Misuse {}
+
+/// The code of an error.
+pub(crate) fn of(error: &anyhow::Error) -> Exit {
+    if error.is::<Negative>() {
+        Exit::No
+    } else if error.is::<Misuse>() {
+        Exit::Usage
+    } else {
+        Exit::Error
+    }
+}

@@ -1,0 +1,141 @@
+//! Following a run: progress on stderr, the gate's question, Ctrl-C cancels.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use cofferdam_ambient::clock;
+use cofferdam_contracts::run::{RunHeader, RunStatus};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use super::client::{Client, segment};
+use super::output;
+
+/// How the person at the other end takes part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// Say yes to gates.
+    pub yes: bool,
+    /// Say less: the caller wants one JSON object.
+    pub quiet: bool,
+}
+
+/// Progress is looked at this often besides when the run changes.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Until the run is terminal. Its header then.
+pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow::Result<RunHeader> {
+    let path = format!("/api/runs/{}", segment(run));
+    let answer = client.open(&format!("{path}/stream/status?follow=true")).await?;
+    let mut lines = answer.bytes_stream();
+    let mut shown = BTreeMap::new();
+    let mut asked = false;
+    let mut interrupted = false;
+    loop {
+        let header: RunHeader = client.get(&path).await?;
+        if !manner.quiet {
+            progress(client, &path, &mut shown).await?;
+        }
+        if header.status.is_terminal() {
+            return Ok(header);
+        }
+        if header.status == RunStatus::WaitingInput && !asked {
+            asked = true;
+            gate(client, &header, manner).await?;
+            continue;
+        }
+        tokio::select! {
+            _ = lines.next() => {}
+            () = clock::sleep(LOOK) => {}
+            _ = tokio::signal::ctrl_c(), if !interrupted => {
+                interrupted = true;
+                output::note("canceling; once more to leave it alone");
+                let action = json!({"actor": "cli", "reason": "interrupted"});
+                let on = segment(header.workflow_id.as_str());
+                let _: Value = client.post(&format!("/api/ops/wf/{on}/cancel"), &action).await?;
+            }
+            _ = tokio::signal::ctrl_c(), if interrupted => anyhow::bail!("interrupted; the run goes on being canceled"),
+        }
+    }
+}
+
+/// A line for each task that ended since the last look.
+async fn progress(client: &Client, path: &str, shown: &mut BTreeMap<String, ()>) -> anyhow::Result<()> {
+    let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
+    for step in &steps {
+        let text = |name: &str| step.get(name).and_then(Value::as_str).unwrap_or("");
+        let (key, status) = (text("taskKey"), text("status"));
+        if key.is_empty() || status == "running" || shown.contains_key(key) {
+            continue;
+        }
+        shown.insert(key.to_owned(), ());
+        let name = text("stepId").trim_start_matches("ExecuteST:");
+        let wall = step.pointer("/output/metrics/wallMs").and_then(Value::as_u64).unwrap_or(0);
+        let attempt = step.get("attempt").and_then(Value::as_u64).unwrap_or(1);
+        let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
+        let why = step.get("error").and_then(Value::as_str).map(|e| format!(": {e}")).unwrap_or_default();
+        let code = step.pointer("/output/errCode").and_then(Value::as_str).filter(|c| *c != "NONE");
+        let code = code.map(|c| format!(" {c}")).unwrap_or_default();
+        output::mark(status == "ok", &format!("{name} ({wall} ms{again}){code}{why}"));
+    }
+    Ok(())
+}
+
+/// Shows the plan and asks; with `--yes` answers.
+async fn gate(client: &Client, header: &RunHeader, manner: Manner) -> anyhow::Result<()> {
+    let run = segment(header.run_id.as_str());
+    let gates: Vec<Value> = client.get(&format!("/api/runs/{run}/gates")).await?;
+    let open = gates.iter().find(|g| g.get("state").and_then(Value::as_str) == Some("PENDING"));
+    let Some(key) = open.and_then(|g| g.get("gateKey")).and_then(Value::as_str) else { return Ok(()) };
+    if !manner.quiet {
+        show_plan(client, header).await?;
+    }
+    let choice = if manner.yes {
+        "yes"
+    } else {
+        match output::ask(&format!("{key}: execute this plan? [yes/no]")).as_deref() {
+            Some("y" | "yes") => "yes",
+            Some("n" | "no") => "no",
+            _ => {
+                output::note(&format!(
+                    "waiting for an answer: cofferdam gate reply {} {key} --choice yes|no",
+                    header.run_id
+                ));
+                return Ok(());
+            }
+        }
+    };
+    let body = json!({
+        "payload": {"choice": choice},
+        "dedupeKey": format!("cli:{}", cofferdam_ambient::random::secret_hex(8)),
+        "origin": "manual",
+    });
+    let _: Value = client.post(&format!("/api/runs/{run}/gates/{}/reply", segment(key)), &body).await?;
+    if !manner.quiet {
+        output::note(&format!("{key}: {choice}"));
+    }
+    Ok(())
+}
+
+async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
+    let artifacts: Vec<Value> =
+        client.get(&format!("/api/runs/{}/artifacts", segment(header.run_id.as_str()))).await?;
+    let card = artifacts.iter().find(|a| a.get("kind").and_then(Value::as_str) == Some("plan_card"));
+    let Some(uri) = card.and_then(|c| c.get("uri")).and_then(Value::as_str) else { return Ok(()) };
+    let bytes = client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
+    let plan: Value = serde_json::from_slice(&bytes).context("the plan card is not JSON")?;
+    let tasks = plan.get("tasks").and_then(Value::as_array).cloned().unwrap_or_default();
+    output::note(&format!("plan of {} tasks:", tasks.len()));
+    for task in tasks.iter().take(10) {
+        let name = task.get("name").and_then(Value::as_str).unwrap_or("");
+        let cmd = task.pointer("/work/sandbox/cmd").and_then(Value::as_array);
+        let cmd = cmd.and_then(|c| c.last()).and_then(Value::as_str).unwrap_or("(engine only)");
+        let first = cmd.lines().next().unwrap_or("");
+        output::note(&format!("  {name}: {}", first.chars().take(100).collect::<String>()));
+    }
+    if tasks.len() > 10 {
+        output::note(&format!("  and {} more", tasks.len() - 10));
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! `key create | ls | revoke`.
+
+use cofferdam_contracts::key::{KeyCreated, KeyRow};
+use serde_json::{Value, json};
+
+use super::args::{At, KeyArgs, KeyCommand};
+use super::client::segment;
+use super::exit::Exit;
+use super::output;
+use super::session::Session;
+
+pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let outcome = act(&session, &args.command).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
+        KeyCommand::Create { tenant, roles, label, json: as_json } => {
+            let mut body = json!({"roles": roles});
+            if let Some(fields) = body.as_object_mut() {
+                for (name, value) in [("tenant", tenant), ("label", label)] {
+                    if let Some(value) = value {
+                        fields.insert(name.into(), json!(value));
+                    }
+                }
+            }
+            let created: KeyCreated = client.post("/api/keys", &body).await?;
+            if *as_json {
+                output::json(&serde_json::to_value(&created)?);
+            } else {
+                output::line(&created.key);
+                output::note(&format!("key {} of tenant {}: kept nowhere else", created.key_id, created.tenant));
+            }
+        }
+        KeyCommand::Ls { json: as_json } => {
+            let keys: Vec<KeyRow> = client.get("/api/keys").await?;
+            if *as_json {
+                output::json(&json!({"schemaVersion": 1, "keys": keys}));
+            } else {
+                print(&keys);
+            }
+        }
+        KeyCommand::Revoke { key_id } => {
+            let _: Value = client.delete(&format!("/api/keys/{}", segment(key_id))).await?;
+            output::line("revoked");
+        }
+    }
+    Ok(())
+}
+
+fn print(keys: &[KeyRow]) {
+    let rows: Vec<Vec<String>> = keys
+        .iter()
+        .map(|k| {
+            let roles: Vec<&str> = k.roles.iter().map(|r| r.as_str()).collect();
+            let state = if k.revoked_at.is_some() { "revoked" } else { "works" };
+            vec![
+                k.key_id.clone(),
+                k.tenant.to_string(),
+                roles.join(","),
+                state.to_owned(),
+                output::time(k.created_at),
+                k.label.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    output::table(&["KEY", "TENANT", "ROLES", "STATE", "CREATED (UTC)", "LABEL"], &rows);
+}

@@ -1,0 +1,105 @@
+//! One module a command family. Only this crate prints, reads the process's environment and exits.
+
+mod args;
+mod client;
+mod doctor;
+mod exec;
+mod exit;
+mod follow;
+mod gate;
+mod key;
+mod node;
+mod ops;
+mod output;
+mod prove;
+mod read;
+mod run;
+mod serve;
+mod session;
+mod state;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+
+use exit::Exit;
+
+/// Parses, runs, and turns the outcome into an exit code.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+        }
+    };
+    logging(cli.verbose);
+    match start(cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            output::failure(&error);
+            exit::of(&error).into()
+        }
+    }
+}
+
+fn start(cli: Cli) -> anyhow::Result<Exit> {
+    if let Command::Completions { shell } = cli.command {
+        clap_complete::generate(shell, &mut Cli::command(), "cofferdam", &mut std::io::stdout());
+        return Ok(Exit::Ok);
+    }
+    // Before the runtime's threads exist: every mount of ours then vanishes with this process.
+    if cli.command.executes() && nix::unistd::geteuid().is_root() {
+        cofferdam_sandbox::enter_private_mounts()?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(dispatch(cli));
+    // What still runs is background work that the process's end ends anyway.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    let at = cli.at;
+    match cli.command {
+        Command::Run(args) => run::run(&at, &args).await,
+        Command::Exec(args) => exec::exec(&at, &args).await,
+        Command::Up(args) => serve::serve(&at, &args, serve::Part::Both).await,
+        Command::Shim(args) => serve::serve(&at, &args, serve::Part::Shim).await,
+        Command::Worker(args) => serve::serve(&at, &args, serve::Part::Worker).await,
+        Command::Ps(args) => read::ps(&at, &args).await,
+        Command::Show(args) => read::show(&at, &args).await,
+        Command::Logs(args) => read::logs(&at, &args).await,
+        Command::Cancel(args) => ops::cancel(&at, &args).await,
+        Command::Resume(args) => ops::resume(&at, &args).await,
+        Command::Retry(args) => ops::retry(&at, &args).await,
+        Command::Fork(args) => ops::fork(&at, &args).await,
+        Command::Gate(args) => gate::gate(&at, &args).await,
+        Command::Prove(args) => prove::prove(&at, &args).await,
+        Command::Doctor(args) => doctor::doctor(&at, &args),
+        Command::Key(args) => key::key(&at, &args).await,
+        Command::Openapi => output::document(&cofferdam_server::openapi::document()),
+        Command::Schema { name } => output::schema(name.as_deref()),
+        Command::Completions { .. } => Ok(Exit::Ok),
+    }
+}
+
+/// Logs go to stderr. The engine warns for every workflow that the dispatcher starts ("already
+/// exists on a different queue"): that is how a claimed row is started, so it is silenced by default.
+fn logging(verbose: u8) {
+    let default = match verbose {
+        0 => "warn,dbos=error,sqlx=error",
+        1 => "info,dbos=warn,sqlx=warn",
+        _ => "debug,hyper=info,h2=info",
+    };
+    let directives = cofferdam_ambient::env::var("COFFERDAM_LOG").unwrap_or_else(|| default.to_owned());
+    let filter = tracing_subscriber::EnvFilter::try_new(&directives)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(output::is_colored(&std::io::stderr()))
+        .without_time()
+        .init();
+}

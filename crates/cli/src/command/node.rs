@@ -1,0 +1,124 @@
+//! A node in this process: database, ledger, and as asked for, worker and API.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use cofferdam_ambient::random::Ids;
+use cofferdam_flows::{Flows, Worker, WorkerConfig};
+use cofferdam_ledger::Ledger;
+use cofferdam_ledger::cluster::Cluster;
+use cofferdam_server::{Auth, Server};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::args::{At, WorkerArgs};
+use super::state;
+
+/// What this process does.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts<'a> {
+    /// Executes.
+    pub worker: Option<&'a WorkerArgs>,
+    /// Serves the API here.
+    pub listen: Option<(SocketAddr, Auth)>,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    cluster: Option<Cluster>,
+    ledger: Ledger,
+    pub worker: Option<Worker>,
+    server: Option<Serving>,
+    /// The host's own admin key.
+    pub key: String,
+}
+
+#[derive(Debug)]
+struct Serving {
+    addr: SocketAddr,
+    end: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Node {
+    /// Starts everything that is asked for; when it returns, it is ready.
+    pub(crate) async fn start(at: &At, dir: &Path, parts: &Parts<'_>) -> anyhow::Result<Self> {
+        let (cluster, url) = match &at.db {
+            Some(url) => (None, url.clone()),
+            None => {
+                let cluster = Cluster::start(dir).await.context("the private database did not start")?;
+                let url = cluster.url();
+                (Some(cluster), url)
+            }
+        };
+        let ledger = Ledger::connect(&url).await.context("cannot connect to the database")?;
+        ledger.migrate().await?;
+        let wakes = ledger.listen().await?;
+        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env());
+        let key = admin_key(&flows, dir).await?;
+        let worker = match parts.worker {
+            None => None,
+            Some(args) => Some(Worker::start(flows.clone(), config(args, dir, &url)).await?),
+        };
+        let server = match parts.listen {
+            None => None,
+            Some((addr, auth)) => {
+                let server = Server::bind(addr, flows, auth).await?;
+                let (end, ended) = oneshot::channel();
+                let addr = server.addr();
+                let task = tokio::spawn(server.run(async move {
+                    let _ = ended.await;
+                }));
+                Some(Serving { addr, end, task })
+            }
+        };
+        Ok(Self { cluster, ledger, worker, server, key })
+    }
+
+    /// The API's address.
+    pub(crate) fn url(&self) -> Option<String> {
+        self.server.as_ref().map(|s| format!("http://{}", s.addr))
+    }
+
+    /// Stops in the order of dependence: API, worker, connections, database.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        if let Some(server) = self.server {
+            let _ = server.end.send(());
+            // A follower's stream may stay open for ever; the process does not wait for it.
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(500), server.task).await;
+        }
+        if let Some(worker) = self.worker {
+            worker.stop().await?;
+        }
+        self.ledger.close().await;
+        if let Some(cluster) = self.cluster {
+            cluster.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+fn config(args: &WorkerArgs, dir: &Path, url: &str) -> WorkerConfig {
+    let allowed_roots: Vec<PathBuf> = args.allow_dirs.clone();
+    WorkerConfig {
+        database_url: url.to_owned(),
+        state_dir: dir.to_path_buf(),
+        allowed_roots,
+        runtime: args.runtime.clone(),
+    }
+}
+
+/// The admin key of the state directory; made on the first start, and again where its file is gone
+/// or belongs to another database.
+async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
+    if let Some(key) = state::key_read(dir)
+        && flows.ledger.key_principal(&key).await?.is_some()
+    {
+        return Ok(key);
+    }
+    let created = flows.key_local().await?;
+    state::key_write(dir, &created.key)?;
+    Ok(created.key)
+}

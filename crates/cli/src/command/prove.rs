@@ -1,0 +1,49 @@
+//! `prove`: every proof query. Exit 0 GO, 1 NO_GO.
+
+use cofferdam_contracts::proof::{ProofReport, Verdict};
+
+use super::args::{At, ProveArgs};
+use super::client::segment;
+use super::exit::Exit;
+use super::output;
+use super::session::Session;
+
+pub(crate) async fn prove(at: &At, args: &ProveArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let path = match &args.run {
+        Some(run) => format!("/api/runs/{}/proofs", segment(run)),
+        None => "/api/proofs".to_owned(),
+    };
+    let report: anyhow::Result<ProofReport> = session.client.get(&path).await;
+    session.close().await?;
+    let report = report?;
+    if args.json {
+        output::json(&serde_json::to_value(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(match report.verdict {
+        Verdict::Go => Exit::Ok,
+        Verdict::NoGo => Exit::No,
+    })
+}
+
+fn print(report: &ProofReport) {
+    let rows: Vec<Vec<String>> = report
+        .proofs
+        .iter()
+        .map(|p| vec![p.name.clone(), p.rows.len().to_string(), p.claim.clone()])
+        .collect();
+    output::table(&["PROOF", "ROWS", "CLAIM"], &rows);
+    for proof in report.proofs.iter().filter(|p| !p.rows.is_empty()) {
+        output::line("");
+        output::line(&format!("{}: {}", proof.name, proof.meaning));
+        proof.rows.iter().take(10).for_each(|row| output::line(&format!("  {row}")));
+        output::line(&format!("  query: {}", proof.sql));
+    }
+    output::line("");
+    output::line(match report.verdict {
+        Verdict::Go => "GO",
+        Verdict::NoGo => "NO_GO",
+    });
+}

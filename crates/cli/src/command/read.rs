@@ -1,0 +1,110 @@
+//! `ps`, `show`, `logs`.
+
+use cofferdam_contracts::run::RunHeader;
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use super::args::{At, LogsArgs, PsArgs, ShowArgs};
+use super::client::{Client, segment};
+use super::exit::Exit;
+use super::session::Session;
+use super::{output, run};
+
+pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let status = args.status.as_deref().map(|s| format!("&status={}", segment(s))).unwrap_or_default();
+    let runs: anyhow::Result<Vec<RunHeader>> = session.client.get(&format!("/api/runs?limit={}{status}", args.limit)).await;
+    session.close().await?;
+    let runs = runs?;
+    if args.json {
+        output::json(&json!({"schemaVersion": 1, "runs": runs}));
+        return Ok(Exit::Ok);
+    }
+    let rows: Vec<Vec<String>> = runs
+        .iter()
+        .map(|r| {
+            let recipe = r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
+            let error = r.error.clone().unwrap_or_default().chars().take(60).collect();
+            vec![r.run_id.to_string(), r.status.as_str().to_owned(), recipe, output::time(r.created_at), error]
+        })
+        .collect();
+    output::table(&["RUN", "STATUS", "RECIPE", "CREATED (UTC)", "ERROR"], &rows);
+    Ok(Exit::Ok)
+}
+
+pub(crate) async fn show(at: &At, args: &ShowArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let outcome = shown(&session.client, args).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
+    let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.id))).await?;
+    run::report(client, &header, args.json).await?;
+    if args.json {
+        return Ok(());
+    }
+    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(header.run_id.as_str()))).await?;
+    let rows: Vec<Vec<String>> = steps
+        .iter()
+        .map(|s| {
+            let text = |name: &str| s.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+            let attempt = s.get("attempt").and_then(Value::as_i64).unwrap_or(1).to_string();
+            let key: String = text("taskKey").chars().take(16).collect();
+            vec![text("stepId"), attempt, text("status"), key, text("error")]
+        })
+        .collect();
+    output::line("");
+    output::table(&["STEP", "ATTEMPT", "STATUS", "TASK KEY", "ERROR"], &rows);
+    Ok(())
+}
+
+pub(crate) async fn logs(at: &At, args: &LogsArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let outcome = logged(&session.client, args).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+/// The output of one task, or of all tasks of a run, each line with its task's name.
+async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
+    let is_task = args.id.len() == 64 && args.id.bytes().all(|b| b.is_ascii_hexdigit());
+    if is_task {
+        return task_log(client, &args.id, args.follow, None).await;
+    }
+    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(&args.id))).await?;
+    let tasks: Vec<(String, String)> = steps
+        .iter()
+        .filter_map(|s| {
+            let text = |name: &str| s.get(name).and_then(Value::as_str).map(str::to_owned);
+            Some((text("taskKey")?, text("stepId")?.trim_start_matches("ExecuteST:").to_owned()))
+        })
+        .collect();
+    let only = tasks.len() == 1;
+    for (key, name) in tasks {
+        task_log(client, &key, args.follow, (!only).then_some(name.as_str())).await?;
+    }
+    Ok(())
+}
+
+async fn task_log(client: &Client, task: &str, follow: bool, prefix: Option<&str>) -> anyhow::Result<()> {
+    for stream in ["stdout", "stderr"] {
+        let answer = client.open(&format!("/api/runs/{task}/stream/{stream}?follow={follow}")).await?;
+        let mut chunks = answer.bytes_stream();
+        let mut pending = Vec::new();
+        while let Some(bytes) = chunks.next().await {
+            pending.extend_from_slice(&bytes?);
+            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                let value: Value = serde_json::from_slice(&line)?;
+                let text = value.get("chunk").and_then(Value::as_str).unwrap_or("");
+                match prefix {
+                    None => output::raw(text.as_bytes()),
+                    Some(name) => text.lines().for_each(|l| output::line(&format!("{name} | {l}"))),
+                }
+            }
+        }
+    }
+    Ok(())
+}

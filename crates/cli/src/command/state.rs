@@ -1,0 +1,82 @@
+//! The state directory: where the private database, the admin key and a running server's address are.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::args::At;
+use super::exit::Misuse;
+
+/// The state directory of this call; made if it is not there.
+pub(crate) fn dir(at: &At) -> anyhow::Result<PathBuf> {
+    let dir = match &at.state {
+        Some(dir) => dir.clone(),
+        None => default_dir()?,
+    };
+    if !dir.exists() {
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make the state directory {}", dir.display()))?;
+        // Its contents have modes of their own; the database's user must be able to pass through.
+        fs::set_permissions(&dir, Permissions::from_mode(0o711))?;
+    }
+    dir.canonicalize().with_context(|| format!("cannot reach the state directory {}", dir.display()))
+}
+
+fn default_dir() -> anyhow::Result<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/cofferdam"));
+    }
+    let base = cofferdam_ambient::env::var("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| cofferdam_ambient::env::var("HOME").map(|home| Path::new(&home).join(".local/state")));
+    Ok(base
+        .ok_or_else(|| Misuse("neither HOME nor XDG_STATE_HOME is set: give --state DIR".into()))?
+        .join("cofferdam"))
+}
+
+/// A running server, as it announces itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Endpoint {
+    pub url: String,
+    pub pid: u32,
+}
+
+pub(crate) fn endpoint_read(dir: &Path) -> Option<Endpoint> {
+    serde_json::from_slice(&fs::read(dir.join("endpoint.json")).ok()?).ok()
+}
+
+pub(crate) fn endpoint_write(dir: &Path, endpoint: &Endpoint) -> anyhow::Result<()> {
+    replace(&dir.join("endpoint.json"), &serde_json::to_vec(endpoint)?, 0o644)
+}
+
+/// Takes the announcement back, if it is still this process's.
+pub(crate) fn endpoint_remove(dir: &Path) {
+    if endpoint_read(dir).is_some_and(|e| e.pid == std::process::id()) {
+        let _ = fs::remove_file(dir.join("endpoint.json"));
+    }
+}
+
+pub(crate) fn key_read(dir: &Path) -> Option<String> {
+    let key = fs::read_to_string(dir.join("admin.key")).ok()?;
+    Some(key.trim().to_owned()).filter(|k| !k.is_empty())
+}
+
+pub(crate) fn key_write(dir: &Path, key: &str) -> anyhow::Result<()> {
+    replace(&dir.join("admin.key"), format!("{key}\n").as_bytes(), 0o600)
+}
+
+/// Whole or not at all: a reader never sees half a file.
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let draft = path.with_extension(format!("new-{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
