@@ -1,1 +1,302 @@
-//! Helpers of the end-to-end tests: they drive the real binary.
+//! What the end-to-end tests stand on: a home of their own, the real binary, its API and its SQL.
+//!
+//! Every [`Home`] has its own state directory and so its own database; nothing is shared between
+//! tests, and dropping it ends every process that it started and looks for what must not be left.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::as_conversions,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use tempfile::TempDir;
+
+/// The binary beside the tests' own: `make test` builds it first.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let exe = std::env::current_exe().expect("the test has a path");
+    let dir = exe.parent().and_then(Path::parent).expect("target/<profile>/deps/<test>");
+    let path = dir.join("cofferdam");
+    assert!(path.exists(), "{} is missing: run `cargo build --bin cofferdam` (make test does)", path.display());
+    path
+}
+
+/// The repository's root.
+#[must_use]
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_path_buf()
+}
+
+/// A state directory of one test.
+#[derive(Debug)]
+pub struct Home {
+    dir: TempDir,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Home {
+    /// A fresh one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("cofferdam-test-").tempdir().expect("a temporary directory") }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The binary on this home, with a clean environment.
+    #[must_use]
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.args(args).env("COFFERDAM_STATE", self.path()).current_dir(repository());
+        for name in ["DATABASE_URL", "COFFERDAM_SERVER", "COFFERDAM_KEY", "RANDOM_SEED"] {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    #[must_use]
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the binary starts")
+    }
+
+    /// Runs it to its end and reads the one JSON object that it prints.
+    #[must_use]
+    pub fn run_json(&self, args: &[&str]) -> Value {
+        let output = self.run(args);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| {
+            panic!("{args:?}: {e}: {}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    /// `cofferdam up` on a free port.
+    #[must_use]
+    pub fn up(&self) -> Server {
+        self.up_with(&[], &[])
+    }
+
+    /// The same with more arguments and environment.
+    #[must_use]
+    pub fn up_with(&self, args: &[&str], env: &[(&str, &str)]) -> Server {
+        let mut all = vec!["up", "--listen", "127.0.0.1:0"];
+        all.extend(args);
+        Server::start(self, &all, env)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // A database that a killed server left behind has no owner to stop it: starting and ending
+        // any command makes that command its last user.
+        let _ = self.command(&["ps"]).output();
+        if !std::thread::panicking() {
+            assert_nothing_left(self.path());
+        }
+    }
+}
+
+/// No process, mount or cgroup of this state directory is left on the host.
+pub fn assert_nothing_left(state: &Path) {
+    let state = state.canonicalize().unwrap_or_else(|_| state.to_path_buf());
+    let text = state.to_string_lossy().into_owned();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut left = Vec::new();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        left.extend(mounts.lines().filter(|l| l.contains(&text)).map(|l| format!("mount {l}")));
+        left.extend(processes_mentioning(&text).into_iter().map(|(pid, cmd)| format!("process {pid} {cmd}")));
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "left on the host: {left:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Processes whose command line names a text, this one excepted.
+#[must_use]
+pub fn processes_mentioning(text: &str) -> Vec<(i32, String)> {
+    let me = std::process::id().to_string();
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()) && *name != me)
+        .filter_map(|pid| {
+            let cmd = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let cmd = String::from_utf8_lossy(&cmd).replace('\0', " ");
+            cmd.contains(text).then(|| (pid.parse().unwrap_or(0), cmd))
+        })
+        .collect()
+}
+
+/// A running `cofferdam up`, `shim` or `worker`.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// Its address, or `worker ready`.
+    pub url: String,
+    /// The admin key of its state directory.
+    pub key: String,
+    state: PathBuf,
+    http: reqwest::Client,
+}
+
+impl Server {
+    /// Starts any serving command and waits for its first line.
+    #[must_use]
+    pub fn start(home: &Home, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut command = home.command(args);
+        command.envs(env.iter().copied()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut url = String::new();
+        lines.read_line(&mut url).expect("the first line");
+        let url = url.trim().to_owned();
+        if url.is_empty() {
+            let status = child.wait().expect("it ended");
+            panic!("{args:?} did not start: {status}");
+        }
+        let key = std::fs::read_to_string(home.path().join("admin.key")).expect("an admin key");
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        Self { child, url, key: key.trim().to_owned(), state: home.path().to_path_buf(), http }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid")
+    }
+
+    /// Status and JSON of a GET with the admin key.
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        self.request("GET", path, Some(&self.key), None).await
+    }
+
+    /// Status and JSON of a POST with the admin key.
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.request("POST", path, Some(&self.key), Some(body.to_string().into_bytes())).await
+    }
+
+    /// Status and JSON of any request; the body as it is.
+    pub async fn request(&self, method: &str, path: &str, key: Option<&str>, body: Option<Vec<u8>>) -> (u16, Value) {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(key) = key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        let bytes = answer.bytes().await.expect("a body");
+        (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    /// Imports a recipe text and runs it; the run's header.
+    pub async fn run_recipe(&self, yaml: &str, form: Value, opts: Value) -> Value {
+        let (status, imported) = self.post("/api/recipes/import", &json!({"yaml": yaml})).await;
+        assert_eq!(status, 201, "{imported}");
+        let body = json!({"recipeRef": imported["recipeRef"], "formData": form, "opts": opts});
+        let (status, header) = self.post("/api/run", &body).await;
+        assert!(status == 201 || status == 200, "{status} {header}");
+        header
+    }
+
+    /// The run's header once `ready` says so; fails after a minute.
+    pub async fn wait_for(&self, run: &str, what: &str, ready: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (_, header) = self.get(&format!("/api/runs/{run}")).await;
+            if ready(&header) {
+                return header;
+            }
+            assert!(Instant::now() < deadline, "run {run} is not {what}: {header}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The header of a run that the ledger and the engine both call over.
+    pub async fn wait_terminal(&self, run: &str) -> Value {
+        self.wait_for(run, "terminal", |h| {
+            let live = matches!(h["durableStatus"].as_str(), Some("PENDING" | "ENQUEUED"));
+            ["succeeded", "failed", "canceled", "retries_exceeded"].contains(&h["status"].as_str().unwrap_or("")) && !live
+        })
+        .await
+    }
+
+    /// SQL on its database, as an auditor would.
+    pub async fn sql(&self) -> PgPool {
+        let output = Command::new(binary())
+            .args(["db"])
+            .env("COFFERDAM_STATE", &self.state)
+            .env_remove("DATABASE_URL")
+            .output()
+            .expect("the binary starts");
+        let url = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(url.starts_with("postgres"), "{}", String::from_utf8_lossy(&output.stderr));
+        PgPool::connect(&url).await.expect("the database answers")
+    }
+
+    /// SIGKILL: the process gets no chance to clean up.
+    pub fn kill(&mut self) {
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, and its exit status.
+    pub fn stop(&mut self) -> std::process::ExitStatus {
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
+        self.child.wait().expect("it ends")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.stop();
+        }
+    }
+}
+
+/// The number of rows of every table of both schemas.
+pub async fn row_counts(sql: &PgPool) -> Vec<(String, i64)> {
+    let tables: Vec<String> = sqlx::query_scalar(
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname IN ('app', 'dbos') ORDER BY 1",
+    )
+    .fetch_all(sql)
+    .await
+    .expect("the tables");
+    let mut counts = Vec::new();
+    for table in tables {
+        let query = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+        counts.push((table, sqlx::query_scalar(query).fetch_one(sql).await.expect("a count")));
+    }
+    counts
+}

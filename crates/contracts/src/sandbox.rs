@@ -131,6 +131,7 @@ pub struct FileIn {
 /// Resource limits. Omitted: the operator's default, which is recorded as effective.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = publish_aliases)]
 pub struct Limits {
     /// CPUs, fractions allowed: 0.01 to 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +149,16 @@ pub struct Limits {
     #[serde(default, rename = "diskMB", alias = "disk_mb", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4_194_304))]
     pub disk_mb: Option<u64>,
+}
+
+/// Recipes write `mem_mb` where requests write `memMB`: both are read, so the schema names both.
+fn publish_aliases(schema: &mut schemars::Schema) {
+    let Some(serde_json::Value::Object(properties)) = schema.get_mut("properties") else { return };
+    for (name, alias) in [("memMB", "mem_mb"), ("diskMB", "disk_mb")] {
+        if let Some(property) = properties.get(name).cloned() {
+            properties.insert(alias.to_owned(), property);
+        }
+    }
 }
 
 /// The weakest boundary that a request accepts, weakest first.

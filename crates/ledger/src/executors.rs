@@ -1,9 +1,7 @@
 //! Workers: heartbeats, the leader, and takeover from the dead.
 
 use cofferdam_contracts::id::ExecutorId;
-use sqlx::Row;
-use sqlx::pool::PoolConnection;
-use sqlx::{Connection, Postgres};
+use sqlx::{Connection, PgConnection, Row};
 
 use crate::error::{Result, id};
 use crate::{APP_VERSION, Ledger};
@@ -22,9 +20,10 @@ pub struct NewExecutor<'a> {
     pub pid: i32,
 }
 
-/// Leadership: held as long as this connection lives, so that a killed leader loses it at once.
+/// Leadership: held as long as this connection lives, so that a killed leader loses it at once. The
+/// connection is not the pool's: going back there it would keep the lock with nobody leading.
 #[derive(Debug)]
-pub struct Leadership(PoolConnection<Postgres>);
+pub struct Leadership(PgConnection);
 
 impl Leadership {
     /// Whether the connection, and with it the lock, is still there.
@@ -120,7 +119,7 @@ impl Ledger {
             .fetch_one(&mut *conn)
             .await?
             .try_get("held")?;
-        Ok(held.then_some(Leadership(conn)))
+        Ok(held.then(|| Leadership(conn.detach())))
     }
 
     /// Whether any worker is alive, for `/healthz`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use axum::http::{Method, Response, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -59,6 +60,8 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
+type Params = BTreeMap<String, String>;
+
 /// A route with its compiled schema.
 struct Endpoint {
     route: &'static Route,
@@ -102,9 +105,14 @@ fn router(shared: &Arc<Shared>) -> Router {
             "DELETE" => MethodFilter::DELETE,
             _ => MethodFilter::GET,
         };
-        let handler = move |Path(params): Path<BTreeMap<String, String>>, request: Request| {
+        let handler = move |params: Result<Path<Params>, PathRejection>, request: Request| {
             let endpoint = Arc::clone(&endpoint);
-            async move { endpoint.answer(params, request).await }
+            async move {
+                match params {
+                    Ok(Path(params)) => endpoint.answer(params, request).await,
+                    Err(_) => refuse(Refusal::new(ErrorCode::InvalidId, "the URL is not UTF-8")),
+                }
+            }
         };
         let entry = methods.remove(route.path).unwrap_or_else(|| {
             MethodRouter::new().fallback(|method: Method| async move {
@@ -120,7 +128,7 @@ fn router(shared: &Arc<Shared>) -> Router {
 }
 
 impl Endpoint {
-    async fn answer(&self, params: BTreeMap<String, String>, request: Request) -> Response<Body> {
+    async fn answer(&self, params: Params, request: Request) -> Response<Body> {
         match self.call(params, request).await {
             Ok(call) => respond((self.route.handler)(call).await),
             Err(error) => respond(Err(error)),
@@ -128,7 +136,7 @@ impl Endpoint {
     }
 
     /// Key, role, query, body, JSON, schema: in this order, and before any of the route's own work.
-    async fn call(&self, params: BTreeMap<String, String>, request: Request) -> Result<Call, LedgerError> {
+    async fn call(&self, params: Params, request: Request) -> Result<Call, LedgerError> {
         let (parts, body) = request.into_parts();
         let text = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok());
         let who = self.principal(text(header::AUTHORIZATION)).await?;

@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Doctor(JsonArgs),
     /// API keys
     Key(KeyArgs),
+    /// Print the database's URL, for psql and for auditors
+    Db,
     /// Print the OpenAPI document
     Openapi,
     /// Print a JSON Schema, or list their names

@@ -21,6 +21,8 @@ pub(crate) struct Manner {
     pub quiet: bool,
 }
 
+/// Between the ledger's end of a run and the engine's lie a few milliseconds.
+const SETTLE: Duration = Duration::from_millis(5);
 /// Progress is looked at this often besides when the run changes.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -37,7 +39,8 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
         if !manner.quiet {
             progress(client, &path, &mut shown).await?;
         }
-        if header.status.is_terminal() {
+        // The ledger ends a run a moment before the engine does; over means that both say so.
+        if header.status.is_terminal() && !is_live(&header) {
             return Ok(header);
         }
         if header.status == RunStatus::WaitingInput && !asked {
@@ -46,8 +49,8 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             continue;
         }
         tokio::select! {
-            _ = lines.next() => {}
-            () = clock::sleep(LOOK) => {}
+            _ = lines.next(), if !header.status.is_terminal() => {}
+            () = clock::sleep(if header.status.is_terminal() { SETTLE } else { LOOK }) => {}
             _ = tokio::signal::ctrl_c(), if !interrupted => {
                 interrupted = true;
                 output::note("canceling; once more to leave it alone");
@@ -58,6 +61,10 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             _ = tokio::signal::ctrl_c(), if interrupted => anyhow::bail!("interrupted; the run goes on being canceled"),
         }
     }
+}
+
+fn is_live(header: &RunHeader) -> bool {
+    matches!(header.durable_status.as_deref(), Some("PENDING" | "ENQUEUED"))
 }
 
 /// A line for each task that ended since the last look.

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::args::{At, WorkerArgs};
-use super::state;
+use super::exit::Exit;
+use super::{output, state};
 
 /// What this process does.
 #[derive(Debug, Clone)]
@@ -121,4 +122,18 @@ async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
     let created = flows.key_local().await?;
     state::key_write(dir, &created.key)?;
     Ok(created.key)
+}
+
+/// The URL that everything above connects to. A private database runs only while somebody uses it.
+pub(crate) async fn database(at: &At) -> anyhow::Result<Exit> {
+    if let Some(url) = &at.db {
+        output::line(url);
+        return Ok(Exit::Ok);
+    }
+    let dir = state::dir(at)?;
+    let cluster = Cluster::start(&dir).await.context("the private database did not start")?;
+    output::line(&cluster.url());
+    output::note("it answers while `cofferdam up`, or any other command on this state directory, runs");
+    cluster.stop().await?;
+    Ok(Exit::Ok)
 }

@@ -1,0 +1,27 @@
+//! A document and its committed golden: compared, or written where `UPDATE_GOLDENS=1` is set.
+
+use std::fs;
+use std::path::Path;
+
+use cofferdam_ambient::env;
+use serde_json::Value;
+
+/// Holds `document` against the file, which lies at `path` from `manifest_dir`. `package` and
+/// `test` say how to regenerate it.
+#[track_caller]
+pub fn hold(manifest_dir: &str, path: &str, document: &Value, package: &str, test: &str) {
+    let file = Path::new(manifest_dir).join(path);
+    let text = format!("{document:#}\n");
+    if env::var("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
+        fs::write(&file, &text).unwrap();
+        return;
+    }
+    let golden = fs::read_to_string(&file).unwrap_or_default();
+    let at = golden.lines().zip(text.lines()).take_while(|(a, b)| a == b).count() + 1;
+    assert!(
+        golden == text,
+        "{path} differs from line {at} on. If the change is wanted, regenerate it and commit it:\n    \
+         UPDATE_GOLDENS=1 cargo test --package {package} --test {test}\nline {at} now: {}",
+        text.lines().nth(at - 1).unwrap_or("(the end)")
+    );
+}

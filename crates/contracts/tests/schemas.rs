@@ -1,0 +1,163 @@
+//! The published JSON Schemas are goldens: a change of the contract is a change of a file that a
+//! reviewer sees.
+
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+
+mod golden;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use cofferdam_contracts::artifact::ArtifactIndex;
+use cofferdam_contracts::error::ErrorBody;
+use cofferdam_contracts::gate::{
+    ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
+    PromptResult, ReplyAccepted, ReplyRequest,
+};
+use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
+use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
+use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::proof::ProofReport;
+use cofferdam_contracts::recipe::Recipe;
+use cofferdam_contracts::run::{
+    IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
+};
+use cofferdam_contracts::sandbox::{
+    EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
+};
+use cofferdam_contracts::schema::{Validator, schema_of};
+use serde_json::{Value, json};
+
+macro_rules! schemas {
+    ($($name:ident),+ $(,)?) => { vec![$((stringify!($name), schema_of::<$name>())),+] };
+}
+
+fn published() -> Vec<(&'static str, Value)> {
+    schemas![
+        ApprovePlanRequest,
+        ArtifactIndex,
+        Decision,
+        EffectivePolicy,
+        ErrorBody,
+        GateView,
+        HitlEvent,
+        InboxRow,
+        IntentCreated,
+        IntentRequest,
+        KeyCreated,
+        KeyRequest,
+        KeyRow,
+        OpsAccepted,
+        OpsAction,
+        OpsStep,
+        OpsWorkflow,
+        Plan,
+        PlanApproved,
+        ProofReport,
+        Prompt,
+        PromptResult,
+        Recipe,
+        RecipeRunRequest,
+        ReplyAccepted,
+        ReplyRequest,
+        RetryAccepted,
+        RunHeader,
+        RunRequest,
+        SandboxRequest,
+        SandboxResult,
+        SandboxSpec,
+        WipeEvidence,
+    ]
+}
+
+#[test]
+fn every_published_schema_is_its_golden() {
+    for (name, schema) in published() {
+        let path = format!("schemas/{name}.json");
+        let manifest_dir = env!("CARGO_MANIFEST_DIR");
+        golden::hold(manifest_dir, &path, &schema, "cofferdam-contracts", "schemas");
+    }
+}
+
+#[test]
+fn no_golden_is_left_over() {
+    let want: BTreeSet<String> =
+        published().iter().map(|(name, _)| format!("{name}.json")).collect();
+    let have: BTreeSet<String> = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schemas"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(have, want);
+}
+
+#[test]
+fn every_published_schema_compiles() {
+    for (name, schema) in published() {
+        assert!(Validator::compile(&schema).is_ok(), "{name}");
+    }
+}
+
+/// What the types refuse, the published schemas must refuse too: a caller validates with them.
+#[test]
+fn every_object_of_a_published_schema_refuses_unknown_fields() {
+    for (name, schema) in published() {
+        let mut open = Vec::new();
+        open_objects(&schema, String::new(), &mut open);
+        assert!(open.is_empty(), "{name}: additionalProperties is not false at {open:?}");
+    }
+}
+
+fn open_objects(schema: &Value, at: String, open: &mut Vec<String>) {
+    match schema {
+        Value::Object(fields) => {
+            let closed = fields.contains_key("additionalProperties");
+            if fields.contains_key("properties") && fields.contains_key("type") && !closed {
+                open.push(at.clone());
+            }
+            for (name, value) in fields {
+                open_objects(value, format!("{at}/{name}"), open);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                open_objects(item, format!("{at}/{index}"), open);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Recipes write `mem_mb`, requests `memMB`: both are read, so both are published.
+#[test]
+fn a_recipe_that_parses_fits_the_published_schema() {
+    let text = "
+id: all
+v: \"1\"
+title: Every field
+form: {type: object, properties: {n: {type: integer}}}
+caps: {concurrency: 2, steps: 4, sandbox_minutes: 3}
+queue: {lane: batch}
+plan:
+  gate: approve-plan
+  tasks:
+    - name: t-${item}
+      each: ${range(form.n)}
+      image: host
+      files: [{text: hi, to: /work/a, access: workspace-write}]
+      build: {run: make, egress: [\"@pip\"], cache: lock, timeout: 5m}
+      exec: {run: [sh, -c, x], env: {A: b}, egress: none, timeout: python, workdir: /work}
+      limits: {cpu: 0.5, mem_mb: 512, pids: 64, disk_mb: 64}
+      services: [postgres]
+      cache: {org: o, repo: r}
+      isolation: {class_min: container}
+      artifacts: [\"logs/**\"]
+    - {name: v, value: x}
+";
+    let recipe = Recipe::from_yaml("all.yaml", text).unwrap();
+    let written: Value = serde_json::to_value(&recipe).unwrap();
+    let validator = Validator::compile(&schema_of::<Recipe>()).unwrap();
+    assert_eq!(validator.violations(&written), vec![], "as we write it");
+    let mut by_hand = written;
+    by_hand["plan"]["tasks"][0]["limits"] = json!({"cpu": 0.5, "mem_mb": 512, "disk_mb": 64});
+    assert_eq!(validator.violations(&by_hand), vec![], "as people write it");
+}
