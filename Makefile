@@ -33,7 +33,7 @@ demo: setup build
 
 ## the numbers of SPECIFICATION.md
 bench: setup build
-	$(CARGO) bench --workspace
+	@$(CARGO) run --quiet --release --package cofferdam-tests --bin bench
 
 ## workers, database and sandboxes killed at random; prints the seed that replays it
 chaos: setup build

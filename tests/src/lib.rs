@@ -29,10 +29,9 @@ use tempfile::TempDir;
 #[must_use]
 pub fn binary() -> PathBuf {
     let exe = std::env::current_exe().expect("the test has a path");
-    let dir = exe.parent().and_then(Path::parent).expect("target/<profile>/deps/<test>");
-    let path = dir.join("cofferdam");
-    assert!(path.exists(), "{} is missing: run `cargo build --bin cofferdam` (make test does)", path.display());
-    path
+    // A test is target/<profile>/deps/<test>, the bench is target/<profile>/bench.
+    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join("cofferdam")).find(|path| path.is_file());
+    found.expect("the binary is missing: run `cargo build --bin cofferdam` (make test does)")
 }
 
 /// The repository's root.

@@ -275,8 +275,7 @@ impl Recipe {
         if text.len() > MAX_RECIPE_BYTES {
             return Err(invalid(origin, &format!("larger than {MAX_RECIPE_BYTES} bytes")));
         }
-        let recipe: Self =
-            serde_saphyr::from_str(text).map_err(|e| invalid(origin, &located(&e)))?;
+        let recipe: Self = serde_saphyr::from_str(text).map_err(|e| unparsed(origin, &e))?;
         recipe.check().map_err(|e| invalid(origin, &e))?;
         Ok(recipe)
     }
@@ -367,12 +366,14 @@ impl TaskSpec {
     }
 }
 
-/// The parser's own message, cut before its source excerpt: line and column stay in front.
-fn located(error: &serde_saphyr::Error) -> String {
-    let place = error.location().map_or_else(String::new, |l| format!("{}:{}: ", l.line(), l.column()));
+/// `file:line:column: what`, as editors read it; the parser's source excerpt is left out.
+fn unparsed(origin: &str, error: &serde_saphyr::Error) -> Refusal {
     let text = error.without_snippet().to_string();
-    let text = text.lines().next().unwrap_or("not valid YAML").to_owned();
-    format!("{place}{text}")
+    let text = text.lines().next().unwrap_or("not valid YAML");
+    let Some(at) = error.location() else { return invalid(origin, text) };
+    let again = format!(" at line {}, column {}", at.line(), at.column());
+    let text = text.strip_suffix(&again).unwrap_or(text);
+    invalid(&format!("{origin}:{}:{}", at.line(), at.column()), text)
 }
 
 fn invalid(origin: &str, why: &str) -> Refusal {
@@ -395,8 +396,8 @@ mod tests {
     #[test]
     fn a_bad_recipe_names_file_line_and_field() {
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec:", "exce:")).unwrap_err();
-        assert!(err.message.starts_with("x.yaml:6:") || err.message.starts_with("x.yaml: 6:"), "{err}");
-        assert!(err.message.contains("exce"), "{err}");
+        assert!(err.message.starts_with("x.yaml:6:7: unknown field `exce`"), "{err}");
+        assert!(!err.message.contains("line"), "the place is said once: {err}");
         let err = Recipe::from_yaml("x.yaml", "id: [").unwrap_err();
         assert_eq!(err.code, ErrorCode::RecipeInvalid);
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("echo hi", "\"\"")).unwrap_err();

@@ -404,9 +404,9 @@ pub struct Metrics {
 pub struct SandboxResult {
     /// Exit status; 128 + n for signal n; -1 where nothing ran.
     pub exit: i32,
-    /// The end of standard output, at most 4 KiB; the whole is the `stdout` artifact.
+    /// The end of standard output, at most 4 KiB; the `stdout` artifact has the first 8 MiB.
     pub stdout: String,
-    /// The end of standard error, at most 4 KiB; the whole is the `stderr` artifact.
+    /// The end of standard error, at most 4 KiB; the `stderr` artifact has the first 8 MiB.
     pub stderr: String,
     /// Collected files.
     pub files_out: Vec<FileOut>,
@@ -416,6 +416,9 @@ pub struct SandboxResult {
     pub sandbox_ref: String,
     /// How it ended.
     pub err_code: ErrCode,
+    /// Bytes of output beyond what is kept of each stream: read, counted and dropped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_bytes: u64,
     /// Whose result this is.
     pub task_key: TaskKey,
     /// The artifact index, once written.
@@ -424,6 +427,10 @@ pub struct SandboxResult {
     /// Why, in words, where `errCode` is not NONE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// How a session ended, on the ledger.

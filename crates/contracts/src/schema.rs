@@ -50,9 +50,95 @@ impl Validator {
     }
 }
 
-/// Bytes of a request into JSON: the first thing that happens to a body.
+/// Bytes of a request into JSON: the first thing that happens to a body. An object that names a
+/// member twice has no one meaning, so it is refused as well.
 pub fn parse_json(body: &[u8]) -> Result<Value, Refusal> {
-    serde_json::from_slice(body).map_err(|_| Refusal::new(ErrorCode::InvalidJson, "invalid json"))
+    serde_json::from_slice::<strict::Strict>(body)
+        .map(|strict| strict.0)
+        .map_err(|_| Refusal::new(ErrorCode::InvalidJson, "invalid json"))
+}
+
+/// What no row can hold as it is: a NUL in a text, or a whole number that the canonical form, whose
+/// numbers are doubles, would change (so that two different inputs would have one hash).
+#[must_use]
+pub fn unstorable(value: &Value) -> Option<&'static str> {
+    const MAX_SAFE: u64 = 1 << 53;
+    match value {
+        Value::String(text) if text.contains('\0') => Some("a text holds a NUL character"),
+        Value::Number(n)
+            if n.as_u64().is_some_and(|n| n > MAX_SAFE)
+                || n.as_i64().is_some_and(|n| n.unsigned_abs() > MAX_SAFE) =>
+        {
+            Some("a whole number is beyond 2^53: send it as a text")
+        }
+        Value::Array(items) => items.iter().find_map(unstorable),
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            if name.contains('\0') { Some("a name holds a NUL character") } else { unstorable(value) }
+        }),
+        _ => None,
+    }
+}
+
+mod strict {
+    //! JSON whose objects name each member once.
+
+    use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+    use serde_json::{Map, Number, Value};
+
+    pub(super) struct Strict(pub Value);
+
+    impl<'de> Deserialize<'de> for Strict {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_any(Any).map(Strict)
+        }
+    }
+
+    struct Any;
+
+    impl<'de> Visitor<'de> for Any {
+        type Value = Value;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("JSON")
+        }
+        fn visit_unit<E>(self) -> Result<Value, E> {
+            Ok(Value::Null)
+        }
+        fn visit_bool<E>(self, b: bool) -> Result<Value, E> {
+            Ok(Value::Bool(b))
+        }
+        fn visit_u64<E>(self, n: u64) -> Result<Value, E> {
+            Ok(Value::from(n))
+        }
+        fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
+            Ok(Value::from(n))
+        }
+        fn visit_f64<E: Error>(self, n: f64) -> Result<Value, E> {
+            Number::from_f64(n).map(Value::Number).ok_or_else(|| E::custom("not a number"))
+        }
+        fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+            Ok(Value::from(text))
+        }
+        fn visit_string<E>(self, text: String) -> Result<Value, E> {
+            Ok(Value::String(text))
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(Strict(item)) = seq.next_element()? {
+                items.push(item);
+            }
+            Ok(Value::Array(items))
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+            let mut fields = Map::new();
+            while let Some((name, Strict(value))) = map.next_entry::<String, Strict>()? {
+                if fields.contains_key(&name) {
+                    return Err(A::Error::custom("a member is named twice"));
+                }
+                fields.insert(name, value);
+            }
+            Ok(Value::Object(fields))
+        }
+    }
 }
 
 /// JSON into a strict type: schema first, so that every violation is listed, then the type itself.
@@ -76,5 +162,28 @@ pub fn with_defaults(schema: &Value, data: &mut Value) {
         {
             object.insert(name.clone(), default.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_member_that_is_named_twice_is_no_json() {
+        assert!(parse_json(br#"{"choice":"no","choice":"yes"}"#).is_err());
+        assert!(parse_json(br#"[{"a":{"b":1,"b":1}}]"#).is_err());
+        let all = br#"{"a":[1,-2,3.5,true,null,"x"],"b":{"c":{}}}"#;
+        assert_eq!(parse_json(all).unwrap(), serde_json::from_slice::<Value>(all).unwrap());
+    }
+
+    #[test]
+    fn what_a_row_would_change_is_named() {
+        assert!(unstorable(&json!({"a": ["x\0"]})).is_some());
+        assert!(unstorable(&json!({"a\0": 1})).is_some());
+        assert!(unstorable(&json!([9_007_199_254_740_993_u64])).is_some());
+        assert!(unstorable(&json!([-9_007_199_254_740_993_i64])).is_some());
+        assert!(unstorable(&json!({"a": [9_007_199_254_740_992_u64, 1.5, "x"]})).is_none());
     }
 }

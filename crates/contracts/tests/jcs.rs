@@ -6,7 +6,7 @@
 //! vectors/jcs/numbers.json   IEEE-754 bits and their text (appendix B)
 //! ```
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
 
 use cofferdam_contracts::canonical::{canonical, digest, digest_bytes};
 use serde::Deserialize;
@@ -56,8 +56,7 @@ fn text(value: &Value) -> String {
 
 #[test]
 fn the_sample_object_has_its_published_bytes() {
-    let sample: Sample =
-        serde_json::from_str(include_str!("../vectors/jcs/sample.json")).unwrap();
+    let sample: Sample = serde_json::from_str(include_str!("../vectors/jcs/sample.json")).unwrap();
     let value: Value = serde_json::from_str(&sample.input).unwrap();
     assert_eq!(text(&value), sample.canonical);
     assert_eq!(hex::encode(canonical(&value).unwrap()), sample.utf8_hex);

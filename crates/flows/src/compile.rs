@@ -1,10 +1,10 @@
 //! CompileST: the recipe that the run pinned becomes its plan.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::artifact;
 use cofferdam_contracts::canonical;
-use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, GateKey, StepId, TaskKey};
 use cofferdam_contracts::plan::{self, Plan};
 use cofferdam_contracts::recipe::Recipe;
@@ -35,9 +35,16 @@ pub(crate) struct Card {
 }
 
 /// Compiles and commits; a replay commits nothing new.
-pub(crate) async fn compile(ledger: &Ledger, run: &RunContext) -> Result<Card, LedgerError> {
+pub(crate) async fn compile(
+    ledger: &Ledger,
+    roots: &[PathBuf],
+    run: &RunContext,
+) -> Result<Card, LedgerError> {
     let recipe = recipe_of(ledger, run).await?;
-    let plan = match recipe.and_then(|r| plan_of(&r, run)) {
+    let plan = match match recipe {
+        Ok(recipe) => plan_blocking(recipe, run, roots).await,
+        Err(refusal) => Err(refusal),
+    } {
         Ok(plan) => plan,
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
@@ -83,11 +90,19 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
     crate::submit::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
 }
 
-fn plan_of(recipe: &Recipe, run: &RunContext) -> Result<Plan, Refusal> {
-    let plan = plan::compile(recipe, &run.inputs, &glob)?;
+/// Compiling may walk directories, so it leaves the runtime's own threads alone.
+async fn plan_blocking(recipe: Recipe, run: &RunContext, roots: &[PathBuf]) -> Result<Plan, Refusal> {
+    let run = run.clone();
+    let roots = if run.by_host_admin { vec![PathBuf::from("/")] } else { roots.to_vec() };
+    let compiled = tokio::task::spawn_blocking(move || plan_of(&recipe, &run, &roots)).await;
+    compiled.unwrap_or_else(|e| Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}"))))
+}
+
+fn plan_of(recipe: &Recipe, run: &RunContext, roots: &[PathBuf]) -> Result<Plan, Refusal> {
+    let plan = plan::compile(recipe, &run.inputs, &|dir, pattern| glob(roots, dir, pattern))?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
         return Err(Refusal::new(
-            cofferdam_contracts::error::ErrorCode::QueuePolicyViolation,
+            ErrorCode::QueuePolicyViolation,
             format!("budget.maxFanout is {}, the plan has {} tasks", b.limit, b.observed),
         )
         .with(json!({"metric": b.metric, "limit": b.limit, "observed": b.observed})));
@@ -109,20 +124,30 @@ fn compile_key(run: &RunContext) -> Result<TaskKey, LedgerError> {
     TaskKey::parse(digest.as_str()).map_err(|e| LedgerError::Row { what: "task key", why: e.to_string() })
 }
 
-/// Files below a directory whose relative path matches, sorted, links not followed.
-pub(crate) fn glob(dir: &str, pattern: &str) -> Result<Vec<String>, String> {
+/// Entries that one `glob` looks at: a large repository, not a whole disk.
+const MAX_GLOB_ENTRIES: usize = 500_000;
+
+/// Files below a directory whose relative path matches, sorted, links not followed. The directory
+/// must lie below an allowed root, since the names that are found become part of the plan.
+fn glob(roots: &[PathBuf], dir: &str, pattern: &str) -> Result<Vec<String>, String> {
     let matcher = globset::GlobBuilder::new(pattern)
         .literal_separator(true)
         .build()
         .map_err(|e| e.to_string())?
         .compile_matcher();
-    if !Path::new(dir).is_dir() {
-        return Err(format!("{dir} is not a directory"));
+    // One answer for what is not there and for what is not allowed, so that nothing can be probed.
+    let refused = || format!("{dir} is not a directory that this run may read");
+    let dir = Path::new(dir).canonicalize().map_err(|_| refused())?;
+    if !dir.is_dir() || !roots.iter().any(|root| dir.starts_with(root)) {
+        return Err(refused());
     }
     let mut found = Vec::new();
-    for entry in walkdir::WalkDir::new(dir).sort_by_file_name().max_open(16) {
+    for (n, entry) in walkdir::WalkDir::new(&dir).sort_by_file_name().max_open(16).into_iter().enumerate() {
+        if n >= MAX_GLOB_ENTRIES {
+            return Err(format!("more than {MAX_GLOB_ENTRIES} entries"));
+        }
         let entry = entry.map_err(|e| e.to_string())?;
-        if let Ok(relative) = entry.path().strip_prefix(dir)
+        if let Ok(relative) = entry.path().strip_prefix(&dir)
             && entry.file_type().is_file()
             && matcher.is_match(relative)
         {

@@ -156,11 +156,11 @@ fn decision(decision: Choice, rationale: Option<String>, at: i64) -> Decision {
     Decision { schema_version: 1, decision, payload: Some(Rationale { rationale }), at }
 }
 
-/// `esc:<workflow>:<gate>`: started once by the timeout; leaves the audit event that an operator's
+/// `esc:<workflow>:<gate>`; a gate's key may hold colons, a run's workflow id never does. Started once by the timeout; leaves the audit event that an operator's
 /// tools and the inbox read.
 pub(crate) async fn escalation_workflow(flows: Arc<Flows>) -> Flow<()> {
     let id = dbos::workflow_id().unwrap_or_default();
-    let Some((workflow, gate)) = id.strip_prefix("esc:").and_then(|rest| rest.rsplit_once(':')) else {
+    let Some((workflow, gate)) = id.strip_prefix("esc:").and_then(|rest| rest.split_once(':')) else {
         return Err(dbos::Error::Application(FlowError::Ledger(format!("{id} is not an escalation"))));
     };
     step("escalate", || async {

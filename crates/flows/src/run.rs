@@ -1,5 +1,6 @@
 //! The parent workflow: compile, ask, execute in rounds, finish.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,11 +58,11 @@ pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
 }
 
 /// The workflow's body.
-pub(crate) async fn run_workflow(flows: Arc<Flows>) -> Flow<RunStatus> {
+pub(crate) async fn run_workflow(flows: Arc<Flows>, roots: Arc<[PathBuf]>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
     let card: Card = step(compile::COMPILE, || async {
         let run = context(&flows, &workflow).await?;
-        patiently(|| compile::compile(&flows.ledger, &run)).await.map_err(step_error)
+        patiently(|| compile::compile(&flows.ledger, &roots, &run)).await.map_err(step_error)
     })
     .await?;
     let digest = match (card.digest, card.error) {

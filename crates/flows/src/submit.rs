@@ -75,15 +75,15 @@ impl Flows {
             .await?
             .ok_or_else(|| Refusal::not_found("intent"))?;
         own_tenant(who, request)?;
-        let recipe = match &request.recipe_name {
-            Some(name) => self
-                .ledger
-                .recipe_find(&who.tenant, name, request.recipe_version.as_deref())
-                .await?
-                .or_else(|| builtin().filter(|r| r.id == *name))
-                .ok_or_else(|| Refusal::not_found("recipe"))?,
-            None => builtin().ok_or_else(|| internal("no built-in recipe"))?,
+        let version = request.recipe_version.as_deref();
+        let stored = match &request.recipe_name {
+            Some(name) => self.ledger.recipe_find(&who.tenant, name, version).await?,
+            None => None,
         };
+        let recipe = stored
+            .or_else(|| builtin().filter(|r| request.recipe_name.as_ref().is_none_or(|name| r.id == *name)))
+            .filter(|r| version.is_none_or(|v| r.v == v))
+            .ok_or_else(|| Refusal::not_found("recipe"))?;
         let form = form_of(&recipe, intent.inputs)?;
         preview(&recipe, &form)?;
         decide::queue_policy(&recipe.caps, request.workload.as_ref(), request.budget.as_ref(), request.timeout_ms)?;

@@ -93,8 +93,15 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         evidence: end.evidence.as_ref(),
         canceled: end.canceled,
     };
-    patiently(|| ledger.task_finish(&committed)).await.map_err(step_error)?;
-    Ok(end.result.err_code)
+    if patiently(|| ledger.task_finish(&committed)).await.map_err(step_error)? {
+        return Ok(end.result.err_code);
+    }
+    // Somebody else's result stands, or will: what counts is the ledger's, never this execution's.
+    let standing = patiently(|| ledger.tasks_outcomes(std::slice::from_ref(key))).await.map_err(step_error)?;
+    match standing.first() {
+        Some(outcome) => Ok(outcome.err_code),
+        None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
+    }
 }
 
 fn value(task: &TaskContext, text: &str) -> End {
@@ -123,6 +130,7 @@ fn blank(task: &TaskContext, sandbox: &str, err_code: ErrCode, cause: Option<Str
         metrics: Metrics::default(),
         sandbox_ref: sandbox.to_owned(),
         err_code,
+        dropped_bytes: 0,
         task_key: task.key.clone(),
         artifact_index_ref: Some(cofferdam_contracts::artifact::uri(
             &task.run,
@@ -358,6 +366,7 @@ fn record(result: &mut SandboxResult, outcome: &ExecOutcome) {
     result.exit = outcome.exit;
     result.err_code = outcome.err_code;
     result.cause.clone_from(&outcome.cause);
+    result.dropped_bytes = outcome.dropped.stdout.saturating_add(outcome.dropped.stderr);
     result.metrics.wall_ms = outcome.wall_ms;
     result.metrics.cpu_ms = outcome.cpu_ms;
 }

@@ -133,7 +133,10 @@ fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered>
     let flows = Arc::new(executor.flows.clone());
     let run = {
         let flows = Arc::clone(&flows);
-        engine.register_workflow(RUN_WORKFLOW, move |()| crate::run::run_workflow(Arc::clone(&flows)))?
+        let roots: Arc<[PathBuf]> = executor.host.facts().allowed_roots.clone().into();
+        engine.register_workflow(RUN_WORKFLOW, move |()| {
+            crate::run::run_workflow(Arc::clone(&flows), Arc::clone(&roots))
+        })?
     };
     let task = {
         let executor = Arc::clone(executor);

@@ -76,6 +76,8 @@ pub struct RunContext {
     pub inputs: Value,
     /// The intent's constraints.
     pub constraints: Constraints,
+    /// Whether the host's own admin asked for it: then any host directory may be read for it.
+    pub by_host_admin: bool,
     /// ms since the epoch.
     pub created_at: i64,
 }
@@ -212,7 +214,9 @@ impl Ledger {
     pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.status, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
-                    r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints
+                    r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints,
+                    i.key_id = 'no-auth' OR EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = i.key_id
+                      AND k.tenant_id = 'default' AND 'admin' = ANY (k.roles)) AS by_host_admin
                FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
         )
         .bind(workflow)
@@ -236,6 +240,7 @@ impl Ledger {
                 priority: row.try_get("priority")?,
                 inputs: row.try_get("inputs")?,
                 constraints: load("intents.constraints", row.try_get("constraints")?)?,
+                by_host_admin: row.try_get("by_host_admin")?,
                 created_at: row.try_get("created")?,
             })
         })

@@ -225,13 +225,18 @@ impl Ledger {
     }
 
     /// Result, artifacts, terminal session and wipe evidence in one transaction. `false`: the
-    /// attempt had ended already (another worker was faster), and only this session's end was written.
+    /// attempt had ended already (another worker was faster), or this execution's worker was declared
+    /// dead: then what it saw may be its successor taking its sandbox away, and only the session's
+    /// end is written.
     pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
         let task = end.task;
         let mut tx = self.pool().begin().await?;
         let written = sqlx::query(
             "UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
-                    finished_at = clock_timestamp() WHERE task_key = $1 AND response IS NULL",
+                    finished_at = clock_timestamp()
+              WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
+                     WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead')",
         )
         .bind(task.key.as_str())
         .bind(json("sbx_runs.response", end.result)?)
@@ -239,6 +244,7 @@ impl Ledger {
         .bind(json("sbx_runs.metrics", &end.result.metrics)?)
         .bind(end.effective.map(|e| json("sbx_runs.effective", e)).transpose()?)
         .bind(end.canceled)
+        .bind(task.execution_no)
         .execute(&mut *tx)
         .await?
         .rows_affected()

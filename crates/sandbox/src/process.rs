@@ -1,8 +1,9 @@
 //! Processes of the host, named so that a reused pid is never taken for another.
 
-use std::fs;
-use std::os::fd::OwnedFd;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -76,9 +77,31 @@ pub(crate) fn all() -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Text such as `net:[4026532001]`.
-pub(crate) fn netns(pid: u32) -> Option<String> {
-    Some(fs::read_link(format!("/proc/{pid}/ns/net")).ok()?.to_string_lossy().into_owned())
+/// A network namespace that is held open. The kernel hands the number of a namespace out again as
+/// soon as it is gone, to the next sandbox perhaps; while it is held, its number names it alone.
+#[derive(Debug, Clone)]
+pub(crate) struct Netns {
+    /// Text such as `net:[4026532001]`.
+    pub name: String,
+    _held: Arc<File>,
+}
+
+impl Netns {
+    /// The one that this pid is in now.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let held = File::open(format!("/proc/{pid}/ns/net")).ok()?;
+        let link = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())).ok()?;
+        Some(Self { name: link.to_string_lossy().into_owned(), _held: Arc::new(held) })
+    }
+
+    /// Pids of every process in it.
+    pub(crate) fn members(&self) -> Vec<u32> {
+        let is_in = |pid: &u32| {
+            let link = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
+            link.as_os_str() == self.name.as_str()
+        };
+        all().into_iter().filter(is_in).collect()
+    }
 }
 
 /// Pids of runtimes that were started for this sandbox: its id and bundle stand in their argv.

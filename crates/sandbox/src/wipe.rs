@@ -20,7 +20,7 @@ use nix::sys::statvfs::statvfs;
 use crate::base;
 use crate::host::HostFacts;
 use crate::mounts;
-use crate::process::{self, Process};
+use crate::process::{self, Netns, Process};
 use crate::traces::Traces;
 
 /// How long killed processes may take to leave the process table, a millisecond a try.
@@ -30,7 +30,7 @@ const GONE_TRIES: usize = 1_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Observed {
     pub process: Process,
-    pub netns: Option<String>,
+    pub netns: Option<Netns>,
 }
 
 /// What is to be wiped, as far as it is known.
@@ -58,7 +58,7 @@ pub(crate) fn observe(facts: &HostFacts, traces: &Traces) -> Option<(Observed, O
     let pid = members.into_iter().find(|pid| process::is_init(*pid))?;
     let init = process::handle(pid)?;
     let process = Process::of(pid).filter(|_| process::is_member(pid, &traces.cgroup))?;
-    Some((Observed { process, netns: process::netns(pid) }, init))
+    Some((Observed { process, netns: Netns::of(pid) }, init))
 }
 
 /// Destroys it and gives the evidence. Blocking, for a few seconds at worst.
@@ -180,12 +180,10 @@ fn look_for_processes(observed: Option<&Observed>, checks: &mut Vec<WipeCheck>) 
     let seen = alive.then(|| "still running".to_owned());
     checks.push(check("process", format!("pid {pid} started {started}"), seen));
     if let Some(netns) = &observed.netns {
-        let inside: Vec<u32> = process::all()
-            .into_iter()
-            .filter(|pid| process::netns(*pid).as_ref() == Some(netns))
-            .collect();
+        // Nobody is in it, and our own handle, the last, is closed with this subject.
+        let inside = netns.members();
         let seen = (!inside.is_empty()).then(|| format!("pids {inside:?} are in it"));
-        checks.push(check("netns", netns.clone(), seen));
+        checks.push(check("netns", netns.name.clone(), seen));
     }
 }
 

@@ -107,13 +107,3 @@ pub(crate) fn decode(text: &str) -> Result<String, Refusal> {
     }
     Ok(decoded.into_owned())
 }
-
-/// Whether a text or a name anywhere in it holds a NUL, which no database text can.
-pub(crate) fn has_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(has_nul),
-        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
-        _ => false,
-    }
-}

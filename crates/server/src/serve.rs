@@ -13,19 +13,23 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
-use cofferdam_contracts::schema::{Validator, parse_json};
+use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
 use cofferdam_flows::Flows;
 use cofferdam_flows::keys::DEFAULT_TENANT;
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::keys::Principal;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::MAX_BODY_BYTES;
 use crate::answer::{refuse, respond};
-use crate::call::{Call, Shared, has_nul, query_of};
+use crate::call::{Call, Shared, query_of};
 use crate::routes::{ROUTES, Route};
+
+/// A body that is too large is read and dropped up to here: closing on a client that still sends
+/// would reset its connection before it has read why.
+const DRAINED_BYTES: usize = 16 * MAX_BODY_BYTES;
 
 /// Whether a key is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,20 +183,25 @@ impl Endpoint {
             Refusal::new(ErrorCode::BodyTooLarge, format!("a body is at most {MAX_BODY_BYTES} bytes"))
                 .with(serde_json::json!({"limit": MAX_BODY_BYTES}))
         };
-        let bytes = Limited::new(body, MAX_BODY_BYTES)
-            .collect()
-            .await
-            .map_err(|e| match e.is::<http_body_util::LengthLimitError>() {
-                true => too_large(),
-                false => Refusal::new(ErrorCode::InvalidJson, "the body broke off"),
-            })?
-            .to_bytes();
+        let mut body = body;
+        let mut bytes = Vec::new();
+        let mut size = 0;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::new(ErrorCode::InvalidJson, "the body broke off"))?;
+            let Ok(data) = frame.into_data() else { continue };
+            size += data.len();
+            if size <= MAX_BODY_BYTES {
+                bytes.extend_from_slice(&data);
+            } else if size > DRAINED_BYTES {
+                break;
+            }
+        }
+        if size > MAX_BODY_BYTES {
+            return Err(too_large());
+        }
         let value = parse_json(&bytes)?;
-        if has_nul(&value) {
-            return Err(Refusal::violations(&[Violation {
-                instance_path: String::new(),
-                message: "a text holds a NUL character".into(),
-            }]));
+        if let Some(why) = unstorable(&value) {
+            return Err(Refusal::violations(&[Violation { instance_path: String::new(), message: why.into() }]));
         }
         schema.check(&value)?;
         Ok(value)

@@ -1,7 +1,7 @@
 //! The OpenAPI document and the permission matrix are goldens made from the one route table, and
 //! what the table says can be relied on.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
 
 #[path = "../../contracts/tests/golden/mod.rs"]
 mod golden;

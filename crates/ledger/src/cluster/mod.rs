@@ -6,6 +6,7 @@
 //!                                                    start it with server.lock, wait, use it
 //! stop:   start.lock -> give up users.lock -> nobody else? -> shut the server down, wait
 //! kill:   the locks fall, the server stays; the next start finds it by its pid file
+//! crash:  server.lock falls; whoever uses the cluster starts it again
 //! ```
 //! **The server listens on one unix socket, in a directory that only its user (and root) can enter,
 //! and on no network address.** It runs as an unprivileged user when we are root. It is a process
@@ -15,6 +16,7 @@
 mod account;
 mod error;
 mod init;
+mod keeper;
 mod lock;
 mod log;
 mod place;
@@ -26,17 +28,21 @@ mod settings;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use nix::sys::signal::Signal;
 use tokio::process::Child;
-use tokio::task::AbortHandle;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use self::account::Account;
 pub use self::error::ClusterError;
+use self::keeper::Running;
 use self::place::Place;
-use self::postmaster::{Found, Launch, Ready};
+use self::postmaster::Launch;
 pub use self::server::Search;
 
 /// The role and the database.
@@ -54,11 +60,11 @@ pub struct Cluster {
     home: PathBuf,
     data: PathBuf,
     socket_dir: PathBuf,
-    pid: i32,
+    running: Arc<Running>,
     /// The shared hold that counts us as a user; `None` once given up.
     users: Option<File>,
-    /// The server, where it is our child and must be reaped.
-    child: Option<Child>,
+    /// Who starts the server again, and how it is told to end.
+    keeper: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     log_keeper: AbortHandle,
 }
 
@@ -90,18 +96,15 @@ impl Cluster {
         };
         place::make_home(&home, &place)?;
         let users = lock::shared(&home.join("users.lock")).await?;
-        let data = home.join("data");
-        let mut child = None;
-        let Ready { pid, socket_dir } = match postmaster::find(&home, &data).await? {
-            Found::Ready(server) => server,
-            Found::Nobody(hold) => {
-                let launched = child.insert(launch(&place, &home, hold, search).await?);
-                postmaster::started(&home, &data, launched).await?
-            }
-        };
+        let running = Arc::new(Running::default());
+        let socket_dir = keeper::bring_up(&place, &home, search, &running).await?.socket_dir;
         let log_keeper = tokio::spawn(log::keep_bounded(home.clone())).abort_handle();
+        let (end, ended) = oneshot::channel();
+        let keeping = keeper::keep(place, home.clone(), search.clone(), Arc::clone(&running), ended);
+        let keeper = Some((end, tokio::spawn(keeping)));
+        let data = home.join("data");
         let users = Some(users);
-        Ok(Self { start_lock, home, data, socket_dir, pid, users, child, log_keeper })
+        Ok(Self { start_lock, home, data, socket_dir, running, users, keeper, log_keeper })
     }
 
     /// The database's URL, through the unix socket.
@@ -114,7 +117,7 @@ impl Cluster {
     /// The server's main process.
     #[must_use]
     pub fn pid(&self) -> i32 {
-        self.pid
+        self.running.pid.load(Ordering::Acquire)
     }
 
     /// The directory with the cluster's files, its messages in `log`.
@@ -128,6 +131,11 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Timeout`] when the server does not end.
     pub async fn stop(mut self) -> Result<(), ClusterError> {
+        if let Some((end, keeping)) = self.keeper.take() {
+            drop(end);
+            // It ends by itself; one that panicked has ended too.
+            let _ = keeping.await;
+        }
         // A state directory that was deleted under us has no lock, and no other user either.
         let _starting = match self.start_lock.exists() {
             true => Some(lock::exclusive(&self.start_lock).await?),
@@ -135,7 +143,7 @@ impl Cluster {
         };
         let users = self.users.take();
         if users.as_ref().is_none_or(lock::is_last) {
-            postmaster::stop(&self.data, self.child.as_mut()).await?;
+            postmaster::stop(&self.data, self.running.child.lock().await.as_mut()).await?;
             place::remove_socket_dir(&self.home);
         }
         Ok(())
@@ -145,6 +153,9 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.log_keeper.abort();
+        if let Some((_, keeping)) = &self.keeper {
+            keeping.abort();
+        }
         let Some(users) = self.users.take() else { return };
         if users.unlock().is_err() {
             return;

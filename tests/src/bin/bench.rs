@@ -1,0 +1,338 @@
+//! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout.
+//!
+//! Every bench drives the real binary on a database of its own. Latencies are medians of many runs.
+//! `BENCH_ONLY=name,name` selects; `BENCH_QUICK=1` shrinks the long one. Nothing here asserts: a
+//! machine under load is slow, not wrong.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::as_conversions,
+    reason = "a bench that cannot go on should say so and stop"
+)]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cofferdam_tests::{Home, Server, processes_mentioning};
+use serde_json::{Value, json};
+use sqlx::{PgPool, Row};
+
+const HELLO: &str = "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
+const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
+/// Runs of the throughput benches, and how many are open at a time: the issue's own numbers.
+const RUNS: usize = 200;
+const CONCURRENCY: usize = 20;
+
+fn emit(name: &str, value: f64, unit: &str, limit: f64, more: Value) {
+    let mut line = json!({"name": name, "value": (value * 1000.0).round() / 1000.0, "unit": unit, "target": limit});
+    for (key, value) in more.as_object().cloned().unwrap_or_default() {
+        line[key] = value;
+    }
+    println!("{line}");
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn percentile(mut values: Vec<f64>, p: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get((values.len() * p / 100).min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+#[tokio::main]
+async fn main() {
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    let wanted = |name: &str| only.is_empty() || only.split(',').any(|o| o == name);
+    if wanted("latency") {
+        latency().await;
+    }
+    if wanted("throughput") {
+        throughput().await;
+    }
+    if wanted("statements") {
+        statements().await;
+    }
+    if wanted("idle") {
+        idle();
+    }
+    if wanted("start") {
+        start();
+    }
+    if wanted("flat") {
+        flat().await;
+    }
+}
+
+async fn import(server: &Server, yaml: &str) -> Value {
+    let (status, imported) = server.post("/api/recipes/import", &json!({"yaml": yaml})).await;
+    assert_eq!(status, 201, "{imported}");
+    imported["recipeRef"].clone()
+}
+
+async fn submit(server: &Server, recipe: &Value, key: &str) -> String {
+    let body = json!({"recipeRef": recipe, "opts": {"runKey": key}});
+    let (status, header) = server.post("/api/run", &body).await;
+    assert_eq!(status, 201, "{header}");
+    header["runId"].as_str().expect("a run id").to_owned()
+}
+
+/// Until `n` runs are terminal, looked at from SQL so that waiting costs the server nothing.
+async fn settled(sql: &PgPool, n: i64) {
+    let deadline = Instant::now() + Duration::from_secs(600);
+    loop {
+        let open: i64 = sqlx::query_scalar(
+            "SELECT $1 - (SELECT count(*) FROM app.runs WHERE finished_at IS NOT NULL)
+                  + (SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING'))",
+        )
+        .bind(n)
+        .fetch_one(sql)
+        .await
+        .expect("a count");
+        if open <= 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{open} runs do not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn latencies(sql: &PgPool) -> Vec<f64> {
+    sqlx::query_scalar(
+        "SELECT (extract(epoch FROM r.finished_at - i.created_at) * 1000)::float8
+           FROM app.runs r JOIN app.intents i ON i.id = r.intent_id ORDER BY r.created_at DESC LIMIT 40",
+    )
+    .fetch_all(sql)
+    .await
+    .expect("latencies")
+}
+
+/// One run at a time, warm: from the intent's row to the run's end.
+async fn latency() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let recipe = import(&server, HELLO).await;
+    for i in 0..50 {
+        submit(&server, &recipe, &format!("l{i}")).await;
+        settled(&sql, i + 1).await;
+    }
+    let all = latencies(&sql).await;
+    emit("run_latency", median(all.clone()), "ms", 150.0, json!({"p99": percentile(all, 99), "n": 40}));
+    let waits: Vec<f64> = sqlx::query_scalar(
+        "SELECT (started_at_epoch_ms - created_at)::float8 FROM dbos.workflow_status ORDER BY created_at DESC LIMIT 80",
+    )
+    .fetch_all(&sql)
+    .await
+    .expect("waits");
+    emit("enqueue_to_start", median(waits.clone()), "ms", 15.0, json!({"p99": percentile(waits, 99), "n": 80}));
+    sql.close().await;
+}
+
+/// 200 runs of one task, 20 open at a time.
+async fn throughput() {
+    for (name, yaml, target) in [("runs_per_s_sandbox", HELLO, 60.0), ("runs_per_s_engine", VALUE, 150.0)] {
+        let home = Home::new();
+        let server = home.up();
+        let sql = server.sql().await;
+        let recipe = import(&server, yaml).await;
+        let mut rates = Vec::new();
+        for round in 0..5 {
+            rates.push(burst(&server, &sql, &recipe, round).await);
+        }
+        // The first round warms caches and connections.
+        emit(name, median(rates.split_off(1)), "runs/s", target, json!({"runs": RUNS, "concurrency": CONCURRENCY, "rounds": 4}));
+        sql.close().await;
+    }
+}
+
+async fn burst(server: &Server, sql: &PgPool, recipe: &Value, round: usize) -> f64 {
+    let started = Instant::now();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let clients = (0..CONCURRENCY).map(|_| async {
+        loop {
+            let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if n >= RUNS {
+                return;
+            }
+            let run = submit(server, recipe, &format!("b{round}-{n}")).await;
+            let path = format!("/api/runs/{run}/stream/status?follow=true");
+            // One open request a run: it ends with the run.
+            let _ = server.get(&path).await;
+        }
+    });
+    futures_util::future::join_all(clients).await;
+    let total = i64::try_from((round + 1) * RUNS).expect("small");
+    settled(sql, total).await;
+    RUNS as f64 / started.elapsed().as_secs_f64()
+}
+
+/// Statements that the database executed, and bytes of rows that stay, for one run of one task.
+async fn statements() {
+    let home = Home::new();
+    {
+        let mut server = home.up();
+        let sql = server.sql().await;
+        sqlx::query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").execute(&sql).await.expect("set");
+        sql.close().await;
+        server.stop();
+    }
+    let server = home.up();
+    let sql = server.sql().await;
+    sqlx::query("CREATE EXTENSION pg_stat_statements").execute(&sql).await.expect("PostgreSQL's contrib modules");
+    let recipe = import(&server, HELLO).await;
+    const N: i64 = 40;
+    for i in 0..5 {
+        submit(&server, &recipe, &format!("w{i}")).await;
+    }
+    settled(&sql, 5).await;
+    let calls = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'";
+    let window = Duration::from_secs(8);
+    let mut counted = Vec::new();
+    let before_bytes = row_bytes(&sql).await;
+    for busy in [false, true] {
+        sqlx::query("SELECT pg_stat_statements_reset()").execute(&sql).await.expect("reset");
+        let begun = Instant::now();
+        if busy {
+            for i in 0..N {
+                submit(&server, &recipe, &format!("s{i}")).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        tokio::time::sleep(window.saturating_sub(begun.elapsed())).await;
+        counted.push(sqlx::query_scalar::<_, f64>(calls).fetch_one(&sql).await.expect("calls"));
+    }
+    settled(&sql, N + 5).await;
+    let bytes = (row_bytes(&sql).await - before_bytes) / N as f64;
+    emit("sql_statements_per_run", (counted[1] - counted[0]) / N as f64, "statements", 70.0, json!({"idle_in_window": counted[0], "n": N, "peer": "known implementation: 286"}));
+    emit("row_bytes_per_run", bytes / 1000.0, "kB", 25.0, json!({"n": N}));
+    sql.close().await;
+}
+
+async fn row_bytes(sql: &PgPool) -> f64 {
+    let tables = sqlx::query("SELECT schemaname, tablename FROM pg_tables WHERE schemaname IN ('app', 'dbos')")
+        .fetch_all(sql)
+        .await
+        .expect("tables");
+    let mut sum = 0.0;
+    for table in tables {
+        let (schema, name): (String, String) = (table.get(0), table.get(1));
+        let query = format!("SELECT coalesce(sum(pg_column_size(t.*)), 0)::float8 FROM \"{schema}\".\"{name}\" t");
+        sum += sqlx::query_scalar::<_, f64>(sqlx::AssertSqlSafe(query)).fetch_one(sql).await.expect("a size");
+    }
+    sum
+}
+
+/// Memory and processor time of an idle `up`, its database included.
+fn idle() {
+    let home = Home::new();
+    let server = home.up();
+    std::thread::sleep(Duration::from_secs(8));
+    let family = family(&server, &home);
+    let memory = |field: &str| -> f64 {
+        family.iter().map(|pid| proc_kb(&format!("/proc/{pid}/smaps_rollup"), field)).sum::<f64>() / 1024.0
+    };
+    let (pss, rss) = (memory("Pss:"), memory("Rss:"));
+    emit("idle_resident_mb", pss, "MiB (PSS)", 60.0, json!({"rss_sum": rss, "processes": family.len()}));
+    let ticks = || family.iter().map(|pid| cpu_ticks(*pid)).sum::<f64>();
+    let (before, begun) = (ticks(), Instant::now());
+    std::thread::sleep(Duration::from_secs(20));
+    let percent = (ticks() - before) / 100.0 / begun.elapsed().as_secs_f64() * 100.0;
+    emit("idle_cpu_percent", percent, "% of a core", 2.0, json!({"seconds": 20}));
+}
+
+/// The server, the postmaster and the postmaster's children.
+fn family(server: &Server, home: &Home) -> Vec<i32> {
+    let mut pids = vec![server.pid()];
+    let masters: Vec<i32> = processes_mentioning(&home.path().to_string_lossy())
+        .into_iter()
+        .filter(|(_, cmd)| cmd.contains("postgres"))
+        .map(|(pid, _)| pid)
+        .collect();
+    for master in &masters {
+        let children = Command::new("ps").args(["-o", "pid=", "--ppid", &master.to_string()]).output().expect("ps");
+        pids.extend(String::from_utf8_lossy(&children.stdout).split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+    }
+    pids.extend(masters);
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+fn proc_kb(path: &str, field: &str) -> f64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|l| l.starts_with(field)).unwrap_or("");
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0.0)
+}
+
+fn cpu_ticks(pid: i32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = text.rsplit(')').next().unwrap_or("");
+    let field = |n: usize| rest.split_whitespace().nth(n).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
+    field(11) + field(12)
+}
+
+fn start() {
+    let timed = |work: &mut dyn FnMut()| {
+        let begun = Instant::now();
+        work();
+        begun.elapsed().as_secs_f64() * 1000.0
+    };
+    let home = Home::new();
+    assert!(home.run(&["run", "examples/hello.yaml"]).status.success());
+    let mut ready = Vec::new();
+    for _ in 0..10 {
+        let mut server = None;
+        ready.push(timed(&mut || server = Some(home.up())));
+        drop(server);
+    }
+    emit("start_to_ready", median(ready), "ms", 400.0, json!({"n": 10}));
+    let mut existing = Vec::new();
+    for _ in 0..10 {
+        existing.push(timed(&mut || assert!(home.run(&["run", "examples/hello.yaml"]).status.success())));
+    }
+    emit("oneshot_existing", median(existing), "ms", 1000.0, json!({"n": 10}));
+    let mut nothing = Vec::new();
+    for _ in 0..5 {
+        let fresh = Home::new();
+        nothing.push(timed(&mut || assert!(fresh.run(&["run", "examples/hello.yaml"]).status.success())));
+    }
+    emit("oneshot_from_nothing", median(nothing), "ms", 3000.0, json!({"n": 5}));
+}
+
+/// The same run after 100 and after many finished runs.
+async fn flat() {
+    let many: i64 = if std::env::var_os("BENCH_QUICK").is_some() { 2_000 } else { 20_000 };
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let recipe = import(&server, VALUE).await;
+    let mut done = 0;
+    let mut costs = Vec::new();
+    for until in [100, many] {
+        while done < until {
+            let batch = (until - done).min(200);
+            let submits = (0..batch).map(|i| submit(&server, &recipe, Box::leak(format!("f{}", done + i).into_boxed_str())));
+            futures_util::future::join_all(submits).await;
+            done += batch;
+            settled(&sql, done).await;
+        }
+        let mut times = Vec::new();
+        for i in 0..40 {
+            submit(&server, &recipe, &format!("f{until}-{i}")).await;
+            done += 1;
+            settled(&sql, done).await;
+        }
+        times.extend(latencies(&sql).await);
+        costs.push(median(times));
+    }
+    emit("cost_flat", costs[1] / costs[0], "ratio", 1.2, json!({"runs": many, "ms_at_100": costs[0], "ms_at_many": costs[1]}));
+    sql.close().await;
+}

@@ -1,0 +1,354 @@
+//! The database, the disk, the process: what is taken away comes back, and nothing is lost.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod support;
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server, assert_nothing_left};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use support::{assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, until};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Three tasks of about a second; each leaves a file.
+const BUSY: &str = "id: busy\nv: \"1\"\nplan:\n  tasks:\n    - name: part-${item}\n      each: ${range(3)}\n      \
+    exec: {run: \"sleep 1.${item}; echo ${item} | tee out.txt\", timeout: 60s}\n      artifacts: [out.txt]\n";
+
+fn slow(seconds: u32) -> String {
+    format!("id: slow\nv: \"1\"\nplan:\n  tasks:\n    - name: slow\n      exec: {{run: \"echo begun; sleep {seconds}; echo done\", timeout: 120s}}\n")
+}
+
+async fn submit(up: &Server, yaml: &str, key: &str) -> String {
+    let header = up.run_recipe(yaml, json!({}), json!({"runKey": key})).await;
+    header["runId"].as_str().unwrap().to_owned()
+}
+
+async fn executing(sql: &sqlx::PgPool) {
+    until("a sandbox executes", SOON, async || {
+        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'").await > 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
+    let home = Home::new();
+    let up = home.up();
+    for (round, how) in [Signal::SIGKILL, Signal::SIGINT, Signal::SIGQUIT].into_iter().enumerate() {
+        let mut runs = Vec::new();
+        for n in 0..3 {
+            runs.push(submit(&up, BUSY, &format!("{round}.{n}")).await);
+        }
+        executing(&up.sql().await).await;
+        let victim = postmaster(&home).expect("a database runs");
+        signal(victim, how);
+        for run in &runs {
+            // Whoever asks meanwhile is told so, or waits; a 500 or a lost run is a bug.
+            until("the run has ended", SOON, async || {
+                let (status, body) = up.get(&format!("/api/runs/{run}")).await;
+                assert!(status == 200 || (status == 503 && body["code"] == "unavailable"), "{status} {body}");
+                body["status"] == "succeeded"
+            })
+            .await;
+        }
+        assert_ne!(postmaster(&home), Some(victim), "{how}: the database is another process");
+        for run in &runs {
+            let header = up.wait_terminal(run).await;
+            assert_eq!(header["status"], "succeeded", "{how}: {header}");
+        }
+    }
+    let sql = up.sql().await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs WHERE err_code = 'NONE'").await, 27);
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.artifacts WHERE kind = 'file'").await, 27);
+    assert_wiped(&home, &sql).await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_database_is_away_the_api_says_unavailable_and_writes_nothing() {
+    let home = Home::new();
+    let up = home.up();
+    let run = submit(&up, BUSY, "before").await;
+    executing(&up.sql().await).await;
+    // Whoever starts the database takes this lock first, so it stays away while the test holds it.
+    let lock = File::open(home.path().join("database/start.lock")).unwrap();
+    lock.lock().unwrap();
+    signal(postmaster(&home).unwrap(), Signal::SIGKILL);
+    let intent = json!({"goal": "lost?", "inputs": {}, "constraints": {}});
+    let run_path = format!("/api/runs/{run}");
+    let asked = tokio::join!(up.get("/healthz"), up.get(&run_path), up.get("/api/runs"), up.post("/api/intents", &intent));
+    for (status, body) in [asked.0, asked.1, asked.2, asked.3] {
+        assert_eq!(status, 503, "{body}");
+        assert!(body["code"] == "unavailable" || body["ok"] == false, "{body}");
+    }
+    lock.unlock().unwrap();
+    let header = up.wait_for(&run, "succeeded", |h| h["status"] == "succeeded").await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    up.wait_terminal(&run).await;
+    assert_eq!(count(&up.sql().await, "SELECT count(*) FROM app.intents WHERE goal = 'lost?'").await, 0);
+    assert_proven(&home);
+}
+
+#[test]
+fn a_missing_runtime_is_named_and_nothing_stays_up() {
+    let home = Home::new();
+    let output = ended(home.command(&["up", "--listen", "127.0.0.1:0", "--runtime", "/nonexistent/crun"]), SOON);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("no OCI runtime") && stderr.contains("/nonexistent/crun"), "{stderr}");
+    assert!(stderr.contains("install"), "the remedy is named: {stderr}");
+    assert!(output.stdout.is_empty(), "no address was promised");
+    assert_nothing_left(home.path());
+}
+
+/// A small file system of the test's own over a home, gone with it.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn over(home: &Home, size: &str) -> Self {
+        let options = format!("size={size},mode=0711");
+        mount(Some("tmpfs"), home.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).expect("a tmpfs");
+        Self(home.path().to_path_buf())
+    }
+
+    /// Takes all that is left; `Err` as soon as the disk is full.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("fill");
+        let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let chunk = vec![7u8; 64 * 1024];
+        while file.write_all(&chunk).is_ok() {}
+        while file.write_all(&[7]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_delays_work_and_loses_none_of_it() {
+    let home = Home::new();
+    let disk = SmallDisk::over(&home, "160m");
+    let mut up = home.up();
+    let before = submit(&up, BUSY, "before").await;
+    executing(&up.sql().await).await;
+    let fill = disk.fill();
+    // Its end cannot be written now, or only just: either is fine, as long as nobody is lied to.
+    let bulky = "id: bulky\nv: \"1\"\nplan:\n  tasks:\n    - name: bulk\n      exec: {run: \"head -c 8000000 /dev/urandom > out.bin\", timeout: 60s}\n      artifacts: [out.bin]\n";
+    let (status, body) = up.post("/api/recipes/import", &json!({"yaml": bulky})).await;
+    assert!(status == 201 || (status == 503 && body["code"] == "unavailable"), "{status} {body}");
+    let (status, body) =
+        up.post("/api/run", &json!({"recipeRef": {"id": "bulky", "v": "1"}, "formData": {}, "opts": {}})).await;
+    assert!([201, 404, 503].contains(&status), "{status} {body}");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let (status, body) = up.get(&format!("/api/runs/{before}")).await;
+    assert!(status == 200 || status == 503, "{status} {body}");
+    assert_ne!(body["status"], "failed", "{body}");
+    fs::remove_file(fill).unwrap();
+    let after = {
+        let mut run = None;
+        until("space is back and the run is taken", SOON, async || {
+            let (status, _) = up.post("/api/recipes/import", &json!({"yaml": bulky})).await;
+            let request = json!({"recipeRef": {"id": "bulky", "v": "1"}, "formData": {}, "opts": {}});
+            let (taken, header) = up.post("/api/run", &request).await;
+            run = header["runId"].as_str().map(str::to_owned);
+            status == 201 && (taken == 201 || taken == 200)
+        })
+        .await;
+        run.unwrap()
+    };
+    for run in [&before, &after] {
+        until("the run has ended", SOON, async || {
+            let (_, header) = up.get(&format!("/api/runs/{run}")).await;
+            assert_ne!(header["status"], "failed", "{header}");
+            header["status"] == "succeeded" && header["durableStatus"] == "SUCCESS"
+        })
+        .await;
+    }
+    assert_wiped(&home, &up.sql().await).await;
+    assert_proven(&home);
+    up.stop();
+    assert_nothing_but_the_disk(&home);
+    drop(disk);
+}
+
+fn assert_nothing_but_the_disk(home: &Home) {
+    let text = home.path().to_string_lossy().into_owned();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert_eq!(mounts.lines().filter(|line| line.contains(&text)).count(), 1);
+}
+
+#[test]
+fn a_state_directory_below_a_private_one_works_and_leaves_it_private() {
+    let home = Home::new();
+    let private = home.path().join("private");
+    fs::create_dir(&private).unwrap();
+    fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();
+    let state = private.join("state");
+    let state = state.to_str().unwrap();
+    let output = ended(home.command(&["--state", state, "run", "examples/hello.yaml", "--json"]), SOON);
+    let elsewhere = fs::read_to_string(Path::new(state).join("database/elsewhere")).unwrap_or_default();
+    let proven = ended(home.command(&["--state", state, "prove"]), SOON);
+    assert_nothing_left(Path::new(state));
+    if !elsewhere.trim().is_empty() {
+        fs::remove_dir_all(elsewhere.trim()).unwrap();
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(proven.status.code(), Some(0), "{}", said(&proven));
+    assert_eq!(private.metadata().unwrap().mode() & 0o7777, 0o700);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_on_one_state_directory_share_the_work_and_either_may_go() {
+    let home = Home::new();
+    let mut first = home.up();
+    let second = home.up();
+    assert_ne!(first.url, second.url);
+    assert_eq!(first.key, second.key);
+    let mut runs = Vec::new();
+    for n in 0..4 {
+        runs.push(submit(if n % 2 == 0 { &first } else { &second }, BUSY, &n.to_string()).await);
+    }
+    executing(&second.sql().await).await;
+    assert!(first.stop().success());
+    for run in &runs {
+        let header = second.wait_terminal(run).await;
+        assert_eq!(header["status"], "succeeded", "{header}");
+    }
+    let listed = home.run_json(&["ps", "--json"]);
+    assert_eq!(listed["runs"].as_array().unwrap().len(), 4, "{listed}");
+    assert_wiped(&home, &second.sql().await).await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminated_server_wipes_what_it_ran_and_the_next_one_runs_it_again() {
+    let home = Home::new();
+    let mut up = home.up();
+    let run = submit(&up, &slow(2), "term").await;
+    executing(&up.sql().await).await;
+    assert_eq!(up.stop().code(), Some(0));
+    assert_nothing_left(home.path());
+    assert!(names(&home.path().join("sandboxes")).is_empty());
+    let up = home.up();
+    let header = up.wait_terminal(&run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    let sql = up.sql().await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_executions").await, 2, "both starts are on record");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.executors WHERE state = 'left'").await, 1);
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.executors WHERE state = 'dead'").await, 0);
+    assert_wiped(&home, &sql).await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_leaves_an_orphan_that_its_successor_wipes_and_runs_again() {
+    let home = Home::new();
+    let mut up = home.up();
+    let run = submit(&up, &slow(2), "kill").await;
+    executing(&up.sql().await).await;
+    up.kill();
+    let up = home.up();
+    let header = up.wait_terminal(&run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    let (_, wipes) = up.get(&format!("/api/runs/{run}/wipes")).await;
+    let ends: Vec<_> = wipes.as_array().unwrap().iter().map(|w| (&w["state"], &w["status"], &w["reason"])).collect();
+    let told = |state: &str, reason: &str| (json!(state), json!("verified"), json!(reason));
+    let ends: Vec<(Value, Value, Value)> = ends.into_iter().map(|(a, b, c)| (a.clone(), b.clone(), c.clone())).collect();
+    assert_eq!(ends, [told("ORPHANED", "orphan"), told("COMPLETED", "task-end")]);
+    assert_wiped(&home, &up.sql().await).await;
+    assert_proven(&home);
+}
+
+/// A one-shot run in a process of its own, once its sandbox executes.
+fn one_shot(home: &Home, seconds: u32) -> (Child, BufReader<std::process::ChildStderr>) {
+    let file = recipe(home.path(), "slow.yaml", &slow(seconds));
+    let mut command = home.command(&["run", &file]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with("run rn_"), "{line}");
+    let deadline = std::time::Instant::now() + SOON;
+    while names(&home.path().join("sandboxes")).is_empty() {
+        assert!(std::time::Instant::now() < deadline, "no sandbox");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (child, stderr)
+}
+
+#[test]
+fn an_interrupted_one_shot_run_is_canceled_and_leaves_nothing() {
+    let home = Home::new();
+    let (mut child, _stderr) = one_shot(&home, 60);
+    signal(i32::try_from(child.id()).unwrap(), Signal::SIGINT);
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert_nothing_left(home.path());
+    assert!(names(&home.path().join("sandboxes")).is_empty());
+    let listed = home.run_json(&["ps", "--json"]);
+    assert_eq!(listed["runs"][0]["status"], "canceled", "{listed}");
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_shot_run_that_was_killed_is_finished_by_the_next_server() {
+    let home = Home::new();
+    let (mut child, _stderr) = one_shot(&home, 2);
+    signal(i32::try_from(child.id()).unwrap(), Signal::SIGKILL);
+    child.wait().unwrap();
+    let up = home.up();
+    let (_, runs) = up.get("/api/runs").await;
+    let header = up.wait_terminal(runs[0]["runId"].as_str().unwrap()).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    assert_wiped(&home, &up.sql().await).await;
+    assert_proven(&home);
+}
+
+/// A worker that was suspended longer than the others waited finds itself dead and ends with the
+/// status that asks a supervisor to start it again; what it ran ends once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_was_away_too_long_stops_itself() {
+    let home = Home::new();
+    let up = home.up();
+    let mut worker = home.command(&["worker"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(worker.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready.trim(), "worker ready");
+    let pid = i32::try_from(worker.id()).unwrap();
+    signal(pid, Signal::SIGSTOP);
+    let sql = up.sql().await;
+    until("it is declared dead", SOON, async || {
+        count(&sql, "SELECT count(*) FROM app.executors WHERE state = 'dead'").await == 1
+    })
+    .await;
+    signal(pid, Signal::SIGCONT);
+    let mut status = None;
+    until("it has ended", SOON, async || {
+        status = worker.try_wait().unwrap();
+        status.is_some()
+    })
+    .await;
+    assert_eq!(status.unwrap().code(), Some(75));
+    assert_proven(&home);
+}

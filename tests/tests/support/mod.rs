@@ -1,0 +1,189 @@
+//! What the tests that kill and count have in common.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "every test file is a crate of its own and uses a part; a test that cannot go on stops"
+)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant, SystemTime};
+
+use cofferdam_tests::Home;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use sqlx::PgPool;
+
+/// Random choices that a printed seed replays (`COFFERDAM_TEST_SEED`). SplitMix64.
+#[derive(Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Seeded by the environment, else by the clock; says with what.
+    pub fn new(test: &str) -> Self {
+        let given = std::env::var("COFFERDAM_TEST_SEED").ok().and_then(|text| text.parse().ok());
+        let seed = given.unwrap_or_else(|| {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            u64::from(since.subsec_nanos()) ^ since.as_secs()
+        });
+        eprintln!("{test}: replay with COFFERDAM_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    /// A time between two, to let the system get anywhere.
+    pub async fn moment(&mut self, from_ms: u64, to_ms: u64) {
+        let ms = from_ms + self.below(to_ms - from_ms);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+}
+
+/// Polls until `ready`, or fails after `limit`.
+pub async fn until(what: &str, limit: Duration, mut ready: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !ready().await {
+        assert!(Instant::now() < deadline, "not after {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A number out of SQL.
+pub async fn count(sql: &PgPool, query: &str) -> i64 {
+    sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_one(sql).await.expect(query)
+}
+
+/// Texts out of SQL.
+pub async fn texts(sql: &PgPool, query: &str) -> Vec<String> {
+    sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_all(sql).await.expect(query)
+}
+
+/// `cofferdam prove` says GO, exits 0 and has no row for any claim.
+pub fn assert_proven(home: &Home) {
+    let output = home.run(&["prove", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&output)));
+    let broken: Vec<&Value> = report["proofs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|proof| proof["rows"].as_array().is_none_or(|rows| !rows.is_empty()))
+        .collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert_eq!(report["verdict"], "GO");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+/// Every sandbox ever started has ended with verified evidence, and is nowhere on this host.
+pub async fn assert_wiped(home: &Home, sql: &PgPool) {
+    let open = texts(
+        sql,
+        "SELECT s.sandbox_id || ' ' || s.state || ' ' || coalesce(w.wipe_status, 'no evidence')
+                || ' ' || coalesce(w.evidence::text, '')
+           FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w USING (sandbox_id)
+          WHERE s.ended_at IS NULL OR w.wipe_status IS DISTINCT FROM 'verified'",
+    )
+    .await;
+    assert!(open.is_empty(), "sessions without a verified end: {open:#?}");
+    assert_no_sandbox(home.path(), &texts(sql, "SELECT sandbox_id FROM app.remote_execution_sessions").await);
+}
+
+/// No directory, runtime state, mount in anybody's namespace, or cgroup of these sandboxes.
+pub fn assert_no_sandbox(state: &Path, ids: &[String]) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let left = sandboxes_left(state, ids);
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "left on the host: {left:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
+    let ids: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+    let mut left = Vec::new();
+    for dir in ["sandboxes", "run"] {
+        left.extend(names(&state.join(dir)).into_iter().map(|name| format!("{dir}/{name}")));
+    }
+    // A cgroup of ours is named `<12 hex of the state directory>.<sandbox id>` in every hierarchy.
+    for tree in names(Path::new("/sys/fs/cgroup")).into_iter().chain([String::new()]) {
+        let groups = names(&Path::new("/sys/fs/cgroup").join(&tree).join("cofferdam"));
+        let ours = groups.into_iter().filter(|g| g.split_once('.').is_some_and(|(_, id)| ids.contains(id)));
+        left.extend(ours.map(|group| format!("cgroup {tree}/{group}")));
+    }
+    let below = format!("{}/sandboxes/", state.display());
+    for pid in names(Path::new("/proc")).into_iter().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) {
+        let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        left.extend(mounts.lines().filter(|l| l.contains(&below)).map(|l| format!("mount seen by {pid}: {l}")));
+    }
+    left
+}
+
+/// The names in a directory; none where it is missing.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// The main process of this home's private database.
+pub fn postmaster(home: &Home) -> Option<i32> {
+    let text = std::fs::read_to_string(home.path().join("database/data/postmaster.pid")).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}
+
+/// Signals a process that the caller started.
+pub fn signal(pid: i32, what: Signal) {
+    let _ = kill(Pid::from_raw(pid), what);
+}
+
+/// Runs a command to its end; where it hangs, it is killed and the test fails.
+pub fn ended(mut command: Command, limit: Duration) -> Output {
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let pid = i32::try_from(child.id()).unwrap();
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    match wait.recv_timeout(limit) {
+        Ok(output) => output.expect("its output"),
+        Err(_) => {
+            signal(pid, Signal::SIGKILL);
+            panic!("{command:?} did not end within {limit:?}");
+        }
+    }
+}
+
+/// Everything that a command said, for a failure's message.
+pub fn said(output: &Output) -> String {
+    format!(
+        "{}\nstdout: {}\nstderr: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A recipe file of this text below a directory.
+pub fn recipe(dir: &Path, name: &str, yaml: &str) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, yaml).unwrap();
+    path.to_string_lossy().into_owned()
+}
