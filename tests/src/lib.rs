@@ -77,6 +77,22 @@ impl Home {
         command
     }
 
+    /// The same for a command that serves: should this test be killed, the kernel ends it, which a
+    /// killed test's own clean-up cannot.
+    fn serving(&self, args: &[&str]) -> Command {
+        let plain = self.command(args);
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM"]).arg(plain.get_program()).args(plain.get_args());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.current_dir(repository()).stdin(Stdio::null());
+        command
+    }
+
     /// Runs it to its end.
     #[must_use]
     pub fn run(&self, args: &[&str]) -> Output {
@@ -170,7 +186,10 @@ impl Server {
     /// Starts any serving command and waits for its first line.
     #[must_use]
     pub fn start(home: &Home, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut command = home.command(args);
+        // Before anything runs that a panic would leave behind. One provider is enough for all.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let mut command = home.serving(args);
         command.envs(env.iter().copied()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
@@ -182,7 +201,6 @@ impl Server {
             panic!("{args:?} did not start: {status}");
         }
         let key = std::fs::read_to_string(home.path().join("admin.key")).expect("an admin key");
-        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self { child, url, key: key.trim().to_owned(), state: home.path().to_path_buf(), http }
     }
 

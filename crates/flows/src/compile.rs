@@ -9,6 +9,7 @@ use cofferdam_contracts::id::{Digest, GateKey, StepId, TaskKey};
 use cofferdam_contracts::plan::{self, Plan};
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::Budget;
+use cofferdam_contracts::schema::with_defaults;
 use cofferdam_contracts::template::MAX_FANOUT;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::Compiled;
@@ -99,7 +100,10 @@ async fn plan_blocking(recipe: Recipe, run: &RunContext, roots: &[PathBuf]) -> R
 }
 
 fn plan_of(recipe: &Recipe, run: &RunContext, roots: &[PathBuf]) -> Result<Plan, Refusal> {
-    let plan = plan::compile(recipe, &run.inputs, &|dir, pattern| glob(roots, dir, pattern))?;
+    // An intent that was written before its recipe was chosen has none of the form's defaults yet.
+    let mut form = run.inputs.clone();
+    with_defaults(&recipe.form_schema(), &mut form);
+    let plan = plan::compile(recipe, &form, &|dir, pattern| glob(roots, dir, pattern))?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,

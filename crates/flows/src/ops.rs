@@ -72,7 +72,9 @@ impl Flows {
             self.ledger.run_template(&who.tenant, &run).await?.ok_or_else(|| Refusal::not_found("run"))?;
         let n = self.ledger.ops_forks(on).await? + 1;
         let internal = |e: cofferdam_contracts::id::IdError| Refusal::new(ErrorCode::Internal, e.to_string());
-        new.workflow_id = WorkflowId::parse(&format!("{on}.f{n}")).map_err(internal)?;
+        new.workflow_id = WorkflowId::parse(&format!("{on}.f{n}")).map_err(|_| {
+            Refusal::new(ErrorCode::StateConflict, "forks of forks end here: their ids would be too long; fork an earlier run")
+        })?;
         new.id = RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{}", new.workflow_id), 16)))
             .map_err(internal)?;
         new.retry_of = Some(run);

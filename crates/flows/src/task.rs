@@ -72,6 +72,8 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let sandbox = SandboxId::parse(&format!("sb{}", cofferdam_ambient::random::secret_hex(10)))
         .map_err(|e| dbos::Error::Application(FlowError::Ledger(e.to_string())))?;
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
+    // Before the start is on record: whoever cancels a recorded start must be heard.
+    let wakes = executor.flows.wakes.subscribe();
     let place =
         Place { executor: &executor.id, host_id: &executor.host_id, state_dir: &state_dir, sandbox: &sandbox };
     let task = patiently(|| ledger.task_begin(key, &place))
@@ -83,7 +85,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     }
     let end = match &task.work {
         Work::Value(text) => value(&task, text),
-        Work::Sandbox(request) => run_in_sandbox(executor, &task, request, &sandbox).await,
+        Work::Sandbox(request) => run_in_sandbox(executor, &task, request, &sandbox, wakes).await,
     };
     let committed = TaskEnd {
         task: &task,
@@ -161,6 +163,7 @@ async fn run_in_sandbox(
     task: &TaskContext,
     request: &SandboxRequest,
     id: &SandboxId,
+    wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
     if task.execution_no > MAX_EXECUTIONS {
         let cause = format!("its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again");
@@ -177,7 +180,6 @@ async fn run_in_sandbox(
         Ok(inputs) => inputs,
         Err(cause) => return unmade(executor, task, id, ErrCode::UploadFail, cause).await,
     };
-    let wakes = executor.flows.wakes.subscribe();
     let sandbox = match provision(host, &plan, &inputs).await {
         Ok(sandbox) => sandbox,
         Err(e) => {

@@ -48,7 +48,7 @@ impl Ledger {
             .bind(executor.as_str())
             .bind(APP_VERSION)
             .bind(free)
-            .fetch_all(self.pool())
+            .fetch_all(self.steady())
             .await?;
         rows.iter()
             .map(|row| {
@@ -66,7 +66,7 @@ impl Ledger {
         Ok(sqlx::query_scalar::<_, Option<i32>>(
             "SELECT worker_concurrency FROM dbos.queues WHERE name = 'sbxQ'",
         )
-        .fetch_optional(self.pool())
+        .fetch_optional(self.steady())
         .await?
         .flatten()
         .unwrap_or(32))
@@ -83,7 +83,7 @@ impl Ledger {
                RETURNING queue_name)
              SELECT pg_notify('cofferdam', 'q:' || queue_name) FROM moved GROUP BY queue_name",
         )
-        .execute(self.pool())
+        .execute(self.steady())
         .await?;
         Ok(done.rows_affected())
     }

@@ -64,6 +64,9 @@ impl LedgerError {
     pub fn refusal(self) -> Refusal {
         match self {
             Self::Refusal(refusal) => refusal,
+            Self::Unavailable(sqlx::Error::Database(db)) if db.code().as_deref() == Some("53100") => {
+                Refusal::new(ErrorCode::Unavailable, "the database's disk is full; try again when it has room")
+            }
             Self::Unavailable(_) => {
                 Refusal::new(ErrorCode::Unavailable, "the database cannot be reached; try again")
             }

@@ -51,7 +51,7 @@ impl Ledger {
             "UPDATE app.executors SET heartbeat_at = clock_timestamp() WHERE id = $1 AND state = 'live'",
         )
         .bind(executor.as_str())
-        .execute(self.pool())
+        .execute(self.steady())
         .await?;
         Ok(done.rows_affected() == 1)
     }
@@ -70,7 +70,7 @@ impl Ledger {
         )
         .bind(me.as_str())
         .bind(dead_after_ms)
-        .fetch_all(self.pool())
+        .fetch_all(self.steady())
         .await?;
         rows.iter().map(|text| id("executors.id", text)).collect()
     }
@@ -113,7 +113,7 @@ impl Ledger {
 
     /// Tries to become the leader; never waits.
     pub async fn lead(&self) -> Result<Option<Leadership>> {
-        let mut conn = self.pool().acquire().await?;
+        let mut conn = self.steady().acquire().await?;
         let held: bool = sqlx::query("SELECT pg_try_advisory_lock($1) AS held")
             .bind(LEADER_LOCK)
             .fetch_one(&mut *conn)

@@ -141,8 +141,8 @@ impl Ledger {
         Validator::compile(&gate.form)?.check(reply.payload)?;
         let (choice, rationale) = choice_of(reply.payload)?;
         let hash = digest(reply.payload)?;
-        if let Some((stored, outcome)) = interaction(&mut tx, &gate, reply).await? {
-            return replay(&gate, reply, &hash, &stored, &outcome);
+        if let Some(earlier) = interaction(&mut tx, &gate, reply).await? {
+            return replay(&gate, reply, &hash, &earlier);
         }
         if reply.topic.is_some_and(|t| t != gate.topic) && gate.state == "open" {
             return Err(Refusal::new(ErrorCode::TopicMismatch, format!("the gate's topic is {}", gate.topic)).into());
@@ -359,14 +359,20 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
     })
 }
 
-/// The payload hash and outcome of an earlier reply with this dedupe key.
+/// An earlier reply with the same dedupe key.
+struct Earlier {
+    payload_hash: String,
+    outcome: String,
+    at: i64,
+}
+
 async fn interaction(
     conn: &mut sqlx::PgConnection,
     gate: &Open,
     reply: &Reply<'_>,
-) -> Result<Option<(String, String)>> {
+) -> Result<Option<Earlier>> {
     let row = sqlx::query(
-        "SELECT payload_hash, outcome FROM app.human_interactions
+        "SELECT payload_hash, outcome, app.ms(created_at) AS at FROM app.human_interactions
           WHERE workflow_id = $1 AND gate_key = $2 AND topic = $3 AND dedupe_key = $4",
     )
     .bind(&gate.workflow)
@@ -375,19 +381,26 @@ async fn interaction(
     .bind(reply.dedupe_key)
     .fetch_optional(conn)
     .await?;
-    row.map(|row| Ok((row.try_get("payload_hash")?, row.try_get("outcome")?))).transpose()
+    row.map(|row| {
+        Ok(Earlier {
+            payload_hash: row.try_get("payload_hash")?,
+            outcome: row.try_get("outcome")?,
+            at: row.try_get("at")?,
+        })
+    })
+    .transpose()
 }
 
-fn replay(gate: &Open, reply: &Reply<'_>, hash: &Digest, stored: &str, outcome: &str) -> Result<Replied> {
+fn replay(gate: &Open, reply: &Reply<'_>, hash: &Digest, earlier: &Earlier) -> Result<Replied> {
     let same_topic = reply.topic.is_none_or(|t| t == gate.topic);
-    if stored != hash.as_str() || !same_topic {
+    if earlier.payload_hash != hash.as_str() || !same_topic {
         let what = "this dedupe key was used with another payload or topic";
         return Err(Refusal::new(ErrorCode::DedupeConflict, what).into());
     }
-    if outcome != "accepted" {
-        return Err(not_waiting(gate, outcome).into());
+    if earlier.outcome != "accepted" {
+        return Err(not_waiting(gate, &earlier.outcome).into());
     }
-    Ok(Replied { run: gate.run.clone(), is_replay: true, at: cofferdam_ambient::clock::now_ms() })
+    Ok(Replied { run: gate.run.clone(), is_replay: true, at: earlier.at })
 }
 
 fn not_waiting(gate: &Open, outcome: &str) -> Refusal {

@@ -39,28 +39,34 @@ pub const APP_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-w1");
 /// Connections of one process. 2 cores saturate well below this; PostgreSQL allows 100 in all.
 const MAX_CONNECTIONS: u32 = 12;
 
-/// A handle to the ledger; clones share one pool.
+/// Connections for what a process does all the time: claims and heartbeats. They are kept apart
+/// because a pool hands out its connections in turn: regular work in the large pool would keep every
+/// connection of a busy hour in use, and its backend in memory, for ever.
+const STEADY_CONNECTIONS: u32 = 2;
+
+/// A handle to the ledger; clones share its pools.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
+    steady: PgPool,
 }
 
 impl Ledger {
     /// Connects; `url` may name a unix socket's directory as `?host=`.
     pub async fn connect(url: &str) -> Result<Self> {
-        let pool = PgPoolOptions::new()
-            .max_connections(MAX_CONNECTIONS)
+        let options = PgPoolOptions::new()
             .acquire_timeout(Duration::from_secs(10))
-            // An idle server should hold few backends: each is about 10 MB of the host.
+            // An idle server should hold few backends: each is about 3 MB of the host.
             .idle_timeout(Duration::from_secs(5))
-            .test_before_acquire(false)
-            .connect(url)
-            .await?;
-        Ok(Self { pool })
+            .test_before_acquire(false);
+        let pool = options.clone().max_connections(MAX_CONNECTIONS).connect(url).await?;
+        let steady = options.max_connections(STEADY_CONNECTIONS).connect_lazy(url)?;
+        Ok(Self { pool, steady })
     }
 
     /// Closes every connection.
     pub async fn close(&self) {
+        self.steady.close().await;
         self.pool.close().await;
     }
 
@@ -72,5 +78,10 @@ impl Ledger {
 
     pub(crate) fn pool(&self) -> &PgPool {
         &self.pool
+    }
+
+    /// For claims and heartbeats.
+    pub(crate) fn steady(&self) -> &PgPool {
+        &self.steady
     }
 }

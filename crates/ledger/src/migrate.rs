@@ -2,7 +2,9 @@
 //! processes that start together take turns.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
+use cofferdam_ambient::clock::{self, Stopwatch};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
@@ -26,15 +28,35 @@ migrations! {
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
 const LOCK: i64 = 0x00c0_ffe2_da37;
+/// How long a starter waits for its turn: all migrations of both series take well under a second.
+const TURN: Duration = Duration::from_secs(120);
 
 impl Ledger {
     /// Brings the engine's schema and ours up to date.
     pub async fn migrate(&self) -> Result<()> {
         let mut lock = self.pool().acquire().await?;
-        sqlx::query("SELECT pg_advisory_lock($1)").bind(LOCK).execute(&mut *lock).await?;
+        self.migration_turn(&mut lock).await?;
         let outcome = self.migrate_locked().await;
         sqlx::query("SELECT pg_advisory_unlock($1)").bind(LOCK).execute(&mut *lock).await?;
         outcome
+    }
+
+    /// Asks again and again instead of waiting in the database: a waiting statement is a transaction,
+    /// and the engine's `CREATE INDEX CONCURRENTLY` waits for every transaction to end, so the one
+    /// that migrates would wait for the one that waits for it.
+    async fn migration_turn(&self, lock: &mut sqlx::PgConnection) -> Result<()> {
+        let waited = Stopwatch::start();
+        loop {
+            let held: bool =
+                sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(LOCK).fetch_one(&mut *lock).await?;
+            if held {
+                return Ok(());
+            }
+            if waited.elapsed() > TURN {
+                return Err(LedgerError::Migrate("another process has been migrating for too long".into()));
+            }
+            clock::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn migrate_locked(&self) -> Result<()> {

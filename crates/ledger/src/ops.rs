@@ -148,10 +148,12 @@ impl Ledger {
             sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)").execute(&mut *tx).await?;
             sqlx::query(
                 "WITH g AS (UPDATE app.human_gates SET state = 'open', decided_at = NULL
-                             WHERE run_id = $1 AND state = 'canceled'),
+                             WHERE run_id = $1 AND state = 'canceled' RETURNING gate_key),
                       n AS (DELETE FROM dbos.notifications WHERE destination_uuid = $2 AND NOT consumed
                               AND message LIKE '%\"sys\":\"sys:cancel\"%')
-                 UPDATE app.runs SET status = 'repairing', next_action = 'NONE', error = NULL, finished_at = NULL
+                 UPDATE app.runs SET error = NULL, finished_at = NULL,
+                        status = CASE WHEN EXISTS (SELECT FROM g) THEN 'waiting_input' ELSE 'repairing' END,
+                        next_action = CASE WHEN EXISTS (SELECT FROM g) THEN 'APPROVE_PLAN' ELSE 'NONE' END
                   WHERE id = $1 AND status = 'canceled'",
             )
             .bind(target.run.as_str())
@@ -204,6 +206,7 @@ impl Ledger {
                 .with(json!({"stepN": step_n, "recorded": last + 1}))
                 .into());
         }
+        let step_n = before_gate(&mut tx, workflow, step_n).await?;
         if !run_insert(&mut tx, new, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the fork exists already").into());
         }
@@ -303,8 +306,8 @@ async fn cancel_run(conn: &mut sqlx::PgConnection, run: &RunId, workflow: &Workf
     Ok(())
 }
 
-/// The engine's rows, and the answers of tasks that will now never start: of one workflow, and of
-/// all open tasks of `tasks_of`.
+/// The engine's rows, and the answers of tasks that will now never start, the claimed ones without
+/// a recorded start included: of one workflow, and of all open tasks of `tasks_of`.
 async fn cancel_workflows(
     conn: &mut sqlx::PgConnection,
     workflow: Option<&WorkflowId>,
@@ -316,7 +319,9 @@ async fn cancel_workflows(
            SELECT $1::text AS id UNION SELECT task_key FROM app.sbx_runs WHERE run_id = $2 AND response IS NULL),
          queued AS (
            SELECT w.workflow_uuid AS id FROM dbos.workflow_status w
-            WHERE w.workflow_uuid IN (SELECT id FROM ids) AND w.status IN ('ENQUEUED','DELAYED')),
+            WHERE w.workflow_uuid IN (SELECT id FROM ids)
+              AND (w.status IN ('ENQUEUED','DELAYED') OR (w.status = 'PENDING' AND NOT EXISTS (
+                     SELECT 1 FROM app.sbx_executions e WHERE e.task_key = w.workflow_uuid)))),
          answered AS (
            UPDATE app.sbx_runs SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
                   response = jsonb_build_object('exit', -1, 'stdout', '', 'stderr', '', 'filesOut', '[]'::jsonb,
@@ -339,8 +344,26 @@ async fn cancel_workflows(
     Ok(())
 }
 
-/// What the fork inherits: the engine's rows before the step, the compiled plan and, where the plan
-/// is the same, the consent to it.
+/// A gate is asked and answered within one run. So a fork from the middle of one starts where the
+/// gate is opened, and asks again: its steps hold the ids of the run that was forked.
+async fn before_gate(conn: &mut sqlx::PgConnection, from: &WorkflowId, step_n: i32) -> Result<i32> {
+    let row = sqlx::query(
+        "SELECT min(function_id) FILTER (WHERE function_name = 'gate.open') AS opened,
+                max(function_id) FILTER (WHERE function_name = 'gate.resolve') AS resolved
+           FROM dbos.operation_outputs WHERE workflow_uuid = $1",
+    )
+    .bind(from.as_str())
+    .fetch_one(conn)
+    .await?;
+    let (opened, resolved): (Option<i32>, Option<i32>) = (row.try_get("opened")?, row.try_get("resolved")?);
+    Ok(match opened {
+        Some(opened) if step_n > opened && resolved.is_none_or(|resolved| step_n <= resolved) => opened,
+        _ => step_n,
+    })
+}
+
+/// What the fork inherits: the engine's rows before the step, the compiled plan and, where the gate
+/// was passed before the step, the consent to it.
 async fn fork_rows(
     conn: &mut sqlx::PgConnection,
     from: &WorkflowId,
@@ -368,7 +391,9 @@ async fn fork_rows(
            FROM app.artifacts WHERE run_id = $3 AND step_id = 'CompileST' AND $5 > 0 AND $1 <> $2",
         "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin)
          SELECT $4, intent_id, plan_digest, approved_by, key_id, 'inherited by fork from ' || $3, origin
-           FROM app.plan_approvals WHERE run_id = $3 AND $5 > 0 AND $1 <> $2",
+           FROM app.plan_approvals WHERE run_id = $3 AND $4 <> $3 AND EXISTS (
+             SELECT 1 FROM dbos.operation_outputs o
+              WHERE o.workflow_uuid = $2 AND $1 <> $2 AND o.function_name = 'gate.resolve' AND o.function_id < $5)",
         "UPDATE app.runs n SET plan_digest = o.plan_digest FROM app.runs o
           WHERE n.id = $4 AND o.id = $3 AND $5 > 0 AND $1 <> $2",
         "UPDATE dbos.workflow_status SET forked_from = $1 WHERE workflow_uuid = $2 AND $3 <> $4 AND $5 >= 0",

@@ -150,9 +150,9 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "reply_payloads_match",
-        claim: "every decision carries the hash of the reply that made it",
+        claim: "every decision acted on the reply that was recorded, and carries its hash",
         meaning: "what the workflow acted on is not what was recorded",
-        sql: "SELECT g.workflow_id, g.gate_key, i.payload_hash, e.value::jsonb->>'payloadHash' AS acted_on FROM app.human_gates g JOIN app.human_interactions i ON i.workflow_id = g.workflow_id AND i.gate_key = g.gate_key AND i.outcome = 'accepted' JOIN dbos.workflow_events e ON e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result' WHERE e.value::jsonb->>'payloadHash' IS DISTINCT FROM i.payload_hash AND ($1::text IS NULL OR g.run_id = $1) AND ($2::text IS NULL OR g.tenant_id = $2)",
+        sql: "SELECT g.workflow_id, g.gate_key, i.payload_hash, e.value::jsonb->>'payloadHash' AS acted_on, i.payload, e.value::jsonb->'payload' AS acted_on_payload FROM app.human_gates g JOIN app.human_interactions i ON i.workflow_id = g.workflow_id AND i.gate_key = g.gate_key AND i.outcome = 'accepted' JOIN dbos.workflow_events e ON e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result' WHERE (e.value::jsonb->>'payloadHash' IS DISTINCT FROM i.payload_hash OR e.value::jsonb->'payload' IS DISTINCT FROM i.payload) AND ($1::text IS NULL OR g.run_id = $1) AND ($2::text IS NULL OR g.tenant_id = $2)",
     },
     Proof {
         name: "parents_do_not_starve",

@@ -429,7 +429,8 @@ pub(crate) async fn run_insert(conn: &mut sqlx::PgConnection, new: &NewRun, enqu
     .bind(new.origin.as_str())
     .bind(RUN_WORKFLOW)
     .bind(INTENT_QUEUE)
-    .bind(&new.dedup)
+    // The engine's key is a queue's, and all tenants share the queue; a tenant id has no colon.
+    .bind(new.dedup.as_ref().map(|dedup| format!("{}:{dedup}", new.tenant)))
     .bind(enqueue)
     .fetch_one(conn)
     .await?;

@@ -43,7 +43,7 @@ impl Ledger {
               LIMIT 1000",
         )
         .bind(host_id)
-        .fetch_all(self.pool())
+        .fetch_all(self.steady())
         .await?;
         rows.iter()
             .map(|row| {

@@ -21,6 +21,8 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(url: &str, key: &str) -> anyhow::Result<Self> {
+        // The database driver brings ring along; one provider is enough. A second call changes nothing.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         // Loopback and fleets are reached directly; an environment's proxy is for the outside.
         let http = reqwest::Client::builder().no_proxy().build()?;
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), key: key.to_owned() })

@@ -8,6 +8,7 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, segment};
 use super::output;
@@ -34,6 +35,8 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
     let mut shown = BTreeMap::new();
     let mut asked = false;
     let mut interrupted = false;
+    // One listener for the whole time: a Ctrl-C that comes between two waits is not lost.
+    let mut interrupts = signal(SignalKind::interrupt())?;
     loop {
         let header: RunHeader = client.get(&path).await?;
         if !manner.quiet {
@@ -51,14 +54,16 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
         tokio::select! {
             _ = lines.next(), if !header.status.is_terminal() => {}
             () = clock::sleep(if header.status.is_terminal() { SETTLE } else { LOOK }) => {}
-            _ = tokio::signal::ctrl_c(), if !interrupted => {
+            _ = interrupts.recv() => {
+                if interrupted {
+                    anyhow::bail!("interrupted; the run goes on being canceled");
+                }
                 interrupted = true;
                 output::note("canceling; once more to leave it alone");
                 let action = json!({"actor": "cli", "reason": "interrupted"});
                 let on = segment(header.workflow_id.as_str());
                 let _: Value = client.post(&format!("/api/ops/wf/{on}/cancel"), &action).await?;
             }
-            _ = tokio::signal::ctrl_c(), if interrupted => anyhow::bail!("interrupted; the run goes on being canceled"),
         }
     }
 }

@@ -65,7 +65,8 @@ pub(super) async fn keep(
             _ = &mut end => return,
             () = clock::sleep(pause) => {}
         }
-        if lock::now(&home.join("server.lock")).is_none() {
+        // Without the file the state directory was deleted under us: it is not made again.
+        if !lock::is_free(&home.join("server.lock")) {
             pause = LOOK;
             continue;
         }

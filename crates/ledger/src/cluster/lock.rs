@@ -29,6 +29,12 @@ pub(super) fn now(path: &Path) -> Option<File> {
     file.try_lock().ok().map(|()| file)
 }
 
+/// Whether the file is there and nobody has a hold on it.
+pub(super) fn is_free(path: &Path) -> bool {
+    let there = OpenOptions::new().read(true).write(true).open(path);
+    there.is_ok_and(|file| file.try_lock().is_ok())
+}
+
 /// Gives up a shared hold; true when nobody else had one, and then the hold is the only one.
 pub(super) fn is_last(file: &File) -> bool {
     file.unlock().is_ok() && file.try_lock().is_ok()
