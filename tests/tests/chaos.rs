@@ -83,7 +83,9 @@ fn recipe(tasks: u64, gated: bool) -> String {
 }
 
 async fn submit(shim: &Server, tasks: u64, n: u64, gated: bool) -> String {
-    let header = shim.run_recipe(&recipe(tasks, gated), json!({"n": n}), json!({"runKey": n.to_string()})).await;
+    let header = shim
+        .run_recipe(&recipe(tasks, gated), json!({"n": n}), json!({"runKey": n.to_string()}))
+        .await;
     header["runId"].as_str().unwrap().to_owned()
 }
 
@@ -117,9 +119,12 @@ async fn storm(name: &str, plan: &Storm) {
             }
             submitted += 1;
         }
-        let victim = if kill >= plan.widowed_at { 0 } else { usize::try_from(dice.below(2)).unwrap() };
+        let victim =
+            if kill >= plan.widowed_at { 0 } else { usize::try_from(dice.below(2)).unwrap() };
         until("somebody works", SETTLE, async || {
-            count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL").await > 0
+            count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL")
+                .await
+                > 0
         })
         .await;
         dice.moment(0, 700).await;
@@ -127,7 +132,10 @@ async fn storm(name: &str, plan: &Storm) {
         // A gate that opened earlier is answered at any time, also while nobody is there to hear it.
         if dice.below(2) == 0 && waiting.len() > 1 {
             let run = waiting.remove(0);
-            fleet.shim.wait_for(&run, "waiting at its gate", |h| h["status"] == "waiting_input").await;
+            fleet
+                .shim
+                .wait_for(&run, "waiting at its gate", |h| h["status"] == "waiting_input")
+                .await;
             approve(&fleet.shim, &run).await;
         }
         dice.moment(0, 500).await;
@@ -165,8 +173,14 @@ async fn judge(name: &str, plan: &Storm, sql: &PgPool) {
     )
     .await;
     assert!(failed.is_empty(), "{failed:#?}");
-    assert_eq!(count(sql, "SELECT count(*) FROM app.runs").await, i64::try_from(plan.runs).unwrap());
-    assert_eq!(count(sql, "SELECT count(*) FROM app.sbx_runs WHERE err_code = 'NONE'").await, tasks);
+    assert_eq!(
+        count(sql, "SELECT count(*) FROM app.runs").await,
+        i64::try_from(plan.runs).unwrap()
+    );
+    assert_eq!(
+        count(sql, "SELECT count(*) FROM app.sbx_runs WHERE err_code = 'NONE'").await,
+        tasks
+    );
     // Every task's own file, once, with the bytes that only this task writes.
     let wrong = texts(
         sql,
@@ -190,14 +204,23 @@ async fn judge(name: &str, plan: &Storm, sql: &PgPool) {
     .await;
     assert!(left.is_empty(), "{left:#?}");
     let again = count(sql, "SELECT count(*) FROM app.sbx_executions WHERE execution_no > 1").await;
-    let orphans = count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'ORPHANED'").await;
-    assert!(again > 0 && orphans > 0, "the kills hit nothing: {again} re-executions, {orphans} orphans");
+    let orphans =
+        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'ORPHANED'")
+            .await;
+    assert!(
+        again > 0 && orphans > 0,
+        "the kills hit nothing: {again} re-executions, {orphans} orphans"
+    );
     let prompts = count(
         sql,
         "SELECT count(*) FROM dbos.workflow_events_history WHERE key = 'ui:approve-plan'",
     )
     .await;
-    assert_eq!(prompts, i64::try_from(plan.runs.div_ceil(plan.gated)).unwrap(), "a prompt is emitted once");
+    assert_eq!(
+        prompts,
+        i64::try_from(plan.runs.div_ceil(plan.gated)).unwrap(),
+        "a prompt is emitted once"
+    );
     eprintln!("{name}: {tasks} tasks, {again} re-executions on record, {orphans} orphans wiped");
 }
 
@@ -241,6 +264,13 @@ async fn a_gate_outlives_every_worker_that_waited_at_it() {
     approve(&fleet.shim, &run).await;
     let header = fleet.shim.wait_terminal(&run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
-    assert_eq!(count(&sql, "SELECT count(*) FROM dbos.workflow_events_history WHERE key = 'ui:approve-plan'").await, 1);
+    assert_eq!(
+        count(
+            &sql,
+            "SELECT count(*) FROM dbos.workflow_events_history WHERE key = 'ui:approve-plan'"
+        )
+        .await,
+        1
+    );
     assert_proven(&home);
 }

@@ -38,7 +38,8 @@ fn code(output: &Output) -> i32 {
 fn object(output: &Output) -> Value {
     let text = stdout(output);
     assert_eq!(text.trim_end().lines().count(), 1, "one line: {}", said(output));
-    let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {}", said(output)));
+    let value: Value =
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {}", said(output)));
     assert!(value.is_object(), "{value}");
     value
 }
@@ -60,7 +61,8 @@ fn a_run_prints_one_object_and_its_words_elsewhere() {
     assert!(run["runId"].as_str().unwrap().starts_with("rn_"));
     assert!(run["workflowID"].as_str().unwrap().starts_with("ih_"));
     assert_eq!(run["status"], "succeeded");
-    let kinds: Vec<&str> = run["artifacts"].as_array().unwrap().iter().map(|a| a["kind"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> =
+        run["artifacts"].as_array().unwrap().iter().map(|a| a["kind"].as_str().unwrap()).collect();
     for kind in ["plan_card", "artifact_index", "stdout", "stderr", "timings", "raw"] {
         assert!(kinds.contains(&kind), "{kind} in {kinds:?}");
     }
@@ -85,7 +87,11 @@ fn a_failed_run_exits_1_and_says_why() {
     assert!(run["error"].as_str().unwrap().contains("CMD_NONZERO"), "{run}");
     let output = home.run(&["run", &file]);
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("FAILED no") && stderr(&output).contains("CMD_NONZERO"), "{}", said(&output));
+    assert!(
+        stderr(&output).contains("FAILED no") && stderr(&output).contains("CMD_NONZERO"),
+        "{}",
+        said(&output)
+    );
 }
 
 #[test]
@@ -106,7 +112,11 @@ fn wrong_usage_exits_3_and_touches_nothing() {
     for args in cases {
         let output = home.run(args);
         assert_eq!(code(&output), 3, "{args:?}: {}", said(&output));
-        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{args:?}: {}", said(&output));
+        assert!(
+            output.stdout.is_empty() && !output.stderr.is_empty(),
+            "{args:?}: {}",
+            said(&output)
+        );
         no_ansi(&output);
     }
     let left: Vec<String> = support::names(home.path());
@@ -126,11 +136,31 @@ fn a_bad_recipe_is_named_by_file_line_and_field_before_anything_starts() {
     assert_eq!(code(&missing), 2, "{}", said(&missing));
     assert!(stderr(&missing).contains("no/such/recipe.yaml"), "{}", said(&missing));
     let cases = [
-        ("unknown.yaml", "id: x\nv: \"1\"\nplan:\n  tasks:\n    - name: a\n      exec: {run: \"true\"}\n      speed: 9\n", ":7", "speed"),
-        ("typed.yaml", "id: x\nv: \"1\"\nplan:\n  tasks:\n    - name: a\n      exec: {run: \"true\"}\n      limits: {cpu: many}\n", ":7:21", ""),
+        (
+            "unknown.yaml",
+            "id: x\nv: \"1\"\nplan:\n  tasks:\n    - name: a\n      exec: {run: \"true\"}\n      speed: 9\n",
+            ":7",
+            "speed",
+        ),
+        (
+            "typed.yaml",
+            "id: x\nv: \"1\"\nplan:\n  tasks:\n    - name: a\n      exec: {run: \"true\"}\n      limits: {cpu: many}\n",
+            ":7:21",
+            "",
+        ),
         ("syntax.yaml", "id: x\nv: \"1\"\nplan: {tasks: [\n", ":", ""),
-        ("both.yaml", "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, value: v, exec: {run: \"true\"}}\n", "", "plan.tasks[0].exec"),
-        ("time.yaml", "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, exec: {run: \"true\", timeout: soon}}\n", "", "timeout"),
+        (
+            "both.yaml",
+            "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, value: v, exec: {run: \"true\"}}\n",
+            "",
+            "plan.tasks[0].exec",
+        ),
+        (
+            "time.yaml",
+            "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, exec: {run: \"true\", timeout: soon}}\n",
+            "",
+            "timeout",
+        ),
     ];
     for (name, yaml, at, field) in cases {
         let file = recipe(home.path(), name, yaml);
@@ -156,9 +186,14 @@ fn a_detached_run_prints_its_ids_at_once_and_waits_for_a_worker() {
     let id = ids["runId"].as_str().unwrap();
     assert_eq!(home.run_json(&["show", id, "--json"])["status"], "queued");
     let plain = home.run(&["run", "examples/hello.yaml", "--detach"]);
-    assert!(stdout(&plain).trim().starts_with("rn_") && stdout(&plain).lines().count() == 1, "{}", said(&plain));
-    let same: Vec<Output> =
-        (0..2).map(|_| home.run(&["run", "examples/hello.yaml", "--detach", "--run-key", "nightly"])).collect();
+    assert!(
+        stdout(&plain).trim().starts_with("rn_") && stdout(&plain).lines().count() == 1,
+        "{}",
+        said(&plain)
+    );
+    let same: Vec<Output> = (0..2)
+        .map(|_| home.run(&["run", "examples/hello.yaml", "--detach", "--run-key", "nightly"]))
+        .collect();
     assert_eq!(stdout(&same[0]), stdout(&same[1]), "equal starts with equal keys are one run");
 }
 
@@ -215,8 +250,24 @@ async fn a_run_is_listed_shown_logged_gated_canceled_resumed_retried_and_forked(
     assert_eq!(inbox[0]["runId"], json!(gated), "{inbox}");
     assert!(stdout(&home.run(&["gate", "ls"])).contains(&gated));
     let shown = home.run_json(&["gate", "show", &gated, "--json"]);
-    assert_eq!((&shown[0]["gateKey"], &shown[0]["state"]), (&json!("approve-plan"), &json!("PENDING")));
-    let reply = |choice: &str| home.run(&["gate", "reply", &gated, "approve-plan", "--choice", choice, "--dedupe-key", "k", "--rationale", "seen"]);
+    assert_eq!(
+        (&shown[0]["gateKey"], &shown[0]["state"]),
+        (&json!("approve-plan"), &json!("PENDING"))
+    );
+    let reply = |choice: &str| {
+        home.run(&[
+            "gate",
+            "reply",
+            &gated,
+            "approve-plan",
+            "--choice",
+            choice,
+            "--dedupe-key",
+            "k",
+            "--rationale",
+            "seen",
+        ])
+    };
     assert_eq!(stdout(&reply("yes")), "accepted\n");
     up.wait_terminal(&gated).await;
     assert_eq!(stdout(&reply("yes")), "replayed: this reply was there already\n");
@@ -278,7 +329,12 @@ fn exec_passes_output_and_status_through() {
     assert!(stderr(&output).contains("oops"), "{}", said(&output));
     no_ansi(&output);
     let output = home.run(&["exec", "--", "printf", "%s", "no newline, ${literally}"]);
-    assert_eq!((code(&output), stdout(&output)), (0, "no newline, ${literally}".into()), "{}", said(&output));
+    assert_eq!(
+        (code(&output), stdout(&output)),
+        (0, "no newline, ${literally}".into()),
+        "{}",
+        said(&output)
+    );
     let output = home.run(&["exec", "--timeout", "1", "--", "sleep", "60"]);
     assert_eq!(code(&output), 137, "as a shell says of a killed command: {}", said(&output));
     assert!(stderr(&output).contains("TIMEOUT"), "{}", said(&output));
@@ -289,11 +345,29 @@ fn exec_passes_output_and_status_through() {
     fs::create_dir(&work).unwrap();
     fs::write(work.join("in.txt"), "given").unwrap();
     let work = work.to_str().unwrap();
-    let output = home.run(&["exec", "--work", work, "--keep", "out.txt", "--json", "--", "sh", "-c", "cat in.txt > out.txt"]);
+    let output = home.run(&[
+        "exec",
+        "--work",
+        work,
+        "--keep",
+        "out.txt",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "cat in.txt > out.txt",
+    ]);
     assert_eq!(code(&output), 0, "{}", said(&output));
-    let kept = object(&output)["artifacts"].as_array().unwrap().iter().any(|a| a["name"] == "files/out.txt");
+    let kept = object(&output)["artifacts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|a| a["name"] == "files/out.txt");
     assert!(kept, "{}", said(&output));
-    assert!(!home.path().join("work/out.txt").exists(), "copy on write: the host's directory is as it was");
+    assert!(
+        !home.path().join("work/out.txt").exists(),
+        "copy on write: the host's directory is as it was"
+    );
 }
 
 #[test]
@@ -322,7 +396,10 @@ fn doctor_says_what_this_host_can_isolate() {
     let found = object(&output);
     assert_eq!(code(&output), i32::from(found["ready"] != true), "{}", said(&output));
     assert_eq!(found["classes"]["container"], true);
-    assert!(found["runtime"].as_str().unwrap().starts_with('/') && found["weak"].is_array(), "{found}");
+    assert!(
+        found["runtime"].as_str().unwrap().starts_with('/') && found["weak"].is_array(),
+        "{found}"
+    );
     assert!(stdout(&home.run(&["doctor"])).contains("container"));
 }
 
@@ -333,11 +410,17 @@ async fn no_secret_is_in_a_command_line_or_in_the_log() {
     assert_eq!(code(&output), 0, "{}", said(&output));
     let file = home.path().join("admin.key");
     let meta = file.metadata().unwrap();
-    assert_eq!((meta.permissions().mode() & 0o7777, meta.uid()), (0o600, nix::unistd::geteuid().as_raw()));
+    assert_eq!(
+        (meta.permissions().mode() & 0o7777, meta.uid()),
+        (0o600, nix::unistd::geteuid().as_raw())
+    );
     let key = fs::read_to_string(&file).unwrap().trim().to_owned();
     assert!(key.len() >= 40, "{}", key.len());
     let secret = key.trim_start_matches("cfd_");
-    assert!(!output.stderr.is_empty() && !stderr(&output).contains(secret), "the key is in the log");
+    assert!(
+        !output.stderr.is_empty() && !stderr(&output).contains(secret),
+        "the key is in the log"
+    );
     let log = home.path().join("up.log");
     let mut child = home
         .command(&["-vv", "up", "--listen", "127.0.0.1:0"])
@@ -345,7 +428,10 @@ async fn no_secret_is_in_a_command_line_or_in_the_log() {
         .stderr(fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    support::until("it is up", Duration::from_secs(30), async || home.path().join("endpoint.json").exists()).await;
+    support::until("it is up", Duration::from_secs(30), async || {
+        home.path().join("endpoint.json").exists()
+    })
+    .await;
     let made = home.run_json(&["key", "create", "--tenant", "acme", "--role", "auditor", "--json"]);
     let other = made["key"].as_str().unwrap();
     assert_eq!(code(&home.run(&["run", "examples/hello.yaml"])), 0);
@@ -377,18 +463,41 @@ fn a_projects_tests_are_split_over_shards() {
         fs::write(repo.join(format!("test_part_{shard}.py")), module).unwrap();
     }
     let repo_input = format!("repo={}", repo.display());
-    let args = |cmd: &'static str| vec!["run", "examples/tests.yaml", "-i", &repo_input, "-i", cmd, "-i", "shards=2", "--yes", "--json"];
-    let output = ended(home.command(&args("cmd=python3 -m unittest -q test_part_$SHARD")), Duration::from_secs(120));
+    let args = |cmd: &'static str| {
+        vec![
+            "run",
+            "examples/tests.yaml",
+            "-i",
+            &repo_input,
+            "-i",
+            cmd,
+            "-i",
+            "shards=2",
+            "--yes",
+            "--json",
+        ]
+    };
+    let output = ended(
+        home.command(&args("cmd=python3 -m unittest -q test_part_$SHARD")),
+        Duration::from_secs(120),
+    );
     assert_eq!(code(&output), 0, "{}", said(&output));
     let run = object(&output);
-    let reports: Vec<&Value> =
-        run["artifacts"].as_array().unwrap().iter().filter(|a| a["name"] == "files/report.xml").collect();
+    let reports: Vec<&Value> = run["artifacts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|a| a["name"] == "files/report.xml")
+        .collect();
     assert_eq!(reports.len(), 2, "{run}");
     assert_ne!(reports[0]["sha256"], reports[1]["sha256"]);
     assert_eq!(run["wipe"].as_array().unwrap().len(), 2);
     assert!(!repo.join("report.xml").exists(), "the project itself is as it was");
     // The same tests on the wrong shard fail, and so does the run.
-    let output = ended(home.command(&args("cmd=python3 -m unittest -q test_part_0")), Duration::from_secs(120));
+    let output = ended(
+        home.command(&args("cmd=python3 -m unittest -q test_part_0")),
+        Duration::from_secs(120),
+    );
     assert_eq!(code(&output), 1, "{}", said(&output));
     let steps = object(&output)["steps"].clone();
     let failed: Vec<&str> = steps

@@ -33,7 +33,8 @@ async fn trace(seed: &str) -> Vec<String> {
     let again = retried["newRunId"].as_str().unwrap();
     approve(&up, again).await;
     up.wait_terminal(again).await;
-    let plain = std::fs::read_to_string(cofferdam_tests::repository().join("examples/hello.yaml")).unwrap();
+    let plain =
+        std::fs::read_to_string(cofferdam_tests::repository().join("examples/hello.yaml")).unwrap();
     let plain = up.run_recipe(&plain, json!({}), json!({})).await;
     assert_eq!(up.wait_terminal(plain["runId"].as_str().unwrap()).await["status"], "succeeded");
     let intent = json!({"goal": "by hand", "inputs": {}, "constraints": {}});
@@ -45,7 +46,8 @@ async fn trace(seed: &str) -> Vec<String> {
 async fn approve(up: &Server, run: &str) {
     up.wait_for(run, "waiting", |h| h["status"] == "waiting_input").await;
     let reply = json!({"payload": {"choice": "yes"}, "dedupeKey": "k"});
-    let (status, body) = up.post(&format!("/api/runs/{run}/gates/approve-plan/reply"), &reply).await;
+    let (status, body) =
+        up.post(&format!("/api/runs/{run}/gates/approve-plan/reply"), &reply).await;
     assert_eq!(status, 200, "{body}");
 }
 
@@ -86,10 +88,29 @@ async fn normalized(sql: &PgPool) -> Vec<String> {
 async fn the_same_seed_gives_the_same_trace() {
     let (one, other) = tokio::join!(trace("20260119"), trace("20260119"));
     let differs = one.iter().zip(&other).find(|(a, b)| a != b);
-    assert!(differs.is_none(), "the first difference:\n{}\n{}", differs.unwrap().0, differs.unwrap().1);
+    assert!(
+        differs.is_none(),
+        "the first difference:\n{}\n{}",
+        differs.unwrap().0,
+        differs.unwrap().1
+    );
     assert_eq!(one.len(), other.len());
-    for kind in ["intent", "run", "step", "task", "engine", "operation", "interaction", "gate", "artifact", "event"] {
-        assert!(one.iter().any(|line| line.starts_with(&format!("{kind} "))), "a trace without any {kind}");
+    for kind in [
+        "intent",
+        "run",
+        "step",
+        "task",
+        "engine",
+        "operation",
+        "interaction",
+        "gate",
+        "artifact",
+        "event",
+    ] {
+        assert!(
+            one.iter().any(|line| line.starts_with(&format!("{kind} "))),
+            "a trace without any {kind}"
+        );
     }
 }
 
@@ -97,12 +118,20 @@ async fn the_same_seed_gives_the_same_trace() {
 async fn another_seed_gives_other_ids_to_the_same_work() {
     let (one, other) = tokio::join!(trace("1"), trace("2"));
     let runs = |trace: &[String]| -> Vec<String> {
-        trace.iter().filter(|l| l.starts_with("run ")).map(|l| l.split(' ').nth(1).unwrap().to_owned()).collect()
+        trace
+            .iter()
+            .filter(|l| l.starts_with("run "))
+            .map(|l| l.split(' ').nth(1).unwrap().to_owned())
+            .collect()
     };
     assert_eq!(runs(&one).len(), 3);
     assert!(runs(&one).iter().all(|id| !runs(&other).contains(id)), "{one:?}");
     let digests = |trace: &[String]| -> Vec<String> {
-        trace.iter().filter(|l| l.starts_with("run ")).map(|l| l.split(' ').nth(4).unwrap().to_owned()).collect()
+        trace
+            .iter()
+            .filter(|l| l.starts_with("run "))
+            .map(|l| l.split(' ').nth(4).unwrap().to_owned())
+            .collect()
     };
     assert_eq!(digests(&one), digests(&other), "what is done does not depend on the seed");
 }

@@ -23,7 +23,9 @@ use cofferdam_tests::{Home, Server, assert_nothing_left};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::{assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, until};
+use support::{
+    assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, until,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -32,7 +34,9 @@ const BUSY: &str = "id: busy\nv: \"1\"\nplan:\n  tasks:\n    - name: part-${item
     exec: {run: \"sleep 1.${item}; echo ${item} | tee out.txt\", timeout: 60s}\n      artifacts: [out.txt]\n";
 
 fn slow(seconds: u32) -> String {
-    format!("id: slow\nv: \"1\"\nplan:\n  tasks:\n    - name: slow\n      exec: {{run: \"echo begun; sleep {seconds}; echo done\", timeout: 120s}}\n")
+    format!(
+        "id: slow\nv: \"1\"\nplan:\n  tasks:\n    - name: slow\n      exec: {{run: \"echo begun; sleep {seconds}; echo done\", timeout: 120s}}\n"
+    )
 }
 
 async fn submit(up: &Server, yaml: &str, key: &str) -> String {
@@ -42,7 +46,9 @@ async fn submit(up: &Server, yaml: &str, key: &str) -> String {
 
 async fn executing(sql: &sqlx::PgPool) {
     until("a sandbox executes", SOON, async || {
-        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'").await > 0
+        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
+            .await
+            > 0
     })
     .await;
 }
@@ -63,7 +69,10 @@ async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
             // Whoever asks meanwhile is told so, or waits; a 500 or a lost run is a bug.
             until("the run has ended", SOON, async || {
                 let (status, body) = up.get(&format!("/api/runs/{run}")).await;
-                assert!(status == 200 || (status == 503 && body["code"] == "unavailable"), "{status} {body}");
+                assert!(
+                    status == 200 || (status == 503 && body["code"] == "unavailable"),
+                    "{status} {body}"
+                );
                 body["status"] == "succeeded"
             })
             .await;
@@ -93,7 +102,12 @@ async fn while_the_database_is_away_the_api_says_unavailable_and_writes_nothing(
     signal(postmaster(&home).unwrap(), Signal::SIGKILL);
     let intent = json!({"goal": "lost?", "inputs": {}, "constraints": {}});
     let run_path = format!("/api/runs/{run}");
-    let asked = tokio::join!(up.get("/healthz"), up.get(&run_path), up.get("/api/runs"), up.post("/api/intents", &intent));
+    let asked = tokio::join!(
+        up.get("/healthz"),
+        up.get(&run_path),
+        up.get("/api/runs"),
+        up.post("/api/intents", &intent)
+    );
     for (status, body) in [asked.0, asked.1, asked.2, asked.3] {
         assert_eq!(status, 503, "{body}");
         assert!(body["code"] == "unavailable" || body["ok"] == false, "{body}");
@@ -102,14 +116,20 @@ async fn while_the_database_is_away_the_api_says_unavailable_and_writes_nothing(
     let header = up.wait_for(&run, "succeeded", |h| h["status"] == "succeeded").await;
     assert_eq!(header["status"], "succeeded", "{header}");
     up.wait_terminal(&run).await;
-    assert_eq!(count(&up.sql().await, "SELECT count(*) FROM app.intents WHERE goal = 'lost?'").await, 0);
+    assert_eq!(
+        count(&up.sql().await, "SELECT count(*) FROM app.intents WHERE goal = 'lost?'").await,
+        0
+    );
     assert_proven(&home);
 }
 
 #[test]
 fn a_missing_runtime_is_named_and_nothing_stays_up() {
     let home = Home::new();
-    let output = ended(home.command(&["up", "--listen", "127.0.0.1:0", "--runtime", "/nonexistent/crun"]), SOON);
+    let output = ended(
+        home.command(&["up", "--listen", "127.0.0.1:0", "--runtime", "/nonexistent/crun"]),
+        SOON,
+    );
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("no OCI runtime") && stderr.contains("/nonexistent/crun"), "{stderr}");
@@ -124,7 +144,8 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn over(home: &Home, size: &str) -> Self {
         let options = format!("size={size},mode=0711");
-        mount(Some("tmpfs"), home.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).expect("a tmpfs");
+        mount(Some("tmpfs"), home.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))
+            .expect("a tmpfs");
         Self(home.path().to_path_buf())
     }
 
@@ -153,7 +174,9 @@ async fn a_full_disk_delays_work_and_loses_none_of_it() {
     let before = submit(&up, BUSY, "before").await;
     let sql = up.sql().await;
     until("all of it executes", SOON, async || {
-        count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'").await == 3
+        count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
+            .await
+            == 3
     })
     .await;
     let fill = disk.fill();
@@ -161,10 +184,15 @@ async fn a_full_disk_delays_work_and_loses_none_of_it() {
     let request = json!({"recipeRef": {"id": "bulky", "v": "1"}, "formData": {}, "opts": {}});
     // The database has a few free pages of its own: until the last of them is gone too.
     let mut told = None;
+    let mut dice = support::Dice::new("a_full_disk_delays_work_and_loses_none_of_it");
     until("the API says that there is no room", SOON, async || {
-        let large = json!({"goal": "x".repeat(100_000), "inputs": {}, "constraints": {}});
+        let noise: String = (0..8_000).map(|_| format!("{:016x}", dice.below(u64::MAX))).collect();
+        let large = json!({"goal": "fill", "inputs": {"noise": noise}, "constraints": {}});
         let (status, body) = up.post("/api/intents", &large).await;
-        assert!(status == 201 || (status == 503 && body["code"] == "unavailable"), "{status} {body}");
+        assert!(
+            status == 201 || (status == 503 && body["code"] == "unavailable"),
+            "{status} {body}"
+        );
         told = body["error"].as_str().map(str::to_owned);
         status == 503
     })
@@ -175,7 +203,10 @@ async fn a_full_disk_delays_work_and_loses_none_of_it() {
     assert!([201, 404, 503].contains(&status), "{status} {body}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     let (status, body) = up.get(&format!("/api/runs/{before}")).await;
-    assert!(status == 503 || body["status"] == "running" || body["status"] == "succeeded", "{status} {body}");
+    assert!(
+        status == 503 || body["status"] == "running" || body["status"] == "succeeded",
+        "{status} {body}"
+    );
     fs::remove_file(fill).unwrap();
     let mut after = String::new();
     until("space is back and the run is taken", SOON, async || {
@@ -217,8 +248,10 @@ fn a_state_directory_below_a_private_one_works_and_leaves_it_private() {
     fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();
     let state = private.join("state");
     let state = state.to_str().unwrap();
-    let output = ended(home.command(&["--state", state, "run", "examples/hello.yaml", "--json"]), SOON);
-    let elsewhere = fs::read_to_string(Path::new(state).join("database/elsewhere")).unwrap_or_default();
+    let output =
+        ended(home.command(&["--state", state, "run", "examples/hello.yaml", "--json"]), SOON);
+    let elsewhere =
+        fs::read_to_string(Path::new(state).join("database/elsewhere")).unwrap_or_default();
     let proven = ended(home.command(&["--state", state, "prove"]), SOON);
     assert_nothing_left(Path::new(state));
     if !elsewhere.trim().is_empty() {
@@ -265,7 +298,11 @@ async fn a_terminated_server_wipes_what_it_ran_and_the_next_one_runs_it_again() 
     let header = up.wait_terminal(&run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
     let sql = up.sql().await;
-    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_executions").await, 2, "both starts are on record");
+    assert_eq!(
+        count(&sql, "SELECT count(*) FROM app.sbx_executions").await,
+        2,
+        "both starts are on record"
+    );
     assert_eq!(count(&sql, "SELECT count(*) FROM app.executors WHERE state = 'left'").await, 1);
     assert_eq!(count(&sql, "SELECT count(*) FROM app.executors WHERE state = 'dead'").await, 0);
     assert_wiped(&home, &sql).await;
@@ -283,9 +320,15 @@ async fn a_killed_server_leaves_an_orphan_that_its_successor_wipes_and_runs_agai
     let header = up.wait_terminal(&run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
     let (_, wipes) = up.get(&format!("/api/runs/{run}/wipes")).await;
-    let ends: Vec<_> = wipes.as_array().unwrap().iter().map(|w| (&w["state"], &w["status"], &w["reason"])).collect();
+    let ends: Vec<_> = wipes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|w| (&w["state"], &w["status"], &w["reason"]))
+        .collect();
     let told = |state: &str, reason: &str| (json!(state), json!("verified"), json!(reason));
-    let ends: Vec<(Value, Value, Value)> = ends.into_iter().map(|(a, b, c)| (a.clone(), b.clone(), c.clone())).collect();
+    let ends: Vec<(Value, Value, Value)> =
+        ends.into_iter().map(|(a, b, c)| (a.clone(), b.clone(), c.clone())).collect();
     assert_eq!(ends, [told("ORPHANED", "orphan"), told("COMPLETED", "task-end")]);
     assert_wiped(&home, &up.sql().await).await;
     assert_proven(&home);
@@ -342,7 +385,8 @@ async fn a_one_shot_run_that_was_killed_is_finished_by_the_next_server() {
 async fn a_worker_that_was_away_too_long_stops_itself() {
     let home = Home::new();
     let up = home.up();
-    let mut worker = home.command(&["worker"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut worker =
+        home.command(&["worker"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut ready = String::new();
     BufReader::new(worker.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready.trim(), "worker ready");
@@ -362,4 +406,27 @@ async fn a_worker_that_was_away_too_long_stops_itself() {
     .await;
     assert_eq!(status.unwrap().code(), Some(75));
     assert_proven(&home);
+}
+
+/// Whoever deletes a state directory under a running server means it: nothing is put there again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_directory_that_was_deleted_is_not_made_again() {
+    let home = Home::new();
+    let up = home.up();
+    let victim = postmaster(&home).unwrap();
+    until("it is deleted", SOON, async || {
+        let _ = fs::remove_dir_all(home.path());
+        !home.path().exists()
+    })
+    .await;
+    signal(victim, Signal::SIGKILL);
+    // Several times as long as a killed database stays away.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!home.path().exists(), "{:?}", names(home.path()));
+    signal(up.pid(), Signal::SIGTERM);
+    until("the server has ended", SOON, async || {
+        fs::read_to_string(format!("/proc/{}/stat", up.pid()))
+            .is_ok_and(|stat| stat.contains(") Z "))
+    })
+    .await;
 }

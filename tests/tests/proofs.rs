@@ -119,7 +119,9 @@ const TAMPERINGS: &[Tampering] = &[
 /// One sandboxed run with bytes that are too many for a row, one engine-only, one behind a gate.
 async fn make_runs(up: &Server) -> Vec<String> {
     let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 300000 /dev/urandom > big.bin; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n";
-    let read = |name: &str| std::fs::read_to_string(cofferdam_tests::repository().join("examples").join(name)).unwrap();
+    let read = |name: &str| {
+        std::fs::read_to_string(cofferdam_tests::repository().join("examples").join(name)).unwrap()
+    };
     let mut runs = Vec::new();
     for yaml in [big.to_owned(), read("value.yaml"), read("hello-gated.yaml")] {
         let header = up.run_recipe(&yaml, json!({}), json!({})).await;
@@ -128,7 +130,8 @@ async fn make_runs(up: &Server) -> Vec<String> {
     let gated = &runs[2];
     up.wait_for(gated, "waiting", |h| h["status"] == "waiting_input").await;
     let reply = json!({"payload": {"choice": "yes"}, "dedupeKey": "k"});
-    let (status, body) = up.post(&format!("/api/runs/{gated}/gates/approve-plan/reply"), &reply).await;
+    let (status, body) =
+        up.post(&format!("/api/runs/{gated}/gates/approve-plan/reply"), &reply).await;
     assert_eq!(status, 200, "{body}");
     for run in &runs {
         assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
@@ -165,7 +168,10 @@ impl Kept {
     /// A copy of everything, for one tampering.
     async fn copy(&self, name: &str) -> (String, PgConnection) {
         let mut admin = PgConnection::connect(&self.database("postgres")).await.unwrap();
-        admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE cofferdam"))).await.unwrap();
+        admin
+            .execute(AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE cofferdam")))
+            .await
+            .unwrap();
         let url = self.database(name);
         let mut conn = PgConnection::connect(&url).await.unwrap();
         conn.execute("SET session_replication_role = replica").await.unwrap();
@@ -176,7 +182,8 @@ impl Kept {
         let mut all = vec!["--db", url, "prove", "--json"];
         all.extend(args);
         let output = self.home.run(&all);
-        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&output)));
+        let report = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", said(&output)));
         (output, report)
     }
 }
@@ -187,13 +194,17 @@ async fn apply(conn: &mut PgConnection, sql: &str) {
         Some(("unbind", table)) => vec![UNBIND.replace("$1", table)],
         Some(("double", what)) => {
             let table = what.split(' ').next().unwrap();
-            let again = format!("INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {what} LIMIT 1");
+            let again =
+                format!("INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {what} LIMIT 1");
             vec![UNBIND.replace("$1", table), again]
         }
         _ => vec![sql],
     };
     for statement in statements {
-        let done = conn.execute(AssertSqlSafe(statement.clone())).await.unwrap_or_else(|e| panic!("{statement}: {e}"));
+        let done = conn
+            .execute(AssertSqlSafe(statement.clone()))
+            .await
+            .unwrap_or_else(|e| panic!("{statement}: {e}"));
         let writes = ["INSERT", "UPDATE", "DELETE"].iter().any(|verb| statement.starts_with(verb));
         assert!(!writes || done.rows_affected() > 0, "it changed nothing: {statement}");
     }
@@ -201,7 +212,8 @@ async fn apply(conn: &mut PgConnection, sql: &str) {
 
 fn rows(report: &Value, proof: &str) -> usize {
     let proofs = report["proofs"].as_array().unwrap();
-    let found = proofs.iter().find(|p| p["name"] == proof).unwrap_or_else(|| panic!("no proof {proof}"));
+    let found =
+        proofs.iter().find(|p| p["name"] == proof).unwrap_or_else(|| panic!("no proof {proof}"));
     found["rows"].as_array().unwrap().len()
 }
 
@@ -210,10 +222,16 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
     let kept = Kept::with_runs().await;
     let (output, report) = kept.prove(&kept.url, &[]);
     assert_eq!(output.status.code(), Some(0), "{report}");
-    let names = |proofs: &[&str]| -> BTreeSet<String> { proofs.iter().map(|p| (*p).to_owned()).collect() };
-    let claimed: Vec<&str> = report["proofs"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    let names =
+        |proofs: &[&str]| -> BTreeSet<String> { proofs.iter().map(|p| (*p).to_owned()).collect() };
+    let claimed: Vec<&str> =
+        report["proofs"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
     let tampered: Vec<&str> = TAMPERINGS.iter().map(|t| t.proof).collect();
-    assert_eq!(names(&claimed), names(&tampered), "every proof has a case, and no case is for nothing");
+    assert_eq!(
+        names(&claimed),
+        names(&tampered),
+        "every proof has a case, and no case is for nothing"
+    );
     let mut missed = Vec::new();
     for (n, case) in TAMPERINGS.iter().enumerate() {
         let (url, mut conn) = kept.copy(&format!("case_{n}")).await;
@@ -221,7 +239,9 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
             apply(&mut conn, sql).await;
         }
         let (output, report) = kept.prove(&url, &[]);
-        let no = output.status.code() == Some(1) && report["verdict"] == "NO_GO" && rows(&report, case.proof) > 0;
+        let no = output.status.code() == Some(1)
+            && report["verdict"] == "NO_GO"
+            && rows(&report, case.proof) > 0;
         if !no {
             missed.push(format!("{} after {:?}: {}", case.proof, case.sql, report["verdict"]));
         }
@@ -238,7 +258,8 @@ async fn a_person_is_told_which_claim_is_broken_by_what() {
     let output = kept.home.run(&["--db", &url, "prove"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
-    let told = "terminal_sessions_wiped: a sandbox is called ended without evidence that it is gone";
+    let told =
+        "terminal_sessions_wiped: a sandbox is called ended without evidence that it is gone";
     assert!(text.contains(told), "{text}");
     assert!(text.contains("query: SELECT") && text.contains("\"sandbox_id\""), "{text}");
     assert_eq!(text.lines().last(), Some("NO_GO"));
@@ -249,9 +270,17 @@ async fn a_proof_of_one_run_says_nothing_about_another() {
     let kept = Kept::with_runs().await;
     let (url, mut conn) = kept.copy("scoped").await;
     let [big, value, gated] = kept.runs.as_slice() else { panic!("three runs") };
-    apply(&mut conn, &format!("DELETE FROM app.artifacts WHERE kind = 'stdout' AND run_id = '{big}'")).await;
+    apply(
+        &mut conn,
+        &format!("DELETE FROM app.artifacts WHERE kind = 'stdout' AND run_id = '{big}'"),
+    )
+    .await;
     apply(&mut conn, &format!("DELETE FROM app.plan_approvals WHERE run_id = '{gated}'")).await;
-    for (run, broken) in [(big, Some("index_lists_every_artifact")), (value, None), (gated, Some("gated_work_was_approved"))] {
+    for (run, broken) in [
+        (big, Some("index_lists_every_artifact")),
+        (value, None),
+        (gated, Some("gated_work_was_approved")),
+    ] {
         let (output, report) = kept.prove(&url, &["--run", run]);
         assert_eq!(output.status.code(), Some(i32::from(broken.is_some())), "{run}: {report}");
         let found: Vec<&str> = report["proofs"]
@@ -263,7 +292,8 @@ async fn a_proof_of_one_run_says_nothing_about_another() {
             .collect();
         assert_eq!(found, broken.into_iter().collect::<Vec<_>>(), "{run}");
     }
-    let output = kept.home.run(&["--db", &url, "prove", "--run", "rn_00000000000000000000000000000000"]);
+    let output =
+        kept.home.run(&["--db", &url, "prove", "--run", "rn_00000000000000000000000000000000"]);
     assert_eq!(output.status.code(), Some(1), "an unknown run is a no: {}", said(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("not found"), "{}", said(&output));
 }
@@ -280,17 +310,20 @@ async fn an_auditor_sees_the_proofs_of_their_own_tenant_alone() {
     let mut keys = Vec::new();
     for tenant in ["acme", "zenith"] {
         for roles in [json!(["auditor"]), json!(["submitter"])] {
-            let (status, made) = up.post("/api/keys", &json!({"tenant": tenant, "roles": roles})).await;
+            let (status, made) =
+                up.post("/api/keys", &json!({"tenant": tenant, "roles": roles})).await;
             assert_eq!(status, 201, "{made}");
             keys.push(made["key"].as_str().unwrap().to_owned());
         }
     }
     let [acme, acme_submits, zenith, zenith_submits] = keys.as_slice() else { panic!("four keys") };
-    let yaml = std::fs::read_to_string(cofferdam_tests::repository().join("examples/value.yaml")).unwrap();
+    let yaml =
+        std::fs::read_to_string(cofferdam_tests::repository().join("examples/value.yaml")).unwrap();
     for submits in [acme_submits, zenith_submits] {
         let body = |value: Value| Some(value.to_string().into_bytes());
-        let (status, imported) =
-            up.request("POST", "/api/recipes/import", Some(submits), body(json!({"yaml": yaml}))).await;
+        let (status, imported) = up
+            .request("POST", "/api/recipes/import", Some(submits), body(json!({"yaml": yaml})))
+            .await;
         assert_eq!(status, 201, "{imported}");
         let run = json!({"recipeRef": imported["recipeRef"], "formData": {}, "opts": {}});
         let (status, header) = up.request("POST", "/api/run", Some(submits), body(run)).await;
@@ -305,7 +338,11 @@ async fn an_auditor_sees_the_proofs_of_their_own_tenant_alone() {
     let mut conn = sql.acquire().await.unwrap().detach();
     conn.execute("SET session_replication_role = replica").await.unwrap();
     let of_acme = texts(&sql, "SELECT id FROM app.runs WHERE tenant_id = 'acme'").await.remove(0);
-    apply(&mut conn, &format!("UPDATE app.sbx_runs SET err_code = 'TIMEOUT' WHERE run_id = '{of_acme}'")).await;
+    apply(
+        &mut conn,
+        &format!("UPDATE app.sbx_runs SET err_code = 'TIMEOUT' WHERE run_id = '{of_acme}'"),
+    )
+    .await;
     let verdict = async |key: &str| {
         let (status, report) = up.request("GET", "/api/proofs", Some(key), None).await;
         assert_eq!(status, 200, "{report}");

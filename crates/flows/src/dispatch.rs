@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 use crate::Flows;
 use crate::run::{FlowError, close_failed};
 
-/// Workflows of one claim of a queue without caps.
-const BATCH: i32 = 64;
+/// Workflows of one claim of a queue without limits: `app.claim` gives no more.
+const BATCH: usize = 64;
 /// Every queue is looked at this often, should a notification get lost or a foreign client enqueue.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
 /// The engine's own queue, where its `resume` and `fork` put work without a queue of its own.
@@ -81,31 +81,23 @@ impl Dispatcher {
         }
     }
 
-    /// Claims and starts until the queue is empty or there is no room.
+    /// Claims and starts until nothing more is given.
     async fn drain(self: &Arc<Self>, queue: &'static str) {
         loop {
-            let free = match self.free(queue).await {
-                Ok(free) if free > 0 => free,
-                Ok(_) => return,
-                Err(error) => return tracing::warn!(%error, queue, "could not read the queue's limits"),
-            };
-            let claimed = match self.flows.ledger.claim(queue, &self.id, free).await {
-                Ok(claimed) if claimed.is_empty() => return,
+            let running = if queue == SBX_QUEUE { self.running.load(Ordering::Acquire) } else { 0 };
+            let claimed = match self.flows.ledger.claim(queue, &self.id, running).await {
                 Ok(claimed) => claimed,
                 Err(error) => return tracing::warn!(%error, queue, "could not claim from the queue"),
             };
+            let is_last = claimed.len() < BATCH;
             for workflow in claimed {
                 self.start(workflow).await;
             }
+            // Less than a whole batch is all that there was, or all that may run now.
+            if is_last {
+                return;
+            }
         }
-    }
-
-    async fn free(&self, queue: &str) -> Result<i32, cofferdam_ledger::LedgerError> {
-        if queue != SBX_QUEUE {
-            return Ok(BATCH);
-        }
-        let limit = self.flows.ledger.worker_concurrency().await?;
-        Ok(limit - self.running.load(Ordering::Acquire))
     }
 
     async fn start(self: &Arc<Self>, workflow: Claimed) {

@@ -9,25 +9,35 @@
 -- one can come, since the row is no longer ENQUEUED). The attempt counter stays below the engine's
 -- limit of 100, because a run that waits at its gate may outlive any number of restarts; lost task
 -- executions have a limit of their own, counted in app.sbx_executions.
-CREATE FUNCTION app.claim(p_queue text, p_executor text, p_version text, p_free integer)
+--
+-- The caller says how much of the queue it runs already; the queue's `worker_concurrency` row says how
+-- much one worker may run, so that the limit can change while workers run. Without such a limit a
+-- claim takes at most 64.
+CREATE FUNCTION app.claim(p_queue text, p_executor text, p_version text, p_running integer)
 RETURNS TABLE (workflow_id text, name text, inputs text) LANGUAGE plpgsql AS $$
 DECLARE
   v_now bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
   v_cap integer;
+  v_free integer;
 BEGIN
-  IF p_free <= 0 OR NOT EXISTS (
+  IF NOT EXISTS (
        SELECT 1 FROM dbos.workflow_status s WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED') THEN
     RETURN;
   END IF;
+  SELECT q.partition_concurrency, coalesce(q.worker_concurrency - p_running, 64) INTO v_cap, v_free
+    FROM dbos.queues q WHERE q.name = p_queue;
+  v_free := coalesce(v_free, 64);
+  IF v_free <= 0 THEN
+    RETURN;
+  END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended('cofferdam.claim.' || p_queue, 0));
-  SELECT q.partition_concurrency INTO v_cap FROM dbos.queues q WHERE q.name = p_queue;
   IF v_cap IS NULL THEN
     RETURN QUERY
     WITH picked AS (
       SELECT s.workflow_uuid AS id FROM dbos.workflow_status s
       WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED'
         AND (s.application_version IS NULL OR s.application_version = p_version)
-      ORDER BY s.priority, s.created_at LIMIT p_free)
+      ORDER BY s.priority, s.created_at LIMIT v_free)
     UPDATE dbos.workflow_status w
        SET status = 'PENDING', executor_id = p_executor, owner_xid = NULL, started_at_epoch_ms = v_now,
            updated_at = v_now, application_version = p_version,
@@ -56,11 +66,11 @@ BEGIN
         SELECT s.workflow_uuid AS id, s.priority, s.created_at FROM dbos.workflow_status s
          WHERE s.queue_name = p_queue AND s.status = 'ENQUEUED' AND s.queue_partition_key = keys.k
            AND (s.application_version IS NULL OR s.application_version = p_version)
-         ORDER BY s.priority, s.created_at, s.workflow_uuid LIMIT p_free) t
+         ORDER BY s.priority, s.created_at, s.workflow_uuid LIMIT v_free) t
      WHERE keys.k IS NOT NULL),
   picked AS (
     SELECT r.id FROM ranked r WHERE r.place <= v_cap
-    ORDER BY r.priority, r.place, r.created_at LIMIT p_free)
+    ORDER BY r.priority, r.place, r.created_at LIMIT v_free)
   UPDATE dbos.workflow_status w
      SET status = 'PENDING', executor_id = p_executor, owner_xid = NULL, started_at_epoch_ms = v_now,
          updated_at = v_now, application_version = p_version,

@@ -41,13 +41,14 @@ pub(crate) struct Enqueue<'a> {
 }
 
 impl Ledger {
-    /// Takes at most `free` queued workflows.
-    pub async fn claim(&self, queue: &str, executor: &ExecutorId, free: i32) -> Result<Vec<Claimed>> {
+    /// Takes as many queued workflows as the queue's limits leave to a worker that runs `running` of
+    /// them already; at most 64 where there is no limit.
+    pub async fn claim(&self, queue: &str, executor: &ExecutorId, running: i32) -> Result<Vec<Claimed>> {
         let rows = sqlx::query("SELECT workflow_id, name, inputs FROM app.claim($1, $2, $3, $4)")
             .bind(queue)
             .bind(executor.as_str())
             .bind(APP_VERSION)
-            .bind(free)
+            .bind(running)
             .fetch_all(self.steady())
             .await?;
         rows.iter()
@@ -59,17 +60,6 @@ impl Ledger {
                 })
             })
             .collect()
-    }
-
-    /// How many workflows of `sbxQ` one host runs at a time: a row, so that it can change at run time.
-    pub async fn worker_concurrency(&self) -> Result<i32> {
-        Ok(sqlx::query_scalar::<_, Option<i32>>(
-            "SELECT worker_concurrency FROM dbos.queues WHERE name = 'sbxQ'",
-        )
-        .fetch_optional(self.steady())
-        .await?
-        .flatten()
-        .unwrap_or(32))
     }
 
     /// Releases workflows whose delay has passed.

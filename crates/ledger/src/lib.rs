@@ -42,7 +42,7 @@ const MAX_CONNECTIONS: u32 = 12;
 /// Connections for what a process does all the time: claims and heartbeats. They are kept apart
 /// because a pool hands out its connections in turn: regular work in the large pool would keep every
 /// connection of a busy hour in use, and its backend in memory, for ever.
-const STEADY_CONNECTIONS: u32 = 2;
+const STEADY_CONNECTIONS: u32 = 1;
 
 /// A handle to the ledger; clones share its pools.
 #[derive(Debug, Clone)]

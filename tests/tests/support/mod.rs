@@ -76,7 +76,8 @@ pub async fn texts(sql: &PgPool, query: &str) -> Vec<String> {
 /// `cofferdam prove` says GO, exits 0 and has no row for any claim.
 pub fn assert_proven(home: &Home) {
     let output = home.run(&["prove", "--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&output)));
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&output)));
     let broken: Vec<&Value> = report["proofs"]
         .as_array()
         .unwrap()
@@ -99,7 +100,10 @@ pub async fn assert_wiped(home: &Home, sql: &PgPool) {
     )
     .await;
     assert!(open.is_empty(), "sessions without a verified end: {open:#?}");
-    assert_no_sandbox(home.path(), &texts(sql, "SELECT sandbox_id FROM app.remote_execution_sessions").await);
+    assert_no_sandbox(
+        home.path(),
+        &texts(sql, "SELECT sandbox_id FROM app.remote_execution_sessions").await,
+    );
 }
 
 /// No directory, runtime state, mount in anybody's namespace, or cgroup of these sandboxes.
@@ -124,13 +128,22 @@ fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
     // A cgroup of ours is named `<12 hex of the state directory>.<sandbox id>` in every hierarchy.
     for tree in names(Path::new("/sys/fs/cgroup")).into_iter().chain([String::new()]) {
         let groups = names(&Path::new("/sys/fs/cgroup").join(&tree).join("cofferdam"));
-        let ours = groups.into_iter().filter(|g| g.split_once('.').is_some_and(|(_, id)| ids.contains(id)));
+        let ours = groups
+            .into_iter()
+            .filter(|g| g.split_once('.').is_some_and(|(_, id)| ids.contains(id)));
         left.extend(ours.map(|group| format!("cgroup {tree}/{group}")));
     }
     let below = format!("{}/sandboxes/", state.display());
-    for pid in names(Path::new("/proc")).into_iter().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) {
+    for pid in
+        names(Path::new("/proc")).into_iter().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))
+    {
         let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        left.extend(mounts.lines().filter(|l| l.contains(&below)).map(|l| format!("mount seen by {pid}: {l}")));
+        left.extend(
+            mounts
+                .lines()
+                .filter(|l| l.contains(&below))
+                .map(|l| format!("mount seen by {pid}: {l}")),
+        );
     }
     left
 }

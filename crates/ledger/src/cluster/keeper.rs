@@ -73,7 +73,10 @@ pub(super) async fn keep(
         match again(&place, &home, &search, &running).await {
             Ok(pid) => {
                 pause = LOOK;
-                tracing::warn!(pid, "the private database had ended without being asked to; it runs again");
+                tracing::warn!(
+                    pid,
+                    "the private database had ended without being asked to; it runs again"
+                );
             }
             Err(error) => {
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -83,7 +86,12 @@ pub(super) async fn keep(
     }
 }
 
-async fn again(place: &Place, home: &Path, search: &Search, running: &Running) -> Result<i32, ClusterError> {
+async fn again(
+    place: &Place,
+    home: &Path,
+    search: &Search,
+    running: &Running,
+) -> Result<i32, ClusterError> {
     let _starting = lock::exclusive(&place.base.join("start.lock")).await?;
     bring_up(place, home, search, running).await.map(|ready| ready.pid)
 }

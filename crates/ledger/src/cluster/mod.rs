@@ -100,7 +100,8 @@ impl Cluster {
         let socket_dir = keeper::bring_up(&place, &home, search, &running).await?.socket_dir;
         let log_keeper = tokio::spawn(log::keep_bounded(home.clone())).abort_handle();
         let (end, ended) = oneshot::channel();
-        let keeping = keeper::keep(place, home.clone(), search.clone(), Arc::clone(&running), ended);
+        let keeping =
+            keeper::keep(place, home.clone(), search.clone(), Arc::clone(&running), ended);
         let keeper = Some((end, tokio::spawn(keeping)));
         let data = home.join("data");
         let users = Some(users);
