@@ -45,7 +45,12 @@ async fn approve(server: &Server, run: &Value) {
 /// Polls a query that takes one text until it yields `want`; fails after half a minute.
 async fn wait_sql<T>(sql: &PgPool, query: &'static str, parameter: &str, want: T)
 where
-    T: PartialEq + std::fmt::Debug + Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    T: PartialEq
+        + std::fmt::Debug
+        + Send
+        + Unpin
+        + for<'r> sqlx::Decode<'r, sqlx::Postgres>
+        + sqlx::Type<sqlx::Postgres>,
 {
     let watch = Stopwatch::start();
     loop {
@@ -103,12 +108,13 @@ async fn a_run_at_its_gate_survives_fifteen_killed_workers_and_goes_on_with_one_
     let end = server.wait_terminal(&workflow).await;
     assert_eq!(end["status"], "succeeded", "{end}");
     let sql = server.sql().await;
-    let attempts: i64 =
-        sqlx::query_scalar("SELECT recovery_attempts::bigint FROM dbos.workflow_status WHERE workflow_uuid = $1")
-            .bind(&workflow)
-            .fetch_one(&sql)
-            .await
-            .unwrap();
+    let attempts: i64 = sqlx::query_scalar(
+        "SELECT recovery_attempts::bigint FROM dbos.workflow_status WHERE workflow_uuid = $1",
+    )
+    .bind(&workflow)
+    .fetch_one(&sql)
+    .await
+    .unwrap();
     assert!(attempts > 11, "it really was recovered: {attempts}");
     assert_eq!(sandboxes(&sql, &run).await.len(), 1);
     let prompts: i64 = sqlx::query_scalar(
@@ -134,7 +140,9 @@ async fn unanswered_gates_do_not_block_their_tenant() {
         gates.push(server.run_recipe(GATED, json!({}), json!({"runKey": n.to_string()})).await);
     }
     for run in &gates {
-        server.wait_for(&text(run, "runId"), "at its gate", |h| h["status"] == "waiting_input").await;
+        server
+            .wait_for(&text(run, "runId"), "at its gate", |h| h["status"] == "waiting_input")
+            .await;
     }
     let run = server.run_recipe(FREE, json!({}), json!({})).await;
     let end = server.wait_terminal(&text(&run, "runId")).await;
@@ -168,7 +176,11 @@ async fn a_fork_executes_again_and_leaves_every_row_of_the_original_as_it_was() 
     server.wait_terminal(&workflow).await;
     let (_, steps) = server.get(&format!("/api/ops/wf/{workflow}/steps")).await;
     let names: Vec<String> = steps.as_array().unwrap().iter().map(|s| text(s, "name")).collect();
-    let at = |name: &str| steps.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap()["stepN"].as_i64().unwrap();
+    let at = |name: &str| {
+        steps.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap()["stepN"]
+            .as_i64()
+            .unwrap()
+    };
     let (opened, resolved, executed) = (at("gate.open"), at("gate.resolve"), at("ExecuteST#1"));
     assert!(0 < opened && opened < resolved && resolved < executed, "{names:?}");
     let before = all_rows(&sql).await;
@@ -181,8 +193,13 @@ async fn a_fork_executes_again_and_leaves_every_row_of_the_original_as_it_was() 
         let id = text(&answer, "newRunId");
         // Consent that was given before the step is inherited; a gate at or after it asks again.
         if step <= resolved {
-            let fork = server.wait_for(&id, "at its gate", |h| h["status"] == "waiting_input").await;
-            assert_eq!(sandboxes(&sql, &fork).await.len(), 0, "step {step}: nothing before consent");
+            let fork =
+                server.wait_for(&id, "at its gate", |h| h["status"] == "waiting_input").await;
+            assert_eq!(
+                sandboxes(&sql, &fork).await.len(),
+                0,
+                "step {step}: nothing before consent"
+            );
             approve(&server, &fork).await;
         }
         let end = server.wait_terminal(&id).await;
@@ -224,18 +241,27 @@ plan:
     let first = server.run_recipe(recipe, json!({"dir": dir.path()}), json!({})).await;
     let mut runs = vec![server.wait_terminal(&text(&first, "runId")).await];
     // The failed run, its failed retry, and the first one once more.
-    for (which, word, code, status) in [(0, "second", "8", "failed"), (1, "third", "9", "failed"), (0, "fourth", "0", "succeeded")] {
+    for (which, word, code, status) in
+        [(0, "second", "8", "failed"), (1, "third", "9", "failed"), (0, "fourth", "0", "succeeded")]
+    {
         say(word, code);
         let path = format!("/api/runs/{}/retry", text(&runs[which], "runId"));
         let (accepted, answer) = server.request("POST", &path, Some(&server.key), None).await;
-        assert_eq!((accepted, &answer["accepted"], &answer["fromStep"]), (202, &json!(true), &json!("CompileST")), "{answer}");
+        assert_eq!(
+            (accepted, &answer["accepted"], &answer["fromStep"]),
+            (202, &json!(true), &json!("CompileST")),
+            "{answer}"
+        );
         let end = server.wait_terminal(&text(&answer, "newRunId")).await;
         assert_eq!(end["status"], status, "{word}: {end}");
         runs.push(end);
     }
     let mut seen = BTreeSet::new();
-    for (run, (word, code)) in runs.iter().zip([("first", 7), ("second", 8), ("third", 9), ("fourth", 0)]) {
-        let (_, artifacts) = server.get(&format!("/api/runs/{}/artifacts", text(run, "runId"))).await;
+    for (run, (word, code)) in
+        runs.iter().zip([("first", 7), ("second", 8), ("third", 9), ("fourth", 0)])
+    {
+        let (_, artifacts) =
+            server.get(&format!("/api/runs/{}/artifacts", text(run, "runId"))).await;
         let raw = artifacts.as_array().unwrap().iter().find(|a| a["kind"] == "raw").unwrap();
         let (_, raw) = server.get(&format!("/api/artifacts/{}", text(raw, "uri"))).await;
         assert_eq!((&raw["stdout"], &raw["exit"]), (&json!(word), &json!(code)), "{raw}");
@@ -246,9 +272,19 @@ plan:
     }
     let counts: Vec<&Value> = runs.iter().map(|r| &r["retryCount"]).collect();
     assert_eq!(counts, [0, 1, 2, 3]);
-    let (status, answer) =
-        server.request("POST", &format!("/api/runs/{}/retry", text(&runs[3], "runId")), Some(&server.key), None).await;
-    assert_eq!((status, &answer["code"]), (409, &json!("state_conflict")), "a success is not retried: {answer}");
+    let (status, answer) = server
+        .request(
+            "POST",
+            &format!("/api/runs/{}/retry", text(&runs[3], "runId")),
+            Some(&server.key),
+            None,
+        )
+        .await;
+    assert_eq!(
+        (status, &answer["code"]),
+        (409, &json!("state_conflict")),
+        "a success is not retried: {answer}"
+    );
     let (_, old) = server.get(&format!("/api/runs/{}", text(&runs[0], "runId"))).await;
     assert_eq!(old, runs[0], "a retry leaves the run that failed as it was");
     let report = server.get("/api/proofs").await.1;
@@ -280,11 +316,12 @@ async fn a_second_worker_leaves_the_first_ones_live_work_alone() {
         2_i64,
     )
     .await;
-    let state: String = sqlx::query_scalar("SELECT state FROM app.remote_execution_sessions WHERE run_id = $1")
-        .bind(&id)
-        .fetch_one(&sql)
-        .await
-        .unwrap();
+    let state: String =
+        sqlx::query_scalar("SELECT state FROM app.remote_execution_sessions WHERE run_id = $1")
+            .bind(&id)
+            .fetch_one(&sql)
+            .await
+            .unwrap();
     assert_eq!(state, "EXECUTING", "it lives on beside the new worker");
     let end = server.wait_terminal(&id).await;
     assert_eq!(end["status"], "succeeded", "{end}");
@@ -298,10 +335,11 @@ async fn a_second_worker_leaves_the_first_ones_live_work_alone() {
     .await
     .unwrap();
     assert_eq!(executors, [server.pid()]);
-    let attempts: i64 = sqlx::query_scalar("SELECT max(recovery_attempts)::bigint FROM dbos.workflow_status")
-        .fetch_one(&sql)
-        .await
-        .unwrap();
+    let attempts: i64 =
+        sqlx::query_scalar("SELECT max(recovery_attempts)::bigint FROM dbos.workflow_status")
+            .fetch_one(&sql)
+            .await
+            .unwrap();
     assert_eq!(attempts, 1, "nothing was recovered");
     drop(second);
 }
@@ -315,13 +353,28 @@ async fn a_refused_start_leaves_no_intent_and_reading_makes_no_run() {
     let (status, imported) = server.post("/api/recipes/import", &json!({"yaml": recipe})).await;
     assert_eq!(status, 201);
     let before = row_counts(&sql).await;
-    let (status, _) = server.post("/api/run", &json!({"recipeRef": imported["recipeRef"], "formData": {}})).await;
+    let (status, _) =
+        server.post("/api/run", &json!({"recipeRef": imported["recipeRef"], "formData": {}})).await;
     assert_eq!(status, 400);
     let opts = json!({"queuePartitionKey": " "});
     let body = json!({"recipeRef": imported["recipeRef"], "formData": {"n": 1}, "opts": opts});
     assert_eq!(server.post("/api/run", &body).await.0, 400);
-    for id in [format!("it_{}", "a".repeat(32)), format!("ih_{}", "a".repeat(64)), format!("rn_{}", "a".repeat(32))] {
-        for tail in ["", "/steps", "/artifacts", "/gates", "/gates/approve-plan", "/interactions", "/proofs", "/repro", "/stream/status"] {
+    for id in [
+        format!("it_{}", "a".repeat(32)),
+        format!("ih_{}", "a".repeat(64)),
+        format!("rn_{}", "a".repeat(32)),
+    ] {
+        for tail in [
+            "",
+            "/steps",
+            "/artifacts",
+            "/gates",
+            "/gates/approve-plan",
+            "/interactions",
+            "/proofs",
+            "/repro",
+            "/stream/status",
+        ] {
             assert_eq!(server.get(&format!("/api/runs/{id}{tail}")).await.0, 404, "{id}{tail}");
         }
     }
@@ -333,7 +386,9 @@ async fn a_proof_fails_when_the_ledger_lies() {
     let home = Home::new();
     let server = home.up();
     let sql = server.sql().await;
-    let run = server.run_recipe("id: v\nv: '1'\nplan: {tasks: [{name: t, value: x}]}\n", json!({}), json!({})).await;
+    let run = server
+        .run_recipe("id: v\nv: '1'\nplan: {tasks: [{name: t, value: x}]}\n", json!({}), json!({}))
+        .await;
     server.wait_terminal(&text(&run, "runId")).await;
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
     for statement in [
@@ -377,7 +432,13 @@ async fn every_status_has_its_check() {
     let home = Home::new();
     let server = home.up();
     let sql = server.sql().await;
-    let run = server.run_recipe("id: v\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true'}}]}\n", json!({}), json!({})).await;
+    let run = server
+        .run_recipe(
+            "id: v\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true'}}]}\n",
+            json!({}),
+            json!({}),
+        )
+        .await;
     server.wait_terminal(&text(&run, "runId")).await;
     // Replica mode leaves out the triggers: what is tested is the CHECK below them.
     for statement in [
@@ -398,7 +459,10 @@ async fn every_status_has_its_check() {
         "UPDATE app.sbx_runs SET origin = 'bogus'",
     ] {
         let mut tx = sql.begin().await.unwrap();
-        sqlx::query("SET LOCAL session_replication_role = 'replica'").execute(&mut *tx).await.unwrap();
+        sqlx::query("SET LOCAL session_replication_role = 'replica'")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
         let error = sqlx::query(statement).execute(&mut *tx).await.expect_err(statement);
         let code = error.as_database_error().and_then(|e| e.code().map(|c| c.into_owned()));
         assert_eq!(code.as_deref(), Some("23514"), "{statement}: {error}");
@@ -414,7 +478,10 @@ async fn every_status_has_its_check() {
         let done = sqlx::query(statement).execute(&sql).await;
         let refused = match &done {
             Ok(done) => done.rows_affected() == 0,
-            Err(error) => error.as_database_error().and_then(|e| e.code().map(|c| c == "23001")).unwrap_or(false),
+            Err(error) => error
+                .as_database_error()
+                .and_then(|e| e.code().map(|c| c == "23001"))
+                .unwrap_or(false),
         };
         assert!(refused, "history is append-only: {statement}: {done:?}");
     }
@@ -427,7 +494,9 @@ fn sockets(pid: i32) -> BTreeSet<String> {
         .flatten()
         .flatten()
         .filter_map(|fd| std::fs::read_link(fd.path()).ok())
-        .filter_map(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned))
+        .filter_map(|link| {
+            link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned)
+        })
         .collect()
 }
 
@@ -441,13 +510,19 @@ async fn nothing_listens_but_the_address_that_was_asked_for() {
     let home = Home::new();
     let server = home.up();
     let run = server
-        .run_recipe("id: v\nv: '1'\nplan: {tasks: [{name: t, exec: {run: sleep 2}}]}\n", json!({}), json!({}))
+        .run_recipe(
+            "id: v\nv: '1'\nplan: {tasks: [{name: t, exec: {run: sleep 2}}]}\n",
+            json!({}),
+            json!({}),
+        )
         .await;
     let sql = server.sql().await;
     let live = "SELECT count(*) FROM app.remote_execution_sessions WHERE run_id = $1 AND state = 'EXECUTING'";
     wait_sql(&sql, live, &text(&run, "runId"), 1_i64).await;
-    let mut family: BTreeSet<i32> =
-        processes_mentioning(&home.path().to_string_lossy()).into_iter().map(|(pid, _)| pid).collect();
+    let mut family: BTreeSet<i32> = processes_mentioning(&home.path().to_string_lossy())
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect();
     family.insert(server.pid());
     let everybody: Vec<i32> = std::fs::read_dir("/proc")
         .unwrap()
@@ -458,7 +533,9 @@ async fn nothing_listens_but_the_address_that_was_asked_for() {
         let more: Vec<i32> = everybody
             .iter()
             .copied()
-            .filter(|pid| !family.contains(pid) && parent(*pid).is_some_and(|p| family.contains(&p)))
+            .filter(|pid| {
+                !family.contains(pid) && parent(*pid).is_some_and(|p| family.contains(&p))
+            })
             .collect();
         if more.is_empty() {
             break;

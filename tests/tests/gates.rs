@@ -65,20 +65,22 @@ fn refused(answer: &(u16, Value), status: u16, code: &str) {
 /// An event of a workflow, and how often it was ever set.
 async fn event(sql: &PgPool, run: &Value, key: &str) -> (Option<Value>, i64) {
     let workflow = text(run, "workflowID");
-    let value: Option<String> =
-        sqlx::query_scalar("SELECT value FROM dbos.workflow_events WHERE workflow_uuid = $1 AND key = $2")
-            .bind(&workflow)
-            .bind(key)
-            .fetch_optional(sql)
-            .await
-            .unwrap();
-    let times: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM dbos.workflow_events_history WHERE workflow_uuid = $1 AND key = $2")
-            .bind(&workflow)
-            .bind(key)
-            .fetch_one(sql)
-            .await
-            .unwrap();
+    let value: Option<String> = sqlx::query_scalar(
+        "SELECT value FROM dbos.workflow_events WHERE workflow_uuid = $1 AND key = $2",
+    )
+    .bind(&workflow)
+    .bind(key)
+    .fetch_optional(sql)
+    .await
+    .unwrap();
+    let times: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM dbos.workflow_events_history WHERE workflow_uuid = $1 AND key = $2",
+    )
+    .bind(&workflow)
+    .bind(key)
+    .fetch_one(sql)
+    .await
+    .unwrap();
     (value.map(|v| serde_json::from_str(&v).unwrap()), times)
 }
 
@@ -87,8 +89,10 @@ async fn count(sql: &PgPool, query: &'static str, run: &Value) -> i64 {
 }
 
 const INTERACTIONS: &str = "SELECT count(*) FROM app.human_interactions WHERE run_id = $1";
-const LATE: &str = "SELECT count(*) FROM app.human_interactions WHERE run_id = $1 AND outcome = 'late'";
-const ACCEPTED: &str = "SELECT count(*) FROM app.human_interactions WHERE run_id = $1 AND outcome = 'accepted'";
+const LATE: &str =
+    "SELECT count(*) FROM app.human_interactions WHERE run_id = $1 AND outcome = 'late'";
+const ACCEPTED: &str =
+    "SELECT count(*) FROM app.human_interactions WHERE run_id = $1 AND outcome = 'accepted'";
 const APPROVALS: &str = "SELECT count(*) FROM app.plan_approvals WHERE run_id = $1";
 const TASKS: &str = "SELECT count(*) FROM app.sbx_runs WHERE run_id = $1";
 const EXECUTIONS: &str = "SELECT count(*) FROM app.sbx_executions e JOIN app.sbx_runs s USING (task_key) WHERE s.run_id = $1";
@@ -106,21 +110,32 @@ async fn a_yes_is_recorded_published_and_executed_once() {
     let run = waiting(&server, "a", json!({})).await;
     assert_eq!(run["nextAction"], "APPROVE_PLAN");
     let view = gate(&server, &run).await;
-    assert_eq!((&view["state"], &view["topic"]), (&json!("PENDING"), &json!(format!("human:{GATE}"))));
+    assert_eq!(
+        (&view["state"], &view["topic"]),
+        (&json!("PENDING"), &json!(format!("human:{GATE}")))
+    );
     assert_eq!((&view["workflowID"], &view["gateKey"]), (&run["workflowID"], &json!(GATE)));
-    assert!(view["result"].is_null() && view["origin"].is_null() && view["payloadHash"].is_null(), "{view}");
+    assert!(
+        view["result"].is_null() && view["origin"].is_null() && view["payloadHash"].is_null(),
+        "{view}"
+    );
 
     let (prompt, _) = event(&sql, &run, &format!("ui:{GATE}")).await;
     let prompt = prompt.unwrap();
     assert_eq!((&prompt["schemaVersion"], &prompt["ttlS"]), (&json!(1), &json!(3600)), "{prompt}");
-    assert_eq!(prompt["deadlineAt"].as_i64().unwrap() - prompt["createdAt"].as_i64().unwrap(), 3_600_000);
+    assert_eq!(
+        prompt["deadlineAt"].as_i64().unwrap() - prompt["createdAt"].as_i64().unwrap(),
+        3_600_000
+    );
     assert_eq!(prompt["formSchema"]["type"], "object");
-    let allowed = ["schemaVersion", "formSchema", "ttlS", "createdAt", "deadlineAt", "uiHints", "defaults"];
+    let allowed =
+        ["schemaVersion", "formSchema", "ttlS", "createdAt", "deadlineAt", "uiHints", "defaults"];
     assert!(keys(&prompt).iter().all(|k| allowed.contains(k)), "{prompt}");
     assert_eq!(view["prompt"], prompt);
     assert_eq!(count(&sql, TASKS, &run).await, 0, "nothing is queued before consent");
 
-    let first = json!({"payload": {"choice": "yes", "rationale": "looks right"}, "dedupeKey": "k1"});
+    let first =
+        json!({"payload": {"choice": "yes", "rationale": "looks right"}, "dedupeKey": "k1"});
     let (status, answer) = reply(&server, &run, &first).await;
     assert_eq!((status, answer), (200, json!({"ok": true, "isReplay": false})));
     let end = server.wait_terminal(&text(&run, "runId")).await;
@@ -128,21 +143,32 @@ async fn a_yes_is_recorded_published_and_executed_once() {
 
     let (result, times) = event(&sql, &run, &format!("ui:{GATE}:result")).await;
     let result = result.unwrap();
-    assert_eq!((&result["schemaVersion"], &result["state"], times), (&json!(1), &json!("RECEIVED"), 1), "{result}");
+    assert_eq!(
+        (&result["schemaVersion"], &result["state"], times),
+        (&json!(1), &json!("RECEIVED"), 1),
+        "{result}"
+    );
     assert_eq!(result["payload"], first["payload"]);
     let (decision, times) = event(&sql, &run, &format!("decision:{GATE}")).await;
     let decision = decision.unwrap();
     assert_eq!((&decision["decision"], times), (&json!("yes"), 1), "{decision}");
-    assert_eq!((&decision["schemaVersion"], &decision["payload"]), (&json!(1), &json!({"rationale": "looks right"})));
+    assert_eq!(
+        (&decision["schemaVersion"], &decision["payload"]),
+        (&json!(1), &json!({"rationale": "looks right"}))
+    );
     assert!(decision["at"].is_i64() && result["at"] == decision["at"], "{decision}");
     assert_eq!(event(&sql, &run, &format!("ui:{GATE}")).await.1, 1, "a prompt is emitted once");
 
-    let row: Value = sqlx::query_scalar("SELECT to_jsonb(i) FROM app.human_interactions i WHERE run_id = $1")
-        .bind(text(&run, "runId"))
-        .fetch_one(&sql)
-        .await
-        .unwrap();
-    assert_eq!((&row["origin"], &row["outcome"], &row["payload"]), (&json!("api-shim"), &json!("accepted"), &first["payload"]));
+    let row: Value =
+        sqlx::query_scalar("SELECT to_jsonb(i) FROM app.human_interactions i WHERE run_id = $1")
+            .bind(text(&run, "runId"))
+            .fetch_one(&sql)
+            .await
+            .unwrap();
+    assert_eq!(
+        (&row["origin"], &row["outcome"], &row["payload"]),
+        (&json!("api-shim"), &json!("accepted"), &first["payload"])
+    );
     assert_eq!(row["payload_hash"], result["payloadHash"]);
     // sha256 of the RFC 8785 text, computed by the database.
     let canonical = r#"{"choice":"yes","rationale":"looks right"}"#;
@@ -153,18 +179,29 @@ async fn a_yes_is_recorded_published_and_executed_once() {
         .unwrap();
     assert_eq!(row["payload_hash"], json!(hash));
     let view = gate(&server, &run).await;
-    assert_eq!((&view["state"], &view["origin"], &view["payloadHash"]), (&json!("RESOLVED"), &json!("api-shim"), &json!(hash)));
+    assert_eq!(
+        (&view["state"], &view["origin"], &view["payloadHash"]),
+        (&json!("RESOLVED"), &json!("api-shim"), &json!(hash))
+    );
 
     // The very same again is a replay, with the run long over.
     assert_eq!(reply(&server, &run, &first).await, (200, json!({"ok": true, "isReplay": true})));
     assert_eq!(count(&sql, INTERACTIONS, &run).await, 1);
-    refused(&reply(&server, &run, &json!({"payload": {"choice": "no"}, "dedupeKey": "k1"})).await, 409, "dedupe_conflict");
+    refused(
+        &reply(&server, &run, &json!({"payload": {"choice": "no"}, "dedupeKey": "k1"})).await,
+        409,
+        "dedupe_conflict",
+    );
     let topic = json!({"payload": first["payload"], "dedupeKey": "k1", "topic": "human:other"});
     refused(&reply(&server, &run, &topic).await, 409, "dedupe_conflict");
     assert_eq!(count(&sql, INTERACTIONS, &run).await, 1, "a conflict leaves no row");
     refused(&reply(&server, &run, &yes("k2")).await, 409, "state_conflict");
     refused(&reply(&server, &run, &yes("k2")).await, 409, "state_conflict");
-    assert_eq!(count(&sql, INTERACTIONS, &run).await, 2, "a second decision is refused and on record, once");
+    assert_eq!(
+        count(&sql, INTERACTIONS, &run).await,
+        2,
+        "a second decision is refused and on record, once"
+    );
     assert_eq!(count(&sql, APPROVALS, &run).await, 1);
     assert_eq!(count(&sql, EXECUTIONS, &run).await, 1);
     let (_, listed) = server.get(&format!("/api/runs/{}/interactions", text(&run, "runId"))).await;
@@ -189,7 +226,12 @@ async fn a_no_ends_the_run_and_nothing_was_executed() {
         assert_eq!(count(&sql, query, &run).await, 0, "{query}");
     }
     refused(&reply(&server, &run, &yes("k2")).await, 409, "state_conflict");
-    let approve = server.post(&format!("/api/runs/{}/approve-plan", text(&run, "runId")), &json!({"approvedBy": "ann"})).await;
+    let approve = server
+        .post(
+            &format!("/api/runs/{}/approve-plan", text(&run, "runId")),
+            &json!({"approvedBy": "ann"}),
+        )
+        .await;
     refused(&approve, 409, "state_conflict");
     assert_eq!(count(&sql, TASKS, &run).await, 0);
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
@@ -231,8 +273,18 @@ async fn a_choice_that_is_none_is_refused_and_never_a_silent_no() {
         (format!("/api/runs/{run_id}/gates/NOT-A-KEY/reply"), yes("k"), 400, "invalid_id"),
         (format!("/api/runs/{run_id}/gates/approve-plan-2/reply"), yes("k"), 404, "not_found"),
         (format!("/api/runs/rn_{}/gates/{GATE}/reply", "0".repeat(32)), yes("k"), 404, "not_found"),
-        (format!("/api/runs/{run_id}/gates/{GATE}/reply"), json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": "human:x"}), 409, "topic_mismatch"),
-        (format!("/api/runs/{run_id}/gates/{GATE}/reply"), json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": format!("sys:{GATE}")}), 409, "topic_mismatch"),
+        (
+            format!("/api/runs/{run_id}/gates/{GATE}/reply"),
+            json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": "human:x"}),
+            409,
+            "topic_mismatch",
+        ),
+        (
+            format!("/api/runs/{run_id}/gates/{GATE}/reply"),
+            json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": format!("sys:{GATE}")}),
+            409,
+            "topic_mismatch",
+        ),
     ] {
         refused(&server.post(&path, &body).await, status, code);
     }
@@ -274,10 +326,18 @@ async fn silence_is_a_no_that_escalates_once_and_a_late_answer_is_only_recorded(
     let result = event(&sql, &run, &format!("ui:{GATE}:result")).await.0.unwrap();
     assert_eq!((&result["state"], result.get("payload")), (&json!("TIMED_OUT"), None), "{result}");
     let decision = event(&sql, &run, &format!("decision:{GATE}")).await.0.unwrap();
-    assert_eq!((&decision["decision"], &decision["payload"]["rationale"]), (&json!("no"), &json!("timeout")));
+    assert_eq!(
+        (&decision["decision"], &decision["payload"]["rationale"]),
+        (&json!("no"), &json!("timeout"))
+    );
     refused(&reply(&server, &run, &yes("late")).await, 409, "state_conflict");
     refused(&reply(&server, &run, &yes("late")).await, 409, "state_conflict");
-    let approve = server.post(&format!("/api/runs/{}/approve-plan", text(&run, "runId")), &json!({"approvedBy": "ann"})).await;
+    let approve = server
+        .post(
+            &format!("/api/runs/{}/approve-plan", text(&run, "runId")),
+            &json!({"approvedBy": "ann"}),
+        )
+        .await;
     refused(&approve, 409, "state_conflict");
     assert_eq!(count(&sql, LATE, &run).await, 2, "each late answer is on record once");
     assert_eq!(count(&sql, ACCEPTED, &run).await, 0);
@@ -287,7 +347,10 @@ async fn silence_is_a_no_that_escalates_once_and_a_late_answer_is_only_recorded(
     assert_eq!(escalated["status"], "SUCCESS", "{escalated}");
     assert_eq!(count(&sql, ESCALATIONS, &run).await, 1);
     let audit = event(&sql, &run, &format!("ui:{GATE}:audit")).await.0.unwrap();
-    assert_eq!((&audit["schemaVersion"], &audit["event"], &audit["reason"]), (&json!(1), &json!("escalated"), &json!("timeout")));
+    assert_eq!(
+        (&audit["schemaVersion"], &audit["event"], &audit["reason"]),
+        (&json!(1), &json!("escalated"), &json!("timeout"))
+    );
     assert!(audit["at"].is_i64(), "{audit}");
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
 }
@@ -312,19 +375,27 @@ async fn approve_plan_and_the_webhook_are_the_same_lane() {
     let path = format!("/api/runs/{}/approve-plan", text(&run, "runId"));
     let body = json!({"approvedBy": "ann", "notes": "go"});
     let (status, first) = server.post(&path, &body).await;
-    assert_eq!((status, &first["accepted"], &first["runId"]), (202, &json!(true), &run["runId"]), "{first}");
+    assert_eq!(
+        (status, &first["accepted"], &first["runId"]),
+        (202, &json!(true), &run["runId"]),
+        "{first}"
+    );
     let again = server.post(&path, &body).await;
     assert_eq!(again, (202, first.clone()), "approving again is the same approval");
     let end = server.wait_terminal(&text(&run, "runId")).await;
     assert_eq!(end["status"], "succeeded", "{end}");
     assert_eq!(server.post(&path, &body).await, (202, first), "also when the run is over");
     refused(&server.post(&path, &json!({"approvedBy": "bob"})).await, 409, "state_conflict");
-    let row: Value = sqlx::query_scalar("SELECT to_jsonb(p) FROM app.plan_approvals p WHERE run_id = $1")
-        .bind(text(&run, "runId"))
-        .fetch_one(&sql)
-        .await
-        .unwrap();
-    assert_eq!((&row["approved_by"], &row["notes"], &row["origin"]), (&json!("ann"), &json!("go"), &json!("api-shim")));
+    let row: Value =
+        sqlx::query_scalar("SELECT to_jsonb(p) FROM app.plan_approvals p WHERE run_id = $1")
+            .bind(text(&run, "runId"))
+            .fetch_one(&sql)
+            .await
+            .unwrap();
+    assert_eq!(
+        (&row["approved_by"], &row["notes"], &row["origin"]),
+        (&json!("ann"), &json!("go"), &json!("api-shim"))
+    );
     let digest: String = sqlx::query_scalar("SELECT plan_digest FROM app.runs WHERE id = $1")
         .bind(text(&run, "runId"))
         .fetch_one(&sql)
@@ -338,12 +409,27 @@ async fn approve_plan_and_the_webhook_are_the_same_lane() {
                "dedupeKey": dedupe, "origin": "webhook-ci"})
     };
     let topic = format!("human:{GATE}");
-    refused(&server.post("/api/events/hitl", &event("k", "human:other", "yes")).await, 409, "topic_mismatch");
-    refused(&server.post("/api/events/hitl", &event("k", &topic, "perhaps")).await, 400, "schema_violation");
+    refused(
+        &server.post("/api/events/hitl", &event("k", "human:other", "yes")).await,
+        409,
+        "topic_mismatch",
+    );
+    refused(
+        &server.post("/api/events/hitl", &event("k", &topic, "perhaps")).await,
+        400,
+        "schema_violation",
+    );
     let accepted = server.post("/api/events/hitl", &event("k", &topic, "yes")).await;
     assert_eq!(accepted, (200, json!({"ok": true, "isReplay": false})));
-    assert_eq!(server.post("/api/events/hitl", &event("k", &topic, "yes")).await.1["isReplay"], true);
-    refused(&server.post("/api/events/hitl", &event("k", &topic, "no")).await, 409, "dedupe_conflict");
+    assert_eq!(
+        server.post("/api/events/hitl", &event("k", &topic, "yes")).await.1["isReplay"],
+        true
+    );
+    refused(
+        &server.post("/api/events/hitl", &event("k", &topic, "no")).await,
+        409,
+        "dedupe_conflict",
+    );
     // The other door knows the same reply.
     assert_eq!(reply(&server, &run, &yes("k")).await.1["isReplay"], true);
     assert_eq!(server.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
@@ -353,7 +439,8 @@ async fn approve_plan_and_the_webhook_are_the_same_lane() {
     refused(&server.post("/api/events/hitl", &nobody).await, 404, "not_found");
     let value = "id: free\nv: '1'\nplan: {tasks: [{name: t, value: x}]}\n";
     let free = server.run_recipe(value, json!({}), json!({})).await;
-    let approve = server.post(&format!("/api/runs/{}/approve-plan", text(&free, "runId")), &body).await;
+    let approve =
+        server.post(&format!("/api/runs/{}/approve-plan", text(&free, "runId")), &body).await;
     refused(&approve, 409, "state_conflict");
 }
 
@@ -366,7 +453,9 @@ async fn thirty_replies_at_once_make_one_decision() {
     let replies: Vec<_> = (0..30)
         .map(|n| {
             let (server, run) = (Arc::clone(&server), Arc::clone(&run));
-            tokio::spawn(async move { (n % 6, reply(&server, &run, &yes(&format!("k{}", n % 6))).await) })
+            tokio::spawn(async move {
+                (n % 6, reply(&server, &run, &yes(&format!("k{}", n % 6))).await)
+            })
         })
         .collect();
     let mut answers = Vec::new();
@@ -401,28 +490,42 @@ async fn a_cancel_at_the_gate_ends_run_and_gate_at_once_and_a_resume_opens_both(
     assert_eq!(server.post(&format!("/api/ops/wf/{workflow}/cancel"), &action).await.0, 202);
     // At once: no waiting for a worker.
     let (_, header) = server.get(&format!("/api/runs/{id}")).await;
-    assert_eq!((&header["status"], &header["nextAction"]), (&json!("canceled"), &json!("NONE")), "{header}");
+    assert_eq!(
+        (&header["status"], &header["nextAction"]),
+        (&json!("canceled"), &json!("NONE")),
+        "{header}"
+    );
     assert_eq!(header["durableStatus"], "CANCELLED");
     let (_, inbox) = server.get("/api/hitl/inbox").await;
     assert_eq!(inbox, json!([]), "nobody is asked any more");
     refused(&reply(&server, &run, &yes("k1")).await, 409, "state_conflict");
-    let approve = server.post(&format!("/api/runs/{id}/approve-plan"), &json!({"approvedBy": "ann"})).await;
+    let approve =
+        server.post(&format!("/api/runs/{id}/approve-plan"), &json!({"approvedBy": "ann"})).await;
     refused(&approve, 409, "state_conflict");
     assert_eq!(count(&sql, ACCEPTED, &run).await, 0);
     assert_eq!(count(&sql, INTERACTIONS, &run).await, 2, "refused answers are on record");
     assert_eq!(count(&sql, APPROVALS, &run).await, 0);
     assert_eq!(count(&sql, TASKS, &run).await, 0);
-    assert_eq!(event(&sql, &run, &format!("decision:{GATE}")).await.0, None, "a cancel is no decision");
+    assert_eq!(
+        event(&sql, &run, &format!("decision:{GATE}")).await.0,
+        None,
+        "a cancel is no decision"
+    );
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
 
     assert_eq!(server.post(&format!("/api/ops/wf/{workflow}/resume"), &action).await.0, 202);
     let header = server
-        .wait_for(&id, "waiting again", |h| h["status"] == "waiting_input" && h["durableStatus"] == "PENDING")
+        .wait_for(&id, "waiting again", |h| {
+            h["status"] == "waiting_input" && h["durableStatus"] == "PENDING"
+        })
         .await;
     assert_eq!(header["nextAction"], "APPROVE_PLAN", "{header}");
     let (_, inbox) = server.get("/api/hitl/inbox").await;
     assert_eq!(inbox.as_array().unwrap().len(), 1, "{inbox}");
-    assert_eq!(reply(&server, &run, &yes("k2")).await, (200, json!({"ok": true, "isReplay": false})));
+    assert_eq!(
+        reply(&server, &run, &yes("k2")).await,
+        (200, json!({"ok": true, "isReplay": false}))
+    );
     let end = server.wait_terminal(&id).await;
     assert_eq!(end["status"], "succeeded", "{end}");
     assert_eq!(event(&sql, &run, &format!("ui:{GATE}")).await.1, 1, "asked once, resumed or not");

@@ -36,6 +36,9 @@ plan:
   tasks: [{name: t, exec: {run: echo done, timeout: 30s}}]
 ";
 
+/// Statuses with their codes, any of which is right.
+type Wants = &'static [(u16, &'static str)];
+
 /// A server on which the tenant `acme` has a run at its gate and a finished one.
 struct World {
     // In this order: the server goes before its home.
@@ -63,11 +66,14 @@ impl World {
         let gated = server.run_recipe(GATED, json!({}), json!({})).await;
         let done = server.run_recipe(DONE, json!({}), json!({})).await;
         let gated = server
-            .wait_for(gated["runId"].as_str().unwrap(), "at its gate", |h| h["status"] == "waiting_input")
+            .wait_for(gated["runId"].as_str().unwrap(), "at its gate", |h| {
+                h["status"] == "waiting_input"
+            })
             .await;
         let done = server.wait_terminal(done["runId"].as_str().unwrap()).await;
         assert_eq!(done["status"], "succeeded", "{done}");
-        let (_, artifacts) = server.get(&format!("/api/runs/{}/artifacts", text(&done, "runId"))).await;
+        let (_, artifacts) =
+            server.get(&format!("/api/runs/{}/artifacts", text(&done, "runId"))).await;
         let out = artifacts.as_array().unwrap().iter().find(|a| a["kind"] == "stdout").unwrap();
         let (task, uri) = (text(out, "taskKey"), text(out, "uri"));
         let sql = server.sql().await;
@@ -86,7 +92,10 @@ impl World {
             .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
             .replace("{gate}", "approve-plan")
             .replace("{*uri}", &self.uri)
-            .replace("{key}", if path.contains("stream") { "status" } else { &self.keys["auditor"].0 })
+            .replace(
+                "{key}",
+                if path.contains("stream") { "status" } else { &self.keys["auditor"].0 },
+            )
     }
 
     /// A body that the route would accept, with every optional field filled in.
@@ -111,16 +120,22 @@ impl World {
                 body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
                 body
             }
-            (_, "/api/run") => json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": {"n": 1}, "opts": run_opts}),
+            (_, "/api/run") => {
+                json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": {"n": 1}, "opts": run_opts})
+            }
             (_, path) if path.ends_with("/reply") => {
                 json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "manual", "topic": "human:approve-plan"})
             }
-            (_, path) if path.ends_with("/approve-plan") => json!({"approvedBy": "ann", "notes": "fine"}),
+            (_, path) if path.ends_with("/approve-plan") => {
+                json!({"approvedBy": "ann", "notes": "fine"})
+            }
             (_, "/api/events/hitl") => json!({
                 "workflowId": self.gated["workflowID"], "gateKey": "approve-plan", "topic": "human:approve-plan",
                 "payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "webhook",
             }),
-            (_, path) if path.ends_with("/fork") => json!({"actor": "ann", "reason": "because", "stepN": 0}),
+            (_, path) if path.ends_with("/fork") => {
+                json!({"actor": "ann", "reason": "because", "stepN": 0})
+            }
             (_, path) if path.starts_with("/api/ops/") => action,
             (_, "/api/recipes/import") => json!({"yaml": GATED, "origin": "gated.yaml"}),
             (_, "/api/recipes/export") => json!({"id": "gated", "v": "1"}),
@@ -129,7 +144,14 @@ impl World {
         }
     }
 
-    async fn refused(&self, what: &str, method: &str, path: &str, body: Option<Vec<u8>>, want: &[(u16, &str)]) -> Value {
+    async fn refused(
+        &self,
+        what: &str,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        want: Wants,
+    ) -> Value {
         self.refused_as(Some(&self.server.key), what, method, path, body, want).await
     }
 
@@ -141,9 +163,10 @@ impl World {
         method: &str,
         path: &str,
         body: Option<Vec<u8>>,
-        want: &[(u16, &str)],
+        want: Wants,
     ) -> Value {
-        let shown = body.as_deref().map(|b| String::from_utf8_lossy(&b[..b.len().min(300)]).into_owned());
+        let shown =
+            body.as_deref().map(|b| String::from_utf8_lossy(&b[..b.len().min(300)]).into_owned());
         let (status, answer) = self.server.request(method, path, key, body).await;
         let code = answer["code"].as_str().unwrap_or("");
         let seen = format!("{what}: {method} {path} {shown:?} -> {status} {answer}");
@@ -177,12 +200,12 @@ fn with_body() -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(|r| r.request.is_some())
 }
 
-const SCHEMA: &[(u16, &str)] = &[(400, "schema_violation")];
-const POLICY: &[(u16, &str)] = &[(400, "queue_policy_violation")];
-const NO_JSON: &[(u16, &str)] = &[(400, "invalid_json")];
-const NO_ID: &[(u16, &str)] = &[(400, "invalid_id")];
-const NOT_FOUND: &[(u16, &str)] = &[(404, "not_found")];
-const RECIPE: &[(u16, &str)] = &[(400, "recipe_invalid")];
+const SCHEMA: Wants = &[(400, "schema_violation")];
+const POLICY: Wants = &[(400, "queue_policy_violation")];
+const NO_JSON: Wants = &[(400, "invalid_json")];
+const NO_ID: Wants = &[(400, "invalid_id")];
+const NOT_FOUND: Wants = &[(404, "not_found")];
+const RECIPE: Wants = &[(400, "recipe_invalid")];
 
 #[tokio::test]
 async fn a_body_that_is_not_the_routes_json_is_refused_and_nothing_is_written() {
@@ -190,8 +213,8 @@ async fn a_body_that_is_not_the_routes_json_is_refused_and_nothing_is_written() 
     let before = world.rows().await;
     let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
     let padded = |size: usize| [b"{".to_vec(), vec![b' '; size - 2], b"}".to_vec()].concat();
-    let too_large: &[(u16, &str)] = &[(413, "body_too_large")];
-    let bodies: Vec<(&str, Vec<u8>, &[(u16, &str)])> = vec![
+    let too_large: Wants = &[(413, "body_too_large")];
+    let bodies: Vec<(&str, Vec<u8>, Wants)> = vec![
         ("empty", Vec::new(), NO_JSON),
         ("white space", b" \n".to_vec(), NO_JSON),
         ("cut off", b"{\"a\": ".to_vec(), NO_JSON),
@@ -206,7 +229,11 @@ async fn a_body_that_is_not_the_routes_json_is_refused_and_nothing_is_written() 
         ("a member named twice", br#"{"a": 1, "a": 1}"#.to_vec(), NO_JSON),
         ("1000 levels deep", nested(1000), NO_JSON),
         ("100 levels deep", nested(100), SCHEMA),
-        ("100 levels below a field", [b"{\"x\":".to_vec(), nested(100), b"}".to_vec()].concat(), SCHEMA),
+        (
+            "100 levels below a field",
+            [b"{\"x\":".to_vec(), nested(100), b"}".to_vec()].concat(),
+            SCHEMA,
+        ),
         ("null", b"null".to_vec(), SCHEMA),
         ("a list", b"[]".to_vec(), SCHEMA),
         ("a text", b"\"x\"".to_vec(), SCHEMA),
@@ -214,7 +241,11 @@ async fn a_body_that_is_not_the_routes_json_is_refused_and_nothing_is_written() 
         ("an unknown field", b"{\"surprise\": 1}".to_vec(), SCHEMA),
         ("a NUL in a text", br#"{"surprise": "a\u0000b"}"#.to_vec(), SCHEMA),
         ("a NUL in a name", br#"{"a\u0000b": 1}"#.to_vec(), SCHEMA),
-        ("a number that its hash would not hold", b"{\"surprise\": 9007199254740993}".to_vec(), SCHEMA),
+        (
+            "a number that its hash would not hold",
+            b"{\"surprise\": 9007199254740993}".to_vec(),
+            SCHEMA,
+        ),
         ("as large as may be", padded(MAX_BODY_BYTES), SCHEMA),
         ("one byte larger", padded(MAX_BODY_BYTES + 1), too_large),
         ("four times as large", padded(4 * MAX_BODY_BYTES), too_large),
@@ -234,20 +265,48 @@ async fn wrong_types_and_missing_and_unknown_fields_are_refused_one_by_one_and_a
     for route in with_body() {
         let (good, path) = (world.body(route), world.path(route));
         let schema = (route.request.unwrap())();
-        let required: Vec<&str> =
-            schema["required"].as_array().into_iter().flatten().map(|r| r.as_str().unwrap()).collect();
+        let required: Vec<&str> = schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|r| r.as_str().unwrap())
+            .collect();
         for (field, value) in good.as_object().unwrap() {
             let mut wrong = good.clone();
             wrong[field] = if value.is_object() { json!(12.5) } else { json!({"wrong": true}) };
-            world.refused(&format!("{field} of a wrong type"), route.method, &path, bytes(&wrong), SCHEMA).await;
+            world
+                .refused(
+                    &format!("{field} of a wrong type"),
+                    route.method,
+                    &path,
+                    bytes(&wrong),
+                    SCHEMA,
+                )
+                .await;
             if value.is_string() {
                 wrong[field] = json!("a\u{0}b");
-                world.refused(&format!("{field} with a NUL"), route.method, &path, bytes(&wrong), SCHEMA).await;
+                world
+                    .refused(
+                        &format!("{field} with a NUL"),
+                        route.method,
+                        &path,
+                        bytes(&wrong),
+                        SCHEMA,
+                    )
+                    .await;
             }
             if required.contains(&field.as_str()) {
                 let mut wrong = good.clone();
                 wrong.as_object_mut().unwrap().remove(field);
-                world.refused(&format!("{field} missing"), route.method, &path, bytes(&wrong), SCHEMA).await;
+                world
+                    .refused(
+                        &format!("{field} missing"),
+                        route.method,
+                        &path,
+                        bytes(&wrong),
+                        SCHEMA,
+                    )
+                    .await;
             }
         }
         let mut wrong = good.clone();
@@ -255,12 +314,16 @@ async fn wrong_types_and_missing_and_unknown_fields_are_refused_one_by_one_and_a
         world.refused("an unknown field", route.method, &path, bytes(&wrong), SCHEMA).await;
     }
     let wrong = json!({"goal": "", "inputs": [], "constraints": {"planApprovalTimeoutS": 0}});
-    let answer = world.refused("three violations", "POST", "/api/intents", bytes(&wrong), SCHEMA).await;
+    let answer =
+        world.refused("three violations", "POST", "/api/intents", bytes(&wrong), SCHEMA).await;
     let mut paths: Vec<String> =
         answer["details"].as_array().unwrap().iter().map(|d| text(d, "instancePath")).collect();
     paths.sort();
     assert_eq!(paths, ["/constraints/planApprovalTimeoutS", "/goal", "/inputs"], "{answer}");
-    assert!(answer["details"].as_array().unwrap().iter().all(|d| d["message"].is_string()), "{answer}");
+    assert!(
+        answer["details"].as_array().unwrap().iter().all(|d| d["message"].is_string()),
+        "{answer}"
+    );
     assert_eq!(world.rows().await, before);
 }
 
@@ -268,7 +331,8 @@ async fn wrong_types_and_missing_and_unknown_fields_are_refused_one_by_one_and_a
 async fn values_out_of_bounds_and_against_policy_are_refused() {
     let world = World::new().await;
     // An intent that has no run yet, so that nothing but policy stands in its way.
-    let (_, fresh) = world.server.post("/api/intents", &json!({"goal": "g", "inputs": {"n": 1}})).await;
+    let (_, fresh) =
+        world.server.post("/api/intents", &json!({"goal": "g", "inputs": {"n": 1}})).await;
     let before = world.rows().await;
     let long = |n: usize| "x".repeat(n);
     let gate = format!("/api/runs/{}/gates/approve-plan/reply", text(&world.gated, "runId"));
@@ -281,24 +345,44 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
         ("/api/runs".to_owned(), body)
     };
     let opts = |opts: Value| {
-        ("/api/run".to_owned(), json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": {"n": 2}, "opts": opts}))
+        (
+            "/api/run".to_owned(),
+            json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": {"n": 2}, "opts": opts}),
+        )
     };
-    let form = |data: Value| ("/api/run".to_owned(), json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": data}));
+    let form = |data: Value| {
+        ("/api/run".to_owned(), json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": data}))
+    };
     let to = |path: &str, body: Value| (path.to_owned(), body);
     let yaml = |yaml: &str| to("/api/recipes/import", json!({"yaml": yaml, "origin": "bad.yaml"}));
-    let cases: Vec<((String, Value), &[(u16, &str)])> = vec![
+    let cases: Vec<((String, Value), Wants)> = vec![
         (to("/api/intents", json!({"goal": ""})), SCHEMA),
         (to("/api/intents", json!({"goal": long(10_001)})), SCHEMA),
-        (to("/api/intents", json!({"goal": "g", "constraints": {"planApprovalTimeoutS": 86_401}})), SCHEMA),
-        (to("/api/intents", json!({"goal": "g", "constraints": {"planApprovalTimeoutS": 1.5}})), SCHEMA),
-        (to("/api/intents", json!({"goal": "g", "constraints": {"planApprovalTimeoutS": -1}})), SCHEMA),
+        (
+            to(
+                "/api/intents",
+                json!({"goal": "g", "constraints": {"planApprovalTimeoutS": 86_401}}),
+            ),
+            SCHEMA,
+        ),
+        (
+            to("/api/intents", json!({"goal": "g", "constraints": {"planApprovalTimeoutS": 1.5}})),
+            SCHEMA,
+        ),
+        (
+            to("/api/intents", json!({"goal": "g", "constraints": {"planApprovalTimeoutS": -1}})),
+            SCHEMA,
+        ),
         (to("/api/intents", json!({"goal": "g", "constraints": {"other": 1}})), SCHEMA),
         (to("/api/intents", json!({"goal": "g", "connectors": vec!["c"; 65]})), SCHEMA),
         (run(json!({"intentId": "it_x"})), SCHEMA),
         (run(json!({"intentId": format!("it_{}", "A".repeat(32))})), SCHEMA),
         (run(json!({"intentId": format!("it_{}", "0".repeat(32))})), NOT_FOUND),
         // Not found comes before policy.
-        (run(json!({"intentId": format!("it_{}", "0".repeat(32)), "queueName": "sbxQ"})), NOT_FOUND),
+        (
+            run(json!({"intentId": format!("it_{}", "0".repeat(32)), "queueName": "sbxQ"})),
+            NOT_FOUND,
+        ),
         (run(json!({"recipeName": "nobody"})), NOT_FOUND),
         (run(json!({"recipeVersion": "2"})), NOT_FOUND),
         (run(json!({"recipeName": "shell", "recipeVersion": "2"})), NOT_FOUND),
@@ -352,10 +436,25 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
         (to("/api/run", json!({"recipeRef": {"id": "gated", "v": ""}})), SCHEMA),
         (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": ""})), SCHEMA),
         (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": long(257)})), SCHEMA),
-        (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "nowhere"})), SCHEMA),
+        (
+            to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "nowhere"})),
+            SCHEMA,
+        ),
         (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": ""})), SCHEMA),
-        (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": "human:other"})), &[(409, "topic_mismatch")]),
-        (to(&gate, json!({"payload": {"choice": "yes", "rationale": long(4001)}, "dedupeKey": "k"})), SCHEMA),
+        (
+            to(
+                &gate,
+                json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": "human:other"}),
+            ),
+            &[(409, "topic_mismatch")],
+        ),
+        (
+            to(
+                &gate,
+                json!({"payload": {"choice": "yes", "rationale": long(4001)}, "dedupeKey": "k"}),
+            ),
+            SCHEMA,
+        ),
         (to(&approve, json!({"approvedBy": ""})), SCHEMA),
         (to(&approve, json!({"approvedBy": long(257)})), SCHEMA),
         (to(&approve, json!({"approvedBy": "a", "notes": long(4001)})), SCHEMA),
@@ -388,13 +487,23 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
         (yaml(&GATED.replace("maximum: 9", "$ref: 'http://127.0.0.1:1/x'")), RECIPE),
         (yaml(&GATED.replace("approve-plan", "other-gate")), RECIPE),
         (yaml(&format!("{GATED}{}", "#".repeat(300_000))), RECIPE),
-        (yaml("a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nid: [*c,*c,*c,*c]\n"), RECIPE),
+        (
+            yaml(
+                "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nid: [*c,*c,*c,*c]\n",
+            ),
+            RECIPE,
+        ),
     ];
     for ((path, body), want) in cases {
         let answer = world.refused("a bad value", "POST", &path, bytes(&body), want).await;
         if want == POLICY && answer["details"].is_object() {
             let details = &answer["details"];
-            assert!(details["metric"].is_string() && details["limit"].is_u64() && details["observed"].is_u64(), "{answer}");
+            assert!(
+                details["metric"].is_string()
+                    && details["limit"].is_u64()
+                    && details["observed"].is_u64(),
+                "{answer}"
+            );
         }
         if want == RECIPE && body["origin"].is_string() {
             assert!(answer["error"].as_str().unwrap().starts_with("bad.yaml"), "{answer}");
@@ -411,7 +520,7 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
 async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
     let world = World::new().await;
     let before = world.rows().await;
-    let any: &[(u16, &str)] = &[(400, "invalid_id"), (404, "not_found"), (405, "method_not_allowed")];
+    let any: Wants = &[(400, "invalid_id"), (404, "not_found"), (405, "method_not_allowed")];
     let long = "a".repeat(4000);
     for route in ROUTES {
         let good = world.path(route);
@@ -423,10 +532,11 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
             }
             let with = |value: &str| world.fill(&route.path.replace(param, value));
             for bad in ["%00", "a%00b", "%ff", "a%0ab", "%c3%28", "%1b%5b", "%7f", "%c2%85"] {
-                let wants: &[(u16, &str)] = if route.roles.is_empty() { any } else { NO_ID };
+                let wants: Wants = if route.roles.is_empty() { any } else { NO_ID };
                 world.refused("no id", route.method, &with(bad), body.clone(), wants).await;
             }
-            for bad in ["%20", "...", "%2f", "%27%3bdrop", "%C3%A9", "*", "%25", long.as_str(), "-"] {
+            for bad in ["%20", "...", "%2f", "%27%3bdrop", "%C3%A9", "*", "%25", long.as_str(), "-"]
+            {
                 world.refused("no id", route.method, &with(bad), body.clone(), any).await;
             }
             let nobody = match param {
@@ -436,11 +546,30 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 "{*uri}" => world.uri.replace("stdout.log", "nothing.log"),
                 _ => "nobody".to_owned(),
             };
-            world.refused("nobody's id", route.method, &with(&nobody), body.clone(), NOT_FOUND).await;
+            world
+                .refused("nobody's id", route.method, &with(&nobody), body.clone(), NOT_FOUND)
+                .await;
         }
-        for query in ["surprise=1", "surprise", "%00=1", "limit%20=1", "a=%ff", "%ff", "=1", "limit=1&surprise=2"] {
-            let wants: &[(u16, &str)] = &[(400, "schema_violation"), (400, "invalid_id")];
-            world.refused("an unknown query key", route.method, &format!("{good}?{query}"), body.clone(), wants).await;
+        for query in [
+            "surprise=1",
+            "surprise",
+            "%00=1",
+            "limit%20=1",
+            "a=%ff",
+            "%ff",
+            "=1",
+            "limit=1&surprise=2",
+        ] {
+            let wants: Wants = &[(400, "schema_violation"), (400, "invalid_id")];
+            world
+                .refused(
+                    "an unknown query key",
+                    route.method,
+                    &format!("{good}?{query}"),
+                    body.clone(),
+                    wants,
+                )
+                .await;
         }
         for name in route.query {
             let twice = format!("{good}?{name}=1&{name}=1");
@@ -449,27 +578,56 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 if *name == "name" && !bad.contains("%00") {
                     continue;
                 }
-                let wants: &[(u16, &str)] = &[(400, "schema_violation"), (400, "invalid_id")];
-                world.refused("a bad query value", route.method, &format!("{good}?{name}={bad}"), None, wants).await;
+                let wants: Wants = &[(400, "schema_violation"), (400, "invalid_id")];
+                world
+                    .refused(
+                        "a bad query value",
+                        route.method,
+                        &format!("{good}?{name}={bad}"),
+                        None,
+                        wants,
+                    )
+                    .await;
             }
         }
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             if !ROUTES.iter().any(|r| r.path == route.path && r.method == method) {
-                let wants: &[(u16, &str)] = &[(405, "method_not_allowed")];
+                let wants: Wants = &[(405, "method_not_allowed")];
                 world.refused("a wrong method", method, &good, Some(b"{}".to_vec()), wants).await;
             }
         }
     }
     for (path, bounds) in [("/api/runs", 500), ("/api/hitl/inbox", 200), ("/api/ops/wf", 200)] {
         for limit in [0, bounds + 1] {
-            world.refused("a limit out of bounds", "GET", &format!("{path}?limit={limit}"), None, SCHEMA).await;
+            world
+                .refused(
+                    "a limit out of bounds",
+                    "GET",
+                    &format!("{path}?limit={limit}"),
+                    None,
+                    SCHEMA,
+                )
+                .await;
         }
     }
     let run = text(&world.gated, "runId");
-    for path in [format!("/api/runs/{run}/interactions?limit=501"), format!("/api/runs/{run}/gates/approve-plan?timeoutS=31")] {
+    for path in [
+        format!("/api/runs/{run}/interactions?limit=501"),
+        format!("/api/runs/{run}/gates/approve-plan?timeoutS=31"),
+    ] {
         world.refused("a limit out of bounds", "GET", &path, None, SCHEMA).await;
     }
-    for path in ["/", "/api", "/api/", "/api/runs/", "/api/nothing", "/API/runs", "/healthz/x", "/api/runs/a/b/c/d", "//api/runs"] {
+    for path in [
+        "/",
+        "/api",
+        "/api/",
+        "/api/runs/",
+        "/api/nothing",
+        "/API/runs",
+        "/healthz/x",
+        "/api/runs/a/b/c/d",
+        "//api/runs",
+    ] {
         for method in ["GET", "POST", "DELETE"] {
             world.refused("an unknown route", method, path, None, NOT_FOUND).await;
         }
@@ -485,43 +643,83 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
 async fn who_may_call_what_is_the_golden_matrix_and_nobody_else_may() {
     let world = World::new().await;
     let golden: BTreeMap<String, Value> =
-        serde_json::from_slice(&std::fs::read(repository().join("docs/permissions.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(repository().join("docs/permissions.json")).unwrap())
+            .unwrap();
     let names: Vec<String> = ROUTES.iter().map(|r| format!("{} {}", r.method, r.path)).collect();
-    assert!(names.iter().all(|n| golden.contains_key(n)) && names.len() == golden.len(), "the golden is not of these routes");
+    assert!(
+        names.iter().all(|n| golden.contains_key(n)) && names.len() == golden.len(),
+        "the golden is not of these routes"
+    );
     let (revoked_id, revoked) = world.keys["auditor"].clone();
-    let (status, _) =
-        world.server.request("DELETE", &format!("/api/keys/{revoked_id}"), Some(&world.server.key), None).await;
+    let (status, _) = world
+        .server
+        .request("DELETE", &format!("/api/keys/{revoked_id}"), Some(&world.server.key), None)
+        .await;
     assert_eq!(status, 200);
     let mut keys = world.keys.clone();
     keys.insert("auditor".into(), key(&world.server, "acme", &["auditor"]).await);
     let before = world.rows().await;
-    let unauthorized: &[(u16, &str)] = &[(401, "unauthorized")];
+    let unauthorized: Wants = &[(401, "unauthorized")];
     let unknown = format!("cfd_{}", "0".repeat(64));
     for route in ROUTES {
         // A body that no route accepts: who passes the door fails behind it and writes nothing.
-        let (path, body) = (world.path(route).replace(&world.keys["auditor"].0, "k_nobody"), route.request.map(|_| b"{}".to_vec()));
+        let (path, body) = (
+            world.path(route).replace(&world.keys["auditor"].0, "k_nobody"),
+            route.request.map(|_| b"{}".to_vec()),
+        );
         let roles = &golden[&format!("{} {}", route.method, route.path)];
         if roles == "everybody" {
             let (status, answer) = world.server.request(route.method, &path, None, None).await;
             assert_eq!((status, &answer["ok"]), (200, &json!(true)), "{answer}");
             continue;
         }
-        for (what, key) in [("no key", None), ("an unknown key", Some(unknown.as_str())), ("a revoked key", Some(revoked.as_str())), ("an empty key", Some(""))] {
+        for (what, key) in [
+            ("no key", None),
+            ("an unknown key", Some(unknown.as_str())),
+            ("a revoked key", Some(revoked.as_str())),
+            ("an empty key", Some("")),
+        ] {
             world.refused_as(key, what, route.method, &path, body.clone(), unauthorized).await;
         }
         for role in ROLES {
             let allowed = role == "admin" || roles.as_array().unwrap().contains(&json!(role));
             if allowed {
-                let (status, answer) = world.server.request(route.method, &path, Some(&keys[role].1), body.clone()).await;
-                assert!(status < 500 && status != 401 && status != 403, "{role} {route:?}: {status} {answer}");
+                let (status, answer) = world
+                    .server
+                    .request(route.method, &path, Some(&keys[role].1), body.clone())
+                    .await;
+                assert!(
+                    status < 500 && status != 401 && status != 403,
+                    "{role} {route:?}: {status} {answer}"
+                );
             } else {
-                world.refused_as(Some(&keys[role].1), role, route.method, &path, body.clone(), &[(403, "forbidden")]).await;
+                world
+                    .refused_as(
+                        Some(&keys[role].1),
+                        role,
+                        route.method,
+                        &path,
+                        body.clone(),
+                        &[(403, "forbidden")],
+                    )
+                    .await;
             }
         }
     }
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    for header in ["Basic abc", "Bearer", "Token x", &format!("Bearer {} x", world.server.key), &world.server.key] {
-        let answer = client.get(format!("{}/api/runs", world.server.url)).header("authorization", header).send().await.unwrap();
+    for header in [
+        "Basic abc",
+        "Bearer",
+        "Token x",
+        &format!("Bearer {} x", world.server.key),
+        &world.server.key,
+    ] {
+        let answer = client
+            .get(format!("{}/api/runs", world.server.url))
+            .header("authorization", header)
+            .send()
+            .await
+            .unwrap();
         assert_eq!(answer.status().as_u16(), 401, "{header}");
         assert_eq!(answer.headers()["www-authenticate"], "Bearer");
     }
@@ -536,7 +734,11 @@ async fn another_tenants_things_do_not_exist() {
         if route.roles.is_empty() {
             continue;
         }
-        let mine = route.path.contains('{') || matches!(route.path, "/api/events/hitl" | "/api/runs" | "/api/recipes/export" | "/api/run");
+        let mine = route.path.contains('{')
+            || matches!(
+                route.path,
+                "/api/events/hitl" | "/api/runs" | "/api/recipes/export" | "/api/run"
+            );
         let body = route.request.map(|_| world.body(route)).map(|mut body| {
             // What the stranger says of themselves is true: only the ids are another's.
             if route.path == "/api/runs" {
@@ -546,13 +748,26 @@ async fn another_tenants_things_do_not_exist() {
             body.to_string().into_bytes()
         });
         if mine && !(route.method == "GET" && route.path == "/api/runs") {
-            world.refused_as(Some(&world.stranger), "another's", route.method, &world.path(route), body, NOT_FOUND).await;
+            world
+                .refused_as(
+                    Some(&world.stranger),
+                    "another's",
+                    route.method,
+                    &world.path(route),
+                    body,
+                    NOT_FOUND,
+                )
+                .await;
         } else if route.method == "GET" {
-            let (status, answer) = world.server.request("GET", &world.path(route), Some(&world.stranger), None).await;
+            let (status, answer) =
+                world.server.request("GET", &world.path(route), Some(&world.stranger), None).await;
             assert_eq!(status, 200, "{route:?} {answer}");
             assert!(!answer.to_string().contains("acme"), "{route:?} {answer}");
             let (run, workflow) = (text(&world.gated, "runId"), text(&world.gated, "workflowID"));
-            assert!(!answer.to_string().contains(&run) && !answer.to_string().contains(&workflow), "{route:?} {answer}");
+            assert!(
+                !answer.to_string().contains(&run) && !answer.to_string().contains(&workflow),
+                "{route:?} {answer}"
+            );
         }
     }
     let done = text(&world.done, "workflowID");

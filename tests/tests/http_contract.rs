@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 
+use cofferdam_ambient::clock;
 use cofferdam_tests::{Home, Server};
 use serde_json::{Value, json};
 
@@ -29,7 +30,8 @@ async fn import(server: &Server, yaml: &str) -> Value {
 }
 
 async fn intent(server: &Server, inputs: Value) -> Value {
-    let (status, made) = server.post("/api/intents", &json!({"goal": "a goal", "inputs": inputs})).await;
+    let (status, made) =
+        server.post("/api/intents", &json!({"goal": "a goal", "inputs": inputs})).await;
     assert_eq!(status, 201, "{made}");
     made["intentId"].clone()
 }
@@ -57,14 +59,23 @@ async fn attempts(server: &Server, run: &Value) -> Vec<Value> {
 }
 
 /// Bytes, status, ETag and content type of a GET.
-async fn raw(server: &Server, path: &str, key: &str, header: Option<(&str, &str)>) -> (u16, Vec<u8>, String, String) {
+async fn raw(
+    server: &Server,
+    path: &str,
+    key: &str,
+    header: Option<(&str, &str)>,
+) -> (u16, Vec<u8>, String, String) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let mut request = client.get(format!("{}{path}", server.url)).header("authorization", format!("Bearer {key}"));
+    let mut request = client
+        .get(format!("{}{path}", server.url))
+        .header("authorization", format!("Bearer {key}"));
     if let Some((name, value)) = header {
         request = request.header(name, value);
     }
     let answer = request.send().await.unwrap();
-    let named = |name: &str| answer.headers().get(name).map_or(String::new(), |v| v.to_str().unwrap().to_owned());
+    let named = |name: &str| {
+        answer.headers().get(name).map_or(String::new(), |v| v.to_str().unwrap().to_owned())
+    };
     let (status, tag, kind) = (answer.status().as_u16(), named("etag"), named("content-type"));
     (status, answer.bytes().await.unwrap().to_vec(), tag, kind)
 }
@@ -73,14 +84,18 @@ async fn raw(server: &Server, path: &str, key: &str, header: Option<(&str, &str)
 fn sha256(bytes: &[u8]) -> String {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
-    let mut child =
-        Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sha256sum (coreutils)");
+    let mut child = Command::new("sha256sum")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sha256sum (coreutils)");
     child.stdin.take().unwrap().write_all(bytes).unwrap();
     String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()[..64].to_owned()
 }
 
 async fn key(server: &Server, tenant: &str, roles: &[&str]) -> Value {
-    let (status, made) = server.post("/api/keys", &json!({"tenant": tenant, "roles": roles, "label": "test"})).await;
+    let (status, made) =
+        server.post("/api/keys", &json!({"tenant": tenant, "roles": roles, "label": "test"})).await;
     assert_eq!(status, 201, "{made}");
     made
 }
@@ -125,7 +140,10 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
 
     let steps = fetched(&server, &format!("/api/runs/{run}/steps")).await;
     let named: Vec<&str> = list(&steps).iter().map(|s| s["stepId"].as_str().unwrap()).collect();
-    assert_eq!(named.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&"CompileST", &"ExecuteST", &"ExecuteST:shell"]));
+    assert_eq!(
+        named.iter().collect::<BTreeSet<_>>(),
+        BTreeSet::from([&"CompileST", &"ExecuteST", &"ExecuteST:shell"])
+    );
     assert!(list(&steps).iter().all(|s| s["status"] == "ok" && s["attempt"] == 1), "{steps}");
 
     let artifacts = artifacts(&server, &header).await;
@@ -133,36 +151,54 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
     let of_task: Vec<&Value> = artifacts.iter().filter(|a| a["taskKey"] == json!(task)).collect();
     let kinds: BTreeSet<&str> = of_task.iter().map(|a| a["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, BTreeSet::from(["artifact_index", "raw", "stderr", "stdout", "timings"]));
-    assert!(artifacts.iter().any(|a| a["kind"] == "plan_card" && a["name"] == "plan.json"), "{artifacts:?}");
+    assert!(
+        artifacts.iter().any(|a| a["kind"] == "plan_card" && a["name"] == "plan.json"),
+        "{artifacts:?}"
+    );
     for artifact in &artifacts {
         let (sha, uri) = (text(artifact, "sha256"), text(artifact, "uri"));
         assert!(uri.starts_with(&format!("artifact://run/{run}/step/")), "{uri}");
         assert!(uri.ends_with(&format!("/{}", text(artifact, "name"))), "{uri}");
-        let (status, bytes, tag, _) = raw(&server, &format!("/api/artifacts/{uri}"), &server.key, None).await;
+        let (status, bytes, tag, _) =
+            raw(&server, &format!("/api/artifacts/{uri}"), &server.key, None).await;
         assert_eq!((status, tag.as_str()), (200, format!("\"{sha}\"").as_str()), "{uri}");
         assert_eq!(sha256(&bytes), sha, "{uri}");
         assert_eq!(json!(bytes.len()), artifact["size"], "{uri}");
         let known = Some(("if-none-match", tag.as_str()));
-        let (status, bytes, ..) = raw(&server, &format!("/api/artifacts/{uri}"), &server.key, known).await;
+        let (status, bytes, ..) =
+            raw(&server, &format!("/api/artifacts/{uri}"), &server.key, known).await;
         assert_eq!((status, bytes.len()), (304, 0), "{uri}");
         let other = Some(("if-none-match", "\"0\""));
         assert_eq!(raw(&server, &format!("/api/artifacts/{uri}"), &server.key, other).await.0, 200);
     }
     let index = of_task.iter().find(|a| a["idx"] == 0).unwrap();
-    assert_eq!((index["kind"].as_str(), index["name"].as_str()), (Some("artifact_index"), Some("index.json")));
+    assert_eq!(
+        (index["kind"].as_str(), index["name"].as_str()),
+        (Some("artifact_index"), Some("index.json"))
+    );
     let index = fetched(&server, &format!("/api/artifacts/{}", text(index, "uri"))).await;
-    assert_eq!((text(&index, "taskKey"), text(&index, "provider")), (task.clone(), "container".into()));
-    assert!(index["createdAt"].is_i64() && index["rawRef"].as_str().unwrap().ends_with("/raw.json"), "{index}");
+    assert_eq!(
+        (text(&index, "taskKey"), text(&index, "provider")),
+        (task.clone(), "container".into())
+    );
+    assert!(
+        index["createdAt"].is_i64() && index["rawRef"].as_str().unwrap().ends_with("/raw.json"),
+        "{index}"
+    );
     let listed: Vec<(&Value, &Value, &Value)> =
         list(&index["items"]).iter().map(|i| (&i["kind"], &i["uri"], &i["sha256"])).collect();
     let mut stored: Vec<&&Value> = of_task.iter().filter(|a| a["idx"] != 0).collect();
     stored.sort_by_key(|a| a["idx"].as_i64());
-    let stored: Vec<(&Value, &Value, &Value)> = stored.iter().map(|a| (&a["kind"], &a["uri"], &a["sha256"])).collect();
+    let stored: Vec<(&Value, &Value, &Value)> =
+        stored.iter().map(|a| (&a["kind"], &a["uri"], &a["sha256"])).collect();
     assert_eq!(listed, stored, "the index lists exactly what is stored, in order");
 
     let wipes = fetched(&server, &format!("/api/runs/{run}/wipes")).await;
     assert_eq!(list(&wipes).len(), 1);
-    assert_eq!((&wipes[0]["status"], &wipes[0]["terminalState"]), (&json!("verified"), &json!("COMPLETED")));
+    assert_eq!(
+        (&wipes[0]["status"], &wipes[0]["terminalState"]),
+        (&json!("verified"), &json!("COMPLETED"))
+    );
     assert_eq!(fetched(&server, &format!("/api/runs/{run}/gates")).await, json!([]));
     assert_eq!(fetched(&server, &format!("/api/runs/{run}/interactions")).await, json!([]));
     let repro = fetched(&server, &format!("/api/runs/{run}/repro")).await;
@@ -176,7 +212,11 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
     }
 
     let lines = |bytes: Vec<u8>| -> Vec<Value> {
-        String::from_utf8(bytes).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+        String::from_utf8(bytes)
+            .unwrap()
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect()
     };
     for (stream, want) in [("stdout", "out\nmore\n"), ("stderr", "err\n")] {
         let path = format!("/api/runs/{task}/stream/{stream}");
@@ -185,18 +225,28 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
         let lines = lines(bytes);
         let whole: String = lines.iter().map(|l| l["chunk"].as_str().unwrap()).collect();
         assert_eq!(whole, want);
-        assert!(lines.iter().enumerate().all(|(n, l)| l["seq"] == json!(n) && l["kind"] == json!(stream)), "{lines:?}");
-        let (_, bytes, _, kind) = raw(&server, &path, &server.key, Some(("accept", "text/event-stream"))).await;
+        assert!(
+            lines
+                .iter()
+                .enumerate()
+                .all(|(n, l)| l["seq"] == json!(n) && l["kind"] == json!(stream)),
+            "{lines:?}"
+        );
+        let (_, bytes, _, kind) =
+            raw(&server, &path, &server.key, Some(("accept", "text/event-stream"))).await;
         assert_eq!(kind, "text/event-stream");
         let events = String::from_utf8(bytes).unwrap();
         assert!(events.starts_with("id: 0\ndata: {") && events.ends_with("\n\n"), "{events:?}");
         let (_, rest, ..) = raw(&server, &format!("{path}?from=1000"), &server.key, None).await;
         assert!(rest.is_empty());
     }
-    let (_, bytes, ..) = raw(&server, &format!("/api/runs/{run}/stream/status"), &server.key, None).await;
+    let (_, bytes, ..) =
+        raw(&server, &format!("/api/runs/{run}/stream/status"), &server.key, None).await;
     let statuses: Vec<String> = lines(bytes).iter().map(|l| text(l, "status")).collect();
     assert_eq!(statuses, ["queued", "running", "succeeded"]);
-    let (_, bytes, ..) = raw(&server, &format!("/api/runs/{run}/stream/status?follow=true"), &server.key, None).await;
+    let (_, bytes, ..) =
+        raw(&server, &format!("/api/runs/{run}/stream/status?follow=true"), &server.key, None)
+            .await;
     assert_eq!(lines(bytes).len(), 3, "following a run that is over ends");
 }
 
@@ -220,15 +270,27 @@ async fn a_replay_that_differs_is_a_conflict_that_names_the_drift() {
         (json!({"budget": {"maxFanout": 3}}), vec!["budget"]),
         (json!({"queuePartitionKey": "default/x"}), vec!["queuePartitionKey"]),
         (json!({"recipeName": "two"}), vec!["recipe", "recipeHash"]),
-        (json!({"traceId": "b", "queuePartitionKey": "default/x"}), vec!["traceId", "queuePartitionKey"]),
+        (
+            json!({"traceId": "b", "queuePartitionKey": "default/x"}),
+            vec!["traceId", "queuePartitionKey"],
+        ),
     ] {
         let (status, answer) = server.post("/api/runs", &changed(more)).await;
         assert_eq!((status, &answer["code"]), (409, &json!("conflict")), "{answer}");
         let drift = list(&answer["details"]["drift"]);
-        assert_eq!(drift.iter().map(|d| d["field"].as_str().unwrap()).collect::<Vec<_>>(), fields, "{answer}");
-        assert!(drift.iter().all(|d| d.get("existing").is_some() && d.get("incoming").is_some()), "{answer}");
+        assert_eq!(
+            drift.iter().map(|d| d["field"].as_str().unwrap()).collect::<Vec<_>>(),
+            fields,
+            "{answer}"
+        );
+        assert!(
+            drift.iter().all(|d| d.get("existing").is_some() && d.get("incoming").is_some()),
+            "{answer}"
+        );
     }
-    for more in [json!({"lane": "batch"}), json!({"priority": 7}), json!({"workload": {"steps": 1}})] {
+    for more in
+        [json!({"lane": "batch"}), json!({"priority": 7}), json!({"workload": {"steps": 1}})]
+    {
         let (status, answer) = server.post("/api/runs", &changed(more)).await;
         assert_eq!((status, &answer["isReplay"]), (200, &json!(true)), "not identity: {answer}");
     }
@@ -252,16 +314,29 @@ plan:
     let home = Home::new();
     let server = home.up();
     let imported = import(&server, GREET).await;
-    assert_eq!((&imported["status"], &imported["recipeRef"]), (&json!("draft"), &json!({"id": "greet", "v": "1"})));
+    assert_eq!(
+        (&imported["status"], &imported["recipeRef"]),
+        (&json!("draft"), &json!({"id": "greet", "v": "1"}))
+    );
     let body = json!({"recipeRef": imported["recipeRef"], "formData": {"who": "ann"}});
     let starts = (0..12).map(|_| server.post("/api/run", &body));
     let answers = join_all(starts).await;
     assert_eq!(answers.iter().filter(|(status, _)| *status == 201).count(), 1, "{answers:?}");
-    assert!(answers.iter().all(|(status, a)| matches!(status, 200 | 201) && a["runId"] == answers[0].1["runId"]), "{answers:?}");
+    assert!(
+        answers
+            .iter()
+            .all(|(status, a)| matches!(status, 200 | 201) && a["runId"] == answers[0].1["runId"]),
+        "{answers:?}"
+    );
     let header = answers[0].1.clone();
     assert_eq!(header["workflowID"], json!(format!("ih_{}", text(&header, "intentHash"))));
-    let explicit = json!({"recipeRef": imported["recipeRef"], "formData": {"who": "ann", "times": 2}});
-    assert_eq!(server.post("/api/run", &explicit).await.1["runId"], header["runId"], "a default said aloud is the same run");
+    let explicit =
+        json!({"recipeRef": imported["recipeRef"], "formData": {"who": "ann", "times": 2}});
+    assert_eq!(
+        server.post("/api/run", &explicit).await.1["runId"],
+        header["runId"],
+        "a default said aloud is the same run"
+    );
     for other in [
         json!({"recipeRef": imported["recipeRef"], "formData": {"who": "bob"}}),
         json!({"recipeRef": imported["recipeRef"], "formData": {"who": "ann"}, "opts": {"runKey": "again"}}),
@@ -270,13 +345,22 @@ plan:
         assert_eq!(status, 201, "{answer}");
         assert_ne!(answer["runId"], header["runId"]);
     }
-    let (status, answer) =
-        server.post("/api/run", &json!({"recipeRef": imported["recipeRef"], "formData": {"times": 9, "x": 1}})).await;
+    let (status, answer) = server
+        .post(
+            "/api/run",
+            &json!({"recipeRef": imported["recipeRef"], "formData": {"times": 9, "x": 1}}),
+        )
+        .await;
     assert_eq!((status, &answer["code"]), (400, &json!("schema_violation")), "{answer}");
     assert_eq!(list(&answer["details"]).len(), 3, "every violation: {answer}");
     // The same form by the long way: defaults hold there too.
     let intent = intent(&server, json!({"who": "eve"})).await;
-    let (status, run) = server.post("/api/runs", &json!({"intentId": intent, "recipeName": "greet", "recipeVersion": "1"})).await;
+    let (status, run) = server
+        .post(
+            "/api/runs",
+            &json!({"intentId": intent, "recipeName": "greet", "recipeVersion": "1"}),
+        )
+        .await;
     assert_eq!(status, 201, "{run}");
     for run in [&header, &run] {
         let end = server.wait_terminal(&text(run, "runId")).await;
@@ -296,7 +380,11 @@ async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
                 *slot = Some(output);
             }
         }
-        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if done.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     done.into_iter().map(Option::unwrap).collect()
@@ -304,7 +392,8 @@ async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
 
 #[tokio::test]
 async fn a_deduplication_id_holds_while_its_run_is_live_and_only_in_its_tenant() {
-    const WAIT: &str = "id: wait\nv: '1'\nplan: {gate: approve-plan, tasks: [{name: t, value: x}]}\n";
+    const WAIT: &str =
+        "id: wait\nv: '1'\nplan: {gate: approve-plan, tasks: [{name: t, value: x}]}\n";
     let home = Home::new();
     let mut server = home.up();
     let other = text(&key(&server, "other", &["admin"]).await, "key");
@@ -325,7 +414,13 @@ async fn a_deduplication_id_holds_while_its_run_is_live_and_only_in_its_tenant()
     server.key = admin;
     let run = text(&run, "runId");
     server.wait_for(&run, "at its gate", |h| h["status"] == "waiting_input").await;
-    assert_eq!(server.post(&format!("/api/runs/{run}/approve-plan"), &json!({"approvedBy": "ann"})).await.0, 202);
+    assert_eq!(
+        server
+            .post(&format!("/api/runs/{run}/approve-plan"), &json!({"approvedBy": "ann"}))
+            .await
+            .0,
+        202
+    );
     server.wait_terminal(&run).await;
     let (status, answer) = server.post("/api/runs", &request(second)).await;
     assert_eq!(status, 201, "the first is over: {answer}");
@@ -341,14 +436,19 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
     let slow = server.run_recipe(SLOW, json!({}), json!({})).await;
     let (done_id, slow_id) = (text(&done, "workflowID"), text(&slow, "workflowID"));
     let action = json!({"actor": "ann", "reason": "a drill"});
-    let act = async |wid: &str, op: &str, body: &Value| server.post(&format!("/api/ops/wf/{wid}/{op}"), body).await;
+    let act = async |wid: &str, op: &str, body: &Value| {
+        server.post(&format!("/api/ops/wf/{wid}/{op}"), body).await
+    };
 
     let all = fetched(&server, "/api/ops/wf?limit=200").await;
     let times: Vec<i64> = list(&all).iter().map(|w| w["createdAt"].as_i64().unwrap()).collect();
     assert!(times.is_sorted_by(|a, b| a >= b), "newest first: {times:?}");
     assert_eq!(list(&fetched(&server, "/api/ops/wf?limit=1").await).len(), 1);
     let runs = fetched(&server, "/api/ops/wf?name=run&status=SUCCESS").await;
-    assert_eq!(list(&runs).iter().map(|w| text(w, "workflowID")).collect::<Vec<_>>(), [done_id.as_str()]);
+    assert_eq!(
+        list(&runs).iter().map(|w| text(w, "workflowID")).collect::<Vec<_>>(),
+        [done_id.as_str()]
+    );
     let steps = fetched(&server, &format!("/api/ops/wf/{done_id}/steps")).await;
     let names: Vec<String> = list(&steps).iter().map(|s| text(s, "name")).collect();
     assert_eq!(names, ["CompileST", "ExecuteST#1", "finish"]);
@@ -366,56 +466,82 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
         if let Some(task) = attempts.first() {
             break text(task, "taskKey");
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        clock::sleep(std::time::Duration::from_millis(10)).await;
     };
-    let (status, answer) = act(&task, "fork", &json!({"actor": "a", "reason": "r", "stepN": 0})).await;
-    assert_eq!((status, &answer["code"]), (409, &json!("state_conflict")), "a task is not forked: {answer}");
+    let (status, answer) =
+        act(&task, "fork", &json!({"actor": "a", "reason": "r", "stepN": 0})).await;
+    assert_eq!(
+        (status, &answer["code"]),
+        (409, &json!("state_conflict")),
+        "a task is not forked: {answer}"
+    );
 
     let (status, answer) = act(&slow_id, "cancel", &action).await;
     assert_eq!((status, &answer["accepted"]), (202, &json!(true)), "{answer}");
     let canceled = server.wait_terminal(&slow_id).await;
-    assert_eq!((&canceled["status"], &canceled["durableStatus"]), (&json!("canceled"), &json!("CANCELLED")));
+    assert_eq!(
+        (&canceled["status"], &canceled["durableStatus"]),
+        (&json!("canceled"), &json!("CANCELLED"))
+    );
     assert_eq!(act(&slow_id, "cancel", &action).await.0, 409, "it is canceled already");
     let audit = fetched(&server, &format!("/api/ops/wf/{slow_id}")).await["audit"].clone();
     assert_eq!(list(&audit).len(), 1, "refused actions leave no audit row: {audit}");
-    for (field, want) in [("op", "cancel"), ("actor", "ann"), ("reason", "a drill"), ("targetWorkflowID", &slow_id)] {
+    for (field, want) in
+        [("op", "cancel"), ("actor", "ann"), ("reason", "a drill"), ("targetWorkflowID", &slow_id)]
+    {
         assert_eq!(audit[0][field], want, "{audit}");
     }
     // The sandbox of the canceled task goes at once, not after its half minute.
     let wiped = wait_wipes(&server, &slow_id, 1).await;
     assert_eq!(wiped[0]["terminalState"], "CANCELED", "{wiped:?}");
-    let retried = server.request("POST", &format!("/api/runs/{slow_id}/retry"), Some(&server.key), None).await;
-    assert_eq!((retried.0, &retried.1["code"]), (409, &json!("state_conflict")), "only a failed run is retried");
+    let retried = server
+        .request("POST", &format!("/api/runs/{slow_id}/retry"), Some(&server.key), None)
+        .await;
+    assert_eq!(
+        (retried.0, &retried.1["code"]),
+        (409, &json!("state_conflict")),
+        "only a failed run is retried"
+    );
     let (status, answer) = act(&slow_id, "resume", &action).await;
     assert_eq!(status, 202, "{answer}");
-    let resumed = server.wait_for(&slow_id, "going again", |h| h["durableStatus"] == "PENDING").await;
+    let resumed =
+        server.wait_for(&slow_id, "going again", |h| h["durableStatus"] == "PENDING").await;
     assert!(["repairing", "running"].contains(&resumed["status"].as_str().unwrap()), "{resumed}");
     assert_eq!(act(&slow_id, "cancel", &action).await.0, 202);
     server.wait_terminal(&slow_id).await;
 
     for (step, want) in [(99, 409), (3, 409), (2, 202)] {
-        let (status, answer) = act(&done_id, "fork", &json!({"actor": "ann", "reason": "again", "stepN": step})).await;
+        let (status, answer) =
+            act(&done_id, "fork", &json!({"actor": "ann", "reason": "again", "stepN": step})).await;
         assert_eq!(status, want, "{step}: {answer}");
         if want == 202 {
             let fork = text(&answer, "forkedWorkflowID");
-            assert_eq!(server.wait_terminal(&text(&answer, "newRunId")).await["workflowID"], json!(fork));
+            assert_eq!(
+                server.wait_terminal(&text(&answer, "newRunId")).await["workflowID"],
+                json!(fork)
+            );
             let audit = fetched(&server, &format!("/api/ops/wf/{done_id}")).await["audit"].clone();
-            assert_eq!((&audit[0]["op"], &audit[0]["forkedWorkflowID"]), (&json!("fork"), &json!(fork)));
+            assert_eq!(
+                (&audit[0]["op"], &audit[0]["forkedWorkflowID"]),
+                (&json!("fork"), &json!(fork))
+            );
         }
     }
     let report = fetched(&server, "/api/proofs").await;
-    let failed: Vec<&Value> = list(&report["proofs"]).iter().filter(|p| !list(&p["rows"]).is_empty()).collect();
+    let failed: Vec<&Value> =
+        list(&report["proofs"]).iter().filter(|p| !list(&p["rows"]).is_empty()).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
 async fn wait_wipes(server: &Server, run: &str, count: usize) -> Vec<Value> {
     for _ in 0..500 {
         let wipes = fetched(server, &format!("/api/runs/{run}/wipes")).await;
-        let done: Vec<Value> = list(&wipes).iter().filter(|w| w["status"].is_string()).cloned().collect();
+        let done: Vec<Value> =
+            list(&wipes).iter().filter(|w| w["status"].is_string()).cloned().collect();
         if done.len() >= count {
             return done;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        clock::sleep(std::time::Duration::from_millis(10)).await;
     }
     panic!("run {run} has no {count} wipes after five seconds");
 }
@@ -426,7 +552,11 @@ async fn recipes_are_imported_as_drafts_exported_canonically_and_immutable_once_
     let home = Home::new();
     let server = home.up();
     let first = import(&server, V1).await;
-    assert_eq!(import(&server, &format!("\n{V1}\n# another")).await["hash"], first["hash"], "layout is not content");
+    assert_eq!(
+        import(&server, &format!("\n{V1}\n# another")).await["hash"],
+        first["hash"],
+        "layout is not content"
+    );
     let changed = import(&server, &V1.replace("one", "two")).await;
     assert_ne!(changed["hash"], first["hash"]);
     import(&server, &V1.replace("v: '1'", "v: '2'")).await;
@@ -438,17 +568,26 @@ async fn recipes_are_imported_as_drafts_exported_canonically_and_immutable_once_
     let sql = server.sql().await;
     let stable = sqlx::query("UPDATE app.recipe_versions SET status = 'stable' WHERE hash = $1");
     stable.bind(text(&first, "hash")).execute(&sql).await.unwrap();
-    let (status, answer) = server.post("/api/recipes/import", &json!({"yaml": V1.replace("one", "three")})).await;
+    let (status, answer) =
+        server.post("/api/recipes/import", &json!({"yaml": V1.replace("one", "three")})).await;
     assert_eq!((status, &answer["code"]), (409, &json!("conflict")), "{answer}");
     assert_eq!(import(&server, V1).await["hash"], first["hash"], "the same content is no change");
     let versions = fetched(&server, "/api/recipes/r/versions").await;
     let of_first = list(&versions).iter().find(|v| v["hash"] == first["hash"]).unwrap();
     assert_eq!(of_first["status"], "stable", "an import does not make it a draft again");
-    let (status, body, ..) = post_raw(&server, "/api/recipes/export", &json!({"id": "r", "v": "1"})).await;
+    let (status, body, ..) =
+        post_raw(&server, "/api/recipes/export", &json!({"id": "r", "v": "1"})).await;
     assert_eq!(status, 200);
-    assert_eq!(json!(sha256(body.as_bytes())), first["hash"], "what is exported is the canonical text: {body}");
+    assert_eq!(
+        json!(sha256(body.as_bytes())),
+        first["hash"],
+        "what is exported is the canonical text: {body}"
+    );
     let (status, again) = server
-        .post("/api/recipes/import", &json!({"recipe": serde_json::from_str::<Value>(&body).unwrap()}))
+        .post(
+            "/api/recipes/import",
+            &json!({"recipe": serde_json::from_str::<Value>(&body).unwrap()}),
+        )
         .await;
     assert_eq!((status, &again["hash"]), (201, &first["hash"]), "export and import are inverse");
     let (_, run) = server.post("/api/run", &json!({"recipeRef": {"id": "r", "v": "1"}})).await;
@@ -475,30 +614,52 @@ async fn keys_are_made_listed_without_their_secret_and_revoked() {
     assert_eq!(server.request("GET", "/api/runs", Some(&secret), None).await.0, 200);
     let listed = fetched(&server, "/api/keys").await;
     let row = list(&listed).iter().find(|k| k["keyId"] == made["keyId"]).unwrap();
-    assert_eq!((&row["label"], &row["tenant"], &row["revokedAt"]), (&json!("test"), &json!("default"), &Value::Null));
+    assert_eq!(
+        (&row["label"], &row["tenant"], &row["revokedAt"]),
+        (&json!("test"), &json!("default"), &Value::Null)
+    );
     assert!(!listed.to_string().contains(&secret), "a secret is shown once");
     let sql = server.sql().await;
-    let stored: Vec<String> = sqlx::query_scalar("SELECT to_jsonb(k)::text FROM app.api_keys k").fetch_all(&sql).await.unwrap();
-    assert!(stored.iter().all(|row| !row.contains(&secret) && !row.contains(&server.key)), "only a hash is stored");
+    let stored: Vec<String> = sqlx::query_scalar("SELECT to_jsonb(k)::text FROM app.api_keys k")
+        .fetch_all(&sql)
+        .await
+        .unwrap();
+    assert!(
+        stored.iter().all(|row| !row.contains(&secret) && !row.contains(&server.key)),
+        "only a hash is stored"
+    );
     let (id, admin) = (text(&made, "keyId"), server.key.clone());
     let path = format!("/api/keys/{id}");
     assert_eq!(server.request("DELETE", &path, Some(&admin), None).await.0, 200);
     assert_eq!(server.request("GET", "/api/runs", Some(&secret), None).await.0, 401);
-    assert_eq!(server.request("DELETE", &path, Some(&admin), None).await.0, 404, "it is revoked already");
+    assert_eq!(
+        server.request("DELETE", &path, Some(&admin), None).await.0,
+        404,
+        "it is revoked already"
+    );
     let me = list(&listed).iter().find(|k| k["roles"] == json!(["admin"])).unwrap();
-    let (status, answer) = server.request("DELETE", &format!("/api/keys/{}", text(me, "keyId")), Some(&admin), None).await;
-    assert_eq!((status, &answer["code"]), (409, &json!("state_conflict")), "nobody locks themselves out: {answer}");
-    let ops: Vec<String> = sqlx::query_scalar("SELECT op FROM app.audit ORDER BY id").fetch_all(&sql).await.unwrap();
+    let (status, answer) = server
+        .request("DELETE", &format!("/api/keys/{}", text(me, "keyId")), Some(&admin), None)
+        .await;
+    assert_eq!(
+        (status, &answer["code"]),
+        (409, &json!("state_conflict")),
+        "nobody locks themselves out: {answer}"
+    );
+    let ops: Vec<String> =
+        sqlx::query_scalar("SELECT op FROM app.audit ORDER BY id").fetch_all(&sql).await.unwrap();
     assert_eq!(ops, ["key.create", "key.revoke"]);
     server.key = text(&key(&server, "acme", &["admin"]).await, "key");
     assert!(list(&fetched(&server, "/api/keys").await).iter().all(|k| k["tenant"] == "acme"));
-    let (status, answer) = server.post("/api/keys", &json!({"tenant": "default", "roles": ["admin"]})).await;
+    let (status, answer) =
+        server.post("/api/keys", &json!({"tenant": "default", "roles": ["admin"]})).await;
     assert_eq!((status, &answer["code"]), (403, &json!("forbidden")), "{answer}");
 }
 
 #[tokio::test]
 async fn the_inbox_shows_the_most_urgent_gate_first() {
-    const WAIT: &str = "id: wait\nv: '1'\nplan: {gate: approve-plan, tasks: [{name: t, value: x}]}\n";
+    const WAIT: &str =
+        "id: wait\nv: '1'\nplan: {gate: approve-plan, tasks: [{name: t, value: x}]}\n";
     let home = Home::new();
     let server = home.up();
     let mut runs = Vec::new();
@@ -515,12 +676,29 @@ async fn the_inbox_shows_the_most_urgent_gate_first() {
     let sla: Vec<&Value> = list(&inbox).iter().map(|g| &g["slaStatus"]).collect();
     assert_eq!(sla, ["WARNING", "NORMAL", "NORMAL"], "{inbox}");
     for row in list(&inbox) {
-        assert_eq!((&row["gateKey"], &row["topic"]), (&json!("approve-plan"), &json!("human:approve-plan")));
-        assert!(row["deadline"].as_i64() > row["createdAt"].as_i64() && row["escalationWorkflowID"].is_null(), "{row}");
+        assert_eq!(
+            (&row["gateKey"], &row["topic"]),
+            (&json!("approve-plan"), &json!("human:approve-plan"))
+        );
+        assert!(
+            row["deadline"].as_i64() > row["createdAt"].as_i64()
+                && row["escalationWorkflowID"].is_null(),
+            "{row}"
+        );
     }
     assert_eq!(list(&fetched(&server, "/api/hitl/inbox?limit=1").await).len(), 1);
-    assert_eq!(server.post(&format!("/api/runs/{}/approve-plan", runs[1]), &json!({"approvedBy": "ann"})).await.0, 202);
-    assert_eq!(list(&fetched(&server, "/api/hitl/inbox").await).len(), 2, "an answered gate is nobody's work");
+    assert_eq!(
+        server
+            .post(&format!("/api/runs/{}/approve-plan", runs[1]), &json!({"approvedBy": "ann"}))
+            .await
+            .0,
+        202
+    );
+    assert_eq!(
+        list(&fetched(&server, "/api/hitl/inbox").await).len(),
+        2,
+        "an answered gate is nobody's work"
+    );
 }
 
 #[tokio::test]
@@ -528,18 +706,61 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
     let home = Home::new();
     let server = home.up();
     let missing = home.path().join("nowhere").to_string_lossy().into_owned();
-    let recipe = |id: &str, task: &str| format!("id: {id}\nv: '1'\nplan:\n  tasks:\n    - {task}\n");
+    let recipe =
+        |id: &str, task: &str| format!("id: {id}\nv: '1'\nplan:\n  tasks:\n    - {task}\n");
     // id, task, status, error code, attempts, what the cause names
     let cases = [
         ("exit", "{name: t, exec: {run: 'echo before; exit 7'}}", "failed", "CMD_NONZERO", 1, "7"),
         ("noprog", "{name: t, exec: {run: [/no/such/program]}}", "failed", "CMD_NONZERO", 1, ""),
         ("slow", "{name: t, exec: {run: 'sleep 60', timeout: 300ms}}", "failed", "TIMEOUT", 1, ""),
-        ("oom", "{name: t, exec: {run: 'tail /dev/zero', timeout: 60s}, limits: {mem_mb: 64}}", "failed", "OOM", 1, ""),
-        ("net", "{name: t, exec: {run: 'true', egress: [example.org]}}", "retries_exceeded", "BOOT_FAIL", 3, "net"),
-        ("services", "{name: t, exec: {run: 'true'}, services: [postgres]}", "retries_exceeded", "BOOT_FAIL", 3, "spec.services"),
-        ("isolation", "{name: t, exec: {run: 'true'}, isolation: {class_min: microvm}}", "retries_exceeded", "BOOT_FAIL", 3, "spec.isolation.class_min"),
-        ("image", "{name: t, image: 'oci:debian', exec: {run: 'true'}}", "retries_exceeded", "BOOT_FAIL", 3, "envRef"),
-        ("upload", &format!("{{name: t, files: [{{from: {missing}, to: /work}}], exec: {{run: 'true'}}}}"), "retries_exceeded", "UPLOAD_FAIL", 3, "nowhere"),
+        (
+            "oom",
+            "{name: t, exec: {run: 'tail /dev/zero', timeout: 60s}, limits: {mem_mb: 64}}",
+            "failed",
+            "OOM",
+            1,
+            "",
+        ),
+        (
+            "net",
+            "{name: t, exec: {run: 'true', egress: [example.org]}}",
+            "retries_exceeded",
+            "BOOT_FAIL",
+            3,
+            "net",
+        ),
+        (
+            "services",
+            "{name: t, exec: {run: 'true'}, services: [postgres]}",
+            "retries_exceeded",
+            "BOOT_FAIL",
+            3,
+            "spec.services",
+        ),
+        (
+            "isolation",
+            "{name: t, exec: {run: 'true'}, isolation: {class_min: microvm}}",
+            "retries_exceeded",
+            "BOOT_FAIL",
+            3,
+            "spec.isolation.class_min",
+        ),
+        (
+            "image",
+            "{name: t, image: 'oci:debian', exec: {run: 'true'}}",
+            "retries_exceeded",
+            "BOOT_FAIL",
+            3,
+            "envRef",
+        ),
+        (
+            "upload",
+            &format!("{{name: t, files: [{{from: {missing}, to: /work}}], exec: {{run: 'true'}}}}"),
+            "retries_exceeded",
+            "UPLOAD_FAIL",
+            3,
+            "nowhere",
+        ),
     ];
     let mut runs = Vec::new();
     for (id, task, ..) in &cases {
@@ -548,26 +769,48 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
     for ((id, _, status, code, count, cause), run) in cases.iter().zip(&runs) {
         let end = server.wait_terminal(&text(run, "runId")).await;
         assert_eq!(end["status"], *status, "{id}: {end}");
-        assert_eq!((&end["nextAction"], &end["durableStatus"]), (&json!("REPAIR"), &json!("ERROR")), "{id}: {end}");
+        assert_eq!(
+            (&end["nextAction"], &end["durableStatus"]),
+            (&json!("REPAIR"), &json!("ERROR")),
+            "{id}: {end}"
+        );
         assert!(text(&end, "error").contains(code), "{id}: {end}");
         let attempts = attempts(&server, &end).await;
         let numbers: Vec<i64> = attempts.iter().map(|a| a["attempt"].as_i64().unwrap()).collect();
-        assert_eq!(numbers, (1..=*count).collect::<Vec<i64>>(), "{id}: each attempt is a row of its own");
+        assert_eq!(
+            numbers,
+            (1..=*count).collect::<Vec<i64>>(),
+            "{id}: each attempt is a row of its own"
+        );
         let keys: BTreeSet<String> = attempts.iter().map(|a| text(a, "taskKey")).collect();
         assert_eq!(keys.len(), attempts.len(), "{id}: and a key of its own");
         for attempt in &attempts {
-            assert_eq!((attempt["status"].as_str(), &attempt["output"]["errCode"]), (Some("failed"), &json!(code)), "{id}: {attempt}");
+            assert_eq!(
+                (attempt["status"].as_str(), &attempt["output"]["errCode"]),
+                (Some("failed"), &json!(code)),
+                "{id}: {attempt}"
+            );
             let said = format!("{} {}", attempt["error"], attempt["output"]["exit"]);
             assert!(said.contains(cause), "{id}: {attempt}");
         }
         let wipes = fetched(&server, &format!("/api/runs/{}/wipes", text(run, "runId"))).await;
         assert_eq!(list(&wipes).len(), attempts.len(), "{id}: {wipes}");
-        assert!(list(&wipes).iter().all(|w| w["status"] == "verified" && w["terminalState"] == "FAILED"), "{id}: {wipes}");
+        assert!(
+            list(&wipes)
+                .iter()
+                .all(|w| w["status"] == "verified" && w["terminalState"] == "FAILED"),
+            "{id}: {wipes}"
+        );
         if *id == "exit" {
             assert_eq!(attempt_exit(&attempts), 7);
-            let out = artifacts(&server, &end).await.into_iter().find(|a| a["kind"] == "stdout").unwrap();
+            let out =
+                artifacts(&server, &end).await.into_iter().find(|a| a["kind"] == "stdout").unwrap();
             let path = format!("/api/artifacts/{}", text(&out, "uri"));
-            assert_eq!(raw(&server, &path, &server.key, None).await.1, b"before\n", "a failure keeps what it said");
+            assert_eq!(
+                raw(&server, &path, &server.key, None).await.1,
+                b"before\n",
+                "a failure keeps what it said"
+            );
         }
     }
     let report = fetched(&server, "/api/proofs").await;
@@ -612,17 +855,25 @@ plan:
     let end = ran(&server, &recipe, json!({}), json!({})).await;
     assert_eq!(end["status"], "succeeded", "{end}");
     let artifacts = artifacts(&server, &end).await;
-    let files: BTreeSet<String> = artifacts.iter().filter(|a| a["kind"] == "file").map(|a| text(a, "name")).collect();
-    let wanted = ["files/host.txt", "files/logs/a.log", "files/logs/deep/b.log", "files/logs/nul.bin"];
+    let files: BTreeSet<String> =
+        artifacts.iter().filter(|a| a["kind"] == "file").map(|a| text(a, "name")).collect();
+    let wanted =
+        ["files/host.txt", "files/logs/a.log", "files/logs/deep/b.log", "files/logs/nul.bin"];
     assert_eq!(files.iter().map(String::as_str).collect::<Vec<_>>(), wanted);
     let bytes = async |name: &str| {
         let artifact = artifacts.iter().find(|a| a["name"] == name).unwrap();
-        raw(&server, &format!("/api/artifacts/{}", text(artifact, "uri")), &server.key, None).await.1
+        raw(&server, &format!("/api/artifacts/{}", text(artifact, "uri")), &server.key, None)
+            .await
+            .1
     };
     assert_eq!(bytes("files/host.txt").await, b"changed\n");
     assert_eq!(bytes("files/logs/nul.bin").await, b"a\0b");
     assert_eq!(bytes("stdout.log").await, b"inline\nof the host\nof the host\n");
-    assert_eq!(std::fs::read(dir.path().join("host.txt")).unwrap(), b"of the host\n", "writes stay in the sandbox");
+    assert_eq!(
+        std::fs::read(dir.path().join("host.txt")).unwrap(),
+        b"of the host\n",
+        "writes stay in the sandbox"
+    );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     let uri = text(artifacts.iter().find(|a| a["name"] == "files/logs/a.log").unwrap(), "uri");
     let next = format!(
@@ -637,7 +888,8 @@ async fn a_budget_that_is_reached_ends_the_run_and_says_metric_limit_and_observe
     let home = Home::new();
     let server = home.up();
     let wide = "id: wide\nv: '1'\nform: {type: object, properties: {n: {type: integer}}}\nplan: {tasks: [{name: 'w-${item}', each: '${range(form.n)}', value: x}]}\n";
-    let sleepy = "id: sleepy\nv: '1'\nplan: {tasks: [{name: s, exec: {run: sleep 60, timeout: 90s}}]}\n";
+    let sleepy =
+        "id: sleepy\nv: '1'\nplan: {tasks: [{name: s, exec: {run: sleep 60, timeout: 90s}}]}\n";
     let heavy = "id: heavy\nv: '1'\nplan: {tasks: [{name: h, exec: {run: 'head -c 3000000 /dev/zero > big', timeout: 90s}, artifacts: [big]}, {name: s, exec: {run: sleep 60, timeout: 90s}}]}\n";
     let cases = [
         (wide, json!({"n": 5}), json!({"maxFanout": 4}), "fanout", 4, Some(5)),
@@ -646,9 +898,16 @@ async fn a_budget_that_is_reached_ends_the_run_and_says_metric_limit_and_observe
     ];
     for (recipe, form, budget, metric, limit, observed) in cases {
         let end = ran(&server, recipe, form, json!({"budget": budget})).await;
-        assert_eq!((&end["status"], &end["nextAction"]), (&json!("failed"), &json!("REPAIR")), "{metric}: {end}");
+        assert_eq!(
+            (&end["status"], &end["nextAction"]),
+            (&json!("failed"), &json!("REPAIR")),
+            "{metric}: {end}"
+        );
         let left = artifacts(&server, &end).await;
-        let diagnosis = left.iter().find(|a| a["kind"] == "json_diagnostic").unwrap_or_else(|| panic!("{metric}: {left:?}"));
+        let diagnosis = left
+            .iter()
+            .find(|a| a["kind"] == "json_diagnostic")
+            .unwrap_or_else(|| panic!("{metric}: {left:?}"));
         let said = fetched(&server, &format!("/api/artifacts/{}", text(diagnosis, "uri"))).await;
         let said = said.get("blocked").or_else(|| said.get("details")).unwrap_or(&said).clone();
         assert_eq!((&said["metric"], &said["limit"]), (&json!(metric), &json!(limit)), "{said}");
@@ -674,7 +933,8 @@ async fn a_tenant_sees_only_the_host_directories_that_everybody_may() {
     let mut server = home.up_with(&["--allow-dir", &open.path().to_string_lossy()], &[]);
     let admin = server.key.clone();
     let acme = text(&key(&server, "acme", &["admin"]).await, "key");
-    let submitter = text(&key(&server, "default", &["submitter", "auditor", "operator"]).await, "key");
+    let submitter =
+        text(&key(&server, "default", &["submitter", "auditor", "operator"]).await, "key");
     let recipe = "
 id: dir
 v: '1'
@@ -693,13 +953,20 @@ v: '1'
 form: {type: object, properties: {dir: {type: string}}}
 plan: {tasks: [{name: t, image: 'dir:${form.dir}', exec: {run: ls}}]}
 ";
-    let (inside, outside) = (open.path().display().to_string(), secret.path().display().to_string());
+    let (inside, outside) =
+        (open.path().display().to_string(), secret.path().display().to_string());
     let none = json!({"budget": {"maxRetriesPerStep": 0}});
     for who in [&acme, &submitter] {
         server.key.clone_from(who);
         let good = ran(&server, recipe, json!({"dir": inside}), none.clone()).await;
         assert_eq!(good["status"], "succeeded", "{good}");
-        for dir in [&outside, &format!("{inside}/way-out"), &format!("{inside}/file-out"), &format!("{inside}/../.."), &"/etc".to_owned()] {
+        for dir in [
+            &outside,
+            &format!("{inside}/way-out"),
+            &format!("{inside}/file-out"),
+            &format!("{inside}/../.."),
+            &"/etc".to_owned(),
+        ] {
             let end = ran(&server, recipe, json!({"dir": dir}), none.clone()).await;
             assert_eq!(end["status"], "retries_exceeded", "{dir}: {end}");
             let attempts = attempts(&server, &end).await;
@@ -720,7 +987,8 @@ plan: {tasks: [{name: t, image: 'dir:${form.dir}', exec: {run: ls}}]}
         assert_eq!(attempts[0]["output"]["errCode"], "BOOT_FAIL", "{attempts:?}");
     }
     server.key = admin;
-    let own = json!({"runKey": "the admin's own, since an equal start would be the submitter's run"});
+    let own =
+        json!({"runKey": "the admin's own, since an equal start would be the submitter's run"});
     let end = ran(&server, recipe, json!({"dir": outside}), own).await;
     assert_eq!(end["status"], "succeeded", "the host's own admin may: {end}");
 }

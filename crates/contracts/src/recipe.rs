@@ -275,7 +275,11 @@ impl Recipe {
         if text.len() > MAX_RECIPE_BYTES {
             return Err(invalid(origin, &format!("larger than {MAX_RECIPE_BYTES} bytes")));
         }
-        let recipe: Self = serde_saphyr::from_str(text).map_err(|e| unparsed(origin, &e))?;
+        // YAML 1.2: only `true` and `false` are booleans. A form says `enum: [yes, no]`, or
+        // `required: [n]`, and means texts.
+        let options = serde_saphyr::options! { strict_booleans: true };
+        let recipe: Self =
+            serde_saphyr::from_str_with_options(text, options).map_err(|e| unparsed(origin, &e))?;
         recipe.check().map_err(|e| invalid(origin, &e))?;
         Ok(recipe)
     }
@@ -402,6 +406,16 @@ mod tests {
         assert_eq!(err.code, ErrorCode::RecipeInvalid);
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("echo hi", "\"\"")).unwrap_err();
         assert!(err.message.contains("empty command"), "{err}");
+    }
+
+    #[test]
+    fn yes_and_no_are_texts() {
+        let form = "form: {type: object, required: [n], properties: {n: {enum: [yes, no, on, off]}, t: {default: true}}}";
+        let recipe = Recipe::from_yaml("x.yaml", &format!("{GOOD}{form}\n")).unwrap();
+        let form = recipe.form.unwrap();
+        assert_eq!(form["required"], serde_json::json!(["n"]));
+        assert_eq!(form["properties"]["n"]["enum"], serde_json::json!(["yes", "no", "on", "off"]));
+        assert_eq!(form["properties"]["t"]["default"], true);
     }
 
     #[test]

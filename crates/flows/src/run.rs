@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
-use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_contracts::run::{Budget, RunStatus};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::listen::Wake;
@@ -133,13 +133,13 @@ async fn round_run(
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
-    let mut open: Vec<(usize, TaskKey, String)> = Vec::new();
+    let mut open: Vec<(usize, NewTask)> = Vec::new();
     let mut round = Round { ok: 0, missed: Vec::new(), blocked: None };
     loop {
         let mut fresh = Vec::new();
         while open.len() < concurrency && round.blocked.is_none() {
             let Some((index, task)) = todo.pop() else { break };
-            open.push((index, task.key.clone(), task.name.clone()));
+            open.push((index, task.clone()));
             fresh.push(task);
         }
         if !fresh.is_empty() {
@@ -158,9 +158,13 @@ async fn round_run(
         }
         wait_for_end(&mut wakes, &run.id, workflow, deadline_of(&run)).await;
         stop_if_canceled(flows, workflow).await?;
-        let keys: Vec<TaskKey> = open.iter().map(|(_, key, _)| key.clone()).collect();
+        let keys: Vec<TaskKey> = open.iter().map(|(_, task)| task.key.clone()).collect();
         let ended = patiently(|| flows.ledger.tasks_outcomes(&keys)).await.map_err(step_error)?;
-        settle(&mut open, &mut round, ended);
+        for (index, canceled) in settle(&mut open, &mut round, ended) {
+            if let Some(task) = plan.tasks.get(index) {
+                todo.push((index, attempt_of(task, &run, canceled + 1).map_err(step_error)?));
+            }
+        }
         if round.blocked.is_none() {
             round.blocked = blocked(flows, &run, &plan).await?;
             if let Some(b) = &round.blocked {
@@ -193,17 +197,18 @@ fn attempts_of(
         .iter()
         .enumerate()
         .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
-        .map(|(index, task)| {
-            let new = NewTask {
-                key: task.key(&run.intent_id, &run.id, attempt)?,
-                step_id: task.step_id(),
-                attempt,
-                name: task.name.clone(),
-                work: task.work.clone(),
-            };
-            Ok((index, new))
-        })
+        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt)?)))
         .collect()
+}
+
+fn attempt_of(task: &PlanTask, run: &RunContext, attempt: u32) -> Result<NewTask, LedgerError> {
+    Ok(NewTask {
+        key: task.key(&run.intent_id, &run.id, attempt)?,
+        step_id: task.step_id(),
+        attempt,
+        name: task.name.clone(),
+        work: task.work.clone(),
+    })
 }
 
 fn deadline_of(run: &RunContext) -> Option<i64> {
@@ -242,15 +247,20 @@ async fn stop_if_canceled(flows: &Flows, workflow: &str) -> Flow<()> {
     Ok(())
 }
 
-fn settle(open: &mut Vec<(usize, TaskKey, String)>, round: &mut Round, ended: Vec<TaskOutcome>) {
+/// Takes what has ended out of `open`. Yields the tasks that a resume asks for again, each with its
+/// canceled attempt: a resumed run does what its cancel kept it from.
+fn settle(open: &mut Vec<(usize, NewTask)>, round: &mut Round, ended: Vec<TaskOutcome>) -> Vec<(usize, u32)> {
+    let mut again = Vec::new();
     for outcome in ended {
-        let Some(at) = open.iter().position(|(_, key, _)| *key == outcome.key) else { continue };
-        let (index, _, name) = open.swap_remove(at);
+        let Some(at) = open.iter().position(|(_, task)| task.key == outcome.key) else { continue };
+        let (index, task) = open.swap_remove(at);
         match outcome.err_code {
             cofferdam_contracts::sandbox::ErrCode::None => round.ok += 1,
-            err_code => round.missed.push(Miss { index, name, err_code, cause: outcome.cause }),
+            _ if outcome.resumed && round.blocked.is_none() => again.push((index, task.attempt)),
+            err_code => round.missed.push(Miss { index, name: task.name, err_code, cause: outcome.cause }),
         }
     }
+    again
 }
 
 async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Blocked>> {
@@ -266,7 +276,7 @@ async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Bl
     }
     let bounded = run.budget.max_sbx_minutes.is_some() || run.budget.max_artifacts_mb.is_some();
     // A small plan whose ceilings sum up to less than the cap cannot reach it: no need to ask.
-    let ceiling_ms: u64 = plan.tasks.iter().map(cofferdam_contracts::plan::PlanTask::budget_ms).sum();
+    let ceiling_ms: u64 = plan.tasks.iter().map(PlanTask::budget_ms).sum();
     if !bounded && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
         return Ok(None);
     }

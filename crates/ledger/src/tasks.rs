@@ -78,6 +78,8 @@ pub struct TaskOutcome {
     pub exit: i32,
     /// Why, in words.
     pub cause: Option<String>,
+    /// Whether it was canceled with its run, which was resumed since: then it is to be done again.
+    pub resumed: bool,
 }
 
 /// Who executes, and where.
@@ -160,8 +162,12 @@ impl Ledger {
     pub async fn tasks_outcomes(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>> {
         let keys: Vec<&str> = keys.iter().map(TaskKey::as_str).collect();
         let rows = sqlx::query(
-            "SELECT task_key, err_code, coalesce((response->>'exit')::int, -1) AS exit, response->>'cause' AS cause
-               FROM app.sbx_runs WHERE task_key = ANY($1) AND response IS NOT NULL",
+            "SELECT s.task_key, s.err_code, coalesce((s.response->>'exit')::int, -1) AS exit,
+                    s.response->>'cause' AS cause,
+                    s.canceled AND EXISTS (
+                      SELECT 1 FROM app.audit a JOIN app.runs r ON r.workflow_id = a.target
+                       WHERE r.id = s.run_id AND a.op = 'resume' AND a.created_at > s.created_at) AS resumed
+               FROM app.sbx_runs s WHERE s.task_key = ANY($1) AND s.response IS NOT NULL",
         )
         .bind(&keys)
         .fetch_all(self.pool())
@@ -173,6 +179,7 @@ impl Ledger {
                     err_code: load("sbx_runs.err_code", Value::String(row.try_get("err_code")?))?,
                     exit: row.try_get("exit")?,
                     cause: row.try_get("cause")?,
+                    resumed: row.try_get("resumed")?,
                 })
             })
             .collect()

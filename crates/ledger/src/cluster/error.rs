@@ -15,12 +15,14 @@ const ROOM_BYTES: u64 = 64 << 20;
 pub enum ClusterError {
     /// No server binaries on this machine.
     #[error(
-        "no PostgreSQL server found (looked in {}): run `apt-get install postgresql`, \
-         or give a database with DATABASE_URL", list(.searched)
+        "no PostgreSQL server found (looked in {}{}): run `apt-get install postgresql`, \
+         or give a database with DATABASE_URL", list(.searched), attempt(.fetch)
     )]
     NoServer {
         /// The directories that were looked at.
         searched: Vec<PathBuf>,
+        /// Why none could be fetched, where that was tried.
+        fetch: Option<String>,
     },
     /// Server binaries that do not run.
     #[error("the PostgreSQL server {} does not run: {detail}", .program.display())]
@@ -169,6 +171,10 @@ pub(super) fn tail(said: &[u8]) -> String {
 fn free_bytes(path: &Path) -> u64 {
     let here = path.ancestors().find_map(|dir| statvfs(dir).ok());
     here.map_or(u64::MAX, |fs| fs.blocks_available().saturating_mul(fs.fragment_size()))
+}
+
+fn attempt(fetch: &Option<String>) -> String {
+    fetch.as_ref().map(|why| format!("; fetching one failed: {why}")).unwrap_or_default()
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -15,6 +15,7 @@
 
 mod account;
 mod error;
+mod fetch;
 mod init;
 mod keeper;
 mod lock;
@@ -75,7 +76,19 @@ impl Cluster {
     /// # Errors
     /// See [`ClusterError`]; every variant's text names its remedy.
     pub async fn start(state_dir: &Path) -> Result<Self, ClusterError> {
-        Self::start_with(state_dir, &Search::machine()).await
+        let fetched = fetch::home(state_dir);
+        let mut search = Search::machine();
+        search.dirs.extend(fetch::bins(&fetched));
+        match Self::start_with(state_dir, &search).await {
+            Err(ClusterError::NoServer { searched, .. }) => {
+                let bin = fetch::server(&fetched)
+                    .await
+                    .map_err(|why| ClusterError::NoServer { searched, fetch: Some(why) })?;
+                search.dirs.push(bin);
+                Self::start_with(state_dir, &search).await
+            }
+            other => other,
+        }
     }
 
     /// [`Cluster::start`] with the server binaries looked for elsewhere.

@@ -45,7 +45,7 @@ impl Search {
     pub(super) async fn server(&self, data: &Path) -> Result<Server, ClusterError> {
         let servers = self.servers().await?;
         let Some(newest) = servers.iter().max_by_key(|server| server.major) else {
-            return Err(ClusterError::NoServer { searched: self.dirs.clone() });
+            return Err(ClusterError::NoServer { searched: self.dirs.clone(), fetch: None });
         };
         let Some(need) = written_by(data)? else { return Ok(newest.clone()) };
         let same = servers.iter().find(|server| server.major == need).cloned();
@@ -85,7 +85,7 @@ fn written_by(data: &Path) -> Result<Option<u32>, ClusterError> {
     }
 }
 
-fn versioned(base: &str, below: &str) -> Vec<PathBuf> {
+pub(super) fn versioned(base: impl AsRef<Path>, below: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     entries.map(|entry| entry.path().join(below)).filter(|dir| dir.is_dir()).collect()
 }
