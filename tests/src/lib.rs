@@ -30,14 +30,22 @@ use tempfile::TempDir;
 pub fn binary() -> PathBuf {
     let exe = std::env::current_exe().expect("the test has a path");
     // A test is target/<profile>/deps/<test>, the bench is target/<profile>/bench.
-    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join("cofferdam")).find(|path| path.is_file());
+    let found = exe
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("cofferdam"))
+        .find(|path| path.is_file());
     found.expect("the binary is missing: run `cargo build --bin cofferdam` (make test does)")
 }
 
 /// The repository's root.
 #[must_use]
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ lies in the repository")
+        .to_path_buf()
 }
 
 /// A state directory of one test.
@@ -56,7 +64,12 @@ impl Home {
     /// A fresh one.
     #[must_use]
     pub fn new() -> Self {
-        Self { dir: tempfile::Builder::new().prefix("cofferdam-test-").tempdir().expect("a temporary directory") }
+        Self {
+            dir: tempfile::Builder::new()
+                .prefix("cofferdam-test-")
+                .tempdir()
+                .expect("a temporary directory"),
+        }
     }
 
     /// Its path.
@@ -104,7 +117,11 @@ impl Home {
     pub fn run_json(&self, args: &[&str]) -> Value {
         let output = self.run(args);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| {
-            panic!("{args:?}: {e}: {}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+            panic!(
+                "{args:?}: {e}: {}\n{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            )
         })
     }
 
@@ -143,7 +160,11 @@ pub fn assert_nothing_left(state: &Path) {
         let mut left = Vec::new();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         left.extend(mounts.lines().filter(|l| l.contains(&text)).map(|l| format!("mount {l}")));
-        left.extend(processes_mentioning(&text).into_iter().map(|(pid, cmd)| format!("process {pid} {cmd}")));
+        left.extend(
+            processes_mentioning(&text)
+                .into_iter()
+                .map(|(pid, cmd)| format!("process {pid} {cmd}")),
+        );
         if left.is_empty() {
             return;
         }
@@ -221,7 +242,13 @@ impl Server {
     }
 
     /// Status and JSON of any request; the body as it is.
-    pub async fn request(&self, method: &str, path: &str, key: Option<&str>, body: Option<Vec<u8>>) -> (u16, Value) {
+    pub async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        key: Option<&str>,
+        body: Option<Vec<u8>>,
+    ) -> (u16, Value) {
         let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         if let Some(key) = key {
@@ -263,7 +290,9 @@ impl Server {
     pub async fn wait_terminal(&self, run: &str) -> Value {
         self.wait_for(run, "terminal", |h| {
             let live = matches!(h["durableStatus"].as_str(), Some("PENDING" | "ENQUEUED"));
-            ["succeeded", "failed", "canceled", "retries_exceeded"].contains(&h["status"].as_str().unwrap_or("")) && !live
+            ["succeeded", "failed", "canceled", "retries_exceeded"]
+                .contains(&h["status"].as_str().unwrap_or(""))
+                && !live
         })
         .await
     }

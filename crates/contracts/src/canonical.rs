@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn members_are_sorted_and_numbers_are_shortest() {
-        let bytes = canonical(&json!({"b": 1.0, "a": [1e30, 4.50, 2e-3], "\u{20ac}": "\n"})).unwrap();
+        let bytes =
+            canonical(&json!({"b": 1.0, "a": [1e30, 4.50, 2e-3], "\u{20ac}": "\n"})).unwrap();
         assert_eq!(
             String::from_utf8(bytes).unwrap(),
             "{\"a\":[1e+30,4.5,0.002],\"b\":1,\"\u{20ac}\":\"\\n\"}"

@@ -9,9 +9,7 @@ use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{Digest, GateKey, IntentId, RunId, StepId, TaskKey};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
-use crate::sandbox::{
-    BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec,
-};
+use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
 use crate::template::{Globber, Scope, TemplateError, render, render_value};
 use crate::timeout;
 
@@ -84,7 +82,12 @@ impl PlanTask {
     }
 
     /// The key of one attempt.
-    pub fn key(&self, intent: &IntentId, run: &RunId, attempt: u32) -> Result<TaskKey, CanonicalError> {
+    pub fn key(
+        &self,
+        intent: &IntentId,
+        run: &RunId,
+        attempt: u32,
+    ) -> Result<TaskKey, CanonicalError> {
         let identity = TaskIdentity {
             intent_id: intent,
             run_id: run,
@@ -101,7 +104,8 @@ impl PlanTask {
     pub fn budget_ms(&self) -> u64 {
         match &self.work {
             Work::Sandbox(r) => {
-                r.timeout_ms + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
+                r.timeout_ms
+                    + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
             }
             Work::Value(_) => 0,
         }
@@ -178,7 +182,10 @@ fn unique_names(recipe: &Recipe, tasks: &[PlanTask]) -> Result<(), Refusal> {
     let mut seen = std::collections::BTreeSet::new();
     for task in tasks {
         if !seen.insert(task.step_id()) {
-            let why = format!("two tasks are named {:?}: use ${{item}} or ${{index}} in the name", task.name);
+            let why = format!(
+                "two tasks are named {:?}: use ${{item}} or ${{index}} in the name",
+                task.name
+            );
             return Err(invalid(recipe, &why));
         }
     }
@@ -226,12 +233,17 @@ fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
         files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
         env,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
-        timeout_ms: wall(exec.timeout.as_deref(), scope, "exec.timeout")?.unwrap_or(DEFAULT_TIMEOUT_MS),
+        timeout_ms: wall(exec.timeout.as_deref(), scope, "exec.timeout")?
+            .unwrap_or(DEFAULT_TIMEOUT_MS),
         limits: spec.limits,
         net: exec.egress.clone(),
         template_key: None,
         deps_hash: None,
-        artifacts: spec.artifacts.iter().map(|a| text(a, scope, "artifacts")).collect::<Result<_, _>>()?,
+        artifacts: spec
+            .artifacts
+            .iter()
+            .map(|a| text(a, scope, "artifacts"))
+            .collect::<Result<_, _>>()?,
         build,
         spec: extra_spec(spec),
     };
@@ -270,16 +282,17 @@ fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, String> {
 
 fn argv(cmd: &Cmd, scope: &Scope<'_>, field: &str) -> Result<Vec<String>, String> {
     match cmd {
-        Cmd::Shell(script) => {
-            Ok(vec!["/bin/sh".into(), "-c".into(), text(script, scope, field)?])
-        }
+        Cmd::Shell(script) => Ok(vec!["/bin/sh".into(), "-c".into(), text(script, scope, field)?]),
         Cmd::Argv(argv) => argv.iter().map(|a| text(a, scope, field)).collect(),
     }
 }
 
 fn wall(value: Option<&str>, scope: &Scope<'_>, field: &str) -> Result<Option<u64>, String> {
     value
-        .map(|v| text(v, scope, field).and_then(|t| timeout::parse(&t).map_err(|e| format!("{field}: {e}"))))
+        .map(|v| {
+            text(v, scope, field)
+                .and_then(|t| timeout::parse(&t).map_err(|e| format!("{field}: {e}")))
+        })
         .transpose()
 }
 
@@ -340,7 +353,10 @@ plan:
     fn the_same_input_gives_the_same_digest_and_keys_differ_by_attempt() {
         let form = json!({"n": 1, "repo": "/r"});
         let a = compile(&recipe(SHARDS), &form, &none).unwrap();
-        assert_eq!(a.digest().unwrap(), compile(&recipe(SHARDS), &form, &none).unwrap().digest().unwrap());
+        assert_eq!(
+            a.digest().unwrap(),
+            compile(&recipe(SHARDS), &form, &none).unwrap().digest().unwrap()
+        );
         let intent = IntentId::parse(&format!("it_{}", "0".repeat(32))).unwrap();
         let run = RunId::parse(&format!("rn_{}", "0".repeat(32))).unwrap();
         let task = &a.tasks[0];

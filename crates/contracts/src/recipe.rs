@@ -321,7 +321,9 @@ impl Recipe {
             || !(1..=10_000).contains(&caps.steps)
             || !(1..=100_000).contains(&caps.sandbox_minutes)
         {
-            return Err("caps: concurrency 1..1000, steps 1..10000, sandbox_minutes 1..100000".into());
+            return Err(
+                "caps: concurrency 1..1000, steps 1..10000, sandbox_minutes 1..100000".into()
+            );
         }
         if let Some(form) = &self.form {
             if form.get("type").and_then(Value::as_str) != Some("object") {
@@ -388,7 +390,8 @@ fn invalid(origin: &str, why: &str) -> Refusal {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "id: hello\nv: \"1\"\nplan:\n  tasks:\n    - name: hi\n      exec: {run: echo hi}\n";
+    const GOOD: &str =
+        "id: hello\nv: \"1\"\nplan:\n  tasks:\n    - name: hi\n      exec: {run: echo hi}\n";
 
     #[test]
     fn layout_and_comments_do_not_change_the_hash() {

@@ -79,11 +79,16 @@ impl<'de> Deserialize<'de> for Egress {
                     Err(E::invalid_value(serde::de::Unexpected::Str(text), &self))
                 }
             }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Egress, A::Error> {
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> Result<Egress, A::Error> {
                 let mut names = Vec::new();
                 while let Some(name) = seq.next_element::<String>()? {
                     if name.is_empty() || name.len() > 253 || names.len() == 64 {
-                        return Err(serde::de::Error::custom("expected 1 to 64 names of 1 to 253 characters"));
+                        return Err(serde::de::Error::custom(
+                            "expected 1 to 64 names of 1 to 253 characters",
+                        ));
                     }
                     names.push(name);
                 }
@@ -146,7 +151,12 @@ pub struct Limits {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pids: Option<u64>,
     /// Writable layer in MiB: 1 to 4,194,304.
-    #[serde(default, rename = "diskMB", alias = "disk_mb", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "diskMB",
+        alias = "disk_mb",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(range(min = 1, max = 4_194_304))]
     pub disk_mb: Option<u64>,
 }
@@ -162,7 +172,9 @@ fn publish_aliases(schema: &mut schemars::Schema) {
 }
 
 /// The weakest boundary that a request accepts, weakest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum IsolationClass {
     /// Namespaces, cgroups and a system call filter on the host's kernel.

@@ -73,7 +73,11 @@ pub fn unstorable(value: &Value) -> Option<&'static str> {
         }
         Value::Array(items) => items.iter().find_map(unstorable),
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
-            if name.contains('\0') { Some("a name holds a NUL character") } else { unstorable(value) }
+            if name.contains('\0') {
+                Some("a name holds a NUL character")
+            } else {
+                unstorable(value)
+            }
         }),
         _ => None,
     }

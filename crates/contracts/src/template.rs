@@ -92,8 +92,9 @@ fn evaluate(expr: &str, scope: &Scope<'_>) -> Result<Value, TemplateError> {
         return Ok((0..n).map(Value::from).collect());
     }
     if let Some(arguments) = call(expr, "glob") {
-        let (dir, pattern) =
-            arguments.split_once(',').ok_or_else(|| wrong(expr, "glob wants a directory and a pattern"))?;
+        let (dir, pattern) = arguments
+            .split_once(',')
+            .ok_or_else(|| wrong(expr, "glob wants a directory and a pattern"))?;
         let (dir, pattern) = (operand(dir, scope, expr)?, operand(pattern, scope, expr)?);
         let (Some(dir), Some(pattern)) = (dir.as_str(), pattern.as_str()) else {
             return Err(wrong(expr, "glob wants two texts"));
@@ -161,7 +162,10 @@ mod tests {
         let form = json!({"n": 3, "who": {"name": "Ada"}});
         let item = json!("x");
         let scope = Scope { form: &form, item: Some((&item, 1, 3)), glob: &none };
-        assert_eq!(render("hi ${form.who.name} ${index}/${count} ${item}", &scope).unwrap(), "hi Ada 1/3 x");
+        assert_eq!(
+            render("hi ${form.who.name} ${index}/${count} ${item}", &scope).unwrap(),
+            "hi Ada 1/3 x"
+        );
         assert_eq!(render_value("${form.n}", &scope).unwrap(), json!(3));
         assert_eq!(render_value("${range(form.n)}", &scope).unwrap(), json!([0, 1, 2]));
         assert_eq!(render("$${HOME} costs $5", &scope).unwrap(), "${HOME} costs $5");

@@ -28,7 +28,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "h" => 3_600_000,
         _ => return Err(hint(text)),
     };
-    let ms = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(|| hint(text))?;
+    let ms =
+        number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(|| hint(text))?;
     if ms == 0 || ms > MAX_TIMEOUT_MS {
         return Err(format!("{text:?} is not between 1ms and 24h"));
     }
@@ -37,7 +38,10 @@ pub fn parse(text: &str) -> Result<u64, String> {
 
 fn hint(text: &str) -> String {
     let names: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
-    format!("{text:?} is neither a duration (500ms, 90s, 5m, 2h) nor a profile ({})", names.join(", "))
+    format!(
+        "{text:?} is neither a duration (500ms, 90s, 5m, 2h) nor a profile ({})",
+        names.join(", ")
+    )
 }
 
 #[cfg(test)]

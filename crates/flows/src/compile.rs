@@ -50,7 +50,12 @@ pub(crate) async fn compile(
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
             ledger.step_diagnostic(&run.id, COMPILE, &compile_key(run)?, &text).await?;
-            return Ok(Card { digest: None, gate: None, error: Some(refusal.message), budget: run.budget });
+            return Ok(Card {
+                digest: None,
+                gate: None,
+                error: Some(refusal.message),
+                budget: run.budget,
+            });
         }
     };
     let bytes = canonical::canonical(&plan)?;
@@ -71,7 +76,11 @@ pub(crate) async fn compile(
 }
 
 /// The plan as CompileST left it, checked against its digest.
-pub(crate) async fn plan_read(ledger: &Ledger, run: &RunContext, digest: &Digest) -> Result<Plan, LedgerError> {
+pub(crate) async fn plan_read(
+    ledger: &Ledger,
+    run: &RunContext,
+    digest: &Digest,
+) -> Result<Plan, LedgerError> {
     let wrong = |why: &str| LedgerError::Row { what: "plan card", why: why.to_owned() };
     let text = ledger.step_plan(&run.id).await?.ok_or_else(|| wrong("missing"))?;
     if canonical::digest_bytes(text.as_bytes()) != *digest {
@@ -80,7 +89,10 @@ pub(crate) async fn plan_read(ledger: &Ledger, run: &RunContext, digest: &Digest
     serde_json::from_str(&text).map_err(|e| wrong(&e.to_string()))
 }
 
-async fn recipe_of(ledger: &Ledger, run: &RunContext) -> Result<Result<Recipe, Refusal>, LedgerError> {
+async fn recipe_of(
+    ledger: &Ledger,
+    run: &RunContext,
+) -> Result<Result<Recipe, Refusal>, LedgerError> {
     let stored = ledger.recipe_by_hash(&run.tenant, &run.recipe_id, &run.recipe_hash).await?;
     Ok(stored
         .or_else(|| builtin_by_hash(&run.recipe_hash))
@@ -92,11 +104,17 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
 }
 
 /// Compiling may walk directories, so it leaves the runtime's own threads alone.
-async fn plan_blocking(recipe: Recipe, run: &RunContext, roots: &[PathBuf]) -> Result<Plan, Refusal> {
+async fn plan_blocking(
+    recipe: Recipe,
+    run: &RunContext,
+    roots: &[PathBuf],
+) -> Result<Plan, Refusal> {
     let run = run.clone();
     let roots = if run.by_host_admin { vec![PathBuf::from("/")] } else { roots.to_vec() };
     let compiled = tokio::task::spawn_blocking(move || plan_of(&recipe, &run, &roots)).await;
-    compiled.unwrap_or_else(|e| Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}"))))
+    compiled.unwrap_or_else(|e| {
+        Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}")))
+    })
 }
 
 fn plan_of(recipe: &Recipe, run: &RunContext, roots: &[PathBuf]) -> Result<Plan, Refusal> {
@@ -125,7 +143,8 @@ fn compile_key(run: &RunContext) -> Result<TaskKey, LedgerError> {
         "request": {"recipeHash": run.recipe_hash, "inputs": run.inputs},
     });
     let digest = canonical::digest(&identity)?;
-    TaskKey::parse(digest.as_str()).map_err(|e| LedgerError::Row { what: "task key", why: e.to_string() })
+    TaskKey::parse(digest.as_str())
+        .map_err(|e| LedgerError::Row { what: "task key", why: e.to_string() })
 }
 
 /// Entries that one `glob` looks at: a large repository, not a whole disk.
@@ -146,7 +165,9 @@ fn glob(roots: &[PathBuf], dir: &str, pattern: &str) -> Result<Vec<String>, Stri
         return Err(refused());
     }
     let mut found = Vec::new();
-    for (n, entry) in walkdir::WalkDir::new(&dir).sort_by_file_name().max_open(16).into_iter().enumerate() {
+    for (n, entry) in
+        walkdir::WalkDir::new(&dir).sort_by_file_name().max_open(16).into_iter().enumerate()
+    {
         if n >= MAX_GLOB_ENTRIES {
             return Err(format!("more than {MAX_GLOB_ENTRIES} entries"));
         }

@@ -114,7 +114,11 @@ pub fn over_budget(budget: &Budget, caps: &Caps, used_ms: u64, used_bytes: u64) 
     let minutes = used_ms.div_ceil(60_000);
     let limit = budget.max_sbx_minutes.unwrap_or(caps.sandbox_minutes).min(caps.sandbox_minutes);
     if minutes > u64::from(limit) {
-        return Some(Blocked { metric: "sandbox_minutes".into(), limit: limit.into(), observed: minutes });
+        return Some(Blocked {
+            metric: "sandbox_minutes".into(),
+            limit: limit.into(),
+            observed: minutes,
+        });
     }
     let mb = used_bytes.div_ceil(1024 * 1024);
     match budget.max_artifacts_mb {
@@ -134,7 +138,12 @@ pub fn over_fanout(budget: &Budget, tasks: usize) -> Option<Blocked> {
 }
 
 /// The queue's law at ingress: what a caller announces must fit the recipe's caps and its own budget.
-pub fn queue_policy(caps: &Caps, workload: Option<&Workload>, budget: Option<&Budget>, timeout_ms: Option<u64>) -> Result<(), Refusal> {
+pub fn queue_policy(
+    caps: &Caps,
+    workload: Option<&Workload>,
+    budget: Option<&Budget>,
+    timeout_ms: Option<u64>,
+) -> Result<(), Refusal> {
     let workload = workload.copied().unwrap_or_default();
     let budget = budget.copied().unwrap_or_default();
     let checks = [
@@ -162,8 +171,11 @@ pub fn queue_policy(caps: &Caps, workload: Option<&Workload>, budget: Option<&Bu
 }
 
 fn over(metric: &str, limit: u64, observed: u64) -> Refusal {
-    Refusal::new(ErrorCode::QueuePolicyViolation, format!("{metric} is {observed}, the limit is {limit}"))
-        .with(json!({"metric": metric, "limit": limit, "observed": observed}))
+    Refusal::new(
+        ErrorCode::QueuePolicyViolation,
+        format!("{metric} is {observed}, the limit is {limit}"),
+    )
+    .with(json!({"metric": metric, "limit": limit, "observed": observed}))
 }
 
 /// When a run must be over, ms since the epoch.

@@ -13,7 +13,9 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::ExecutorId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::ErrCode;
-use cofferdam_ledger::engine::{CONTROL_QUEUE, Claimed, INTENT_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW};
+use cofferdam_ledger::engine::{
+    CONTROL_QUEUE, Claimed, INTENT_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
+};
 use cofferdam_ledger::listen::Wake;
 use dbos::{StartOptions, Timeout, WorkflowRef};
 use tokio::sync::Notify;
@@ -87,7 +89,9 @@ impl Dispatcher {
             let running = if queue == SBX_QUEUE { self.running.load(Ordering::Acquire) } else { 0 };
             let claimed = match self.flows.ledger.claim(queue, &self.id, running).await {
                 Ok(claimed) => claimed,
-                Err(error) => return tracing::warn!(%error, queue, "could not claim from the queue"),
+                Err(error) => {
+                    return tracing::warn!(%error, queue, "could not claim from the queue");
+                }
             };
             let is_last = claimed.len() < BATCH;
             for workflow in claimed {

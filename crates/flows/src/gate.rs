@@ -61,7 +61,10 @@ pub(crate) async fn await_approval(
     Ok(match decision.decision {
         Choice::Yes => Ok(()),
         Choice::No => {
-            let why = decision.payload.and_then(|p| p.rationale).map_or(String::new(), |r| format!(": {r}"));
+            let why = decision
+                .payload
+                .and_then(|p| p.rationale)
+                .map_or(String::new(), |r| format!(": {r}"));
             Err(format!("the plan was not approved{why}"))
         }
     })
@@ -87,7 +90,13 @@ async fn open(flows: &Flows, workflow: &str, gate: &GateKey, topic: &str) -> Flo
     };
     let GateTimes { created_at, deadline_at } =
         patiently(|| flows.ledger.gate_open(&new)).await.map_err(step_error)?;
-    Ok(Opened { run: run.id.into(), created_at, deadline_at, ttl_s, digest: digest.map(Into::into) })
+    Ok(Opened {
+        run: run.id.into(),
+        created_at,
+        deadline_at,
+        ttl_s,
+        digest: digest.map(Into::into),
+    })
 }
 
 fn run_id(opened: &Opened) -> Flow<cofferdam_contracts::id::RunId> {
@@ -115,7 +124,9 @@ async fn answer(
             None => {
                 let timed_out: bool = step("gate.timeout", || async {
                     let run = run_id(opened)?;
-                    patiently(|| flows.ledger.gate_time_out(&run, workflow, gate, topic)).await.map_err(step_error)
+                    patiently(|| flows.ledger.gate_time_out(&run, workflow, gate, topic))
+                        .await
+                        .map_err(step_error)
                 })
                 .await?;
                 if timed_out {
@@ -141,7 +152,8 @@ fn decide(answer: Option<GateMessage>, deadline_at: i64) -> (PromptResult, Decis
     };
     let payload = message.payload.unwrap_or(serde_json::Value::Null);
     // The gate service validated it already; should a row have been tampered with since, it is a no.
-    let (choice, rationale) = choice_of(&payload).unwrap_or((Choice::No, Some("unreadable reply".into())));
+    let (choice, rationale) =
+        choice_of(&payload).unwrap_or((Choice::No, Some("unreadable reply".into())));
     let result = PromptResult {
         schema_version: 1,
         state: ResultState::Received,
@@ -160,15 +172,20 @@ fn decision(decision: Choice, rationale: Option<String>, at: i64) -> Decision {
 /// tools and the inbox read.
 pub(crate) async fn escalation_workflow(flows: Arc<Flows>) -> Flow<()> {
     let id = dbos::workflow_id().unwrap_or_default();
-    let Some((workflow, gate)) = id.strip_prefix("esc:").and_then(|rest| rest.split_once(':')) else {
-        return Err(dbos::Error::Application(FlowError::Ledger(format!("{id} is not an escalation"))));
+    let Some((workflow, gate)) = id.strip_prefix("esc:").and_then(|rest| rest.split_once(':'))
+    else {
+        return Err(dbos::Error::Application(FlowError::Ledger(format!(
+            "{id} is not an escalation"
+        ))));
     };
     step("escalate", || async {
         let value = json!({
             "schemaVersion": 1, "event": "escalated", "reason": "timeout",
             "at": cofferdam_ambient::clock::now_ms(),
         });
-        patiently(|| flows.ledger.gate_audit_event(workflow, gate, &value)).await.map_err(step_error)
+        patiently(|| flows.ledger.gate_audit_event(workflow, gate, &value))
+            .await
+            .map_err(step_error)
     })
     .await
 }
@@ -189,7 +206,12 @@ mod tests {
     fn a_reply_is_published_with_the_hash_it_was_recorded_under() {
         let payload = json!({"choice": "yes", "rationale": "fine"});
         let hash = cofferdam_contracts::canonical::digest(&payload).unwrap();
-        let message = GateMessage { payload: Some(payload), payload_hash: Some(hash.clone()), at: 3, sys: None };
+        let message = GateMessage {
+            payload: Some(payload),
+            payload_hash: Some(hash.clone()),
+            at: 3,
+            sys: None,
+        };
         let (result, decision) = decide(Some(message), 9);
         assert_eq!(result.payload_hash, Some(hash));
         assert_eq!(decision.decision, Choice::Yes);

@@ -17,5 +17,9 @@ pub fn host_id() -> String {
         .map(|link| link.to_string_lossy().into_owned())
         .unwrap_or_default();
     let scope = if namespace == INITIAL_PID_NS { String::new() } else { namespace };
-    digest_bytes(format!("{}\n{scope}", machine.trim()).as_bytes()).as_str().chars().take(16).collect()
+    digest_bytes(format!("{}\n{scope}", machine.trim()).as_bytes())
+        .as_str()
+        .chars()
+        .take(16)
+        .collect()
 }

@@ -12,10 +12,15 @@ use crate::Flows;
 
 impl Flows {
     /// Writes an intent.
-    pub async fn intent_create(&self, who: &Principal, request: &IntentRequest) -> Result<IntentCreated, LedgerError> {
+    pub async fn intent_create(
+        &self,
+        who: &Principal,
+        request: &IntentRequest,
+    ) -> Result<IntentCreated, LedgerError> {
         let name = format!("intent:{}:{}", who.tenant, self.sequence());
-        let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
-            .map_err(|e| Refusal::new(cofferdam_contracts::error::ErrorCode::Internal, e.to_string()))?;
+        let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16))).map_err(|e| {
+            Refusal::new(cofferdam_contracts::error::ErrorCode::Internal, e.to_string())
+        })?;
         self.ledger
             .intent_create(&NewIntent {
                 id: &id,

@@ -18,14 +18,22 @@ pub const DEFAULT_TENANT: &str = "default";
 
 impl Flows {
     /// Makes a key; only its hash is kept.
-    pub async fn key_create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated, LedgerError> {
+    pub async fn key_create(
+        &self,
+        who: &Principal,
+        request: &KeyRequest,
+    ) -> Result<KeyCreated, LedgerError> {
         let mut roles = request.roles.clone();
         roles.sort_unstable();
         roles.dedup();
         let tenant = request.tenant.clone().unwrap_or_else(|| who.tenant.clone());
         // The host's own admin makes tenants; a tenant's admin stays in its tenant.
         if tenant != who.tenant && who.tenant.as_str() != DEFAULT_TENANT {
-            return Err(Refusal::new(ErrorCode::Forbidden, "a key for another tenant needs the host's admin key").into());
+            return Err(Refusal::new(
+                ErrorCode::Forbidden,
+                "a key for another tenant needs the host's admin key",
+            )
+            .into());
         }
         let created = self.key_mint(&tenant, &roles, request.label.as_deref()).await?;
         self.ledger
@@ -75,7 +83,12 @@ impl Flows {
         self.key_mint(&tenant, &[Role::Admin], Some("state directory")).await
     }
 
-    async fn key_mint(&self, tenant: &TenantId, roles: &[Role], label: Option<&str>) -> Result<KeyCreated, LedgerError> {
+    async fn key_mint(
+        &self,
+        tenant: &TenantId,
+        roles: &[Role],
+        label: Option<&str>,
+    ) -> Result<KeyCreated, LedgerError> {
         let key = format!("cfd_{}", secret_hex(SECRET_BYTES));
         let key_id = format!("k_{}", secret_hex(8));
         self.ledger.key_create(&key_id, &key, tenant, roles, label).await?;

@@ -10,7 +10,13 @@ use serde_json::{Value, json};
 
 use crate::Flows;
 
-fn audit<'a>(who: &'a Principal, op: &'a str, on: &'a WorkflowId, action: &'a OpsAction, detail: Option<Value>) -> Audit<'a> {
+fn audit<'a>(
+    who: &'a Principal,
+    op: &'a str,
+    on: &'a WorkflowId,
+    action: &'a OpsAction,
+    detail: Option<Value>,
+) -> Audit<'a> {
     Audit {
         tenant: &who.tenant,
         key_id: &who.key_id,
@@ -43,43 +49,73 @@ fn no_step(action: &OpsAction) -> Result<(), Refusal> {
 
 impl Flows {
     /// Cancels a workflow with everything below it.
-    pub async fn ops_cancel(&self, who: &Principal, on: &WorkflowId, action: &OpsAction) -> Result<OpsAccepted, LedgerError> {
+    pub async fn ops_cancel(
+        &self,
+        who: &Principal,
+        on: &WorkflowId,
+        action: &OpsAction,
+    ) -> Result<OpsAccepted, LedgerError> {
         no_step(action)?;
         self.ledger.ops_cancel(on, &audit(who, "cancel", on, action, None)).await?;
         Ok(accepted(on))
     }
 
     /// Puts a canceled workflow back.
-    pub async fn ops_resume(&self, who: &Principal, on: &WorkflowId, action: &OpsAction) -> Result<OpsAccepted, LedgerError> {
+    pub async fn ops_resume(
+        &self,
+        who: &Principal,
+        on: &WorkflowId,
+        action: &OpsAction,
+    ) -> Result<OpsAccepted, LedgerError> {
         no_step(action)?;
         self.ledger.ops_resume(on, &audit(who, "resume", on, action, None)).await?;
         Ok(accepted(on))
     }
 
     /// Repeats a run from a step as a new run.
-    pub async fn ops_fork(&self, who: &Principal, on: &WorkflowId, action: &OpsAction) -> Result<OpsAccepted, LedgerError> {
+    pub async fn ops_fork(
+        &self,
+        who: &Principal,
+        on: &WorkflowId,
+        action: &OpsAction,
+    ) -> Result<OpsAccepted, LedgerError> {
         let step_n = action.step_n.ok_or_else(|| {
             Refusal::violations(&[Violation {
                 instance_path: "/stepN".into(),
                 message: "fork needs the first step that executes again".into(),
             }])
         })?;
-        let source = self.ledger.ops_get(&who.tenant, on).await?.ok_or_else(|| Refusal::not_found("workflow"))?;
+        let source = self
+            .ledger
+            .ops_get(&who.tenant, on)
+            .await?
+            .ok_or_else(|| Refusal::not_found("workflow"))?;
         let Some(run) = self.ledger.ops_run(&who.tenant, &source.workflow_id).await? else {
             return Err(Refusal::new(ErrorCode::StateConflict, "fork the run, not its task").into());
         };
-        let mut new =
-            self.ledger.run_template(&who.tenant, &run).await?.ok_or_else(|| Refusal::not_found("run"))?;
+        let mut new = self
+            .ledger
+            .run_template(&who.tenant, &run)
+            .await?
+            .ok_or_else(|| Refusal::not_found("run"))?;
         let n = self.ledger.ops_forks(on).await? + 1;
-        let internal = |e: cofferdam_contracts::id::IdError| Refusal::new(ErrorCode::Internal, e.to_string());
+        let internal =
+            |e: cofferdam_contracts::id::IdError| Refusal::new(ErrorCode::Internal, e.to_string());
         new.workflow_id = WorkflowId::parse(&format!("{on}.f{n}")).map_err(|_| {
-            Refusal::new(ErrorCode::StateConflict, "forks of forks end here: their ids would be too long; fork an earlier run")
+            Refusal::new(
+                ErrorCode::StateConflict,
+                "forks of forks end here: their ids would be too long; fork an earlier run",
+            )
         })?;
-        new.id = RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{}", new.workflow_id), 16)))
-            .map_err(internal)?;
+        new.id =
+            RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{}", new.workflow_id), 16)))
+                .map_err(internal)?;
         new.retry_of = Some(run);
-        let detail = json!({"forkedWorkflowID": new.workflow_id, "newRunId": new.id, "stepN": step_n});
-        self.ledger.ops_fork(on, step_n, &new, &audit(who, "fork", on, action, Some(detail))).await?;
+        let detail =
+            json!({"forkedWorkflowID": new.workflow_id, "newRunId": new.id, "stepN": step_n});
+        self.ledger
+            .ops_fork(on, step_n, &new, &audit(who, "fork", on, action, Some(detail)))
+            .await?;
         Ok(OpsAccepted {
             forked_workflow_id: Some(new.workflow_id),
             new_run_id: Some(new.id),

@@ -39,7 +39,11 @@ impl Flows {
     }
 
     /// `POST /api/events/hitl`: the same lane.
-    pub async fn gate_event(&self, who: &Principal, event: &HitlEvent) -> Result<ReplyAccepted, LedgerError> {
+    pub async fn gate_event(
+        &self,
+        who: &Principal,
+        event: &HitlEvent,
+    ) -> Result<ReplyAccepted, LedgerError> {
         let request = ReplyRequest {
             payload: event.payload.clone(),
             dedupe_key: event.dedupe_key.clone(),
@@ -56,16 +60,26 @@ impl Flows {
         run: &str,
         request: &ApprovePlanRequest,
     ) -> Result<PlanApproved, LedgerError> {
-        let header = self.ledger.run_header(&who.tenant, run).await?.ok_or_else(|| Refusal::not_found("run"))?;
+        let header = self
+            .ledger
+            .run_header(&who.tenant, run)
+            .await?
+            .ok_or_else(|| Refusal::not_found("run"))?;
         let gate = self
             .ledger
             .gate_views(&header.run_id, None)
             .await?
             .into_iter()
             .find(|g| g.gate_key.as_str().starts_with("approve-plan"))
-            .ok_or_else(|| Refusal::new(ErrorCode::StateConflict, "the run has no plan gate open"))?;
+            .ok_or_else(|| {
+                Refusal::new(ErrorCode::StateConflict, "the run has no plan gate open")
+            })?;
         if gate.state == GateState::TimedOut {
-            return Err(Refusal::new(ErrorCode::StateConflict, "the plan gate's deadline has passed").into());
+            return Err(Refusal::new(
+                ErrorCode::StateConflict,
+                "the plan gate's deadline has passed",
+            )
+            .into());
         }
         let payload = match &request.notes {
             Some(notes) => json!({"choice": "yes", "rationale": notes}),

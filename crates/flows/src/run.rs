@@ -112,10 +112,9 @@ async fn execute(
 }
 
 async fn context(flows: &Flows, workflow: &str) -> Flow<RunContext> {
-    patiently(|| flows.ledger.run_context(workflow))
-        .await
-        .map_err(step_error)?
-        .ok_or_else(|| dbos::Error::Application(FlowError::Ledger(format!("no run of workflow {workflow}"))))
+    patiently(|| flows.ledger.run_context(workflow)).await.map_err(step_error)?.ok_or_else(|| {
+        dbos::Error::Application(FlowError::Ledger(format!("no run of workflow {workflow}")))
+    })
 }
 
 /// Queues the round's attempts, at most `caps.concurrency` at a time, and waits for their ends.
@@ -127,7 +126,8 @@ async fn round_run(
     only: Option<&[usize]>,
 ) -> Flow<Round> {
     let run = context(flows, workflow).await?;
-    let plan = patiently(|| compile::plan_read(&flows.ledger, &run, digest)).await.map_err(step_error)?;
+    let plan =
+        patiently(|| compile::plan_read(&flows.ledger, &run, digest)).await.map_err(step_error)?;
     consent(flows, &run, &plan, digest).await?;
     let mut todo = attempts_of(&plan, &run, attempt, only).map_err(step_error)?;
     todo.reverse();
@@ -222,7 +222,8 @@ async fn wait_for_end(
     workflow: &str,
     deadline: Option<i64>,
 ) {
-    let left = deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
+    let left =
+        deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
     let pause = left.map_or(LOOK_AGAIN, |l| l.min(LOOK_AGAIN));
     let woken = async {
         loop {
@@ -249,7 +250,11 @@ async fn stop_if_canceled(flows: &Flows, workflow: &str) -> Flow<()> {
 
 /// Takes what has ended out of `open`. Yields the tasks that a resume asks for again, each with its
 /// canceled attempt: a resumed run does what its cancel kept it from.
-fn settle(open: &mut Vec<(usize, NewTask)>, round: &mut Round, ended: Vec<TaskOutcome>) -> Vec<(usize, u32)> {
+fn settle(
+    open: &mut Vec<(usize, NewTask)>,
+    round: &mut Round,
+    ended: Vec<TaskOutcome>,
+) -> Vec<(usize, u32)> {
     let mut again = Vec::new();
     for outcome in ended {
         let Some(at) = open.iter().position(|(_, task)| task.key == outcome.key) else { continue };
@@ -257,7 +262,9 @@ fn settle(open: &mut Vec<(usize, NewTask)>, round: &mut Round, ended: Vec<TaskOu
         match outcome.err_code {
             cofferdam_contracts::sandbox::ErrCode::None => round.ok += 1,
             _ if outcome.resumed && round.blocked.is_none() => again.push((index, task.attempt)),
-            err_code => round.missed.push(Miss { index, name: task.name, err_code, cause: outcome.cause }),
+            err_code => {
+                round.missed.push(Miss { index, name: task.name, err_code, cause: outcome.cause })
+            }
         }
     }
     again
@@ -291,7 +298,9 @@ async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
     let key = cofferdam_contracts::canonical::digest_bytes(format!("{}:{text}", run.id).as_bytes());
     let key = TaskKey::parse(key.as_str())
         .map_err(|e| step_error(LedgerError::Row { what: "task key", why: e.to_string() }))?;
-    patiently(|| flows.ledger.step_diagnostic(&run.id, "ExecuteST", &key, &text)).await.map_err(step_error)?;
+    patiently(|| flows.ledger.step_diagnostic(&run.id, "ExecuteST", &key, &text))
+        .await
+        .map_err(step_error)?;
     patiently(|| flows.ledger.tasks_cancel(&run.id)).await.map_err(step_error)
 }
 
@@ -305,9 +314,11 @@ async fn finish(
     let failed = error.clone();
     step("finish", || async {
         let run = context(flows, workflow).await?;
-        patiently(|| flows.ledger.run_finish(&run.id, status, failed.as_deref(), "ExecuteST", &output))
-            .await
-            .map_err(step_error)
+        patiently(|| {
+            flows.ledger.run_finish(&run.id, status, failed.as_deref(), "ExecuteST", &output)
+        })
+        .await
+        .map_err(step_error)
     })
     .await?;
     match status {
@@ -324,7 +335,10 @@ async fn finish(
 pub(crate) async fn close_failed(flows: &Flows, workflow: &str, error: &str) {
     let closing = async {
         if let Some(run) = flows.ledger.run_context(workflow).await? {
-            flows.ledger.run_finish(&run.id, RunStatus::Failed, Some(error), "ExecuteST", &json!(null)).await?;
+            flows
+                .ledger
+                .run_finish(&run.id, RunStatus::Failed, Some(error), "ExecuteST", &json!(null))
+                .await?;
         }
         Ok::<(), LedgerError>(())
     };

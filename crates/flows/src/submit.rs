@@ -67,7 +67,11 @@ fn internal(error: impl std::fmt::Display) -> LedgerError {
 
 impl Flows {
     /// `POST /api/runs`.
-    pub async fn run_submit(&self, who: &Principal, request: &RunRequest) -> Result<Submitted, LedgerError> {
+    pub async fn run_submit(
+        &self,
+        who: &Principal,
+        request: &RunRequest,
+    ) -> Result<Submitted, LedgerError> {
         // An unknown intent is 404 before policy is looked at.
         let intent = self
             .ledger
@@ -81,12 +85,19 @@ impl Flows {
             None => None,
         };
         let recipe = stored
-            .or_else(|| builtin().filter(|r| request.recipe_name.as_ref().is_none_or(|name| r.id == *name)))
+            .or_else(|| {
+                builtin().filter(|r| request.recipe_name.as_ref().is_none_or(|name| r.id == *name))
+            })
             .filter(|r| version.is_none_or(|v| r.v == v))
             .ok_or_else(|| Refusal::not_found("recipe"))?;
         let form = form_of(&recipe, intent.inputs)?;
         preview(&recipe, &form)?;
-        decide::queue_policy(&recipe.caps, request.workload.as_ref(), request.budget.as_ref(), request.timeout_ms)?;
+        decide::queue_policy(
+            &recipe.caps,
+            request.workload.as_ref(),
+            request.budget.as_ref(),
+            request.timeout_ms,
+        )?;
         let lane = request.lane.or(recipe.queue.map(|q| q.lane)).unwrap_or_default();
         let terms = Terms {
             partition_key: partition(who, request.queue_partition_key.as_deref())?,
@@ -101,7 +112,11 @@ impl Flows {
     }
 
     /// `POST /api/run`: two equal starts are one run.
-    pub async fn recipe_submit(&self, who: &Principal, request: &RecipeRunRequest) -> Result<Submitted, LedgerError> {
+    pub async fn recipe_submit(
+        &self,
+        who: &Principal,
+        request: &RecipeRunRequest,
+    ) -> Result<Submitted, LedgerError> {
         let reference = &request.recipe_ref;
         let recipe = self
             .ledger
@@ -112,7 +127,12 @@ impl Flows {
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
         preview(&recipe, &form)?;
         let opts = &request.opts;
-        decide::queue_policy(&recipe.caps, opts.workload.as_ref(), opts.budget.as_ref(), opts.timeout_ms)?;
+        decide::queue_policy(
+            &recipe.caps,
+            opts.workload.as_ref(),
+            opts.budget.as_ref(),
+            opts.timeout_ms,
+        )?;
         let partition_key = partition(who, opts.queue_partition_key.as_deref())?;
         let constraints = Constraints { plan_approval_timeout_s: opts.plan_approval_timeout_s };
         let Value::Object(inputs) = form else { return Err(internal("a form is an object")) };
@@ -150,9 +170,16 @@ impl Flows {
         self.start(who, &id, &recipe, terms).await
     }
 
-    async fn start(&self, who: &Principal, intent: &IntentId, recipe: &Recipe, terms: Terms) -> Result<Submitted, LedgerError> {
+    async fn start(
+        &self,
+        who: &Principal,
+        intent: &IntentId,
+        recipe: &Recipe,
+        terms: Terms,
+    ) -> Result<Submitted, LedgerError> {
         let new = NewRun {
-            id: RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{intent}:0"), 16))).map_err(internal)?,
+            id: RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{intent}:0"), 16)))
+                .map_err(internal)?,
             intent_id: intent.clone(),
             workflow_id: WorkflowId::parse(intent.as_str()).map_err(internal)?,
             tenant: who.tenant.clone(),
@@ -195,7 +222,11 @@ impl Flows {
     }
 
     /// `POST /api/runs/:id/retry`: a new run of the same intent that executes again.
-    pub async fn run_retry(&self, who: &Principal, run_or_workflow: &str) -> Result<RetryAccepted, LedgerError> {
+    pub async fn run_retry(
+        &self,
+        who: &Principal,
+        run_or_workflow: &str,
+    ) -> Result<RetryAccepted, LedgerError> {
         let header = self
             .ledger
             .run_header(&who.tenant, run_or_workflow)
@@ -211,9 +242,13 @@ impl Flows {
             .await?
             .ok_or_else(|| Refusal::not_found("run"))?;
         let n = self.ledger.run_last_retry(&header.intent_id).await? + 1;
-        new.id = RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{}:{n}", header.intent_id), 16)))
-            .map_err(internal)?;
-        new.workflow_id = WorkflowId::parse(&format!("{}.r{n}", header.intent_id)).map_err(internal)?;
+        new.id = RunId::parse(&format!(
+            "rn_{}",
+            self.ids.hex(&format!("run:{}:{n}", header.intent_id), 16)
+        ))
+        .map_err(internal)?;
+        new.workflow_id =
+            WorkflowId::parse(&format!("{}.r{n}", header.intent_id)).map_err(internal)?;
         new.retry_count = n;
         new.retry_of = Some(header.run_id.clone());
         let audit = Audit {
@@ -242,10 +277,16 @@ fn own_tenant(who: &Principal, request: &RunRequest) -> Result<(), Refusal> {
         return Err(Refusal::new(ErrorCode::PolicyViolation, "tenantId is not the key's tenant"));
     }
     if request.queue_name.as_deref().is_some_and(|q| q != INTENT_QUEUE) {
-        return Err(Refusal::new(ErrorCode::QueuePolicyViolation, "a run goes to intentQ and to no other queue"));
+        return Err(Refusal::new(
+            ErrorCode::QueuePolicyViolation,
+            "a run goes to intentQ and to no other queue",
+        ));
     }
     if request.task_key.is_some() {
-        return Err(Refusal::new(ErrorCode::QueuePolicyViolation, "taskKey names a task, not a run"));
+        return Err(Refusal::new(
+            ErrorCode::QueuePolicyViolation,
+            "taskKey names a task, not a run",
+        ));
     }
     Ok(())
 }
@@ -253,14 +294,20 @@ fn own_tenant(who: &Principal, request: &RunRequest) -> Result<(), Refusal> {
 fn partition(who: &Principal, asked: Option<&str>) -> Result<String, Refusal> {
     let key = asked.unwrap_or(who.tenant.as_str());
     if key.trim().is_empty() || key.chars().any(char::is_control) {
-        return Err(Refusal::new(ErrorCode::QueuePolicyViolation, "queuePartitionKey must not be blank"));
+        return Err(Refusal::new(
+            ErrorCode::QueuePolicyViolation,
+            "queuePartitionKey must not be blank",
+        ));
     }
     // A tenant's caps are its partition's: with another's key it would use up another's share, and
     // with many keys it would have no caps. So keys are the tenant's own, or divisions of it.
     let own = key == who.tenant.as_str()
         || key.strip_prefix(who.tenant.as_str()).is_some_and(|rest| rest.starts_with('/'));
     if !own {
-        let why = format!("queuePartitionKey is the tenant ({}) or starts with it and a slash", who.tenant);
+        let why = format!(
+            "queuePartitionKey is the tenant ({}) or starts with it and a slash",
+            who.tenant
+        );
         return Err(Refusal::new(ErrorCode::QueuePolicyViolation, why));
     }
     Ok(key.to_owned())

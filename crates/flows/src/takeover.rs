@@ -45,7 +45,8 @@ impl Takeover {
         let mut leadership: Option<Leadership> = None;
         let mut looks: HashMap<SandboxId, u32> = HashMap::new();
         loop {
-            match tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(&self.executor.id)).await {
+            match tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(&self.executor.id)).await
+            {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => return self.fence(),
                 Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),
@@ -91,7 +92,8 @@ impl Takeover {
         let executor = &self.executor;
         for lost in executor.flows.ledger.sessions_lost(&executor.host_id).await? {
             let evidence =
-                verify_absent(&executor.host, &lost.sandbox, Path::new(&lost.state_dir), "orphan").await;
+                verify_absent(&executor.host, &lost.sandbox, Path::new(&lost.state_dir), "orphan")
+                    .await;
             let look = looks.entry(lost.sandbox.clone()).or_insert(0);
             *look += 1;
             if evidence.status == WipeStatus::Failed && *look < ORPHAN_LOOKS {
@@ -108,7 +110,9 @@ impl Takeover {
 pub(crate) async fn reconcile(executor: &Executor) -> Result<(), LedgerError> {
     let ledger = &executor.flows.ledger;
     for lost in ledger.sessions_lost(&executor.host_id).await? {
-        let evidence = verify_absent(&executor.host, &lost.sandbox, Path::new(&lost.state_dir), "orphan").await;
+        let evidence =
+            verify_absent(&executor.host, &lost.sandbox, Path::new(&lost.state_dir), "orphan")
+                .await;
         if evidence.status == WipeStatus::Verified {
             ledger.session_orphaned(&evidence).await?;
         }
@@ -116,7 +120,10 @@ pub(crate) async fn reconcile(executor: &Executor) -> Result<(), LedgerError> {
     let live = ledger.sessions_open(&executor.host_id).await?;
     let unknown = cofferdam_sandbox::reconcile(&executor.host, |id| live.contains(id)).await;
     if !unknown.is_empty() {
-        tracing::warn!(sandboxes = unknown.len(), "sandboxes that nobody remembered were destroyed");
+        tracing::warn!(
+            sandboxes = unknown.len(),
+            "sandboxes that nobody remembered were destroyed"
+        );
     }
     Ok(())
 }

@@ -24,7 +24,8 @@ use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
 use cofferdam_sandbox::{
-    Command, ExecOutcome, Host, Input, Plan, Sandbox, SandboxError, Stream, plan, provision, verify_absent,
+    Command, ExecOutcome, Host, Input, Plan, Sandbox, SandboxError, Stream, plan, provision,
+    verify_absent,
 };
 use dbos::step;
 
@@ -63,7 +64,8 @@ struct End {
 /// The workflow's body.
 pub(crate) async fn task_workflow(executor: Arc<Executor>) -> Flow<ErrCode> {
     let id = dbos::workflow_id().unwrap_or_default();
-    let key = TaskKey::parse(&id).map_err(|e| dbos::Error::Application(FlowError::Ledger(e.to_string())))?;
+    let key = TaskKey::parse(&id)
+        .map_err(|e| dbos::Error::Application(FlowError::Ledger(e.to_string())))?;
     step(EXECUTE, || execute(&executor, &key)).await
 }
 
@@ -74,8 +76,12 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
     // Before the start is on record: whoever cancels a recorded start must be heard.
     let wakes = executor.flows.wakes.subscribe();
-    let place =
-        Place { executor: &executor.id, host_id: &executor.host_id, state_dir: &state_dir, sandbox: &sandbox };
+    let place = Place {
+        executor: &executor.id,
+        host_id: &executor.host_id,
+        state_dir: &state_dir,
+        sandbox: &sandbox,
+    };
     let task = patiently(|| ledger.task_begin(key, &place))
         .await
         .map_err(step_error)?
@@ -99,7 +105,8 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         return Ok(end.result.err_code);
     }
     // Somebody else's result stands, or will: what counts is the ledger's, never this execution's.
-    let standing = patiently(|| ledger.tasks_outcomes(std::slice::from_ref(key))).await.map_err(step_error)?;
+    let standing =
+        patiently(|| ledger.tasks_outcomes(std::slice::from_ref(key))).await.map_err(step_error)?;
     match standing.first() {
         Some(outcome) => Ok(outcome.err_code),
         None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
@@ -123,7 +130,12 @@ fn value(task: &TaskContext, text: &str) -> End {
     End { result, effective: None, artifacts, evidence: None, canceled: false }
 }
 
-fn blank(task: &TaskContext, sandbox: &str, err_code: ErrCode, cause: Option<String>) -> SandboxResult {
+fn blank(
+    task: &TaskContext,
+    sandbox: &str,
+    err_code: ErrCode,
+    cause: Option<String>,
+) -> SandboxResult {
     SandboxResult {
         exit: -1,
         stdout: String::new(),
@@ -155,7 +167,13 @@ async fn unmade(
     let state_dir = executor.host.facts().state_dir.clone();
     let evidence = verify_absent(&executor.host, sandbox, &state_dir, "boot-fail").await;
     let result = blank(task, sandbox.as_str(), code, Some(cause));
-    End { result, effective: None, artifacts: Vec::new(), evidence: Some(evidence), canceled: false }
+    End {
+        result,
+        effective: None,
+        artifacts: Vec::new(),
+        evidence: Some(evidence),
+        canceled: false,
+    }
 }
 
 async fn run_in_sandbox(
@@ -166,14 +184,23 @@ async fn run_in_sandbox(
     wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
     if task.execution_no > MAX_EXECUTIONS {
-        let cause = format!("its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again");
+        let cause = format!(
+            "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
+        );
         return unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let plan = match plan(request, id, host.facts()) {
         Ok(plan) => plan,
         Err(e) => {
-            return unmade(executor, task, id, ErrCode::BootFail, format!("this host cannot enforce {e}")).await;
+            return unmade(
+                executor,
+                task,
+                id,
+                ErrCode::BootFail,
+                format!("this host cannot enforce {e}"),
+            )
+            .await;
         }
     };
     let inputs = match inputs(executor, task, request).await {
@@ -185,19 +212,31 @@ async fn run_in_sandbox(
         Err(e) => {
             let result = blank(task, id.as_str(), e.code, Some(e.message));
             let evidence = Some(*e.evidence);
-            return End { result, effective: None, artifacts: Vec::new(), evidence, canceled: false };
+            return End {
+                result,
+                effective: None,
+                artifacts: Vec::new(),
+                evidence,
+                canceled: false,
+            };
         }
     };
     drive(executor, task, &plan, sandbox, wakes).await
 }
 
 /// Inline texts, artifacts of this tenant, and directories of this host.
-async fn inputs(executor: &Executor, task: &TaskContext, request: &SandboxRequest) -> Result<Vec<Input>, String> {
+async fn inputs(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+) -> Result<Vec<Input>, String> {
     let mut inputs = Vec::with_capacity(request.files_in.len());
     for file in &request.files_in {
         let path = file.path.clone();
         let input = match (&file.inline, &file.uri) {
-            (Some(text), None) => Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) },
+            (Some(text), None) => {
+                Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
+            }
             (None, Some(uri)) if uri.starts_with("artifact://") => {
                 let stored = executor
                     .flows
@@ -212,7 +251,9 @@ async fn inputs(executor: &Executor, task: &TaskContext, request: &SandboxReques
                 Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
             }
             (None, Some(uri)) => match uri.strip_prefix("host://") {
-                Some(source) => Input::Host { path, source: PathBuf::from(source), access: file.access },
+                Some(source) => {
+                    Input::Host { path, source: PathBuf::from(source), access: file.access }
+                }
                 None => return Err(format!("{uri}: only host:// and artifact:// are known")),
             },
             _ => return Err(format!("{path}: exactly one of inline and uri")),
@@ -263,7 +304,8 @@ async fn drive(
 ) -> End {
     let id = sandbox.id().clone();
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
-    let mut phase = Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
+    let mut phase =
+        Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
     let mut outcome = Ok(None);
     if let Some(build) = &plan.build {
         executor.session(&id, SessionState::Building).await;
@@ -289,7 +331,9 @@ async fn drive(
                         result.err_code = ErrCode::DownloadFail;
                         result.cause = Some(format!("its files could not be collected: {e}"));
                     }
-                    Err(e) => tracing::info!(task = %task.key, error = %e, "a failed task's files were not collected"),
+                    Err(e) => {
+                        tracing::info!(task = %task.key, error = %e, "a failed task's files were not collected")
+                    }
                 }
             }
         }

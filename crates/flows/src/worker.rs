@@ -70,13 +70,22 @@ impl Worker {
             runtime: config.runtime,
         };
         let host = Host::detect(host_config.clone())?;
-        let open_host = Host::detect(HostConfig { allowed_roots: vec![PathBuf::from("/")], ..host_config })?;
+        let open_host =
+            Host::detect(HostConfig { allowed_roots: vec![PathBuf::from("/")], ..host_config })?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
             .map_err(|e| FlowsError::Engine(e.to_string()))?;
-        let executor =
-            Arc::new(Executor { flows: flows.clone(), id: id.clone(), host_id: crate::host_id(), host, open_host });
+        let executor = Arc::new(Executor {
+            flows: flows.clone(),
+            id: id.clone(),
+            host_id: crate::host_id(),
+            host,
+            open_host,
+        });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-        flows.ledger.executor_join(&NewExecutor { id: &id, host_id: &executor.host_id, pid }).await?;
+        flows
+            .ledger
+            .executor_join(&NewExecutor { id: &id, host_id: &executor.host_id, pid })
+            .await?;
         reconcile(&executor).await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
@@ -88,7 +97,8 @@ impl Worker {
             notification_coalesce: Some(Duration::ZERO),
             ..Config::new("cofferdam", config.database_url)
         });
-        let registered = register(&engine, &executor).map_err(|e| FlowsError::Engine(e.to_string()))?;
+        let registered =
+            register(&engine, &executor).map_err(|e| FlowsError::Engine(e.to_string()))?;
         engine.launch().await.map_err(|e| FlowsError::Engine(e.to_string()))?;
         let dispatcher = Arc::new(Dispatcher {
             flows,
@@ -141,7 +151,9 @@ fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered>
     };
     let task = {
         let executor = Arc::clone(executor);
-        engine.register_workflow(TASK_WORKFLOW, move |()| crate::task::task_workflow(Arc::clone(&executor)))?
+        engine.register_workflow(TASK_WORKFLOW, move |()| {
+            crate::task::task_workflow(Arc::clone(&executor))
+        })?
     };
     let escalation = engine.register_workflow(ESCALATION_WORKFLOW, move |()| {
         crate::gate::escalation_workflow(Arc::clone(&flows))

@@ -44,7 +44,11 @@ pub(crate) async fn artifacts_insert(
     let place = |name: &str| artifact::uri(&task.run, &task.step_id, &task.key, name);
     let mut items = Vec::with_capacity(artifacts.len());
     for new in artifacts {
-        items.push(ArtifactItem { kind: new.kind, uri: place(&new.name), sha256: digest_bytes(&new.bytes) });
+        items.push(ArtifactItem {
+            kind: new.kind,
+            uri: place(&new.name),
+            sha256: digest_bytes(&new.bytes),
+        });
     }
     let index = ArtifactIndex {
         task_key: task.key.clone(),

@@ -43,7 +43,12 @@ pub(crate) struct Enqueue<'a> {
 impl Ledger {
     /// Takes as many queued workflows as the queue's limits leave to a worker that runs `running` of
     /// them already; at most 64 where there is no limit.
-    pub async fn claim(&self, queue: &str, executor: &ExecutorId, running: i32) -> Result<Vec<Claimed>> {
+    pub async fn claim(
+        &self,
+        queue: &str,
+        executor: &ExecutorId,
+        running: i32,
+    ) -> Result<Vec<Claimed>> {
         let rows = sqlx::query("SELECT workflow_id, name, inputs FROM app.claim($1, $2, $3, $4)")
             .bind(queue)
             .bind(executor.as_str())
@@ -83,17 +88,15 @@ impl Ledger {
         conn: &mut sqlx::PgConnection,
         item: &Enqueue<'_>,
     ) -> Result<bool> {
-        Ok(sqlx::query_scalar(
-            "SELECT app.enqueue($1, $2, 'null', $3, $4, $5, NULL, $6, NULL, 0)",
-        )
-        .bind(item.id)
-        .bind(item.name)
-        .bind(item.queue)
-        .bind(item.partition)
-        .bind(item.priority)
-        .bind(APP_VERSION)
-        .fetch_one(conn)
-        .await?)
+        Ok(sqlx::query_scalar("SELECT app.enqueue($1, $2, 'null', $3, $4, $5, NULL, $6, NULL, 0)")
+            .bind(item.id)
+            .bind(item.name)
+            .bind(item.queue)
+            .bind(item.partition)
+            .bind(item.priority)
+            .bind(APP_VERSION)
+            .fetch_one(conn)
+            .await?)
     }
 }
 

@@ -64,13 +64,20 @@ impl LedgerError {
     pub fn refusal(self) -> Refusal {
         match self {
             Self::Refusal(refusal) => refusal,
-            Self::Unavailable(sqlx::Error::Database(db)) if db.code().as_deref() == Some("53100") => {
-                Refusal::new(ErrorCode::Unavailable, "the database's disk is full; try again when it has room")
+            Self::Unavailable(sqlx::Error::Database(db))
+                if db.code().as_deref() == Some("53100") =>
+            {
+                Refusal::new(
+                    ErrorCode::Unavailable,
+                    "the database's disk is full; try again when it has room",
+                )
             }
             Self::Unavailable(_) => {
                 Refusal::new(ErrorCode::Unavailable, "the database cannot be reached; try again")
             }
-            _ => Refusal::new(ErrorCode::Internal, "internal error; the server's log has the cause"),
+            _ => {
+                Refusal::new(ErrorCode::Internal, "internal error; the server's log has the cause")
+            }
         }
     }
 }
@@ -79,7 +86,10 @@ impl LedgerError {
 pub type Result<T> = std::result::Result<T, LedgerError>;
 
 /// Parses a stored JSON value strictly.
-pub(crate) fn load<T: serde::de::DeserializeOwned>(what: &'static str, value: serde_json::Value) -> Result<T> {
+pub(crate) fn load<T: serde::de::DeserializeOwned>(
+    what: &'static str,
+    value: serde_json::Value,
+) -> Result<T> {
     serde_json::from_value(value).map_err(|e| LedgerError::Row { what, why: e.to_string() })
 }
 
@@ -92,6 +102,9 @@ where
 }
 
 /// Encodes a value for a jsonb column.
-pub(crate) fn json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<serde_json::Value> {
+pub(crate) fn json<T: serde::Serialize>(
+    what: &'static str,
+    value: &T,
+) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(|e| LedgerError::Row { what, why: e.to_string() })
 }

@@ -35,13 +35,15 @@ impl Leadership {
 impl Ledger {
     /// Announces a worker.
     pub async fn executor_join(&self, new: &NewExecutor<'_>) -> Result<()> {
-        sqlx::query("INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ($1, $2, $3, $4)")
-            .bind(new.id.as_str())
-            .bind(new.host_id)
-            .bind(new.pid)
-            .bind(APP_VERSION)
-            .execute(self.pool())
-            .await?;
+        sqlx::query(
+            "INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(new.id.as_str())
+        .bind(new.host_id)
+        .bind(new.pid)
+        .bind(APP_VERSION)
+        .execute(self.pool())
+        .await?;
         Ok(())
     }
 
@@ -62,7 +64,11 @@ impl Ledger {
     }
 
     /// Executors whose heartbeat is older than `dead_after_ms`, the asking one excepted.
-    pub async fn executors_silent(&self, me: &ExecutorId, dead_after_ms: i64) -> Result<Vec<ExecutorId>> {
+    pub async fn executors_silent(
+        &self,
+        me: &ExecutorId,
+        dead_after_ms: i64,
+    ) -> Result<Vec<ExecutorId>> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT id FROM app.executors
               WHERE state = 'live' AND id <> $1
@@ -103,10 +109,12 @@ impl Ledger {
         .bind(executor.as_str())
         .fetch_all(&mut *tx)
         .await?;
-        sqlx::query("SELECT pg_notify('cofferdam', 'q:' || q) FROM unnest($1::text[]) q GROUP BY q")
-            .bind(&queues)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "SELECT pg_notify('cofferdam', 'q:' || q) FROM unnest($1::text[]) q GROUP BY q",
+        )
+        .bind(&queues)
+        .execute(&mut *tx)
+        .await?;
         tx.commit().await?;
         Ok(u64::try_from(queues.len()).unwrap_or(u64::MAX))
     }

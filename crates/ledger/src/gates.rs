@@ -15,10 +15,10 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
+use crate::Ledger;
 use crate::engine::{CONTROL_QUEUE, ESCALATION_WORKFLOW, Enqueue};
 use crate::error::{LedgerError, Result, id, load};
 use crate::keys::Principal;
-use crate::Ledger;
 
 /// A gate to be opened.
 #[derive(Debug, Clone)]
@@ -129,7 +129,10 @@ impl Ledger {
         .bind(new.topic)
         .fetch_one(&mut *tx)
         .await?;
-        let times = GateTimes { created_at: row.try_get("created")?, deadline_at: row.try_get("deadline")? };
+        let times = GateTimes {
+            created_at: row.try_get("created")?,
+            deadline_at: row.try_get("deadline")?,
+        };
         tx.commit().await?;
         Ok(times)
     }
@@ -145,10 +148,18 @@ impl Ledger {
             return replay(&gate, reply, &hash, &earlier);
         }
         if reply.topic.is_some_and(|t| t != gate.topic) && gate.state == "open" {
-            return Err(Refusal::new(ErrorCode::TopicMismatch, format!("the gate's topic is {}", gate.topic)).into());
+            return Err(Refusal::new(
+                ErrorCode::TopicMismatch,
+                format!("the gate's topic is {}", gate.topic),
+            )
+            .into());
         }
         if gate.state != "open" || gate.late {
-            let outcome = if gate.state == "open" || gate.state == "timed_out" { "late" } else { "already_decided" };
+            let outcome = if gate.state == "open" || gate.state == "timed_out" {
+                "late"
+            } else {
+                "already_decided"
+            };
             interaction_insert(&mut tx, &gate, reply, &hash, outcome).await?;
             tx.commit().await?;
             return Err(not_waiting(&gate, outcome).into());
@@ -175,13 +186,22 @@ impl Ledger {
         .bind(&gate.topic)
         .execute(&mut *tx)
         .await?;
-        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)").bind(gate.run.as_str()).execute(&mut *tx).await?;
+        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
+            .bind(gate.run.as_str())
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(Replied { run: gate.run, is_replay: false, at })
     }
 
     /// The wait's deadline passed. `false`: a reply was accepted first, and its message is there.
-    pub async fn gate_time_out(&self, run: &RunId, workflow: &str, key: &GateKey, topic: &str) -> Result<bool> {
+    pub async fn gate_time_out(
+        &self,
+        run: &RunId,
+        workflow: &str,
+        key: &GateKey,
+        topic: &str,
+    ) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let escalation = format!("esc:{workflow}:{key}");
         let moved = sqlx::query(
@@ -242,10 +262,11 @@ impl Ledger {
 
     /// The digest that a run's approval is bound to.
     pub async fn approval_digest(&self, run: &RunId) -> Result<Option<Digest>> {
-        let found: Option<String> = sqlx::query_scalar("SELECT plan_digest FROM app.plan_approvals WHERE run_id = $1")
-            .bind(run.as_str())
-            .fetch_optional(self.pool())
-            .await?;
+        let found: Option<String> =
+            sqlx::query_scalar("SELECT plan_digest FROM app.plan_approvals WHERE run_id = $1")
+                .bind(run.as_str())
+                .fetch_optional(self.pool())
+                .await?;
         found.map(|text| id("plan_approvals.plan_digest", &text)).transpose()
     }
 
@@ -331,12 +352,14 @@ impl Ledger {
 }
 
 async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<Open> {
-    let run = sqlx::query("SELECT id, intent_id FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2")
-        .bind(reply.run_or_workflow)
-        .bind(reply.principal.tenant.as_str())
-        .fetch_optional(&mut *conn)
-        .await?
-        .ok_or_else(|| Refusal::not_found("run"))?;
+    let run = sqlx::query(
+        "SELECT id, intent_id FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2",
+    )
+    .bind(reply.run_or_workflow)
+    .bind(reply.principal.tenant.as_str())
+    .fetch_optional(&mut *conn)
+    .await?
+    .ok_or_else(|| Refusal::not_found("run"))?;
     let run_id: String = run.try_get("id")?;
     let row = sqlx::query(
         "SELECT workflow_id, topic, state, form, plan_digest, clock_timestamp() > deadline_at AS late
@@ -497,7 +520,9 @@ fn view(row: &PgRow) -> Result<GateView> {
     let state = match (&result, &decision) {
         (None, _) => GateState::Pending,
         (Some(_), Some(_)) => GateState::Resolved,
-        (Some(r), None) if r.state == cofferdam_contracts::gate::ResultState::TimedOut => GateState::TimedOut,
+        (Some(r), None) if r.state == cofferdam_contracts::gate::ResultState::TimedOut => {
+            GateState::TimedOut
+        }
         (Some(_), None) => GateState::Received,
     };
     Ok(GateView {

@@ -58,11 +58,13 @@ impl Ledger {
 
     /// A tenant's intent.
     pub async fn intent_by_id(&self, tenant: &TenantId, id: &IntentId) -> Result<Option<Intent>> {
-        let row = sqlx::query("SELECT inputs, constraints FROM app.intents WHERE id = $1 AND tenant_id = $2")
-            .bind(id.as_str())
-            .bind(tenant.as_str())
-            .fetch_optional(self.pool())
-            .await?;
+        let row = sqlx::query(
+            "SELECT inputs, constraints FROM app.intents WHERE id = $1 AND tenant_id = $2",
+        )
+        .bind(id.as_str())
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
         row.map(|row| {
             Ok(Intent {
                 inputs: row.try_get("inputs")?,

@@ -32,7 +32,8 @@ fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
     row.try_get::<Vec<String>, _>("roles")?
         .iter()
         .map(|text| {
-            Role::parse(text).ok_or_else(|| LedgerError::Row { what: "api_keys.roles", why: text.clone() })
+            Role::parse(text)
+                .ok_or_else(|| LedgerError::Row { what: "api_keys.roles", why: text.clone() })
         })
         .collect()
 }
@@ -117,8 +118,10 @@ impl Ledger {
 
     /// Whether any key exists at all: false only before the first start has made one.
     pub async fn key_any(&self) -> Result<bool> {
-        Ok(sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE revoked_at IS NULL)")
-            .fetch_one(self.pool())
-            .await?)
+        Ok(sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE revoked_at IS NULL)",
+        )
+        .fetch_one(self.pool())
+        .await?)
     }
 }

@@ -73,7 +73,8 @@ impl Ledger {
                     Err(sqlx::Error::PoolClosed) => return,
                     Err(error) => {
                         tracing::warn!(%error, "listening failed; trying again");
-                        cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(250)).await;
+                        cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(250))
+                            .await;
                         Some(Wake::All)
                     }
                 };

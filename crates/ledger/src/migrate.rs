@@ -47,13 +47,17 @@ impl Ledger {
     async fn migration_turn(&self, lock: &mut sqlx::PgConnection) -> Result<()> {
         let waited = Stopwatch::start();
         loop {
-            let held: bool =
-                sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(LOCK).fetch_one(&mut *lock).await?;
+            let held: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+                .bind(LOCK)
+                .fetch_one(&mut *lock)
+                .await?;
             if held {
                 return Ok(());
             }
             if waited.elapsed() > TURN {
-                return Err(LedgerError::Migrate("another process has been migrating for too long".into()));
+                return Err(LedgerError::Migrate(
+                    "another process has been migrating for too long".into(),
+                ));
             }
             clock::sleep(Duration::from_millis(20)).await;
         }
@@ -68,7 +72,13 @@ impl Ledger {
                 .zip(MIGRATIONS)
                 .map(|(version, (name, sql))| {
                     let text = AssertSqlSafe((*sql).to_owned()).into_sql_str();
-                    Migration::new(version, Cow::Borrowed(*name), MigrationType::Simple, text, false)
+                    Migration::new(
+                        version,
+                        Cow::Borrowed(*name),
+                        MigrationType::Simple,
+                        text,
+                        false,
+                    )
                 })
                 .collect(),
         );

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
+use crate::Ledger;
 use crate::audit::{Audit, append};
 use crate::error::{Result, id};
 use crate::gates::deliver;
 use crate::runs::{NewRun, run_insert};
-use crate::Ledger;
 
 /// Which workflows are a tenant's: its runs', their tasks' and their escalations'.
 const OWNED: &str = "SELECT w.workflow_uuid, w.name, w.status, w.queue_name, w.queue_partition_key, w.executor_id,
@@ -54,7 +54,11 @@ impl Ledger {
     }
 
     /// One workflow with its audit.
-    pub async fn ops_get(&self, tenant: &TenantId, workflow: &WorkflowId) -> Result<Option<OpsWorkflow>> {
+    pub async fn ops_get(
+        &self,
+        tenant: &TenantId,
+        workflow: &WorkflowId,
+    ) -> Result<Option<OpsWorkflow>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!("{OWNED} AND w.workflow_uuid = $2")))
             .bind(tenant.as_str())
             .bind(workflow.as_str())
@@ -145,7 +149,9 @@ impl Ledger {
             return Err(wrong_state("resume", &target.status, "CANCELLED or ENQUEUED"));
         }
         if target.is_parent && target.status == "CANCELLED" {
-            sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)").execute(&mut *tx).await?;
+            sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)")
+                .execute(&mut *tx)
+                .await?;
             sqlx::query(
                 "WITH g AS (UPDATE app.human_gates SET state = 'open', decided_at = NULL
                              WHERE run_id = $1 AND state = 'canceled' RETURNING gate_key),
@@ -194,11 +200,12 @@ impl Ledger {
         if !target.is_parent {
             return Err(Refusal::new(ErrorCode::StateConflict, "fork the run, not its task").into());
         }
-        let last: Option<i32> =
-            sqlx::query_scalar("SELECT max(function_id) FROM dbos.operation_outputs WHERE workflow_uuid = $1")
-                .bind(workflow.as_str())
-                .fetch_one(&mut *tx)
-                .await?;
+        let last: Option<i32> = sqlx::query_scalar(
+            "SELECT max(function_id) FROM dbos.operation_outputs WHERE workflow_uuid = $1",
+        )
+        .bind(workflow.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
         let last = last.unwrap_or(-1);
         if step_n < 0 || step_n > last {
             let why = format!("step {step_n} is not recorded: 0 to {last} are");
@@ -246,7 +253,11 @@ impl Ledger {
     }
 }
 
-async fn target_lock(conn: &mut sqlx::PgConnection, tenant: &TenantId, workflow: &WorkflowId) -> Result<Target> {
+async fn target_lock(
+    conn: &mut sqlx::PgConnection,
+    tenant: &TenantId,
+    workflow: &WorkflowId,
+) -> Result<Target> {
     let row = sqlx::query(
         "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent
            FROM dbos.workflow_status w
@@ -269,13 +280,20 @@ async fn target_lock(conn: &mut sqlx::PgConnection, tenant: &TenantId, workflow:
 }
 
 fn wrong_state(op: &str, status: &str, wanted: &str) -> crate::LedgerError {
-    Refusal::new(ErrorCode::StateConflict, format!("cannot {op} a workflow that is {status}: it must be {wanted}"))
-        .with(json!({"status": status}))
-        .into()
+    Refusal::new(
+        ErrorCode::StateConflict,
+        format!("cannot {op} a workflow that is {status}: it must be {wanted}"),
+    )
+    .with(json!({"status": status}))
+    .into()
 }
 
 /// The run is over at once, and so are its gates; a parked wait is woken by a `sys:cancel` message.
-async fn cancel_run(conn: &mut sqlx::PgConnection, run: &RunId, workflow: &WorkflowId) -> Result<()> {
+async fn cancel_run(
+    conn: &mut sqlx::PgConnection,
+    run: &RunId,
+    workflow: &WorkflowId,
+) -> Result<()> {
     sqlx::query(
         "WITH u AS (
            UPDATE app.runs SET status = 'canceled', next_action = 'NONE', error = 'canceled', finished_at = clock_timestamp()
@@ -355,9 +373,12 @@ async fn before_gate(conn: &mut sqlx::PgConnection, from: &WorkflowId, step_n: i
     .bind(from.as_str())
     .fetch_one(conn)
     .await?;
-    let (opened, resolved): (Option<i32>, Option<i32>) = (row.try_get("opened")?, row.try_get("resolved")?);
+    let (opened, resolved): (Option<i32>, Option<i32>) =
+        (row.try_get("opened")?, row.try_get("resolved")?);
     Ok(match opened {
-        Some(opened) if step_n > opened && resolved.is_none_or(|resolved| step_n <= resolved) => opened,
+        Some(opened) if step_n > opened && resolved.is_none_or(|resolved| step_n <= resolved) => {
+            opened
+        }
         _ => step_n,
     })
 }

@@ -172,7 +172,9 @@ impl Ledger {
     /// Runs every proof, for one run or all, for one tenant or all, on one snapshot of the database.
     pub async fn prove(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ProofReport> {
         let mut tx = self.pool().begin().await?;
-        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut *tx).await?;
+        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .execute(&mut *tx)
+            .await?;
         let mut proofs = Vec::with_capacity(PROOFS.len());
         for proof in PROOFS {
             let text = format!("SELECT to_jsonb(q) FROM ({}) q LIMIT {MAX_ROWS}", proof.sql);
@@ -189,7 +191,8 @@ impl Ledger {
                 rows,
             });
         }
-        let verdict = if proofs.iter().all(|p| p.rows.is_empty()) { Verdict::Go } else { Verdict::NoGo };
+        let verdict =
+            if proofs.iter().all(|p| p.rows.is_empty()) { Verdict::Go } else { Verdict::NoGo };
         Ok(ProofReport { schema_version: 1, verdict, proofs })
     }
 }

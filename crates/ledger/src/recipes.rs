@@ -12,7 +12,8 @@ use crate::error::{LedgerError, Result, json as encode, load};
 impl Ledger {
     /// Imports a recipe as a draft; a stable `id@v` with other content refuses.
     pub async fn recipe_import(&self, tenant: &TenantId, recipe: &Recipe) -> Result<Digest> {
-        let hash = recipe.hash().map_err(|e| LedgerError::Row { what: "recipe", why: e.to_string() })?;
+        let hash =
+            recipe.hash().map_err(|e| LedgerError::Row { what: "recipe", why: e.to_string() })?;
         let mut tx = self.pool().begin().await?;
         sqlx::query(
             "INSERT INTO app.recipes (tenant_id, id, title) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -34,7 +35,10 @@ impl Ledger {
         if stable.as_deref().is_some_and(|s| s != hash.as_str()) {
             return Err(Refusal::new(
                 ErrorCode::Conflict,
-                format!("recipe {}@{} is stable with other content: give it a new version", recipe.id, recipe.v),
+                format!(
+                    "recipe {}@{} is stable with other content: give it a new version",
+                    recipe.id, recipe.v
+                ),
             )
             .into());
         }
@@ -76,7 +80,12 @@ impl Ledger {
     }
 
     /// The recipe that a run pinned.
-    pub async fn recipe_by_hash(&self, tenant: &TenantId, id: &RecipeId, hash: &Digest) -> Result<Option<Recipe>> {
+    pub async fn recipe_by_hash(
+        &self,
+        tenant: &TenantId,
+        id: &RecipeId,
+        hash: &Digest,
+    ) -> Result<Option<Recipe>> {
         let found: Option<Value> = sqlx::query_scalar(
             "SELECT json FROM app.recipe_versions WHERE tenant_id = $1 AND id = $2 AND hash = $3 LIMIT 1",
         )

@@ -111,7 +111,8 @@ const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r
 
 fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status: String = row.try_get("status")?;
-    let status = RunStatus::parse(&status).ok_or(LedgerError::Row { what: "runs.status", why: status })?;
+    let status =
+        RunStatus::parse(&status).ok_or(LedgerError::Row { what: "runs.status", why: status })?;
     let optional = |name: &str| row.try_get::<Option<String>, _>(name);
     Ok(RunHeader {
         workflow_id: id("runs.workflow_id", row.try_get("workflow_id")?)?,
@@ -178,7 +179,11 @@ impl Ledger {
     }
 
     /// A tenant's run by its id or its workflow's.
-    pub async fn run_header(&self, tenant: &TenantId, run_or_workflow: &str) -> Result<Option<RunHeader>> {
+    pub async fn run_header(
+        &self,
+        tenant: &TenantId,
+        run_or_workflow: &str,
+    ) -> Result<Option<RunHeader>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
               WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2"
@@ -249,13 +254,20 @@ impl Ledger {
 
     /// Repeats a failed run as a new run of the same intent. `None`: the run is not in a state that
     /// may be repeated, or a newer run of the intent exists already.
-    pub async fn run_retry(&self, new: &NewRun, of: &RunId, audit: &crate::audit::Audit<'_>) -> Result<bool> {
+    pub async fn run_retry(
+        &self,
+        new: &NewRun,
+        of: &RunId,
+        audit: &crate::audit::Audit<'_>,
+    ) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
-        let status: Option<String> = sqlx::query_scalar("SELECT status FROM app.runs WHERE id = $1 FOR UPDATE")
-            .bind(of.as_str())
-            .fetch_optional(&mut *tx)
-            .await?;
-        let ready = status.as_deref().and_then(RunStatus::parse).is_some_and(RunStatus::is_retryable);
+        let status: Option<String> =
+            sqlx::query_scalar("SELECT status FROM app.runs WHERE id = $1 FOR UPDATE")
+                .bind(of.as_str())
+                .fetch_optional(&mut *tx)
+                .await?;
+        let ready =
+            status.as_deref().and_then(RunStatus::parse).is_some_and(RunStatus::is_retryable);
         if !ready || !run_insert(&mut tx, new, true).await? {
             return Ok(false);
         }
@@ -266,11 +278,13 @@ impl Ledger {
 
     /// The newest run of an intent, for numbering its next one.
     pub async fn run_last_retry(&self, intent: &IntentId) -> Result<i32> {
-        Ok(sqlx::query_scalar::<_, Option<i32>>("SELECT max(retry_count) FROM app.runs WHERE intent_id = $1")
-            .bind(intent.as_str())
-            .fetch_one(self.pool())
-            .await?
-            .unwrap_or(0))
+        Ok(sqlx::query_scalar::<_, Option<i32>>(
+            "SELECT max(retry_count) FROM app.runs WHERE intent_id = $1",
+        )
+        .bind(intent.as_str())
+        .fetch_one(self.pool())
+        .await?
+        .unwrap_or(0))
     }
 
     /// What a retry or a fork copies of its source.
@@ -316,16 +330,23 @@ impl Ledger {
 
     /// The digest of the plan that CompileST left.
     pub async fn run_plan_digest(&self, run: &RunId) -> Result<Option<Digest>> {
-        let found = sqlx::query_scalar::<_, Option<String>>("SELECT plan_digest FROM app.runs WHERE id = $1")
-            .bind(run.as_str())
-            .fetch_optional(self.pool())
-            .await?
-            .flatten();
+        let found = sqlx::query_scalar::<_, Option<String>>(
+            "SELECT plan_digest FROM app.runs WHERE id = $1",
+        )
+        .bind(run.as_str())
+        .fetch_optional(self.pool())
+        .await?
+        .flatten();
         found.map(|text| id("runs.plan_digest", &text)).transpose()
     }
 
     /// Moves a live run on. Terminal runs stay as they are: `false`.
-    pub async fn run_advance(&self, run: &RunId, status: RunStatus, step: Option<&str>) -> Result<bool> {
+    pub async fn run_advance(
+        &self,
+        run: &RunId,
+        status: RunStatus,
+        step: Option<&str>,
+    ) -> Result<bool> {
         let moved: i64 = sqlx::query_scalar(
             "WITH u AS (
                UPDATE app.runs SET status = $2, next_action = $3, last_step = coalesce($4, last_step)
@@ -398,7 +419,11 @@ fn next_action(status: RunStatus) -> &'static str {
 }
 
 /// One statement: the run's row, its status stream and, with `enqueue`, its workflow.
-pub(crate) async fn run_insert(conn: &mut sqlx::PgConnection, new: &NewRun, enqueue: bool) -> Result<bool> {
+pub(crate) async fn run_insert(
+    conn: &mut sqlx::PgConnection,
+    new: &NewRun,
+    enqueue: bool,
+) -> Result<bool> {
     let created: i64 = sqlx::query_scalar(
         "WITH r AS (
            INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,

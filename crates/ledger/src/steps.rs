@@ -70,7 +70,13 @@ impl Ledger {
     }
 
     /// A diagnosis beside a step: a blocked budget, a recipe that does not compile.
-    pub async fn step_diagnostic(&self, run: &RunId, step: &str, key: &TaskKey, text: &str) -> Result<()> {
+    pub async fn step_diagnostic(
+        &self,
+        run: &RunId,
+        step: &str,
+        key: &TaskKey,
+        text: &str,
+    ) -> Result<()> {
         sqlx::query(
             "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
              SELECT $1, $2, $3, 1, 0, 'json_diagnostic', 'diagnostic.json',

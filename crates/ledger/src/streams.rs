@@ -19,7 +19,13 @@ pub struct Chunk {
 
 impl Ledger {
     /// Appends a task's output; `seq` is the writer's own count, so a replay writes nothing twice.
-    pub async fn stream_append(&self, owner: &str, key: &str, first_seq: i32, chunks: &[String]) -> Result<()> {
+    pub async fn stream_append(
+        &self,
+        owner: &str,
+        key: &str,
+        first_seq: i32,
+        chunks: &[String],
+    ) -> Result<()> {
         // PostgreSQL text holds no NUL; the artifact keeps the bytes as they were.
         let chunks: Vec<String> = chunks.iter().map(|c| c.replace('\0', "")).collect();
         sqlx::query(
@@ -37,7 +43,13 @@ impl Ledger {
     }
 
     /// Chunks from `from_seq` on.
-    pub async fn stream_read(&self, owner: &str, key: &str, from_seq: i32, limit: i64) -> Result<Vec<Chunk>> {
+    pub async fn stream_read(
+        &self,
+        owner: &str,
+        key: &str,
+        from_seq: i32,
+        limit: i64,
+    ) -> Result<Vec<Chunk>> {
         let rows = sqlx::query(
             "SELECT seq, chunk FROM app.run_streams WHERE run_id = $1 AND key = $2 AND seq >= $3 ORDER BY seq LIMIT $4",
         )
@@ -48,7 +60,13 @@ impl Ledger {
         .fetch_all(self.pool())
         .await?;
         rows.iter()
-            .map(|row| Ok(Chunk { kind: key.to_owned(), chunk: row.try_get("chunk")?, seq: row.try_get("seq")? }))
+            .map(|row| {
+                Ok(Chunk {
+                    kind: key.to_owned(),
+                    chunk: row.try_get("chunk")?,
+                    seq: row.try_get("seq")?,
+                })
+            })
             .collect()
     }
 }

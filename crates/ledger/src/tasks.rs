@@ -186,7 +186,11 @@ impl Ledger {
     }
 
     /// Records a physical start and opens its session, unless the attempt has ended.
-    pub async fn task_begin(&self, key: &TaskKey, place: &Place<'_>) -> Result<Option<TaskContext>> {
+    pub async fn task_begin(
+        &self,
+        key: &TaskKey,
+        place: &Place<'_>,
+    ) -> Result<Option<TaskContext>> {
         let row = sqlx::query(
             "WITH t AS (
                SELECT s.*, r.tenant_id,
@@ -225,7 +229,9 @@ impl Ledger {
                 work: load("sbx_runs.request", row.try_get("request")?)?,
                 by_host_admin: row.try_get("by_host_admin")?,
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
-                finished: finished.map(|c| load("sbx_runs.err_code", Value::String(c))).transpose()?,
+                finished: finished
+                    .map(|c| load("sbx_runs.err_code", Value::String(c)))
+                    .transpose()?,
             })
         })
         .transpose()
@@ -311,7 +317,9 @@ impl Ledger {
         .fetch_all(self.pool())
         .await?;
         rows.iter()
-            .map(|row| Ok((row.try_get("task_name")?, row.try_get("attempt")?, row.try_get("err_code")?)))
+            .map(|row| {
+                Ok((row.try_get("task_name")?, row.try_get("attempt")?, row.try_get("err_code")?))
+            })
             .collect()
     }
 }

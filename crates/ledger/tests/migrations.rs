@@ -46,11 +46,12 @@ async fn migrating_twice_or_together_is_harmless_and_rows_survive() {
         .unwrap();
     a.migrate().await.unwrap();
     assert_eq!(schema(&sql).await, fresh);
-    let (keys, versions): (i64, i64) =
-        sqlx::query_as("SELECT (SELECT count(*) FROM app.api_keys), (SELECT count(*) FROM app.schema_migrations)")
-            .fetch_one(&sql)
-            .await
-            .unwrap();
+    let (keys, versions): (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM app.api_keys), (SELECT count(*) FROM app.schema_migrations)",
+    )
+    .fetch_one(&sql)
+    .await
+    .unwrap();
     assert_eq!((keys, usize::try_from(versions).unwrap()), (1, MIGRATIONS.len()));
     sql.close().await;
     a.close().await;
@@ -87,14 +88,27 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
         ("an unknown status", "UPDATE app.runs SET status = 'paused'"),
         ("an intent is rewritten", "UPDATE app.intents SET goal = 'x'"),
         ("an audit row is deleted", "DELETE FROM app.audit"),
-        ("a session ends without evidence", "UPDATE app.remote_execution_sessions SET state = 'COMPLETED'"),
-        ("an origin that is not on the list", "INSERT INTO app.run_steps (run_id, step_id, attempt, status, origin) SELECT id, 'S', 1, 'ok', 'somebody' FROM app.runs"),
-        ("a key whose role is not on the list", "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles) VALUES ('k', repeat('0', 64), 't', '{root}')"),
-        ("fan-out work without a partition", "SELECT app.enqueue('w', 'task', 'null', 'sbxQ', '  ', 1, NULL, 'v', NULL, 0)"),
+        (
+            "a session ends without evidence",
+            "UPDATE app.remote_execution_sessions SET state = 'COMPLETED'",
+        ),
+        (
+            "an origin that is not on the list",
+            "INSERT INTO app.run_steps (run_id, step_id, attempt, status, origin) SELECT id, 'S', 1, 'ok', 'somebody' FROM app.runs",
+        ),
+        (
+            "a key whose role is not on the list",
+            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles) VALUES ('k', repeat('0', 64), 't', '{root}')",
+        ),
+        (
+            "fan-out work without a partition",
+            "SELECT app.enqueue('w', 'task', 'null', 'sbxQ', '  ', 1, NULL, 'v', NULL, 0)",
+        ),
     ];
     for (what, statement) in refused {
         let error = sqlx::query(statement).execute(&sql).await.expect_err(what);
-        let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned();
+        let code =
+            error.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned();
         assert!(code.starts_with("23"), "{what}: {error}");
     }
     sql.close().await;

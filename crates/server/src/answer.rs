@@ -21,8 +21,9 @@ pub(crate) type Answered = Result<Answer, LedgerError>;
 
 /// JSON with a status.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answered {
-    let value = serde_json::to_value(value)
-        .map_err(|e| Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}")))?;
+    let value = serde_json::to_value(value).map_err(|e| {
+        Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}"))
+    })?;
     Ok(Answer::Json(status, value))
 }
 
@@ -68,14 +69,17 @@ pub(crate) fn respond(answered: Answered) -> Response<Body> {
 fn log(error: &LedgerError) {
     match error {
         LedgerError::Refusal(refusal) => tracing::debug!(code = refusal.code.as_str(), "{refusal}"),
-        LedgerError::Unavailable(source) => tracing::warn!(%source, "the database cannot be reached"),
+        LedgerError::Unavailable(source) => {
+            tracing::warn!(%source, "the database cannot be reached")
+        }
         other => tracing::error!(error = ?other, "a request failed"),
     }
 }
 
 /// An error's response.
 pub(crate) fn refuse(refusal: Refusal) -> Response<Body> {
-    let status = StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let status =
+        StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let code = refusal.code;
     let body = serde_json::to_value(refusal.body()).unwrap_or(Value::Null);
     let mut response = with_json(status, &body);
@@ -91,6 +95,8 @@ pub(crate) fn refuse(refusal: Refusal) -> Response<Body> {
 fn with_json(status: StatusCode, value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(value.to_string()));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

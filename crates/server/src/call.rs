@@ -41,7 +41,10 @@ impl Call {
     /// The body as the route's type. It fits the route's schema already.
     pub(crate) fn body<T: DeserializeOwned>(&mut self) -> Result<T, Refusal> {
         serde_json::from_value(std::mem::take(&mut self.body)).map_err(|e| {
-            Refusal::violations(&[Violation { instance_path: String::new(), message: e.to_string() }])
+            Refusal::violations(&[Violation {
+                instance_path: String::new(),
+                message: e.to_string(),
+            }])
         })
     }
 
@@ -52,15 +55,25 @@ impl Call {
 
     /// A path parameter as an id.
     pub(crate) fn id<T: FromStr<Err = IdError>>(&self, name: &str) -> Result<T, Refusal> {
-        self.param(name).parse().map_err(|e: IdError| Refusal::new(ErrorCode::InvalidId, e.to_string()))
+        self.param(name)
+            .parse()
+            .map_err(|e: IdError| Refusal::new(ErrorCode::InvalidId, e.to_string()))
     }
 
     /// A whole number of the query, within bounds.
-    pub(crate) fn number(&self, name: &str, bounds: std::ops::RangeInclusive<i64>, default: i64) -> Result<i64, Refusal> {
+    pub(crate) fn number(
+        &self,
+        name: &str,
+        bounds: std::ops::RangeInclusive<i64>,
+        default: i64,
+    ) -> Result<i64, Refusal> {
         let Some(text) = self.query.get(name) else { return Ok(default) };
         match text.parse::<i64>() {
             Ok(n) if bounds.contains(&n) => Ok(n),
-            _ => Err(query_error(name, &format!("a whole number from {} to {}", bounds.start(), bounds.end()))),
+            _ => Err(query_error(
+                name,
+                &format!("a whole number from {} to {}", bounds.start(), bounds.end()),
+            )),
         }
     }
 
@@ -77,11 +90,17 @@ impl Call {
 }
 
 pub(crate) fn query_error(name: &str, wanted: &str) -> Refusal {
-    Refusal::violations(&[Violation { instance_path: format!("?{name}"), message: format!("must be {wanted}") }])
+    Refusal::violations(&[Violation {
+        instance_path: format!("?{name}"),
+        message: format!("must be {wanted}"),
+    }])
 }
 
 /// The query's pairs, decoded; unknown and repeated names are refused.
-pub(crate) fn query_of(route: &Route, raw: Option<&str>) -> Result<BTreeMap<String, String>, Refusal> {
+pub(crate) fn query_of(
+    route: &Route,
+    raw: Option<&str>,
+) -> Result<BTreeMap<String, String>, Refusal> {
     let mut query = BTreeMap::new();
     for pair in raw.unwrap_or("").split('&').filter(|p| !p.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

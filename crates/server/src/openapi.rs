@@ -58,15 +58,21 @@ fn operation(route: &Route, path: &str, schemas: &mut Map<String, Value>) -> Val
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
         .collect();
     parameters.extend(
-        route.query.iter().map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}})),
+        route
+            .query
+            .iter()
+            .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}})),
     );
     let success = match route.response {
-        Some(schema) => json!({"description": "success", "content": {"application/json": {"schema": named(schema(), schemas)}}}),
+        Some(schema) => {
+            json!({"description": "success", "content": {"application/json": {"schema": named(schema(), schemas)}}})
+        }
         None => json!({"description": "success", "content": {"application/octet-stream": {}}}),
     };
     let mut responses = Map::new();
     responses.insert(route.success.to_string(), success);
-    let statuses: std::collections::BTreeSet<u16> = ErrorCode::ALL.iter().map(|c| c.status()).collect();
+    let statuses: std::collections::BTreeSet<u16> =
+        ErrorCode::ALL.iter().map(|c| c.status()).collect();
     for status in statuses {
         let codes: Vec<&str> =
             ErrorCode::ALL.iter().filter(|c| c.status() == status).map(|c| c.as_str()).collect();
@@ -95,7 +101,11 @@ fn operation(route: &Route, path: &str, schemas: &mut Map<String, Value>) -> Val
 }
 
 fn operation_id(route: &Route) -> String {
-    let words: Vec<&str> = route.path.split(['/', '{', '}', '*', '-']).filter(|w| !w.is_empty() && *w != "api").collect();
+    let words: Vec<&str> = route
+        .path
+        .split(['/', '{', '}', '*', '-'])
+        .filter(|w| !w.is_empty() && *w != "api")
+        .collect();
     format!("{}_{}", route.method.to_lowercase(), words.join("_"))
 }
 
@@ -134,9 +144,13 @@ fn relink(value: Value) -> Value {
         Value::Object(fields) => Value::Object(
             fields
                 .into_iter()
-                .map(|(name, value)| match value.as_str().and_then(|t| t.strip_prefix("#/$defs/")) {
-                    Some(target) if name == "$ref" => (name, json!(format!("#/components/schemas/{target}"))),
-                    _ => (name, relink(value)),
+                .map(|(name, value)| {
+                    match value.as_str().and_then(|t| t.strip_prefix("#/$defs/")) {
+                        Some(target) if name == "$ref" => {
+                            (name, json!(format!("#/components/schemas/{target}")))
+                        }
+                        _ => (name, relink(value)),
+                    }
                 })
                 .collect(),
         ),

@@ -52,7 +52,9 @@ pub enum ServerError {
         source: std::io::Error,
     },
     /// `--no-auth` beyond this machine.
-    #[error("--no-auth is for loopback listeners only, {0} is none: leave it out, or listen on 127.0.0.1")]
+    #[error(
+        "--no-auth is for loopback listeners only, {0} is none: leave it out, or listen on 127.0.0.1"
+    )]
     Open(SocketAddr),
 }
 
@@ -120,7 +122,10 @@ fn router(shared: &Arc<Shared>) -> Router {
         };
         let entry = methods.remove(route.path).unwrap_or_else(|| {
             MethodRouter::new().fallback(|method: Method| async move {
-                refuse(Refusal::new(ErrorCode::MethodNotAllowed, format!("{method} is not allowed here")))
+                refuse(Refusal::new(
+                    ErrorCode::MethodNotAllowed,
+                    format!("{method} is not allowed here"),
+                ))
             })
         });
         methods.insert(route.path, entry.merge(on(filter, handler)));
@@ -146,7 +151,11 @@ impl Endpoint {
         let who = self.principal(text(header::AUTHORIZATION)).await?;
         if !self.route.roles.is_empty() && !self.route.roles.iter().any(|role| who.has(*role)) {
             let roles: Vec<&str> = self.route.roles.iter().map(|r| r.as_str()).collect();
-            return Err(Refusal::new(ErrorCode::Forbidden, format!("this needs the role {}", roles.join(" or "))).into());
+            return Err(Refusal::new(
+                ErrorCode::Forbidden,
+                format!("this needs the role {}", roles.join(" or ")),
+            )
+            .into());
         }
         if params.values().any(|v| v.chars().any(char::is_control)) {
             return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters").into());
@@ -170,9 +179,16 @@ impl Endpoint {
                 .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
             return Ok(Principal { key_id: "no-auth".into(), tenant, roles: vec![Role::Admin] });
         }
-        let unauthorized = || Refusal::new(ErrorCode::Unauthorized, "a valid API key is needed: Authorization: Bearer <key>");
+        let unauthorized = || {
+            Refusal::new(
+                ErrorCode::Unauthorized,
+                "a valid API key is needed: Authorization: Bearer <key>",
+            )
+        };
         let secret = authorization
-            .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")))
+            .and_then(|value| {
+                value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer "))
+            })
             .ok_or_else(unauthorized)?;
         Ok(self.shared.flows.ledger.key_principal(secret.trim()).await?.ok_or_else(unauthorized)?)
     }
@@ -180,14 +196,18 @@ impl Endpoint {
     async fn body(&self, body: Body) -> Result<Value, Refusal> {
         let Some(schema) = &self.schema else { return Ok(Value::Null) };
         let too_large = || {
-            Refusal::new(ErrorCode::BodyTooLarge, format!("a body is at most {MAX_BODY_BYTES} bytes"))
-                .with(serde_json::json!({"limit": MAX_BODY_BYTES}))
+            Refusal::new(
+                ErrorCode::BodyTooLarge,
+                format!("a body is at most {MAX_BODY_BYTES} bytes"),
+            )
+            .with(serde_json::json!({"limit": MAX_BODY_BYTES}))
         };
         let mut body = body;
         let mut bytes = Vec::new();
         let mut size = 0;
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Refusal::new(ErrorCode::InvalidJson, "the body broke off"))?;
+            let frame =
+                frame.map_err(|_| Refusal::new(ErrorCode::InvalidJson, "the body broke off"))?;
             let Ok(data) = frame.into_data() else { continue };
             size += data.len();
             if size <= MAX_BODY_BYTES {
@@ -201,7 +221,10 @@ impl Endpoint {
         }
         let value = parse_json(&bytes)?;
         if let Some(why) = unstorable(&value) {
-            return Err(Refusal::violations(&[Violation { instance_path: String::new(), message: why.into() }]));
+            return Err(Refusal::violations(&[Violation {
+                instance_path: String::new(),
+                message: why.into(),
+            }]));
         }
         schema.check(&value)?;
         Ok(value)

@@ -123,7 +123,8 @@ impl Follow {
     }
 
     async fn is_over(&mut self) -> bool {
-        let header = self.call.flows().ledger.run_header(&self.call.who.tenant, self.run.as_str()).await;
+        let header =
+            self.call.flows().ledger.run_header(&self.call.who.tenant, self.run.as_str()).await;
         self.over = header.is_ok_and(|h| h.is_none_or(|h| RunStatus::is_terminal(h.status)));
         self.over
     }

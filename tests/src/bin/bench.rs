@@ -23,7 +23,8 @@ use cofferdam_tests::{Home, Server, processes_mentioning};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
-const HELLO: &str = "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
+const HELLO: &str =
+    "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
 const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
 /// Runs of the throughput benches, and how many are open at a time: the issue's own numbers.
 const RUNS: usize = 200;
@@ -44,7 +45,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn percentile(mut values: Vec<f64>, p: usize) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get((values.len() * p / 100).min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    values
+        .get((values.len() * p / 100).min(values.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 #[tokio::main]
@@ -125,20 +129,34 @@ async fn latency() {
         settled(&sql, i + 1).await;
     }
     let all = latencies(&sql).await;
-    emit("run_latency", median(all.clone()), "ms", 150.0, json!({"p99": percentile(all, 99), "n": 40}));
+    emit(
+        "run_latency",
+        median(all.clone()),
+        "ms",
+        150.0,
+        json!({"p99": percentile(all, 99), "n": 40}),
+    );
     let waits: Vec<f64> = sqlx::query_scalar(
         "SELECT (started_at_epoch_ms - created_at)::float8 FROM dbos.workflow_status ORDER BY created_at DESC LIMIT 80",
     )
     .fetch_all(&sql)
     .await
     .expect("waits");
-    emit("enqueue_to_start", median(waits.clone()), "ms", 15.0, json!({"p99": percentile(waits, 99), "n": 80}));
+    emit(
+        "enqueue_to_start",
+        median(waits.clone()),
+        "ms",
+        15.0,
+        json!({"p99": percentile(waits, 99), "n": 80}),
+    );
     sql.close().await;
 }
 
 /// 200 runs of one task, 20 open at a time.
 async fn throughput() {
-    for (name, yaml, target) in [("runs_per_s_sandbox", HELLO, 60.0), ("runs_per_s_engine", VALUE, 150.0)] {
+    for (name, yaml, target) in
+        [("runs_per_s_sandbox", HELLO, 60.0), ("runs_per_s_engine", VALUE, 150.0)]
+    {
         let home = Home::new();
         let server = home.up();
         let sql = server.sql().await;
@@ -148,7 +166,13 @@ async fn throughput() {
             rates.push(burst(&server, &sql, &recipe, round).await);
         }
         // The first round warms caches and connections.
-        emit(name, median(rates.split_off(1)), "runs/s", target, json!({"runs": RUNS, "concurrency": CONCURRENCY, "rounds": 4}));
+        emit(
+            name,
+            median(rates.split_off(1)),
+            "runs/s",
+            target,
+            json!({"runs": RUNS, "concurrency": CONCURRENCY, "rounds": 4}),
+        );
         sql.close().await;
     }
 }
@@ -159,10 +183,11 @@ async fn burst(server: &Server, sql: &PgPool, recipe: &Value, round: usize) -> f
     let mut submitted = 0;
     while submitted < RUNS {
         // The open runs are counted in SQL, so that waiting costs the server nothing.
-        let finished: i64 = sqlx::query_scalar("SELECT count(*) FROM app.runs WHERE finished_at IS NOT NULL")
-            .fetch_one(sql)
-            .await
-            .expect("a count");
+        let finished: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM app.runs WHERE finished_at IS NOT NULL")
+                .fetch_one(sql)
+                .await
+                .expect("a count");
         let open = submitted - usize::try_from(finished - before).expect("not negative");
         let free = (CONCURRENCY - open).min(RUNS - submitted);
         if free == 0 {
@@ -185,13 +210,19 @@ async fn statements() {
     {
         let mut server = home.up();
         let sql = server.sql().await;
-        sqlx::query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").execute(&sql).await.expect("set");
+        sqlx::query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
+            .execute(&sql)
+            .await
+            .expect("set");
         sql.close().await;
         server.stop();
     }
     let server = home.up();
     let sql = server.sql().await;
-    sqlx::query("CREATE EXTENSION pg_stat_statements").execute(&sql).await.expect("PostgreSQL's contrib modules");
+    sqlx::query("CREATE EXTENSION pg_stat_statements")
+        .execute(&sql)
+        .await
+        .expect("PostgreSQL's contrib modules");
     let recipe = import(&server, HELLO).await;
     const N: i64 = 40;
     for i in 0..5 {
@@ -216,21 +247,34 @@ async fn statements() {
     }
     settled(&sql, N + 5).await;
     let bytes = (row_bytes(&sql).await - before_bytes) / N as f64;
-    emit("sql_statements_per_run", (counted[1] - counted[0]) / N as f64, "statements", 70.0, json!({"idle_in_window": counted[0], "n": N, "peer": "known implementation: 286"}));
+    emit(
+        "sql_statements_per_run",
+        (counted[1] - counted[0]) / N as f64,
+        "statements",
+        70.0,
+        json!({"idle_in_window": counted[0], "n": N, "peer": "known implementation: 286"}),
+    );
     emit("row_bytes_per_run", bytes / 1000.0, "kB", 25.0, json!({"n": N}));
     sql.close().await;
 }
 
 async fn row_bytes(sql: &PgPool) -> f64 {
-    let tables = sqlx::query("SELECT schemaname, tablename FROM pg_tables WHERE schemaname IN ('app', 'dbos')")
-        .fetch_all(sql)
-        .await
-        .expect("tables");
+    let tables = sqlx::query(
+        "SELECT schemaname, tablename FROM pg_tables WHERE schemaname IN ('app', 'dbos')",
+    )
+    .fetch_all(sql)
+    .await
+    .expect("tables");
     let mut sum = 0.0;
     for table in tables {
         let (schema, name): (String, String) = (table.get(0), table.get(1));
-        let query = format!("SELECT coalesce(sum(pg_column_size(t.*)), 0)::float8 FROM \"{schema}\".\"{name}\" t");
-        sum += sqlx::query_scalar::<_, f64>(sqlx::AssertSqlSafe(query)).fetch_one(sql).await.expect("a size");
+        let query = format!(
+            "SELECT coalesce(sum(pg_column_size(t.*)), 0)::float8 FROM \"{schema}\".\"{name}\" t"
+        );
+        sum += sqlx::query_scalar::<_, f64>(sqlx::AssertSqlSafe(query))
+            .fetch_one(sql)
+            .await
+            .expect("a size");
     }
     sum
 }
@@ -242,10 +286,17 @@ fn idle() {
     std::thread::sleep(Duration::from_secs(8));
     let family = family(&server, &home);
     let memory = |field: &str| -> f64 {
-        family.iter().map(|pid| proc_kb(&format!("/proc/{pid}/smaps_rollup"), field)).sum::<f64>() / 1024.0
+        family.iter().map(|pid| proc_kb(&format!("/proc/{pid}/smaps_rollup"), field)).sum::<f64>()
+            / 1024.0
     };
     let (pss, rss) = (memory("Pss:"), memory("Rss:"));
-    emit("idle_resident_mb", pss, "MiB (PSS)", 60.0, json!({"rss_sum": rss, "processes": family.len()}));
+    emit(
+        "idle_resident_mb",
+        pss,
+        "MiB (PSS)",
+        60.0,
+        json!({"rss_sum": rss, "processes": family.len()}),
+    );
     let ticks = || family.iter().map(|pid| cpu_ticks(*pid)).sum::<f64>();
     let (before, begun) = (ticks(), Instant::now());
     std::thread::sleep(Duration::from_secs(20));
@@ -262,8 +313,15 @@ fn family(server: &Server, home: &Home) -> Vec<i32> {
         .map(|(pid, _)| pid)
         .collect();
     for master in &masters {
-        let children = Command::new("ps").args(["-o", "pid=", "--ppid", &master.to_string()]).output().expect("ps");
-        pids.extend(String::from_utf8_lossy(&children.stdout).split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+        let children = Command::new("ps")
+            .args(["-o", "pid=", "--ppid", &master.to_string()])
+            .output()
+            .expect("ps");
+        pids.extend(
+            String::from_utf8_lossy(&children.stdout)
+                .split_whitespace()
+                .filter_map(|p| p.parse::<i32>().ok()),
+        );
     }
     pids.extend(masters);
     pids.sort_unstable();
@@ -280,7 +338,9 @@ fn proc_kb(path: &str, field: &str) -> f64 {
 fn cpu_ticks(pid: i32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = text.rsplit(')').next().unwrap_or("");
-    let field = |n: usize| rest.split_whitespace().nth(n).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
+    let field = |n: usize| {
+        rest.split_whitespace().nth(n).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0)
+    };
     field(11) + field(12)
 }
 
@@ -301,13 +361,17 @@ fn start() {
     emit("start_to_ready", median(ready), "ms", 400.0, json!({"n": 10}));
     let mut existing = Vec::new();
     for _ in 0..10 {
-        existing.push(timed(&mut || assert!(home.run(&["run", "examples/hello.yaml"]).status.success())));
+        existing.push(timed(&mut || {
+            assert!(home.run(&["run", "examples/hello.yaml"]).status.success())
+        }));
     }
     emit("oneshot_existing", median(existing), "ms", 1000.0, json!({"n": 10}));
     let mut nothing = Vec::new();
     for _ in 0..5 {
         let fresh = Home::new();
-        nothing.push(timed(&mut || assert!(fresh.run(&["run", "examples/hello.yaml"]).status.success())));
+        nothing.push(timed(&mut || {
+            assert!(fresh.run(&["run", "examples/hello.yaml"]).status.success())
+        }));
     }
     emit("oneshot_from_nothing", median(nothing), "ms", 3000.0, json!({"n": 5}));
 }
@@ -324,7 +388,9 @@ async fn flat() {
     for until in [100, many] {
         while done < until {
             let batch = (until - done).min(200);
-            let submits = (0..batch).map(|i| submit(&server, &recipe, Box::leak(format!("f{}", done + i).into_boxed_str())));
+            let submits = (0..batch).map(|i| {
+                submit(&server, &recipe, Box::leak(format!("f{}", done + i).into_boxed_str()))
+            });
             futures_util::future::join_all(submits).await;
             done += batch;
             settled(&sql, done).await;
@@ -338,6 +404,12 @@ async fn flat() {
         times.extend(latencies(&sql).await);
         costs.push(median(times));
     }
-    emit("cost_flat", costs[1] / costs[0], "ratio", 1.2, json!({"runs": many, "ms_at_100": costs[0], "ms_at_many": costs[1]}));
+    emit(
+        "cost_flat",
+        costs[1] / costs[0],
+        "ratio",
+        1.2,
+        json!({"runs": many, "ms_at_100": costs[0], "ms_at_many": costs[1]}),
+    );
     sql.close().await;
 }

@@ -30,7 +30,11 @@ impl Client {
 
     /// Whether a server answers there.
     pub(crate) async fn is_up(&self) -> bool {
-        let asked = self.http.get(format!("{}/healthz", self.url)).timeout(std::time::Duration::from_secs(2)).send();
+        let asked = self
+            .http
+            .get(format!("{}/healthz", self.url))
+            .timeout(std::time::Duration::from_secs(2))
+            .send();
         asked.await.is_ok_and(|answer| answer.status().is_success())
     }
 
@@ -38,7 +42,11 @@ impl Client {
         read(self.send(Method::GET, path, None).await?).await
     }
 
-    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> anyhow::Result<T> {
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> anyhow::Result<T> {
         read(self.send(Method::POST, path, Some(body)).await?).await
     }
 
@@ -61,8 +69,14 @@ impl Client {
         if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
     }
 
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
-        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key);
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Response> {
+        let mut request =
+            self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -87,7 +101,10 @@ async fn refused(answer: Response) -> anyhow::Error {
         text.push_str(&format!(": {drift}"));
     }
     match body.code {
-        ErrorCode::NotFound | ErrorCode::Conflict | ErrorCode::StateConflict | ErrorCode::DedupeConflict
+        ErrorCode::NotFound
+        | ErrorCode::Conflict
+        | ErrorCode::StateConflict
+        | ErrorCode::DedupeConflict
         | ErrorCode::TopicMismatch => Negative(text).into(),
         _ => anyhow::anyhow!(text),
     }

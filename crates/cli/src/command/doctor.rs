@@ -51,7 +51,14 @@ fn print(found: &Value) {
         return;
     }
     output::line("this host is ready: isolation class container");
-    for (label, name) in [("runtime", "runtime"), ("version", "runtimeVersion"), ("kernel", "kernel"), ("cgroups", "cgroups"), ("cpus", "cpus"), ("memory MiB", "memMB")] {
+    for (label, name) in [
+        ("runtime", "runtime"),
+        ("version", "runtimeVersion"),
+        ("kernel", "kernel"),
+        ("cgroups", "cgroups"),
+        ("cpus", "cpus"),
+        ("memory MiB", "memMB"),
+    ] {
         output::line(&format!("  {label:<11} {}", text(name).lines().next().unwrap_or("")));
     }
     for weak in found.get("weak").and_then(Value::as_array).into_iter().flatten() {

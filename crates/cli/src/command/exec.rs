@@ -53,18 +53,23 @@ fn recipe(args: &ExecArgs) -> anyhow::Result<Value> {
         set("", "isolation", json!({"class_min": class}));
     }
     if let Some(dir) = &args.work {
-        let dir = dir.canonicalize().map_err(|e| Misuse(format!("--work {}: {e}", dir.display())))?;
+        let dir =
+            dir.canonicalize().map_err(|e| Misuse(format!("--work {}: {e}", dir.display())))?;
         let file = json!({"from": dir, "to": "/work", "access": "workspace-write"});
         set("", "files", json!([file]));
     }
-    Ok(json!({"id": "exec", "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}))
+    Ok(
+        json!({"id": "exec", "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}),
+    )
 }
 
 async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Result<Exit> {
-    let imported: Value =
-        client.post("/api/recipes/import", &json!({"recipe": recipe, "origin": "command line"})).await?;
+    let imported: Value = client
+        .post("/api/recipes/import", &json!({"recipe": recipe, "origin": "command line"}))
+        .await?;
     let key = cofferdam_ambient::random::secret_hex(16);
-    let body = json!({"recipeRef": imported.get("recipeRef"), "formData": {}, "opts": {"runKey": key}});
+    let body =
+        json!({"recipeRef": imported.get("recipeRef"), "formData": {}, "opts": {"runKey": key}});
     let header: RunHeader = client.post("/api/run", &body).await?;
     let header = follow(client, header.run_id.as_str(), Manner { yes: false, quiet: true }).await?;
     if args.json {
@@ -81,7 +86,9 @@ async fn relay(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
     for (kind, to_stdout) in [("stdout", true), ("stderr", false)] {
         let log = artifacts.iter().find(|a| a.get("kind").and_then(Value::as_str) == Some(kind));
         if let Some(uri) = log.and_then(|l| l.get("uri")).and_then(Value::as_str) {
-            let bytes = client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
+            let bytes = client
+                .bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://")))
+                .await?;
             if to_stdout {
                 output::raw(&bytes);
             } else if !bytes.is_empty() {
@@ -90,7 +97,10 @@ async fn relay(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
         }
     }
     let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
-    let task = steps.iter().rfind(|s| s.get("taskKey").is_some_and(Value::is_string)).context("no task ran")?;
+    let task = steps
+        .iter()
+        .rfind(|s| s.get("taskKey").is_some_and(Value::is_string))
+        .context("no task ran")?;
     let code = task.pointer("/output/errCode").and_then(Value::as_str).unwrap_or("");
     let exit = task.pointer("/output/exit").and_then(Value::as_i64).unwrap_or(-1);
     if !matches!(code, "NONE" | "CMD_NONZERO") {

@@ -28,7 +28,11 @@ const SETTLE: Duration = Duration::from_millis(5);
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Until the run is terminal. Its header then.
-pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow::Result<RunHeader> {
+pub(crate) async fn follow(
+    client: &Client,
+    run: &str,
+    manner: Manner,
+) -> anyhow::Result<RunHeader> {
     let path = format!("/api/runs/{}", segment(run));
     let answer = client.open(&format!("{path}/stream/status?follow=true")).await?;
     let mut lines = answer.bytes_stream();
@@ -73,7 +77,11 @@ fn is_live(header: &RunHeader) -> bool {
 }
 
 /// A line for each task that ended since the last look.
-async fn progress(client: &Client, path: &str, shown: &mut BTreeMap<String, ()>) -> anyhow::Result<()> {
+async fn progress(
+    client: &Client,
+    path: &str,
+    shown: &mut BTreeMap<String, ()>,
+) -> anyhow::Result<()> {
     let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
     for step in &steps {
         let text = |name: &str| step.get(name).and_then(Value::as_str).unwrap_or("");
@@ -86,7 +94,8 @@ async fn progress(client: &Client, path: &str, shown: &mut BTreeMap<String, ()>)
         let wall = step.pointer("/output/metrics/wallMs").and_then(Value::as_u64).unwrap_or(0);
         let attempt = step.get("attempt").and_then(Value::as_u64).unwrap_or(1);
         let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-        let why = step.get("error").and_then(Value::as_str).map(|e| format!(": {e}")).unwrap_or_default();
+        let why =
+            step.get("error").and_then(Value::as_str).map(|e| format!(": {e}")).unwrap_or_default();
         let code = step.pointer("/output/errCode").and_then(Value::as_str).filter(|c| *c != "NONE");
         let code = code.map(|c| format!(" {c}")).unwrap_or_default();
         output::mark(status == "ok", &format!("{name} ({wall} ms{again}){code}{why}"));
@@ -99,7 +108,9 @@ async fn gate(client: &Client, header: &RunHeader, manner: Manner) -> anyhow::Re
     let run = segment(header.run_id.as_str());
     let gates: Vec<Value> = client.get(&format!("/api/runs/{run}/gates")).await?;
     let open = gates.iter().find(|g| g.get("state").and_then(Value::as_str) == Some("PENDING"));
-    let Some(key) = open.and_then(|g| g.get("gateKey")).and_then(Value::as_str) else { return Ok(()) };
+    let Some(key) = open.and_then(|g| g.get("gateKey")).and_then(Value::as_str) else {
+        return Ok(());
+    };
     if !manner.quiet {
         show_plan(client, header).await?;
     }
@@ -123,7 +134,8 @@ async fn gate(client: &Client, header: &RunHeader, manner: Manner) -> anyhow::Re
         "dedupeKey": format!("cli:{}", cofferdam_ambient::random::secret_hex(8)),
         "origin": "manual",
     });
-    let _: Value = client.post(&format!("/api/runs/{run}/gates/{}/reply", segment(key)), &body).await?;
+    let _: Value =
+        client.post(&format!("/api/runs/{run}/gates/{}/reply", segment(key)), &body).await?;
     if !manner.quiet {
         output::note(&format!("{key}: {choice}"));
     }
@@ -133,9 +145,11 @@ async fn gate(client: &Client, header: &RunHeader, manner: Manner) -> anyhow::Re
 async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
     let artifacts: Vec<Value> =
         client.get(&format!("/api/runs/{}/artifacts", segment(header.run_id.as_str()))).await?;
-    let card = artifacts.iter().find(|a| a.get("kind").and_then(Value::as_str) == Some("plan_card"));
+    let card =
+        artifacts.iter().find(|a| a.get("kind").and_then(Value::as_str) == Some("plan_card"));
     let Some(uri) = card.and_then(|c| c.get("uri")).and_then(Value::as_str) else { return Ok(()) };
-    let bytes = client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
+    let bytes =
+        client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
     let plan: Value = serde_json::from_slice(&bytes).context("the plan card is not JSON")?;
     let tasks = plan.get("tasks").and_then(Value::as_array).cloned().unwrap_or_default();
     output::note(&format!("plan of {} tasks:", tasks.len()));

@@ -33,7 +33,10 @@ async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
                 output::json(&serde_json::to_value(&created)?);
             } else {
                 output::line(&created.key);
-                output::note(&format!("key {} of tenant {}: kept nowhere else", created.key_id, created.tenant));
+                output::note(&format!(
+                    "key {} of tenant {}: kept nowhere else",
+                    created.key_id, created.tenant
+                ));
             }
         }
         KeyCommand::Ls { json: as_json } => {

@@ -53,7 +53,8 @@ fn start(cli: Cli) -> anyhow::Result<Exit> {
     if cli.command.executes() && nix::unistd::geteuid().is_root() {
         cofferdam_sandbox::enter_private_mounts()?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(dispatch(cli));
     // What still runs is background work that the process's end ends anyway.
     runtime.shutdown_background();
@@ -94,7 +95,8 @@ fn logging(verbose: u8) {
         1 => "info,dbos=warn,sqlx=warn",
         _ => "debug,hyper=info,h2=info",
     };
-    let directives = cofferdam_ambient::env::var("COFFERDAM_LOG").unwrap_or_else(|| default.to_owned());
+    let directives =
+        cofferdam_ambient::env::var("COFFERDAM_LOG").unwrap_or_else(|| default.to_owned());
     let filter = tracing_subscriber::EnvFilter::try_new(&directives)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt()

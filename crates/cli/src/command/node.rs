@@ -49,7 +49,8 @@ impl Node {
         let (cluster, url) = match &at.db {
             Some(url) => (None, url.clone()),
             None => {
-                let cluster = Cluster::start(dir).await.context("the private database did not start")?;
+                let cluster =
+                    Cluster::start(dir).await.context("the private database did not start")?;
                 let url = cluster.url();
                 (Some(cluster), url)
             }
@@ -133,7 +134,9 @@ pub(crate) async fn database(at: &At) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
     let cluster = Cluster::start(&dir).await.context("the private database did not start")?;
     output::line(&cluster.url());
-    output::note("it answers while `cofferdam up`, or any other command on this state directory, runs");
+    output::note(
+        "it answers while `cofferdam up`, or any other command on this state directory, runs",
+    );
     cluster.stop().await?;
     Ok(Exit::Ok)
 }

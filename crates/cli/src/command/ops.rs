@@ -35,7 +35,10 @@ async fn act(at: &At, id: &str, op: &str, body: Value, as_json: bool) -> anyhow:
     let session = Session::reading(at).await?;
     let outcome = async {
         let workflow = workflow_of(&session.client, id).await?;
-        session.client.post::<Value>(&format!("/api/ops/wf/{}/{op}", segment(&workflow)), &body).await
+        session
+            .client
+            .post::<Value>(&format!("/api/ops/wf/{}/{op}", segment(&workflow)), &body)
+            .await
     }
     .await;
     session.close().await?;

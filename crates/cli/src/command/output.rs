@@ -1,6 +1,6 @@
 //! stdout is data, stderr is everything else; colour only on a terminal.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the one module that prints")]
+#![expect(clippy::print_stderr, reason = "the one module that prints")]
 
 use std::io::{IsTerminal, Write};
 
@@ -100,7 +100,8 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) {
     };
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();
     let print = |cells: &[String]| {
-        let text: Vec<String> = cells.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
+        let text: Vec<String> =
+            cells.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
         line(text.join("  ").trim_end());
     };
     print(&heads.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
@@ -123,7 +124,12 @@ pub(crate) fn time(ms: i64) -> String {
     let day = doy - (153 * mp + 2) / 5 + 1;
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
     let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 /// The published JSON Schemas.
@@ -156,7 +162,8 @@ pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
         Some((_, made)) => document(&made()),
         None => {
             let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-            Err(super::exit::Misuse(format!("no schema {name:?}: there are {}", names.join(", "))).into())
+            Err(super::exit::Misuse(format!("no schema {name:?}: there are {}", names.join(", ")))
+                .into())
         }
     }
 }

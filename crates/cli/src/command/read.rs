@@ -12,8 +12,10 @@ use super::{output, run};
 
 pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
     let session = Session::reading(at).await?;
-    let status = args.status.as_deref().map(|s| format!("&status={}", segment(s))).unwrap_or_default();
-    let runs: anyhow::Result<Vec<RunHeader>> = session.client.get(&format!("/api/runs?limit={}{status}", args.limit)).await;
+    let status =
+        args.status.as_deref().map(|s| format!("&status={}", segment(s))).unwrap_or_default();
+    let runs: anyhow::Result<Vec<RunHeader>> =
+        session.client.get(&format!("/api/runs?limit={}{status}", args.limit)).await;
     session.close().await?;
     let runs = runs?;
     if args.json {
@@ -23,9 +25,16 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
     let rows: Vec<Vec<String>> = runs
         .iter()
         .map(|r| {
-            let recipe = r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
+            let recipe =
+                r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
             let error = r.error.clone().unwrap_or_default().chars().take(60).collect();
-            vec![r.run_id.to_string(), r.status.as_str().to_owned(), recipe, output::time(r.created_at), error]
+            vec![
+                r.run_id.to_string(),
+                r.status.as_str().to_owned(),
+                recipe,
+                output::time(r.created_at),
+                error,
+            ]
         })
         .collect();
     output::table(&["RUN", "STATUS", "RECIPE", "CREATED (UTC)", "ERROR"], &rows);
@@ -45,7 +54,8 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     if args.json {
         return Ok(());
     }
-    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(header.run_id.as_str()))).await?;
+    let steps: Vec<Value> =
+        client.get(&format!("/api/runs/{}/steps", segment(header.run_id.as_str()))).await?;
     let rows: Vec<Vec<String>> = steps
         .iter()
         .map(|s| {
@@ -88,9 +98,15 @@ async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn task_log(client: &Client, task: &str, follow: bool, prefix: Option<&str>) -> anyhow::Result<()> {
+async fn task_log(
+    client: &Client,
+    task: &str,
+    follow: bool,
+    prefix: Option<&str>,
+) -> anyhow::Result<()> {
     for stream in ["stdout", "stderr"] {
-        let answer = client.open(&format!("/api/runs/{task}/stream/{stream}?follow={follow}")).await?;
+        let answer =
+            client.open(&format!("/api/runs/{task}/stream/{stream}?follow={follow}")).await?;
         let mut chunks = answer.bytes_stream();
         let mut pending = Vec::new();
         while let Some(bytes) = chunks.next().await {

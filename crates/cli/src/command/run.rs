@@ -12,14 +12,15 @@ use super::args::{At, RunArgs};
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
 use super::follow::{Manner, follow};
-use super::session::Session;
 use super::output;
+use super::session::Session;
 
 pub(crate) async fn run(at: &At, args: &RunArgs) -> anyhow::Result<Exit> {
     // What the command line alone can get wrong is said before anything starts.
     let recipe = local_recipe(&args.recipe)?;
     let inputs = parse_inputs(&args.inputs)?;
-    let session = if args.detach { Session::reading(at).await? } else { Session::executing(at).await? };
+    let session =
+        if args.detach { Session::reading(at).await? } else { Session::executing(at).await? };
     let outcome = submit_and_follow(&session, args, recipe, inputs).await;
     let closed = session.close().await;
     let exit = outcome?;
@@ -37,7 +38,11 @@ async fn submit_and_follow(
     let header = submit(client, args, recipe, inputs).await?;
     if args.detach {
         let ids = json!({"schemaVersion": 1, "runId": header.run_id, "workflowID": header.workflow_id, "status": header.status});
-        if args.json { output::json(&ids) } else { output::line(header.run_id.as_str()) }
+        if args.json {
+            output::json(&ids)
+        } else {
+            output::line(header.run_id.as_str())
+        }
         if session.is_local() {
             output::note("queued: `cofferdam up` executes it");
         }
@@ -46,7 +51,8 @@ async fn submit_and_follow(
     if !args.json {
         output::note(&format!("run {} of intent {}", header.run_id, header.intent_id));
     }
-    let header = follow(client, header.run_id.as_str(), Manner { yes: args.yes, quiet: args.json }).await?;
+    let header =
+        follow(client, header.run_id.as_str(), Manner { yes: args.yes, quiet: args.json }).await?;
     report(client, &header, args.json).await?;
     Ok(if header.status == RunStatus::Succeeded { Exit::Ok } else { Exit::No })
 }
@@ -54,11 +60,15 @@ async fn submit_and_follow(
 /// The recipe behind a file name; `None` where the argument is an id.
 fn local_recipe(named: &str) -> anyhow::Result<Option<Recipe>> {
     let path = Path::new(named);
-    let is_file = path.is_file() || named.contains('/') || named.ends_with(".yaml") || named.ends_with(".yml");
+    let is_file = path.is_file()
+        || named.contains('/')
+        || named.ends_with(".yaml")
+        || named.ends_with(".yml");
     if !is_file {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the recipe {named}"))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read the recipe {named}"))?;
     Ok(Some(Recipe::from_yaml(named, &text)?))
 }
 
@@ -83,10 +93,12 @@ fn typed(form: &Value, inputs: Map<String, Value>) -> Map<String, Value> {
     inputs
         .into_iter()
         .map(|(name, value)| {
-            let property = form.pointer(&format!("/properties/{}", name.replace('~', "~0").replace('/', "~1")));
+            let property = form
+                .pointer(&format!("/properties/{}", name.replace('~', "~0").replace('/', "~1")));
             let text = value.as_str().unwrap_or("").to_owned();
             let kind = property.and_then(|p| p.get("type")).and_then(Value::as_str);
-            let is_path = property.and_then(|p| p.get("format")).and_then(Value::as_str) == Some("path");
+            let is_path =
+                property.and_then(|p| p.get("format")).and_then(Value::as_str) == Some("path");
             let value = match kind {
                 Some("string") if is_path => Value::String(absolute(&text)),
                 Some("string") => value,
@@ -122,7 +134,9 @@ async fn submit(
     let timeout_ms = args
         .timeout
         .as_deref()
-        .map(|t| cofferdam_contracts::timeout::parse(t).map_err(|e| Misuse(format!("--timeout: {e}"))))
+        .map(|t| {
+            cofferdam_contracts::timeout::parse(t).map_err(|e| Misuse(format!("--timeout: {e}")))
+        })
         .transpose()?;
     let mut opts = json!({"runKey": run_key});
     if let (Some(fields), Some(ms)) = (opts.as_object_mut(), timeout_ms) {
@@ -151,7 +165,8 @@ async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(Value, Va
     let (id, v) = match named.split_once('@') {
         Some((id, v)) => (id.to_owned(), v.to_owned()),
         None => {
-            let versions: Vec<Value> = client.get(&format!("/api/recipes/{}/versions", segment(named))).await?;
+            let versions: Vec<Value> =
+                client.get(&format!("/api/recipes/{}/versions", segment(named))).await?;
             let newest = versions.first().and_then(|v| v.get("v")).and_then(Value::as_str);
             (named.to_owned(), newest.unwrap_or_default().to_owned())
         }
@@ -162,7 +177,11 @@ async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(Value, Va
 }
 
 /// Everything that the run left: for a program one object, for a person a summary.
-pub(crate) async fn report(client: &Client, header: &RunHeader, as_json: bool) -> anyhow::Result<()> {
+pub(crate) async fn report(
+    client: &Client,
+    header: &RunHeader,
+    as_json: bool,
+) -> anyhow::Result<()> {
     let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
     let artifacts: Vec<Value> = client.get(&format!("{path}/artifacts")).await?;
     let wipes: Vec<Value> = client.get(&format!("{path}/wipes")).await?;
@@ -185,7 +204,8 @@ pub(crate) async fn report(client: &Client, header: &RunHeader, as_json: bool) -
     if let [only] = tasks(&steps).as_slice() {
         print_stdout(client, &artifacts, only).await?;
     }
-    let text = |row: &Value, name: &str| row.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+    let text =
+        |row: &Value, name: &str| row.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
     let rows: Vec<Vec<String>> = artifacts
         .iter()
         .filter(|a| !matches!(text(a, "kind").as_str(), "artifact_index" | "raw" | "timings"))
@@ -202,8 +222,15 @@ pub(crate) async fn report(client: &Client, header: &RunHeader, as_json: bool) -
     let rows: Vec<Vec<String>> = wipes
         .iter()
         .map(|w| {
-            let checks = w.pointer("/evidence/checks").and_then(Value::as_array).map_or(0, Vec::len);
-            vec![text(w, "sandboxId"), text(w, "state"), text(w, "status"), text(w, "method"), checks.to_string()]
+            let checks =
+                w.pointer("/evidence/checks").and_then(Value::as_array).map_or(0, Vec::len);
+            vec![
+                text(w, "sandboxId"),
+                text(w, "state"),
+                text(w, "status"),
+                text(w, "method"),
+                checks.to_string(),
+            ]
         })
         .collect();
     if !rows.is_empty() {
@@ -214,14 +241,22 @@ pub(crate) async fn report(client: &Client, header: &RunHeader, as_json: bool) -
 }
 
 fn tasks(steps: &[Value]) -> Vec<String> {
-    steps.iter().filter_map(|s| s.get("taskKey")).filter_map(Value::as_str).map(str::to_owned).collect()
+    steps
+        .iter()
+        .filter_map(|s| s.get("taskKey"))
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 async fn print_stdout(client: &Client, artifacts: &[Value], task: &str) -> anyhow::Result<()> {
-    let is = |a: &Value, name: &str, value: &str| a.get(name).and_then(Value::as_str) == Some(value);
+    let is =
+        |a: &Value, name: &str, value: &str| a.get(name).and_then(Value::as_str) == Some(value);
     let log = artifacts.iter().find(|a| is(a, "kind", "stdout") && is(a, "taskKey", task));
     if let Some(uri) = log.and_then(|l| l.get("uri")).and_then(Value::as_str) {
-        let bytes = client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
+        let bytes = client
+            .bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://")))
+            .await?;
         output::raw(&bytes);
     }
     Ok(())
@@ -234,7 +269,13 @@ mod tests {
     #[test]
     fn inputs_are_read_as_the_form_says() {
         let form = json!({"properties": {"n": {"type": "integer"}, "cmd": {"type": "string"}, "dir": {"type": "string", "format": "path"}}});
-        let inputs = parse_inputs(&["n=4".into(), "cmd=5".into(), "dir=/tmp/../tmp".into(), "list=[1]".into()]).unwrap();
+        let inputs = parse_inputs(&[
+            "n=4".into(),
+            "cmd=5".into(),
+            "dir=/tmp/../tmp".into(),
+            "list=[1]".into(),
+        ])
+        .unwrap();
         let typed = typed(&form, inputs);
         assert_eq!(Value::Object(typed), json!({"n": 4, "cmd": "5", "dir": "/tmp", "list": [1]}));
     }

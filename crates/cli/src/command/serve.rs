@@ -46,7 +46,8 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
     // Before anything starts, so that no signal ends the process without its clean-up.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let parts = Parts { worker: (part != Part::Shim).then(|| args.worker()), listen: args.listen() };
+    let parts =
+        Parts { worker: (part != Part::Shim).then(|| args.worker()), listen: args.listen() };
     let node = Node::start(at, &dir, &parts).await?;
     match node.url() {
         Some(url) => {

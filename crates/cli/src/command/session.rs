@@ -40,7 +40,9 @@ impl Session {
             return Ok(Self { client: Client::new(url, &key)?, node: None });
         }
         let dir = state::dir(at)?;
-        if let (Some(endpoint), Some(key)) = (state::endpoint_read(&dir), at.key.clone().or_else(|| state::key_read(&dir))) {
+        if let (Some(endpoint), Some(key)) =
+            (state::endpoint_read(&dir), at.key.clone().or_else(|| state::key_read(&dir)))
+        {
             let client = Client::new(&endpoint.url, &key)?;
             if client.is_up().await {
                 return Ok(Self { client, node: None });

@@ -18,20 +18,22 @@ pub(crate) fn dir(at: &At) -> anyhow::Result<PathBuf> {
         None => default_dir()?,
     };
     if !dir.exists() {
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make the state directory {}", dir.display()))?;
+        fs::create_dir_all(&dir)
+            .with_context(|| format!("cannot make the state directory {}", dir.display()))?;
         // Its contents have modes of their own; the database's user must be able to pass through.
         fs::set_permissions(&dir, Permissions::from_mode(0o711))?;
     }
-    dir.canonicalize().with_context(|| format!("cannot reach the state directory {}", dir.display()))
+    dir.canonicalize()
+        .with_context(|| format!("cannot reach the state directory {}", dir.display()))
 }
 
 fn default_dir() -> anyhow::Result<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/cofferdam"));
     }
-    let base = cofferdam_ambient::env::var("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| cofferdam_ambient::env::var("HOME").map(|home| Path::new(&home).join(".local/state")));
+    let base = cofferdam_ambient::env::var("XDG_STATE_HOME").map(PathBuf::from).or_else(|| {
+        cofferdam_ambient::env::var("HOME").map(|home| Path::new(&home).join(".local/state"))
+    });
     Ok(base
         .ok_or_else(|| Misuse("neither HOME nor XDG_STATE_HOME is set: give --state DIR".into()))?
         .join("cofferdam"))
@@ -73,7 +75,8 @@ pub(crate) fn key_write(dir: &Path, key: &str) -> anyhow::Result<()> {
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let draft = path.with_extension(format!("new-{}", std::process::id()));
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&draft, path)

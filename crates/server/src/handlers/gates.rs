@@ -80,5 +80,8 @@ pub(crate) async fn hitl_event(mut call: Call) -> Answered {
 pub(crate) async fn plan_approve(mut call: Call) -> Answered {
     let run: WorkflowId = call.id("id")?;
     let request: ApprovePlanRequest = call.body()?;
-    answer(StatusCode::ACCEPTED, &call.flows().plan_approve(&call.who, run.as_str(), &request).await?)
+    answer(
+        StatusCode::ACCEPTED,
+        &call.flows().plan_approve(&call.who, run.as_str(), &request).await?,
+    )
 }

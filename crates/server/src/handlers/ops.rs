@@ -9,7 +9,13 @@ use crate::answer::{Answered, json as answer, ok};
 use crate::call::{Call, query_error};
 
 const STATUSES: &[&str] = &[
-    "PENDING", "SUCCESS", "ERROR", "CANCELLED", "ENQUEUED", "DELAYED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
+    "PENDING",
+    "SUCCESS",
+    "ERROR",
+    "CANCELLED",
+    "ENQUEUED",
+    "DELAYED",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
 ];
 
 pub(crate) async fn list(call: Call) -> Answered {

@@ -42,7 +42,9 @@ fn parse(request: &RecipeImport) -> Result<Recipe, Refusal> {
         (None, Some(value)) => {
             let recipe: Recipe = serde_json::from_value(value.clone())
                 .map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
-            recipe.check().map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
+            recipe
+                .check()
+                .map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
             Ok(recipe)
         }
         _ => Err(Refusal::violations(&[Violation {
@@ -54,6 +56,10 @@ fn parse(request: &RecipeImport) -> Result<Recipe, Refusal> {
 
 pub(crate) async fn export(mut call: Call) -> Answered {
     let reference: RecipeRef = call.body()?;
-    let found = call.flows().ledger.recipe_find(&call.who.tenant, &reference.id, Some(&reference.v)).await?;
+    let found = call
+        .flows()
+        .ledger
+        .recipe_find(&call.who.tenant, &reference.id, Some(&reference.v))
+        .await?;
     ok(&found.ok_or_else(|| Refusal::not_found("recipe"))?)
 }

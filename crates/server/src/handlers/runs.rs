@@ -73,7 +73,8 @@ pub(crate) async fn run_repro(call: Call) -> Answered {
         .run_context(header.workflow_id.as_str())
         .await?
         .ok_or_else(|| Refusal::not_found("run"))?;
-    let recipe = ledger.recipe_by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash).await?;
+    let recipe =
+        ledger.recipe_by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash).await?;
     ok(&json!({
         "schemaVersion": 1,
         "runId": header.run_id,
@@ -98,7 +99,9 @@ pub(crate) async fn artifact_get(call: Call) -> Answered {
     let matched = call.if_none_match.as_deref().is_some_and(|t| t == tag || t == "*");
     let content_type = match stored.kind.as_str() {
         "stdout" | "stderr" => "text/plain; charset=utf-8",
-        "artifact_index" | "timings" | "raw" | "plan_card" | "json_diagnostic" => "application/json",
+        "artifact_index" | "timings" | "raw" | "plan_card" | "json_diagnostic" => {
+            "application/json"
+        }
         _ => "application/octet-stream",
     };
     Ok(Answer::Bytes { sha256: stored.sha256.into(), content_type, bytes: stored.bytes, matched })
