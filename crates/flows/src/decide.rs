@@ -188,6 +188,22 @@ pub fn deadline(created_at: i64, timeout_ms: Option<u64>, budget: &Budget) -> Op
     Some(created_at.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
 }
 
+/// How long a gate waits: what was asked for, but never beyond the run's own deadline, whose budget
+/// counts gates too. At least a second, since a gate that cannot be answered is none.
+#[must_use]
+pub fn gate_ttl_s(
+    asked_s: u32,
+    created_at: i64,
+    now: i64,
+    timeout_ms: Option<u64>,
+    budget: &Budget,
+) -> u32 {
+    let left_s = deadline(created_at, timeout_ms, budget).map(|d| (d - now).max(0) / 1000 + 1);
+    left_s
+        .and_then(|left| u32::try_from(left).ok())
+        .map_or(asked_s, |left| asked_s.min(left.max(1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +247,15 @@ mod tests {
         let budget = Budget { max_retries_per_step: Some(0), ..Budget::default() };
         let next = after_round(&round(vec![miss(ErrCode::BootFail)]), 1, &budget);
         assert!(matches!(next, Next::Finish { status: RunStatus::RetriesExceeded, .. }));
+    }
+
+    #[test]
+    fn a_gate_waits_no_longer_than_its_run_may() {
+        let budget = Budget { max_wall_clock_ms: Some(5_000), ..Budget::default() };
+        assert_eq!(gate_ttl_s(3_600, 0, 2_000, None, &budget), 4);
+        assert_eq!(gate_ttl_s(2, 0, 2_000, None, &budget), 2);
+        assert_eq!(gate_ttl_s(3_600, 0, 9_000, None, &budget), 1);
+        assert_eq!(gate_ttl_s(3_600, 0, 9_000, None, &Budget::default()), 3_600);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_ambient::clock;
 use cofferdam_contracts::gate::{
     Choice, DEFAULT_TTL_S, Decision, GateMessage, Prompt, PromptResult, Rationale, ResultState,
     choice_of, plan_form,
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Flows;
+use crate::decide;
 use crate::patience::patiently;
 use crate::run::{Flow, FlowError, step_error};
 
@@ -75,7 +77,9 @@ async fn open(flows: &Flows, workflow: &str, gate: &GateKey, topic: &str) -> Flo
         .await
         .map_err(step_error)?
         .ok_or_else(|| dbos::Error::Application(FlowError::Ledger("no run".into())))?;
-    let ttl_s = run.constraints.plan_approval_timeout_s.unwrap_or(DEFAULT_TTL_S);
+    let asked = run.constraints.plan_approval_timeout_s.unwrap_or(DEFAULT_TTL_S);
+    let ttl_s =
+        decide::gate_ttl_s(asked, run.created_at, clock::now_ms(), run.timeout_ms, &run.budget);
     let digest = patiently(|| flows.ledger.run_plan_digest(&run.id)).await.map_err(step_error)?;
     let form = plan_form();
     let new = NewGate {

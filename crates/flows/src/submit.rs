@@ -195,6 +195,7 @@ impl Flows {
             retry_count: 0,
             retry_of: None,
             origin: Origin::ApiShim,
+            key_id: who.key_id.clone(),
         };
         match self.ledger.run_start(&new).await {
             Ok(Started::Created) => {
@@ -261,7 +262,11 @@ impl Flows {
             detail: Some(json!({"newRunId": new.id, "retryOf": header.run_id})),
         };
         if !self.ledger.run_retry(&new, &header.run_id, &audit).await? {
-            return Err(Refusal::new(ErrorCode::StateConflict, "another retry was faster").into());
+            return Err(Refusal::new(
+                ErrorCode::StateConflict,
+                "another retry of this run is going on",
+            )
+            .into());
         }
         Ok(RetryAccepted {
             accepted: true,

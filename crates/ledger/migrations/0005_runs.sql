@@ -22,6 +22,7 @@ CREATE TABLE app.runs (
   retry_count    integer NOT NULL DEFAULT 0,
   retry_of       text REFERENCES app.runs,
   app_version    text NOT NULL,
+  key_id         text NOT NULL,
   origin         text NOT NULL CHECK (app.is_origin(origin)),
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   updated_at     timestamptz NOT NULL DEFAULT clock_timestamp(),

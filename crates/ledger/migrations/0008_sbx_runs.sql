@@ -42,3 +42,11 @@ CREATE TABLE app.sbx_executions (
 );
 CREATE TRIGGER sbx_executions_append_only BEFORE UPDATE OR DELETE ON app.sbx_executions
   FOR EACH ROW EXECUTE FUNCTION app.refuse_change();
+
+-- The answer of an attempt that somebody canceled and that no worker will answer for any more.
+CREATE FUNCTION app.canceled_response(p_task_key text, p_cause text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT jsonb_build_object('exit', -1, 'stdout', '', 'stderr', '', 'filesOut', '[]'::jsonb,
+    'metrics', '{"wallMs":0,"cpuMs":0,"memPeakMB":0}'::jsonb, 'sandboxRef', '',
+    'errCode', 'CMD_NONZERO', 'taskKey', p_task_key, 'cause', p_cause)
+$$;

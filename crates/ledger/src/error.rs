@@ -39,8 +39,9 @@ impl From<sqlx::Error> for LedgerError {
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
             sqlx::Error::Database(db) => match db.code().as_deref() {
-                // Class 08 connection, 57P admin shutdown, 53 resources (disk full, too many connections).
-                Some(c) if c.starts_with("08") || c.starts_with("57P") || c.starts_with("53") => {
+                // Class 08 connection, 57P admin shutdown, 53 resources (disk full, too many connections),
+                // 40 a transaction that lost to another and may be tried again.
+                Some(c) if ["08", "57P", "53", "40"].iter().any(|class| c.starts_with(class)) => {
                     Self::Unavailable(error)
                 }
                 // Class 23 integrity constraint violation; 23001 is what our own triggers raise.

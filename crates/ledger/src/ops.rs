@@ -342,9 +342,7 @@ async fn cancel_workflows(
                      SELECT 1 FROM app.sbx_executions e WHERE e.task_key = w.workflow_uuid)))),
          answered AS (
            UPDATE app.sbx_runs SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
-                  response = jsonb_build_object('exit', -1, 'stdout', '', 'stderr', '', 'filesOut', '[]'::jsonb,
-                    'metrics', '{\"wallMs\":0,\"cpuMs\":0,\"memPeakMB\":0}'::jsonb, 'sandboxRef', '',
-                    'errCode', 'CMD_NONZERO', 'taskKey', task_key, 'cause', 'canceled before it started')
+                  response = app.canceled_response(task_key, 'canceled before it started')
             WHERE task_key IN (SELECT id FROM queued) AND response IS NULL),
          w AS (
            UPDATE dbos.workflow_status SET status = 'CANCELLED', deduplication_id = NULL,

@@ -47,6 +47,8 @@ pub struct NewRun {
     pub retry_of: Option<RunId>,
     /// From where.
     pub origin: Origin,
+    /// Whose rights it has; a retry or fork keeps those of the run that it repeats.
+    pub key_id: String,
 }
 
 /// What a workflow needs to know of its run.
@@ -76,7 +78,7 @@ pub struct RunContext {
     pub inputs: Value,
     /// The intent's constraints.
     pub constraints: Constraints,
-    /// Whether the host's own admin asked for it: then any host directory may be read for it.
+    /// Whether the host's own admin wrote the intent and started the run: then any host directory may be read for it.
     pub by_host_admin: bool,
     /// ms since the epoch.
     pub created_at: i64,
@@ -220,8 +222,7 @@ impl Ledger {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.status, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
                     r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints,
-                    i.key_id = 'no-auth' OR EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = i.key_id
-                      AND k.tenant_id = 'default' AND 'admin' = ANY (k.roles)) AS by_host_admin
+                    app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
                FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
         )
         .bind(workflow)
@@ -252,8 +253,8 @@ impl Ledger {
         .transpose()
     }
 
-    /// Repeats a failed run as a new run of the same intent. `None`: the run is not in a state that
-    /// may be repeated, or a newer run of the intent exists already.
+    /// Repeats a failed run as a new run of the same intent. `false`: the run is not in a state that
+    /// may be repeated, or an earlier retry of it is still going on.
     pub async fn run_retry(
         &self,
         new: &NewRun,
@@ -266,9 +267,17 @@ impl Ledger {
                 .bind(of.as_str())
                 .fetch_optional(&mut *tx)
                 .await?;
-        let ready =
+        let is_retried: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM app.runs WHERE intent_id = $1 AND retry_of = $2
+               AND status NOT IN ('succeeded','failed','canceled','retries_exceeded'))",
+        )
+        .bind(new.intent_id.as_str())
+        .bind(of.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+        let is_over =
             status.as_deref().and_then(RunStatus::parse).is_some_and(RunStatus::is_retryable);
-        if !ready || !run_insert(&mut tx, new, true).await? {
+        if !is_over || is_retried || !run_insert(&mut tx, new, true).await? {
             return Ok(false);
         }
         crate::audit::append(&mut tx, audit).await?;
@@ -291,7 +300,8 @@ impl Ledger {
     pub async fn run_template(&self, tenant: &TenantId, run: &RunId) -> Result<Option<NewRun>> {
         let row = sqlx::query(
             "SELECT intent_id, workflow_id, recipe_id, recipe_v, recipe_hash, intent_hash, trace_id, budget,
-                    timeout_ms, partition_key, priority, retry_count FROM app.runs WHERE id = $1 AND tenant_id = $2",
+                    timeout_ms, partition_key, priority, retry_count, key_id
+               FROM app.runs WHERE id = $1 AND tenant_id = $2",
         )
         .bind(run.as_str())
         .bind(tenant.as_str())
@@ -323,6 +333,7 @@ impl Ledger {
                 retry_count: row.try_get("retry_count")?,
                 retry_of: None,
                 origin: Origin::ApiShim,
+                key_id: row.try_get("key_id")?,
             })
         })
         .transpose()
@@ -428,8 +439,8 @@ pub(crate) async fn run_insert(
         "WITH r AS (
            INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
              recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
-             retry_of, app_version, origin)
-           VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+             retry_of, app_version, origin, key_id)
+           VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22)
            ON CONFLICT (workflow_id) DO NOTHING RETURNING id, workflow_id),
          s AS (INSERT INTO app.run_streams (run_id, key, seq, chunk) SELECT id, 'status', 0, 'queued' FROM r),
          e AS (SELECT app.enqueue(workflow_id, $18, 'null', $19, NULL, $13, $20, $16, NULL, 0) FROM r WHERE $21)
@@ -457,6 +468,7 @@ pub(crate) async fn run_insert(
     // The engine's key is a queue's, and all tenants share the queue; a tenant id has no colon.
     .bind(new.dedup.as_ref().map(|dedup| format!("{}:{dedup}", new.tenant)))
     .bind(enqueue)
+    .bind(&new.key_id)
     .fetch_one(conn)
     .await?;
     Ok(created == 1)

@@ -75,6 +75,19 @@ impl Ledger {
             WipeStatus::Failed => SessionState::RemoteWipeVerifying,
         };
         session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
+        // A canceled task whose worker died is queued for nobody: its answer is given here.
+        sqlx::query(
+            "WITH answered AS (
+               UPDATE app.sbx_runs s SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
+                      response = app.canceled_response(s.task_key, 'canceled, and its worker was lost')
+                 FROM app.remote_execution_sessions r, dbos.workflow_status w
+                WHERE r.sandbox_id = $1 AND s.task_key = r.task_key AND s.response IS NULL
+                  AND w.workflow_uuid = s.task_key AND w.status = 'CANCELLED' RETURNING s.run_id)
+             SELECT pg_notify('cofferdam', 't:' || run_id) FROM answered",
+        )
+        .bind(evidence.sandbox_id.as_str())
+        .execute(&mut *tx)
+        .await?;
         tx.commit().await?;
         Ok(())
     }

@@ -194,8 +194,7 @@ impl Ledger {
         let row = sqlx::query(
             "WITH t AS (
                SELECT s.*, r.tenant_id,
-                      i.key_id = 'no-auth' OR EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = i.key_id
-                        AND k.tenant_id = 'default' AND 'admin' = ANY (k.roles)) AS by_host_admin
+                      app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
                  FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id JOIN app.intents i ON i.id = r.intent_id
                 WHERE s.task_key = $1),
              e AS (

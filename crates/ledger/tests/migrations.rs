@@ -71,8 +71,8 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
         "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, key_id, origin)
            VALUES ('it_{i}', 't', 'g', '{{}}', '{{}}', 'k', 'manual');
          INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, status, execution_mode, recipe_id, recipe_v, recipe_hash,
-           partition_key, priority, app_version, origin)
-           VALUES ('rn_{i}', 'it_{i}', 'it_{i}', 't', 'succeeded', 'LOCAL_NATIVE', 'r', '1', '{zeros}', 't', 1, 'v', 'manual');
+           partition_key, priority, app_version, origin, key_id)
+           VALUES ('rn_{i}', 'it_{i}', 'it_{i}', 't', 'succeeded', 'LOCAL_NATIVE', 'r', '1', '{zeros}', 't', 1, 'v', 'manual', 'k');
          INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
            VALUES ('rn_{i}', 'S', '{zeros}', 1, 'n', 'container', '{{}}', 'manual');
          INSERT INTO app.remote_execution_sessions (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
