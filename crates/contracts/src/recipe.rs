@@ -278,8 +278,16 @@ impl Recipe {
         // YAML 1.2: only `true` and `false` are booleans. A form says `enum: [yes, no]`, or
         // `required: [n]`, and means texts.
         let options = serde_saphyr::options! { strict_booleans: true };
+        // The parser knows the place, the path the field: a wrong type alone would name no field.
+        let mut field = String::new();
         let recipe: Self =
-            serde_saphyr::from_str_with_options(text, options).map_err(|e| unparsed(origin, &e))?;
+            serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
+                serde_path_to_error::deserialize(yaml).map_err(|e| {
+                    field = e.path().to_string();
+                    e.into_inner()
+                })
+            })
+            .map_err(|e| unparsed(origin, &field, &e))?;
         recipe.check().map_err(|e| invalid(origin, &e))?;
         Ok(recipe)
     }
@@ -373,13 +381,14 @@ impl TaskSpec {
 }
 
 /// `file:line:column: what`, as editors read it; the parser's source excerpt is left out.
-fn unparsed(origin: &str, error: &serde_saphyr::Error) -> Refusal {
+fn unparsed(origin: &str, field: &str, error: &serde_saphyr::Error) -> Refusal {
     let text = error.without_snippet().to_string();
     let text = text.lines().next().unwrap_or("not valid YAML");
     let Some(at) = error.location() else { return invalid(origin, text) };
     let again = format!(" at line {}, column {}", at.line(), at.column());
     let text = text.strip_suffix(&again).unwrap_or(text);
-    invalid(&format!("{origin}:{}:{}", at.line(), at.column()), text)
+    let named = if field.is_empty() || field == "." { String::new() } else { format!("{field}: ") };
+    invalid(&format!("{origin}:{}:{}", at.line(), at.column()), &format!("{named}{text}"))
 }
 
 fn invalid(origin: &str, why: &str) -> Refusal {
@@ -403,7 +412,10 @@ mod tests {
     #[test]
     fn a_bad_recipe_names_file_line_and_field() {
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec:", "exce:")).unwrap_err();
-        assert!(err.message.starts_with("x.yaml:6:7: unknown field `exce`"), "{err}");
+        assert!(
+            err.message.starts_with("x.yaml:6:7: plan.tasks[0].exce: unknown field `exce`"),
+            "{err}"
+        );
         assert!(!err.message.contains("line"), "the place is said once: {err}");
         let err = Recipe::from_yaml("x.yaml", "id: [").unwrap_err();
         assert_eq!(err.code, ErrorCode::RecipeInvalid);
@@ -419,6 +431,14 @@ mod tests {
         assert_eq!(form["required"], serde_json::json!(["n"]));
         assert_eq!(form["properties"]["n"]["enum"], serde_json::json!(["yes", "no", "on", "off"]));
         assert_eq!(form["properties"]["t"]["default"], true);
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_names_its_field_too() {
+        let text = GOOD.replace("name: hi", "name: hi\n      limits: {cpu: many}");
+        let err = Recipe::from_yaml("x.yaml", &text).unwrap_err();
+        assert!(err.message.starts_with("x.yaml:6:"), "{err}");
+        assert!(err.message.contains("plan.tasks[0].limits.cpu"), "{err}");
     }
 
     #[test]
