@@ -69,7 +69,6 @@ impl Worker {
             allowed_roots: config.allowed_roots,
             runtime: config.runtime,
         };
-        cofferdam_sandbox::keep_state_in_memory(&host_config.state_dir)?;
         let host = Host::detect(host_config.clone())?;
         let open_host =
             Host::detect(HostConfig { allowed_roots: vec![PathBuf::from("/")], ..host_config })?;

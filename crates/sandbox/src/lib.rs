@@ -39,7 +39,7 @@ pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use input::Input;
-pub use mounts::{enter_private_mounts, keep_state_in_memory};
+pub use mounts::enter_private_mounts;
 pub use plan::{Plan, PlannedMount, plan};
 pub use reconcile::{reconcile, verify_absent};
 pub use refuse::PlanError;

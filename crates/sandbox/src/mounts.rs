@@ -44,30 +44,6 @@ pub fn enter_private_mounts() -> Result<(), HostError> {
     Ok(())
 }
 
-/// Room for the bundles and the runtime's state of all live sandboxes: about 20 KiB each.
-const STATE_MB: u64 = 64;
-
-/// Keeps what a sandbox needs on disk while it lives, its bundle and its runtime's state, in memory:
-/// those files are made and removed with every sandbox, and on a disk that costs a tenth of a
-/// sandbox's life. Only with mounts of our own, where they end with this process even when it is
-/// killed, and only over empty directories, so that nothing that a worker left is ever hidden.
-/// Blocking; call it before [`crate::Host::detect`].
-pub fn keep_state_in_memory(state_dir: &Path) -> Result<(), HostError> {
-    if !is_private() {
-        return Ok(());
-    }
-    for dir in [crate::traces::sandboxes(state_dir), state_dir.join("run")] {
-        let fault = |source| HostError::State { path: dir.clone(), source };
-        fs::create_dir_all(&dir).map_err(fault)?;
-        let is_empty = fs::read_dir(&dir).map_err(fault)?.next().is_none();
-        let is_mounted = mounted().map_err(fault)?.iter().any(|m| m.point == dir);
-        if is_empty && !is_mounted {
-            mount_tmpfs(&dir, STATE_MB).map_err(|errno| fault(errno.into()))?;
-        }
-    }
-    Ok(())
-}
-
 /// Whether both cgroup versions are mounted.
 pub(crate) fn is_hybrid(all: &[Mounted]) -> bool {
     all.iter().any(|m| m.fs == "cgroup")

@@ -191,7 +191,7 @@ async fn burst(server: &Server, sql: &PgPool, recipe: &Value, round: usize) -> f
         let open = submitted - usize::try_from(finished - before).expect("not negative");
         let free = (CONCURRENCY - open).min(RUNS - submitted);
         if free == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(15)).await;
             continue;
         }
         let wave = (submitted..submitted + free).map(|n| async move {
