@@ -21,8 +21,8 @@ use crate::takeover::{Takeover, reconcile};
 use crate::task::Executor;
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
-/// keeps for ever what it has once opened. Measured: 4 and 12 give the same rate on 2 cores.
-const ENGINE_CONNECTIONS: u32 = 4;
+/// keeps for ever what it has once opened, at 3 MB of the host each.
+const ENGINE_CONNECTIONS: u32 = 3;
 
 /// Why a worker does not start.
 #[derive(Debug, thiserror::Error)]
