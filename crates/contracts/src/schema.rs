@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{ErrorCode, Refusal, Violation};
@@ -143,14 +142,6 @@ mod strict {
             Ok(Value::Object(fields))
         }
     }
-}
-
-/// JSON into a strict type: schema first, so that every violation is listed, then the type itself.
-pub fn parse_value<T: DeserializeOwned>(validator: &Validator, value: Value) -> Result<T, Refusal> {
-    validator.check(&value)?;
-    serde_json::from_value(value).map_err(|e| {
-        Refusal::violations(&[Violation { instance_path: String::new(), message: e.to_string() }])
-    })
 }
 
 /// Fills in the defaults of an object schema's properties, one level deep, as forms do.

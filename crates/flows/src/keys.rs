@@ -68,14 +68,6 @@ impl Flows {
             .await
     }
 
-    /// The admin key of a first start; `None` where keys exist.
-    pub async fn key_first(&self) -> Result<Option<KeyCreated>, LedgerError> {
-        if self.ledger.key_any().await? {
-            return Ok(None);
-        }
-        self.key_local().await.map(Some)
-    }
-
     /// A fresh admin key for this host's state directory, for instance after its file was lost.
     pub async fn key_local(&self) -> Result<KeyCreated, LedgerError> {
         let tenant = TenantId::parse(DEFAULT_TENANT)

@@ -115,13 +115,4 @@ impl Ledger {
         .await?;
         Ok(done.rows_affected() == 1)
     }
-
-    /// Whether any key exists at all: false only before the first start has made one.
-    pub async fn key_any(&self) -> Result<bool> {
-        Ok(sqlx::query_scalar(
-            "SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE revoked_at IS NULL)",
-        )
-        .fetch_one(self.pool())
-        .await?)
-    }
 }

@@ -70,12 +70,6 @@ impl Ledger {
         self.pool.close().await;
     }
 
-    /// Whether a statement gets through.
-    pub async fn ping(&self) -> Result<()> {
-        sqlx::query("SELECT 1").execute(&self.pool).await?;
-        Ok(())
-    }
-
     pub(crate) fn pool(&self) -> &PgPool {
         &self.pool
     }

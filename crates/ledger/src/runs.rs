@@ -351,33 +351,6 @@ impl Ledger {
         found.map(|text| id("runs.plan_digest", &text)).transpose()
     }
 
-    /// Moves a live run on. Terminal runs stay as they are: `false`.
-    pub async fn run_advance(
-        &self,
-        run: &RunId,
-        status: RunStatus,
-        step: Option<&str>,
-    ) -> Result<bool> {
-        let moved: i64 = sqlx::query_scalar(
-            "WITH u AS (
-               UPDATE app.runs SET status = $2, next_action = $3, last_step = coalesce($4, last_step)
-                WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id),
-             s AS (
-               INSERT INTO app.run_streams (run_id, key, seq, chunk)
-               SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), $2
-                 FROM u ON CONFLICT DO NOTHING),
-             n AS (SELECT pg_notify('cofferdam', 'r:' || id) FROM u)
-             SELECT (SELECT count(*) FROM u) + 0 * (SELECT count(*) FROM n)",
-        )
-        .bind(run.as_str())
-        .bind(status.as_str())
-        .bind(next_action(status))
-        .bind(step)
-        .fetch_one(self.pool())
-        .await?;
-        Ok(moved == 1)
-    }
-
     /// Ends a run: its status, its `ExecuteST` row and the status stream, together. `false` where
     /// it had ended already.
     pub async fn run_finish(

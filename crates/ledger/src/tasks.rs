@@ -306,21 +306,6 @@ impl Ledger {
         .await?;
         found.map(|text| id("sbx_runs.run_id", &text)).transpose()
     }
-
-    /// The progress of a run's tasks: name, attempt, error code.
-    pub async fn tasks_progress(&self, run: &RunId) -> Result<Vec<(String, i32, Option<String>)>> {
-        let rows = sqlx::query(
-            "SELECT task_name, attempt, err_code FROM app.latest_sbx_runs WHERE run_id = $1 ORDER BY task_name",
-        )
-        .bind(run.as_str())
-        .fetch_all(self.pool())
-        .await?;
-        rows.iter()
-            .map(|row| {
-                Ok((row.try_get("task_name")?, row.try_get("attempt")?, row.try_get("err_code")?))
-            })
-            .collect()
-    }
 }
 
 impl From<cofferdam_contracts::canonical::CanonicalError> for LedgerError {
