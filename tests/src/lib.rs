@@ -148,23 +148,33 @@ impl Drop for Home {
         if !std::thread::panicking() {
             assert_nothing_left(self.path());
         }
+        // A worker that was killed leaves its live directory to the next one, which never comes.
+        let live = live_dir(self.path());
+        if live != self.path() {
+            let _ = std::fs::remove_dir_all(live);
+        }
     }
+}
+
+/// Where the sandboxes of a state directory lie.
+#[must_use]
+pub fn live_dir(state: &Path) -> PathBuf {
+    std::fs::read_link(state.join("live")).unwrap_or_else(|_| state.to_path_buf())
 }
 
 /// No process, mount or cgroup of this state directory is left on the host.
 pub fn assert_nothing_left(state: &Path) {
     let state = state.canonicalize().unwrap_or_else(|_| state.to_path_buf());
-    let text = state.to_string_lossy().into_owned();
+    let texts = [&state, &live_dir(&state)].map(|path| path.to_string_lossy().into_owned());
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let mut left = Vec::new();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        left.extend(mounts.lines().filter(|l| l.contains(&text)).map(|l| format!("mount {l}")));
-        left.extend(
-            processes_mentioning(&text)
-                .into_iter()
-                .map(|(pid, cmd)| format!("process {pid} {cmd}")),
-        );
+        for text in &texts {
+            left.extend(mounts.lines().filter(|l| l.contains(text)).map(|l| format!("mount {l}")));
+            let processes = processes_mentioning(text).into_iter();
+            left.extend(processes.map(|(pid, cmd)| format!("process {pid} {cmd}")));
+        }
         if left.is_empty() {
             return;
         }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, assert_nothing_left};
+use cofferdam_tests::{Home, Server, assert_nothing_left, live_dir};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -87,6 +87,54 @@ async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
     assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs WHERE err_code = 'NONE'").await, 27);
     assert_eq!(count(&sql, "SELECT count(*) FROM app.artifacts WHERE kind = 'file'").await, 27);
     assert_wiped(&home, &sql).await;
+    assert_proven(&home);
+}
+
+/// The commit reached the database, its answer did not reach the worker: nobody else will ever look
+/// at a row that a live worker owns, so the worker itself must.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_answer_was_lost_is_found_and_run() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    // Whoever holds this lock claims; the worker waits for it.
+    let mut claims = sql.acquire().await.unwrap();
+    const LOCK: &str = "hashtextextended('cofferdam.claim.intentQ', 0)";
+    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_lock({LOCK})")))
+        .execute(&mut *claims)
+        .await
+        .unwrap();
+    let run =
+        submit(&up, "id: v\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n", "lost").await;
+    until("the worker is about to claim", SOON, async || {
+        count(&sql, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            .await
+            > 0
+    })
+    .await;
+    let lost = sqlx::query(
+        "UPDATE dbos.workflow_status SET status = 'PENDING', owner_xid = NULL,
+                executor_id = (SELECT id FROM app.executors WHERE state = 'live')
+          WHERE name = 'run' AND status = 'ENQUEUED'",
+    )
+    .execute(&sql)
+    .await
+    .unwrap();
+    assert_eq!(lost.rows_affected(), 1);
+    sqlx::query(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
+    )
+    .execute(&sql)
+    .await
+    .unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_unlock({LOCK})")))
+        .execute(&mut *claims)
+        .await
+        .unwrap();
+    drop(claims);
+    let header = up.wait_terminal(&run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs").await, 1);
     assert_proven(&home);
 }
 
@@ -293,7 +341,7 @@ async fn a_terminated_server_wipes_what_it_ran_and_the_next_one_runs_it_again() 
     executing(&up.sql().await).await;
     assert_eq!(up.stop().code(), Some(0));
     assert_nothing_left(home.path());
-    assert!(names(&home.path().join("sandboxes")).is_empty());
+    assert!(names(&live_dir(home.path()).join("sandboxes")).is_empty());
     let up = home.up();
     let header = up.wait_terminal(&run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
@@ -344,7 +392,7 @@ fn one_shot(home: &Home, seconds: u32) -> (Child, BufReader<std::process::ChildS
     stderr.read_line(&mut line).unwrap();
     assert!(line.starts_with("run rn_"), "{line}");
     let deadline = std::time::Instant::now() + SOON;
-    while names(&home.path().join("sandboxes")).is_empty() {
+    while names(&live_dir(home.path()).join("sandboxes")).is_empty() {
         assert!(std::time::Instant::now() < deadline, "no sandbox");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -359,7 +407,7 @@ fn an_interrupted_one_shot_run_is_canceled_and_leaves_nothing() {
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(1));
     assert_nothing_left(home.path());
-    assert!(names(&home.path().join("sandboxes")).is_empty());
+    assert!(names(&live_dir(home.path()).join("sandboxes")).is_empty());
     let listed = home.run_json(&["ps", "--json"]);
     assert_eq!(listed["runs"][0]["status"], "canceled", "{listed}");
     assert_proven(&home);

@@ -35,12 +35,12 @@ pub(crate) struct Card {
     pub budget: Budget,
 }
 
-/// Compiles and commits; a replay commits nothing new.
+/// Compiles and commits, and gives the plan besides its card; a replay commits nothing new.
 pub(crate) async fn compile(
     ledger: &Ledger,
     roots: &[PathBuf],
     run: &RunContext,
-) -> Result<Card, LedgerError> {
+) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
     let recipe = recipe_of(ledger, run).await?;
     let plan = match match recipe {
         Ok(recipe) => plan_blocking(recipe, run, roots).await,
@@ -50,12 +50,8 @@ pub(crate) async fn compile(
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
             ledger.step_diagnostic(&run.id, COMPILE, &compile_key(run)?, &text).await?;
-            return Ok(Card {
-                digest: None,
-                gate: None,
-                error: Some(refusal.message),
-                budget: run.budget,
-            });
+            let error = Some(refusal.message);
+            return Ok((Card { digest: None, gate: None, error, budget: run.budget }, None));
         }
     };
     let bytes = canonical::canonical(&plan)?;
@@ -72,7 +68,13 @@ pub(crate) async fn compile(
             output: json!({"planDigest": digest, "tasks": plan.tasks.len(), "gate": plan.gate}),
         })
         .await?;
-    Ok(Card { digest: Some(digest), gate: plan.gate, error: None, budget: run.budget })
+    let card = Card {
+        digest: Some(digest.clone()),
+        gate: plan.gate.clone(),
+        error: None,
+        budget: run.budget,
+    };
+    Ok((card, Some((digest, plan))))
 }
 
 /// The plan as CompileST left it, checked against its digest.

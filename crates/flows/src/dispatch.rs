@@ -5,14 +5,15 @@
 //! notifies, one statement claims, and the engine runs what was claimed (decision 0003).
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::ExecutorId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::engine::{
     CONTROL_QUEUE, Claimed, INTENT_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Dispatcher {
     pub running: AtomicI32,
     /// Rung when a task ends while more may wait.
     pub room: Notify,
+    /// What this process runs, whatever the ledger says.
+    pub started: Started,
 }
 
 impl Dispatcher {
@@ -54,6 +57,12 @@ impl Dispatcher {
         let mut due: HashMap<&'static str, bool> =
             [INTENT_QUEUE, SBX_QUEUE, CONTROL_QUEUE, ENGINE_QUEUE].map(|q| (q, true)).into();
         loop {
+            if self.started.doubt.swap(false, Ordering::AcqRel)
+                && let Err(error) = self.reclaim().await
+            {
+                tracing::warn!(%error, "could not look for workflows that were lost");
+                self.started.doubt();
+            }
             for (queue, due) in &mut due {
                 if std::mem::take(due) {
                     self.drain(queue).await;
@@ -90,6 +99,8 @@ impl Dispatcher {
             let claimed = match self.flows.ledger.claim(queue, &self.id, running).await {
                 Ok(claimed) => claimed,
                 Err(error) => {
+                    // It may have been committed all the same, and its answer lost.
+                    self.started.doubt();
                     return tracing::warn!(%error, queue, "could not claim from the queue");
                 }
             };
@@ -112,23 +123,25 @@ impl Dispatcher {
             queue: None,
             attributes: None,
         };
+        self.started.begin(&id);
         let started = match workflow.name.as_str() {
             RUN_WORKFLOW => self.registered.run.start_with((), options).await.map(|handle| {
-                let this = Arc::clone(self);
-                let id = id.clone();
+                let (this, id) = (Arc::clone(self), id.clone());
                 tokio::spawn(async move {
+                    let ended = handle.result().await;
                     // The workflow itself ends its run; this catches the one that failed before it could.
-                    if let Err(dbos::Error::Application(error)) = handle.result().await {
+                    if let Err(dbos::Error::Application(error)) = &ended {
                         close_failed(&this.flows, &id, &error.to_string()).await;
                     }
+                    this.started.end(&id, &ended);
                 });
             }),
             TASK_WORKFLOW => {
                 self.running.fetch_add(1, Ordering::AcqRel);
                 let started = self.registered.task.start_with((), options).await.map(|handle| {
-                    let this = Arc::clone(self);
+                    let (this, id) = (Arc::clone(self), id.clone());
                     tokio::spawn(async move {
-                        let _ = handle.result().await;
+                        this.started.end(&id, &handle.result().await);
                         this.running.fetch_sub(1, Ordering::AcqRel);
                         this.room.notify_one();
                     });
@@ -138,13 +151,78 @@ impl Dispatcher {
                 }
                 started
             }
-            _ => self.registered.escalation.start_with((), options).await.map(drop),
+            _ => self.registered.escalation.start_with((), options).await.map(|handle| {
+                let (this, id) = (Arc::clone(self), id.clone());
+                tokio::spawn(async move { this.started.end(&id, &handle.result().await) });
+            }),
         };
         if let Err(error) = started {
             tracing::warn!(%error, workflow = id, "a claimed workflow could not be started; it is queued again");
-            if let Err(error) = self.flows.ledger.unclaim(&id, &self.id).await {
-                tracing::error!(%error, workflow = id, "it could not be queued again and waits for takeover");
+            self.started.end::<(), FlowError>(&id, &Err(error));
+        }
+    }
+
+    /// Queues again what this executor owns and does not run: a claim whose answer was lost with the
+    /// connection, a workflow that the engine gave up when its database failed under it. Only this
+    /// loop claims, so nothing can be on its way between the look and the comparison.
+    async fn reclaim(&self) -> Result<(), LedgerError> {
+        let ledger = &self.flows.ledger;
+        for id in ledger.claimed(&self.id, ENGINE_QUEUE).await? {
+            if !self.started.has(&id) {
+                tracing::warn!(
+                    workflow = id,
+                    "a workflow was claimed and does not run; it is queued again"
+                );
+                ledger.unclaim(&id, &self.id).await?;
             }
         }
+        Ok(())
+    }
+}
+
+/// The workflows that this process runs.
+#[derive(Debug, Default)]
+pub(crate) struct Started {
+    /// How often: one that was canceled and resumed may start again before its first run is over.
+    ids: Mutex<HashMap<String, u32>>,
+    /// Whether something may be owned and not run.
+    doubt: AtomicBool,
+}
+
+impl Started {
+    fn begin(&self, id: &str) {
+        *self.lock().entry(id.to_owned()).or_insert(0) += 1;
+    }
+
+    fn end<T, E>(&self, id: &str, ended: &dbos::Result<T, E>) {
+        let mut ids = self.lock();
+        if let Some(count) = ids.get_mut(id) {
+            *count -= 1;
+            if *count == 0 {
+                ids.remove(id);
+            }
+        }
+        drop(ids);
+        // An end that is on record needs no second look.
+        let is_recorded = matches!(
+            ended,
+            Ok(_) | Err(dbos::Error::Application(_) | dbos::Error::WorkflowCancelled { .. })
+        );
+        if !is_recorded {
+            self.doubt();
+        }
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.lock().contains_key(id)
+    }
+
+    fn doubt(&self) {
+        self.doubt.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        // A poisoned lock only means that somebody panicked beside it; the map is whole.
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,6 +15,7 @@ use cofferdam_ledger::tasks::{NewTask, Round as Wave, TaskOutcome};
 use dbos::step;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use crate::Flows;
 use crate::compile::{self, Card};
@@ -60,48 +61,58 @@ pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
 /// The workflow's body.
 pub(crate) async fn run_workflow(flows: Arc<Flows>, roots: Arc<[PathBuf]>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
+    let this = This {
+        flows: &flows,
+        workflow: &workflow,
+        context: OnceCell::new(),
+        plan: OnceCell::new(),
+    };
     let card: Card = step(compile::COMPILE, || async {
-        let run = context(&flows, &workflow).await?;
-        patiently(|| compile::compile(&flows.ledger, &roots, &run)).await.map_err(step_error)
+        let run = this.context().await?;
+        let (card, plan) =
+            patiently(|| compile::compile(&flows.ledger, &roots, run)).await.map_err(step_error)?;
+        if let Some(plan) = plan {
+            // A replay within this execution finds the first one there, which is the same.
+            let _ = this.plan.set(plan);
+        }
+        Ok(card)
     })
     .await?;
     let digest = match (card.digest, card.error) {
         (Some(digest), None) => digest,
         (_, error) => {
             let error = error.unwrap_or_else(|| "the plan is missing".into());
-            return finish(&flows, &workflow, RunStatus::Failed, Some(error), json!(null)).await;
+            return finish(&this, error).await;
         }
     };
     if let Some(gate) = card.gate
         && let Err(refused) = gate::await_approval(&flows, &workflow, &gate).await?
     {
-        return finish(&flows, &workflow, RunStatus::Failed, Some(refused), json!(null)).await;
+        return finish(&this, refused).await;
     }
-    let (status, error, output) = execute(&flows, &workflow, &digest, &card.budget).await?;
-    finish(&flows, &workflow, status, error, output).await
+    execute(&this, &digest, &card.budget).await
 }
 
-async fn execute(
-    flows: &Arc<Flows>,
-    workflow: &str,
-    digest: &Digest,
-    budget: &Budget,
-) -> Flow<(RunStatus, Option<String>, serde_json::Value)> {
+/// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
+/// five statements.
+async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunStatus> {
     let mut attempt = 1;
     let mut ok = 0;
     let mut again: Option<Vec<usize>> = None;
     loop {
         let tasks = again.clone();
         let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
-            round_run(flows, workflow, digest, attempt, tasks.as_deref()).await
+            let round = round_run(this, digest, attempt, tasks.as_deref()).await?;
+            if let Next::Finish { status, error } = decide::after_round(&round, attempt, budget) {
+                let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
+                this.close(status, error.as_deref(), &output).await?;
+            }
+            Ok(round)
         })
         .await?;
         ok += round.ok;
         match decide::after_round(&round, attempt, budget) {
-            Next::Finish { status, error } => {
-                let output = json!({"ok": ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
-                return Ok((status, error, output));
-            }
+            Next::Finish { status, error } => return ended(status, error),
             Next::Again { tasks, backoff_ms } => {
                 dbos::sleep(Duration::from_millis(backoff_ms)).await?;
                 again = Some(tasks);
@@ -111,25 +122,76 @@ async fn execute(
     }
 }
 
-async fn context(flows: &Flows, workflow: &str) -> Flow<RunContext> {
-    patiently(|| flows.ledger.run_context(workflow)).await.map_err(step_error)?.ok_or_else(|| {
-        dbos::Error::Application(FlowError::Ledger(format!("no run of workflow {workflow}")))
-    })
+/// One execution of the workflow.
+struct This<'a> {
+    flows: &'a Flows,
+    workflow: &'a str,
+    /// What the run was started with. It never changes, so the first step that needs it reads it
+    /// for all of them; a replay may begin with any step.
+    context: OnceCell<RunContext>,
+    /// The plan and its digest, once this execution has seen them.
+    plan: OnceCell<(Digest, Plan)>,
+}
+
+impl This<'_> {
+    async fn context(&self) -> Flow<&RunContext> {
+        self.context
+            .get_or_try_init(|| async {
+                patiently(|| self.flows.ledger.run_context(self.workflow))
+                    .await
+                    .map_err(step_error)?
+                    .ok_or_else(|| {
+                        let error = format!("no run of workflow {}", self.workflow);
+                        dbos::Error::Application(FlowError::Ledger(error))
+                    })
+            })
+            .await
+    }
+
+    /// The plan of this digest: what this execution compiled itself, or what CompileST left.
+    async fn plan(&self, digest: &Digest) -> Flow<&Plan> {
+        let (seen, plan) = self
+            .plan
+            .get_or_try_init(|| async {
+                let run = self.context().await?;
+                let plan = patiently(|| compile::plan_read(&self.flows.ledger, run, digest)).await;
+                Flow::Ok((digest.clone(), plan.map_err(step_error)?))
+            })
+            .await?;
+        match seen == digest {
+            true => Ok(plan),
+            false => Err(step_error(LedgerError::Row {
+                what: "plan digest",
+                why: "it changed while the run went on".into(),
+            })),
+        }
+    }
+
+    async fn close(
+        &self,
+        status: RunStatus,
+        error: Option<&str>,
+        output: &serde_json::Value,
+    ) -> Flow<bool> {
+        let run = self.context().await?;
+        patiently(|| self.flows.ledger.run_finish(&run.id, status, error, "ExecuteST", output))
+            .await
+            .map_err(step_error)
+    }
 }
 
 /// Queues the round's attempts, at most `caps.concurrency` at a time, and waits for their ends.
 async fn round_run(
-    flows: &Flows,
-    workflow: &str,
+    this: &This<'_>,
     digest: &Digest,
     attempt: u32,
     only: Option<&[usize]>,
 ) -> Flow<Round> {
-    let run = context(flows, workflow).await?;
-    let plan =
-        patiently(|| compile::plan_read(&flows.ledger, &run, digest)).await.map_err(step_error)?;
-    consent(flows, &run, &plan, digest).await?;
-    let mut todo = attempts_of(&plan, &run, attempt, only).map_err(step_error)?;
+    let (flows, workflow) = (this.flows, this.workflow);
+    let run = this.context().await?;
+    let plan = this.plan(digest).await?;
+    consent(flows, run, plan, digest).await?;
+    let mut todo = attempts_of(plan, run, attempt, only).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
@@ -156,19 +218,22 @@ async fn round_run(
             round.missed.sort_by_key(|m| m.index);
             return Ok(round);
         }
-        wait_for_end(&mut wakes, &run.id, workflow, deadline_of(&run)).await;
-        stop_if_canceled(flows, workflow).await?;
+        wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run)).await;
         let keys: Vec<TaskKey> = open.iter().map(|(_, task)| task.key.clone()).collect();
-        let ended = patiently(|| flows.ledger.tasks_outcomes(&keys)).await.map_err(step_error)?;
+        let ended =
+            patiently(|| flows.ledger.round_outcomes(workflow, &keys)).await.map_err(step_error)?;
+        let Some(ended) = ended else {
+            return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });
+        };
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
-                todo.push((index, attempt_of(task, &run, canceled + 1).map_err(step_error)?));
+                todo.push((index, attempt_of(task, run, canceled + 1).map_err(step_error)?));
             }
         }
         if round.blocked.is_none() {
-            round.blocked = blocked(flows, &run, &plan).await?;
+            round.blocked = blocked(flows, run, plan).await?;
             if let Some(b) = &round.blocked {
-                stop_tasks(flows, &run, b).await?;
+                stop_tasks(flows, run, b).await?;
             }
         }
     }
@@ -241,13 +306,6 @@ async fn wait_for_end(
     }
 }
 
-async fn stop_if_canceled(flows: &Flows, workflow: &str) -> Flow<()> {
-    if patiently(|| flows.ledger.workflow_is_canceled(workflow)).await.map_err(step_error)? {
-        return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });
-    }
-    Ok(())
-}
-
 /// Takes what has ended out of `open`. Yields the tasks that a resume asks for again, each with its
 /// canceled attempt: a resumed run does what its cancel kept it from.
 fn settle(
@@ -304,23 +362,14 @@ async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
     patiently(|| flows.ledger.tasks_cancel(&run.id)).await.map_err(step_error)
 }
 
-async fn finish(
-    flows: &Flows,
-    workflow: &str,
-    status: RunStatus,
-    error: Option<String>,
-    output: serde_json::Value,
-) -> Flow<RunStatus> {
-    let failed = error.clone();
-    step("finish", || async {
-        let run = context(flows, workflow).await?;
-        patiently(|| {
-            flows.ledger.run_finish(&run.id, status, failed.as_deref(), "ExecuteST", &output)
-        })
-        .await
-        .map_err(step_error)
-    })
-    .await?;
+/// Ends a run that never came to a round.
+async fn finish(this: &This<'_>, error: String) -> Flow<RunStatus> {
+    step("finish", || this.close(RunStatus::Failed, Some(&error), &json!(null))).await?;
+    ended(RunStatus::Failed, Some(error))
+}
+
+/// How the workflow ends with its run.
+fn ended(status: RunStatus, error: Option<String>) -> Flow<RunStatus> {
     match status {
         RunStatus::Succeeded => Ok(status),
         other => Err(dbos::Error::Application(FlowError::Ended {

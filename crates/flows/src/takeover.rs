@@ -14,7 +14,6 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::WipeStatus;
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::executors::Leadership;
 use cofferdam_sandbox::verify_absent;
 use tokio::sync::watch;
 
@@ -42,19 +41,17 @@ pub(crate) struct Takeover {
 impl Takeover {
     pub(crate) async fn run(self) {
         let ledger = &self.executor.flows.ledger;
-        let mut leadership: Option<Leadership> = None;
         let mut looks: HashMap<SandboxId, u32> = HashMap::new();
         loop {
             match tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(&self.executor.id)).await
             {
                 Ok(Ok(true)) => {}
-                Ok(Ok(false)) => return self.fence(),
+                Ok(Ok(false)) => return self.fence().await,
                 Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),
                 Err(_) => tracing::warn!("a heartbeat timed out"),
             }
-            if let Err(error) = self.lead(&mut leadership).await {
+            if let Err(error) = self.lead().await {
                 tracing::warn!(%error, "leading failed");
-                leadership = None;
             }
             if let Err(error) = self.orphans(&mut looks).await {
                 tracing::warn!(%error, "looking for orphans failed");
@@ -63,21 +60,16 @@ impl Takeover {
         }
     }
 
-    fn fence(&self) {
+    async fn fence(&self) {
         tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops: its work is somebody else's now");
         let _ = self.fenced.send(true);
+        // Whoever declared it dead leads already; should it have led itself, somebody else shall.
+        let _ = self.executor.flows.ledger.resign().await;
     }
 
-    async fn lead(&self, leadership: &mut Option<Leadership>) -> Result<(), LedgerError> {
+    async fn lead(&self) -> Result<(), LedgerError> {
         let ledger = &self.executor.flows.ledger;
-        let held = match leadership {
-            Some(held) => held.is_held().await,
-            None => false,
-        };
-        if !held {
-            *leadership = ledger.lead().await?;
-        }
-        if leadership.is_none() {
+        if !ledger.leads().await? {
             return Ok(());
         }
         for dead in ledger.executors_silent(&self.executor.id, DEAD_AFTER_MS).await? {

@@ -30,6 +30,7 @@ use cofferdam_sandbox::{
 use dbos::step;
 
 use crate::Flows;
+use crate::board::Board;
 use crate::decide::MAX_EXECUTIONS;
 use crate::output::Output;
 use crate::patience::patiently;
@@ -48,6 +49,8 @@ pub(crate) struct Executor {
     pub host_id: String,
     /// For everybody: host directories only below the allowed roots.
     pub host: Host,
+    /// Where its sandboxes are now.
+    pub board: Board,
     /// For the host's own admin, whose key is worth as much as this host's root anyway.
     pub open_host: Host,
 }
@@ -93,6 +96,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Work::Value(text) => value(&task, text),
         Work::Sandbox(request) => run_in_sandbox(executor, &task, request, &sandbox, wakes).await,
     };
+    executor.board.forget(&sandbox);
     let committed = TaskEnd {
         task: &task,
         result: &end.result,
@@ -105,10 +109,8 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         return Ok(end.result.err_code);
     }
     // Somebody else's result stands, or will: what counts is the ledger's, never this execution's.
-    let standing =
-        patiently(|| ledger.tasks_outcomes(std::slice::from_ref(key))).await.map_err(step_error)?;
-    match standing.first() {
-        Some(outcome) => Ok(outcome.err_code),
+    match patiently(|| ledger.task_err_code(key)).await.map_err(step_error)? {
+        Some(code) => Ok(code),
         None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
     }
 }
@@ -308,12 +310,12 @@ async fn drive(
         Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
     let mut outcome = Ok(None);
     if let Some(build) = &plan.build {
-        executor.session(&id, SessionState::Building).await;
+        executor.board.set(&id, SessionState::Building);
         outcome = phase.command(build).await.map(Some);
     }
     // Nothing of the task runs after a build that failed.
     if !matches!(&outcome, Ok(Some(o)) if o.err_code != ErrCode::None) && outcome.is_ok() {
-        executor.session(&id, SessionState::Executing).await;
+        executor.board.set(&id, SessionState::Executing);
         outcome = phase.command(&plan.task).await.map(Some);
     }
     watched.show(executor, &task.key, true).await;
@@ -324,7 +326,7 @@ async fn drive(
         Ok(Some(outcome)) => {
             record(&mut result, &outcome);
             if !plan.artifacts.is_empty() {
-                executor.session(&id, SessionState::Collecting).await;
+                executor.board.set(&id, SessionState::Collecting);
                 match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
                     Ok(found) => files = found,
                     Err(e) if result.err_code == ErrCode::None => {
@@ -347,7 +349,7 @@ async fn drive(
     let effective = sandbox.effective().clone();
     result.metrics.boot_ms = sandbox.boot_ms();
     result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
-    executor.session(&id, SessionState::RemoteWipeVerifying).await;
+    executor.board.set(&id, SessionState::RemoteWipeVerifying);
     let wiping = clock::Stopwatch::start();
     let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
@@ -396,13 +398,6 @@ impl Phase<'_> {
 }
 
 impl Executor {
-    /// Session states before the last are for watchers: losing one costs nothing but their view.
-    async fn session(&self, id: &SandboxId, state: SessionState) {
-        if let Err(error) = self.flows.ledger.session_advance(id, state).await {
-            tracing::warn!(%error, sandbox = %id, "a session's state was not written");
-        }
-    }
-
     async fn is_canceled(&self, key: &TaskKey) -> bool {
         self.flows.ledger.workflow_is_canceled(key.as_str()).await.unwrap_or(false)
     }

@@ -16,7 +16,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::Flows;
-use crate::dispatch::{Dispatcher, Registered};
+use crate::board::Board;
+use crate::dispatch::{Dispatcher, Registered, Started};
 use crate::takeover::{Takeover, reconcile};
 use crate::task::Executor;
 
@@ -59,6 +60,7 @@ pub struct Worker {
     engine: DBOS,
     dispatcher: JoinHandle<()>,
     takeover: JoinHandle<()>,
+    board: JoinHandle<()>,
     fenced: watch::Receiver<bool>,
 }
 
@@ -70,9 +72,8 @@ impl Worker {
             allowed_roots: config.allowed_roots,
             runtime: config.runtime,
         };
-        let host = Host::detect(host_config.clone())?;
-        let open_host =
-            Host::detect(HostConfig { allowed_roots: vec![PathBuf::from("/")], ..host_config })?;
+        let host = Host::detect(host_config)?;
+        let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
             .map_err(|e| FlowsError::Engine(e.to_string()))?;
         let executor = Arc::new(Executor {
@@ -81,6 +82,7 @@ impl Worker {
             host_id: crate::host_id(),
             host,
             open_host,
+            board: Board::default(),
         });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
@@ -107,12 +109,18 @@ impl Worker {
             registered,
             running: AtomicI32::new(0),
             room: Notify::new(),
+            started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);
         let takeover = Takeover { executor: Arc::clone(&executor), fenced: fence };
+        let board = {
+            let executor = Arc::clone(&executor);
+            tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
+        };
         Ok(Self {
             executor,
             engine,
+            board,
             dispatcher: tokio::spawn(dispatcher.run()),
             takeover: tokio::spawn(takeover.run()),
             fenced,
@@ -133,11 +141,15 @@ impl Worker {
         self.takeover.abort();
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         self.engine.shutdown().await;
+        self.board.abort();
+        self.executor.flows.ledger.resign().await?;
         let given_back = self.executor.flows.ledger.executor_leave(&self.executor.id).await?;
         if given_back > 0 {
             tracing::info!(workflows = given_back, "unfinished workflows are queued again");
         }
-        reconcile(&self.executor).await
+        reconcile(&self.executor).await?;
+        self.executor.host.leave();
+        Ok(())
     }
 }
 

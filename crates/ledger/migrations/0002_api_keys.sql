@@ -12,8 +12,10 @@ CREATE TABLE app.api_keys (
 
 -- Whether a key is the host's own admin's, which is worth as much as this host's root: only then may
 -- host directories beyond the allowed ones be given to a task. `no-auth` is a loopback listener's.
-CREATE FUNCTION app.is_host_admin(p_key_id text) RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT p_key_id = 'no-auth' OR EXISTS (
+-- (plpgsql keeps its plan; an SQL function with a subquery is planned again at every call.)
+CREATE FUNCTION app.is_host_admin(p_key_id text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN p_key_id = 'no-auth' OR EXISTS (
     SELECT 1 FROM app.api_keys k
-     WHERE k.key_id = p_key_id AND k.tenant_id = 'default' AND 'admin' = ANY (k.roles))
-$$;
+     WHERE k.key_id = p_key_id AND k.tenant_id = 'default' AND 'admin' = ANY (k.roles));
+END $$;

@@ -7,7 +7,8 @@ CREATE TABLE app.intents (
   connectors  jsonb,
   intent_hash text CHECK (intent_hash ~ '^[a-f0-9]{64}$'),
   key_id      text NOT NULL,
-  origin      text NOT NULL CHECK (app.is_origin(origin)),
+  origin      text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE TRIGGER intents_append_only BEFORE UPDATE OR DELETE ON app.intents

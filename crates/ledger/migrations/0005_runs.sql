@@ -23,7 +23,8 @@ CREATE TABLE app.runs (
   retry_of       text REFERENCES app.runs,
   app_version    text NOT NULL,
   key_id         text NOT NULL,
-  origin         text NOT NULL CHECK (app.is_origin(origin)),
+  origin         text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   updated_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   finished_at    timestamptz

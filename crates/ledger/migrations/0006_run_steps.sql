@@ -5,7 +5,8 @@ CREATE TABLE app.run_steps (
   status      text NOT NULL CHECK (status IN ('ok','failed','canceled')),
   output      jsonb,
   error       text,
-  origin      text NOT NULL CHECK (app.is_origin(origin)),
+  origin      text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   finished_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (run_id, step_id, attempt)
 );

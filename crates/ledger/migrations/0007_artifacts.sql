@@ -20,7 +20,8 @@ CREATE TABLE app.artifacts (
   inline     text,
   sha256     text NOT NULL CHECK (sha256 ~ '^[a-f0-9]{64}$'),
   size       bigint NOT NULL CHECK (size >= 0),
-  origin     text NOT NULL CHECK (app.is_origin(origin)),
+  origin     text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (run_id, step_id, task_key, attempt, idx)
 );

@@ -13,7 +13,8 @@ CREATE TABLE app.sbx_runs (
   metrics     jsonb,
   effective   jsonb,
   canceled    boolean NOT NULL DEFAULT false,
-  origin      text NOT NULL CHECK (app.is_origin(origin)),
+  origin      text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
   finished_at timestamptz,
   PRIMARY KEY (run_id, step_id, attempt),

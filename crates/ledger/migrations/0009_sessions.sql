@@ -28,7 +28,8 @@ CREATE TABLE app.secure_wipe_evidence (
   reason         text NOT NULL,
   method         text NOT NULL,
   evidence       jsonb NOT NULL,
-  origin         text NOT NULL CHECK (app.is_origin(origin)),
+  origin         text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX wipe_by_run ON app.secure_wipe_evidence (run_id);

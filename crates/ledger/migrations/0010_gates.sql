@@ -26,7 +26,8 @@ CREATE TABLE app.human_interactions (
   dedupe_key   text NOT NULL CHECK (length(dedupe_key) BETWEEN 1 AND 256),
   payload_hash text NOT NULL CHECK (payload_hash ~ '^[a-f0-9]{64}$'),
   payload      jsonb NOT NULL,
-  origin       text NOT NULL CHECK (app.is_origin(origin)),
+  origin       text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   outcome      text NOT NULL CHECK (outcome IN ('accepted','late','already_decided')),
   key_id       text NOT NULL,
   created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -42,7 +43,8 @@ CREATE TABLE app.plan_approvals (
   approved_by text NOT NULL,
   key_id      text NOT NULL,
   notes       text,
-  origin      text NOT NULL CHECK (app.is_origin(origin)),
+  origin      text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   approved_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE TRIGGER approvals_append_only BEFORE UPDATE OR DELETE ON app.plan_approvals

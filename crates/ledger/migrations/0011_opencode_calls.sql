@@ -6,6 +6,7 @@ CREATE TABLE app.opencode_calls (
   session_id text NOT NULL,
   request    jsonb NOT NULL,
   response   jsonb,
-  origin     text NOT NULL CHECK (app.is_origin(origin)),
+  origin     text NOT NULL
+    CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );

@@ -101,6 +101,20 @@ impl Ledger {
 }
 
 impl Ledger {
+    /// The workflows that this executor owns. Those that the engine took itself, from the queue of
+    /// its own, are only among them until it starts them.
+    pub async fn claimed(&self, executor: &ExecutorId, own: &str) -> Result<Vec<String>> {
+        Ok(sqlx::query_scalar(
+            "SELECT workflow_uuid FROM dbos.workflow_status
+              WHERE executor_id = $1 AND status = 'PENDING'
+                AND (queue_name IS DISTINCT FROM $2 OR owner_xid IS NULL)",
+        )
+        .bind(executor.as_str())
+        .bind(own)
+        .fetch_all(self.steady())
+        .await?)
+    }
+
     /// Gives a claimed workflow back to its queue, if it is still this executor's.
     pub async fn unclaim(&self, workflow: &str, executor: &ExecutorId) -> Result<()> {
         sqlx::query(

@@ -1,7 +1,6 @@
 //! Workers: heartbeats, the leader, and takeover from the dead.
 
 use cofferdam_contracts::id::ExecutorId;
-use sqlx::{Connection, PgConnection, Row};
 
 use crate::error::{Result, id};
 use crate::{APP_VERSION, Ledger};
@@ -18,18 +17,6 @@ pub struct NewExecutor<'a> {
     pub host_id: &'a str,
     /// The process.
     pub pid: i32,
-}
-
-/// Leadership: held as long as this connection lives, so that a killed leader loses it at once. The
-/// connection is not the pool's: going back there it would keep the lock with nobody leading.
-#[derive(Debug)]
-pub struct Leadership(PgConnection);
-
-impl Leadership {
-    /// Whether the connection, and with it the lock, is still there.
-    pub async fn is_held(&mut self) -> bool {
-        self.0.ping().await.is_ok()
-    }
 }
 
 impl Ledger {
@@ -119,15 +106,25 @@ impl Ledger {
         Ok(u64::try_from(queues.len()).unwrap_or(u64::MAX))
     }
 
-    /// Tries to become the leader; never waits.
-    pub async fn lead(&self) -> Result<Option<Leadership>> {
-        let mut conn = self.steady().acquire().await?;
-        let held: bool = sqlx::query("SELECT pg_try_advisory_lock($1) AS held")
-            .bind(LEADER_LOCK)
-            .fetch_one(&mut *conn)
-            .await?
-            .try_get("held")?;
-        Ok(held.then(|| Leadership(conn.detach())))
+    /// Whether this process leads, or does from now on; never waits. The lock belongs to the one
+    /// steady connection and falls with it, so that a killed leader loses it at once.
+    pub async fn leads(&self) -> Result<bool> {
+        Ok(sqlx::query_scalar(
+            "SELECT CASE WHEN EXISTS (
+                      SELECT 1 FROM pg_locks
+                       WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND objsubid = 1
+                         AND (classid::bigint << 32) | objid::bigint = $1)
+                    THEN true ELSE pg_try_advisory_lock($1) END",
+        )
+        .bind(LEADER_LOCK)
+        .fetch_one(self.steady())
+        .await?)
+    }
+
+    /// Lets another process lead.
+    pub async fn resign(&self) -> Result<()> {
+        sqlx::query("SELECT pg_advisory_unlock_all()").execute(self.steady()).await?;
+        Ok(())
     }
 
     /// Whether any worker is alive, for `/healthz`.

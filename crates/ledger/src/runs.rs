@@ -60,8 +60,6 @@ pub struct RunContext {
     pub intent_id: IntentId,
     /// Whose.
     pub tenant: TenantId,
-    /// Where it is.
-    pub status: RunStatus,
     /// The recipe.
     pub recipe_id: RecipeId,
     /// Its hash.
@@ -220,7 +218,7 @@ impl Ledger {
     /// The run of a workflow, with its intent: what a workflow reads first.
     pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
         let row = sqlx::query(
-            "SELECT r.id, r.intent_id, r.tenant_id, r.status, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
+            "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
                     r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints,
                     app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
                FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
@@ -229,13 +227,10 @@ impl Ledger {
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
-            let status: String = row.try_get("status")?;
             Ok(RunContext {
                 id: id("runs.id", row.try_get("id")?)?,
                 intent_id: id("runs.intent_id", row.try_get("intent_id")?)?,
                 tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
-                status: RunStatus::parse(&status)
-                    .ok_or(LedgerError::Row { what: "runs.status", why: status })?,
                 recipe_id: id("runs.recipe_id", row.try_get("recipe_id")?)?,
                 recipe_hash: id("runs.recipe_hash", row.try_get("recipe_hash")?)?,
                 budget: budget_of(row.try_get("budget")?)?.unwrap_or_default(),

@@ -20,13 +20,19 @@ pub struct LostSession {
 }
 
 impl Ledger {
-    /// Moves a live session on.
-    pub async fn session_advance(&self, sandbox: &SandboxId, state: SessionState) -> Result<()> {
+    /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
+    /// already, stays as it is.
+    pub async fn sessions_advance(&self, states: &[(SandboxId, SessionState)]) -> Result<()> {
+        let (ids, states): (Vec<&str>, Vec<&str>) =
+            states.iter().map(|(id, state)| (id.as_str(), state.as_str())).unzip();
         sqlx::query(
-            "UPDATE app.remote_execution_sessions SET state = $2 WHERE sandbox_id = $1 AND ended_at IS NULL",
+            "UPDATE app.remote_execution_sessions s SET state = x.state
+               FROM unnest($1::text[], $2::text[]) AS x(id, state)
+              WHERE s.sandbox_id = x.id AND s.ended_at IS NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.secure_wipe_evidence w WHERE w.sandbox_id = s.sandbox_id)",
         )
-        .bind(sandbox.as_str())
-        .bind(state.as_str())
+        .bind(&ids)
+        .bind(&states)
         .execute(self.pool())
         .await?;
         Ok(())

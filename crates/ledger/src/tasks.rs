@@ -158,31 +158,53 @@ impl Ledger {
         Ok(())
     }
 
-    /// The outcomes of those attempts that have ended.
-    pub async fn tasks_outcomes(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>> {
+    /// The outcomes of those attempts that have ended; `None` once their run was canceled.
+    pub async fn round_outcomes(
+        &self,
+        workflow: &str,
+        keys: &[TaskKey],
+    ) -> Result<Option<Vec<TaskOutcome>>> {
         let keys: Vec<&str> = keys.iter().map(TaskKey::as_str).collect();
         let rows = sqlx::query(
-            "SELECT s.task_key, s.err_code, coalesce((s.response->>'exit')::int, -1) AS exit,
+            "SELECT w.canceled, s.task_key, s.err_code, coalesce((s.response->>'exit')::int, -1) AS exit,
                     s.response->>'cause' AS cause,
                     s.canceled AND EXISTS (
                       SELECT 1 FROM app.audit a JOIN app.runs r ON r.workflow_id = a.target
                        WHERE r.id = s.run_id AND a.op = 'resume' AND a.created_at > s.created_at) AS resumed
-               FROM app.sbx_runs s WHERE s.task_key = ANY($1) AND s.response IS NOT NULL",
+               FROM (SELECT EXISTS (SELECT 1 FROM dbos.workflow_status
+                                     WHERE workflow_uuid = $1 AND status = 'CANCELLED') AS canceled) w
+               LEFT JOIN app.sbx_runs s ON s.task_key = ANY($2) AND s.response IS NOT NULL",
         )
+        .bind(workflow)
         .bind(&keys)
         .fetch_all(self.pool())
         .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(TaskOutcome {
-                    key: id("sbx_runs.task_key", row.try_get("task_key")?)?,
-                    err_code: load("sbx_runs.err_code", Value::String(row.try_get("err_code")?))?,
-                    exit: row.try_get("exit")?,
-                    cause: row.try_get("cause")?,
-                    resumed: row.try_get("resumed")?,
-                })
-            })
-            .collect()
+        let mut outcomes = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if row.try_get("canceled")? {
+                return Ok(None);
+            }
+            // Nothing has ended: the one row says only that the run goes on.
+            let Some(key) = row.try_get::<Option<String>, _>("task_key")? else { continue };
+            outcomes.push(TaskOutcome {
+                key: id("sbx_runs.task_key", &key)?,
+                err_code: load("sbx_runs.err_code", Value::String(row.try_get("err_code")?))?,
+                exit: row.try_get("exit")?,
+                cause: row.try_get("cause")?,
+                resumed: row.try_get("resumed")?,
+            });
+        }
+        Ok(Some(outcomes))
+    }
+
+    /// How an attempt ended, if it has.
+    pub async fn task_err_code(&self, key: &TaskKey) -> Result<Option<ErrCode>> {
+        let found: Option<Option<String>> =
+            sqlx::query_scalar("SELECT err_code FROM app.sbx_runs WHERE task_key = $1")
+                .bind(key.as_str())
+                .fetch_optional(self.pool())
+                .await?;
+        found.flatten().map(|code| load("sbx_runs.err_code", Value::String(code))).transpose()
     }
 
     /// Records a physical start and opens its session, unless the attempt has ended.
@@ -243,12 +265,16 @@ impl Ledger {
     pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
         let task = end.task;
         let mut tx = self.pool().begin().await?;
-        let written = sqlx::query(
-            "UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
-                    finished_at = clock_timestamp()
-              WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
-                    SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
-                     WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead')",
+        // The notification goes out with the commit.
+        let written: i64 = sqlx::query_scalar(
+            "WITH u AS (
+               UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
+                      finished_at = clock_timestamp()
+                WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
+                      SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
+                       WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING 1),
+             n AS (SELECT pg_notify('cofferdam', 't:' || $8))
+             SELECT (SELECT count(*) FROM u) + 0 * (SELECT count(*) FROM n)",
         )
         .bind(task.key.as_str())
         .bind(json("sbx_runs.response", end.result)?)
@@ -257,10 +283,10 @@ impl Ledger {
         .bind(end.effective.map(|e| json("sbx_runs.effective", e)).transpose()?)
         .bind(end.canceled)
         .bind(task.execution_no)
-        .execute(&mut *tx)
-        .await?
-        .rows_affected()
-            == 1;
+        .bind(task.run.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+        let written = written == 1;
         if written {
             artifacts_insert(&mut tx, task, end.artifacts).await?;
         }
@@ -274,10 +300,6 @@ impl Ledger {
             };
             crate::sessions::session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
         }
-        sqlx::query("SELECT pg_notify('cofferdam', 't:' || $1)")
-            .bind(task.run.as_str())
-            .execute(&mut *tx)
-            .await?;
         tx.commit().await?;
         Ok(written)
     }

@@ -31,10 +31,11 @@ use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::host::{Host, HostFacts};
 use crate::input::{self, Input, InputError, Resolved};
+use crate::live;
 use crate::mounts;
 use crate::plan::Plan;
 use crate::sandbox::{Driver, KillHandle, Sandbox};
-use crate::traces::Traces;
+use crate::traces::{self, Traces};
 use crate::wipe::{self, Subject};
 
 /// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
@@ -44,6 +45,8 @@ const BOOT_MS: u64 = 15_000;
 const UPLOAD_MS: u64 = 60_000;
 /// A runtime whose container is dead has this long to clean up after it.
 const RUNTIME_END_MS: u64 = 5_000;
+/// Workers that stop in the very moment of a start.
+const PARENT_TRIES: usize = 3;
 /// What is kept of what the runtime and the agent say on standard error: their last words.
 const LOG_BYTES: usize = 8 * 1024;
 
@@ -162,7 +165,8 @@ async fn start(
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
     let resolved = input::resolve(plan, inputs, facts)?;
-    let bundle = Bundle::of(plan, &resolved);
+    let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
+    let bundle = Bundle::of(plan, &resolved, known);
     let digest = blocking(move || bundle.make()).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
@@ -224,8 +228,9 @@ fn spawn(plan: &Plan) -> Result<(Life, UnixStream), BootError> {
     // crun uses the first both ways; runc copies from the first and to the second.
     let (stdin, stdout) =
         (OwnedFd::from(theirs.try_clone().map_err(fault)?), OwnedFd::from(theirs));
-    let mut command = Command::new(&runtime.path);
+    let mut command = Command::new(runtime.program());
     command
+        .arg0(&runtime.path)
         .args(runtime.globals())
         .arg("--root")
         .arg(&traces.runtime_root)
@@ -285,12 +290,14 @@ struct Bundle {
     lowers: Vec<PathBuf>,
     base: PathBuf,
     disk_mb: u64,
+    /// The base's digest, where the host knows it.
+    known: Option<Digest>,
     dirs: Vec<PathBuf>,
     config: Value,
 }
 
 impl Bundle {
-    fn of(plan: &Plan, resolved: &Resolved<'_>) -> Self {
+    fn of(plan: &Plan, resolved: &Resolved<'_>, known: Option<Digest>) -> Self {
         let mut config = plan.config.clone();
         if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
             mounts.extend(resolved.mounts.iter().cloned());
@@ -300,18 +307,49 @@ impl Bundle {
             lowers: plan.lowers.clone(),
             base: plan.base.clone(),
             disk_mb: plan.disk_mb,
+            known,
             dirs: resolved.dirs.clone(),
             config,
         }
     }
 
+    /// Makes its directory, and what is above it: a worker that stops takes the empty parents away
+    /// while another may be about to use them.
+    fn make_dir(&self) -> Result<(), BootError> {
+        let Traces { live, runtime_root, dir, .. } = &self.traces;
+        let make = || -> io::Result<()> {
+            live::make(live)?;
+            for parent in [&traces::sandboxes(live), runtime_root] {
+                match DirBuilder::new().mode(0o700).create(parent) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    _ => {}
+                }
+            }
+            DirBuilder::new().mode(0o700).create(dir)
+        };
+        let mut made = make();
+        for _ in 0..PARENT_TRIES {
+            match &made {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => made = make(),
+                _ => break,
+            }
+        }
+        made.map_err(fault("making", dir))
+    }
+
     /// Makes it, and gives the digest of the base as it was before.
     fn make(&self) -> Result<Option<Digest>, BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
-        for path in [dir, layer, root] {
+        self.make_dir()?;
+        for path in [layer, root] {
             make_dir(path, 0o700)?;
         }
-        let digest = base::tree_digest(&self.base).map_err(fault("describing", &self.base))?;
+        let digest = match &self.known {
+            Some(known) => Some(known.clone()),
+            None => base::tree_digest(&self.base).map_err(fault("describing", &self.base))?,
+        };
         mounts::mount_tmpfs(layer, self.disk_mb)
             .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
         let sentinel = self.traces.sentinel();

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use cofferdam_contracts::canonical::CanonicalError;
+use cofferdam_contracts::id::Digest;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
 use crate::base;
 use crate::cgroup::{CgroupMode, Cgroups};
+use crate::live;
 use crate::mounts;
 use crate::runtime::Runtime;
-use crate::traces;
 
 /// Open files of a task: what the host's hard limit allows, but not more than a server needs.
 const MAX_NOFILE: u64 = 65_536;
@@ -99,6 +100,8 @@ pub struct HostConfig {
 pub struct HostFacts {
     /// Absolute, links resolved.
     pub state_dir: PathBuf,
+    /// Where the sandboxes lie: on a tmpfs of the host, or the state directory itself.
+    pub live_dir: PathBuf,
     /// Absolute, links resolved.
     pub allowed_roots: Vec<PathBuf>,
     /// The runtime in use.
@@ -121,6 +124,8 @@ pub struct HostFacts {
     pub private_mounts: bool,
     /// Lower layer of `envRef: host`.
     pub base: PathBuf,
+    /// Its digest at start: every sandbox must leave it so.
+    pub base_digest: Option<Digest>,
     /// Lower layer with the agent.
     pub guest: PathBuf,
     /// Host paths that `envRef: host` shows read-only at the same place.
@@ -168,6 +173,8 @@ impl Host {
         let cgroups = Cgroups::find(&mounts).ok_or(HostError::NoCgroups)?;
         let runtime = choose(config.runtime, cgroups.mode)?;
         let state_dir = state(&config.state_dir)?;
+        let live_dir = live::prepare(&state_dir)
+            .map_err(|source| HostError::State { path: state_dir.clone(), source })?;
         let allowed_roots = config.allowed_roots.iter().map(|root| resolve(root));
         let allowed_roots = allowed_roots.collect::<Result<Vec<_>, _>>()?;
         let base = base::skeleton(&state_dir.join("base"))?;
@@ -188,11 +195,21 @@ impl Host {
             nofile: nofile.min(MAX_NOFILE),
             swap: meminfo_kb(&meminfo, "SwapTotal:").unwrap_or(0) > 0,
             private_mounts: mounts::is_private(),
+            base_digest: base::tree_digest(&base)
+                .map_err(|source| HostError::State { path: base.clone(), source })?,
             base,
             guest,
             binds: base::binds(),
             state_dir,
+            live_dir,
         };
+        Ok(Self { facts: Arc::new(facts) })
+    }
+
+    /// The same host for somebody who may give tasks parts of other directories.
+    pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
+        let mut facts = self.facts().clone();
+        facts.allowed_roots = roots.iter().map(|root| resolve(root)).collect::<Result<_, _>>()?;
         Ok(Self { facts: Arc::new(facts) })
     }
 
@@ -200,6 +217,11 @@ impl Host {
     #[must_use]
     pub fn facts(&self) -> &HostFacts {
         &self.facts
+    }
+
+    /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
+    pub fn leave(&self) {
+        live::leave(&self.facts.state_dir, &self.facts.live_dir);
     }
 
     pub(crate) fn shared(&self) -> Arc<HostFacts> {
@@ -225,7 +247,7 @@ fn state(dir: &Path) -> Result<PathBuf, HostError> {
     };
     fs::create_dir_all(dir).map_err(fault(dir))?;
     let dir = fs::canonicalize(dir).map_err(fault(dir))?;
-    for name in [traces::sandboxes(&dir), dir.join("run"), dir.join("base"), dir.join("guest")] {
+    for name in ["base", "guest"].map(|name| dir.join(name)) {
         fs::create_dir_all(&name).map_err(fault(&name))?;
     }
     Ok(dir)

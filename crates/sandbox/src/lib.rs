@@ -6,9 +6,10 @@
 //!              PlanError     ProvisionError           wipe -> WipeEvidence
 //!           (names the field)  (wiped, with evidence)
 //!
-//! <state>/base/host-*   lower layer: skeleton      <state>/sandboxes/<id>/layer  tmpfs: all writes
-//! <state>/guest/<sha>   lower layer: the agent     <state>/sandboxes/<id>/root   overlay of them
-//! <state>/run/<id>      the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
+//! <state>/base/host-*   lower layer: skeleton      <live>/sandboxes/<id>/layer   tmpfs: all writes
+//! <state>/guest/<sha>   lower layer: the agent     <live>/sandboxes/<id>/root    overlay of them
+//! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
+//! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
 //! An attached OCI runtime (`crun run`, or runc) holds the sandbox; the agent inside is its pid 1
 //! and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
@@ -22,6 +23,7 @@ mod cgroup;
 mod exec;
 mod host;
 mod input;
+mod live;
 mod mounts;
 mod oci;
 mod plan;
@@ -43,6 +45,6 @@ pub use mounts::enter_private_mounts;
 pub use plan::{Plan, PlannedMount, plan};
 pub use reconcile::{reconcile, verify_absent};
 pub use refuse::PlanError;
-pub use runtime::Runtime;
+pub use runtime::{Runtime, Sealed};
 pub use sandbox::{KillHandle, Sandbox, SandboxError};
 pub use traces::{Traces, locate};

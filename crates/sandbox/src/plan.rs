@@ -88,7 +88,7 @@ pub fn plan(
         .build
         .as_ref()
         .map(|build| command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)));
-    let traces = Traces::of(&facts.state_dir, id);
+    let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
     let config = oci::config(&oci::Wanted {
         root: &traces.root,
         cgroup: &traces.cgroup,

@@ -10,7 +10,7 @@ use cofferdam_contracts::sandbox::WipeEvidence;
 
 use crate::boot::blocking;
 use crate::host::{Host, HostFacts};
-use crate::traces::{Traces, cgroup_prefix, locate, sandboxes};
+use crate::traces::{Traces, cgroup_prefix, locate, runtime_root, sandboxes};
 use crate::wipe::{self, Subject};
 
 /// Destroys every sandbox of this host's state directory that `is_live` does not know: those with a
@@ -22,7 +22,7 @@ pub async fn reconcile(host: &Host, is_live: impl Fn(&SandboxId) -> bool) -> Vec
     for id in known(host.facts()) {
         if !is_live(&id) {
             tracing::warn!(sandbox = %id, "a sandbox without an owner is destroyed");
-            let traces = Traces::of(&host.facts().state_dir, &id);
+            let traces = Traces::of(&host.facts().state_dir, &host.facts().live_dir, &id);
             evidence.push(end(host.shared(), traces, "orphan").await);
         }
     }
@@ -52,12 +52,13 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     };
+    let live = &facts.live_dir;
     let prefix = cgroup_prefix(state);
     let groups = facts.cgroups.names();
     let groups = groups.iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned);
-    listed(&sandboxes(state))
+    listed(&sandboxes(live))
         .into_iter()
-        .chain(listed(&state.join("run")))
+        .chain(listed(&runtime_root(live)))
         .chain(groups)
         .filter_map(|name| SandboxId::parse(&name).ok())
         .collect()

@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::SandboxId;
 
+use crate::live;
+
 /// Where a sandbox is, or was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traces {
     /// Whose.
     pub id: SandboxId,
+    /// Where all sandboxes of its state directory lie: in memory, where the host allows it.
+    pub live: PathBuf,
     /// Its directory, which is also the OCI bundle.
     pub dir: PathBuf,
     /// Mount point of the tmpfs that takes all writes.
@@ -31,20 +35,22 @@ pub struct Traces {
 #[must_use]
 pub fn locate(state_dir: &Path, id: &SandboxId) -> Traces {
     let resolved = fs::canonicalize(state_dir);
-    Traces::of(resolved.as_deref().unwrap_or(state_dir), id)
+    let state = resolved.as_deref().unwrap_or(state_dir);
+    Traces::of(state, &live::of(state), id)
 }
 
 impl Traces {
-    /// The same for a state directory that is resolved already. Pure.
-    pub(crate) fn of(state: &Path, id: &SandboxId) -> Self {
-        let dir = sandboxes(state).join(id.as_str());
-        let runtime_root = state.join("run");
+    /// The same for a state directory and its live directory, resolved already. Pure.
+    pub(crate) fn of(state: &Path, live: &Path, id: &SandboxId) -> Self {
+        let dir = sandboxes(live).join(id.as_str());
+        let runtime_root = runtime_root(live);
         Self {
             layer: dir.join("layer"),
             root: dir.join("root"),
             runtime_state: runtime_root.join(id.as_str()),
             runtime_root,
             cgroup: Path::new(CGROUP_PARENT).join(format!("{}{id}", cgroup_prefix(state))),
+            live: live.to_owned(),
             id: id.clone(),
             dir,
         }
@@ -59,9 +65,14 @@ impl Traces {
 /// The cgroup that holds every sandbox of every state directory on this host.
 pub(crate) const CGROUP_PARENT: &str = "cofferdam";
 
-/// Directory of all sandboxes.
-pub(crate) fn sandboxes(state: &Path) -> PathBuf {
-    state.join("sandboxes")
+/// Directory of all sandboxes in a live directory.
+pub(crate) fn sandboxes(live: &Path) -> PathBuf {
+    live.join("sandboxes")
+}
+
+/// Directory of the runtime's states in a live directory.
+pub(crate) fn runtime_root(live: &Path) -> PathBuf {
+    live.join("run")
 }
 
 /// What the cgroups of one state directory begin with: two workers with different state directories

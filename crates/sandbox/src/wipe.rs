@@ -72,12 +72,14 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         Some(observed) => Some(observed.clone()),
         None => observe(facts, traces).map(|(observed, _)| observed),
     };
-    let (upper_bytes, upper_inodes) = usage(&traces.layer);
+    let points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+    let (upper_bytes, upper_inodes) = usage(&traces.layer, &points);
     facts.cgroups.destroy(traces);
-    let unmounted = unmount_all(traces, &mut checks);
+    let mounted = unmount_all(traces, &points, &mut checks);
+    let unmounted = !points.is_empty();
     look_for_processes(observed.as_ref(), &mut checks);
     checks.push(absent("sentinel", &traces.sentinel()));
-    remove_dirs(traces, &mut checks);
+    remove_dirs(traces, mounted.as_deref(), &mut checks);
     for dir in facts.cgroups.dirs(traces) {
         checks.push(absent("cgroup", &dir));
     }
@@ -112,8 +114,8 @@ fn not_recheckable(facts: &HostFacts) -> Vec<String> {
 }
 
 /// Bytes and inodes that are in use in a mounted layer; zeros where nothing is mounted there.
-fn usage(layer: &Path) -> (u64, u64) {
-    if !mounts::mounted_below(layer).is_ok_and(|points| points.iter().any(|p| p == layer)) {
+fn usage(layer: &Path, points: &[PathBuf]) -> (u64, u64) {
+    if !points.iter().any(|point| point == layer) {
         return (0, 0);
     }
     let Ok(stat) = statvfs(layer) else { return (0, 0) };
@@ -141,11 +143,14 @@ fn kill_runtimes(traces: &Traces, checks: &mut Vec<WipeCheck>) {
     });
 }
 
-/// Whether anything was mounted.
-fn unmount_all(traces: &Traces, checks: &mut Vec<WipeCheck>) -> bool {
-    let points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+/// What is mounted on this host afterwards; `None` if that cannot be known.
+fn unmount_all(
+    traces: &Traces,
+    points: &[PathBuf],
+    checks: &mut Vec<WipeCheck>,
+) -> Option<Vec<PathBuf>> {
     let mut faults = Vec::new();
-    for point in &points {
+    for point in points {
         let fault = match mounts::unmount(point) {
             Ok(true) => continue,
             Ok(false) => "stayed busy and was only detached".to_owned(),
@@ -153,7 +158,7 @@ fn unmount_all(traces: &Traces, checks: &mut Vec<WipeCheck>) -> bool {
         };
         faults.push((point, fault));
     }
-    let left = mounts::mounted_below(&traces.dir);
+    let left = mounts::mounted_below(Path::new("/"));
     for at in [&traces.root, &traces.layer] {
         let fault = faults.iter().find(|(point, _)| *point == at).map(|(_, fault)| fault.clone());
         let seen = match &left {
@@ -163,7 +168,7 @@ fn unmount_all(traces: &Traces, checks: &mut Vec<WipeCheck>) -> bool {
         };
         checks.push(check("mount", at.display().to_string(), seen));
     }
-    !points.is_empty()
+    left.ok()
 }
 
 fn look_for_processes(observed: Option<&Observed>, checks: &mut Vec<WipeCheck>) {
@@ -187,8 +192,9 @@ fn look_for_processes(observed: Option<&Observed>, checks: &mut Vec<WipeCheck>) 
     }
 }
 
-fn remove_dirs(traces: &Traces, checks: &mut Vec<WipeCheck>) {
-    let is_free = |dir: &Path| mounts::mounted_below(dir).is_ok_and(|points| points.is_empty());
+fn remove_dirs(traces: &Traces, mounted: Option<&[PathBuf]>, checks: &mut Vec<WipeCheck>) {
+    let is_free =
+        |dir: &Path| mounted.is_some_and(|all| all.iter().all(|point| !point.starts_with(dir)));
     for (kind, dir) in [("runtime-state", &traces.runtime_state), ("directory", &traces.dir)] {
         let removed = match is_free(dir) {
             true => fs::remove_dir_all(dir),

@@ -70,7 +70,7 @@ fn the_host_file_system_is_read_only_or_absent() {
         ] {
             assert_ne!(sh(&sandbox, &plan, script).await.outcome.exit, 0, "{script}");
         }
-        let state = bench.state.path().display();
+        let state = bench.host.facts().live_dir.display();
         let said = sh(&sandbox, &plan, &format!("ls {state} /home /root /srv; ls -A /root")).await;
         assert!(!said.stdout.contains("sandboxes"), "{}", said.stdout);
         let said =

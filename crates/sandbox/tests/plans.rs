@@ -20,8 +20,14 @@ fn facts() -> HostFacts {
     let tree = Hierarchy { mount: "/sys/fs/cgroup".into(), controllers, unified: true };
     HostFacts {
         state_dir: "/state".into(),
+        live_dir: "/live".into(),
         allowed_roots: vec!["/srv/allowed".into()],
-        runtime: Runtime { name: "crun".into(), path: "/usr/bin/crun".into(), version: "1".into() },
+        runtime: Runtime {
+            name: "crun".into(),
+            path: "/usr/bin/crun".into(),
+            version: "1".into(),
+            sealed: None,
+        },
         cgroups: Cgroups { mode: CgroupMode::V2, hierarchies: vec![tree] },
         kernel: "6".into(),
         cpus: 4,
@@ -31,6 +37,7 @@ fn facts() -> HostFacts {
         swap: false,
         private_mounts: true,
         base: "/state/base/host-1".into(),
+        base_digest: None,
         guest: "/state/guest/1".into(),
         binds: vec!["/usr".into()],
     }

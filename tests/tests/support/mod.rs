@@ -122,8 +122,9 @@ pub fn assert_no_sandbox(state: &Path, ids: &[String]) {
 fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
     let ids: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
     let mut left = Vec::new();
+    let live = cofferdam_tests::live_dir(state);
     for dir in ["sandboxes", "run"] {
-        left.extend(names(&state.join(dir)).into_iter().map(|name| format!("{dir}/{name}")));
+        left.extend(names(&live.join(dir)).into_iter().map(|name| format!("{dir}/{name}")));
     }
     // A cgroup of ours is named `<12 hex of the state directory>.<sandbox id>` in every hierarchy.
     for tree in names(Path::new("/sys/fs/cgroup")).into_iter().chain([String::new()]) {
@@ -133,7 +134,7 @@ fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
             .filter(|g| g.split_once('.').is_some_and(|(_, id)| ids.contains(id)));
         left.extend(ours.map(|group| format!("cgroup {tree}/{group}")));
     }
-    let below = format!("{}/sandboxes/", state.display());
+    let below = format!("{}/sandboxes/", live.display());
     for pid in
         names(Path::new("/proc")).into_iter().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))
     {

@@ -98,14 +98,15 @@ impl Bench {
 
     /// Nothing of this bench's sandboxes may be anywhere.
     pub fn assert_clean(&self) {
-        let state = fs::canonicalize(self.state.path()).unwrap();
-        let text = state.to_str().unwrap();
+        let live = &self.host.facts().live_dir;
+        let text = live.to_str().unwrap();
         for file in ["/proc/self/mountinfo", "/proc/thread-self/mountinfo"] {
             let mounts = fs::read_to_string(file).unwrap();
             assert!(!mounts.contains(text), "mounts are left:\n{mounts}");
         }
         for name in ["sandboxes", "run"] {
-            let left: Vec<_> = fs::read_dir(state.join(name)).unwrap().flatten().collect();
+            let left: Vec<_> =
+                fs::read_dir(live.join(name)).into_iter().flatten().flatten().collect();
             assert!(left.is_empty(), "{left:?}");
         }
         let prefix = self.cgroup_prefix();
@@ -121,6 +122,8 @@ impl Bench {
             let argv = String::from_utf8_lossy(&argv).into_owned();
             assert!(!argv.contains(&format!("{text}/run\0")), "{process:?} {argv}");
         }
+        self.host.leave();
+        assert!(!live.exists() || live.starts_with(self.state.path()), "{live:?} is left");
     }
 
     fn cgroup_prefix(&self) -> String {
