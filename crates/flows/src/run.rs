@@ -41,8 +41,11 @@ pub(crate) enum FlowError {
 
 pub(crate) type Flow<T> = dbos::Result<T, FlowError>;
 
-/// A wait looks for itself this often, should a wake-up get lost.
+/// A wait looks for itself after this long, should a wake-up get lost, and then ever less often:
+/// thousands of runs that wait for a long task, or for their turn, must cost next to nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest that a lost wake-up can cost. A lost connection is no lost wake-up: it wakes everyone.
+const LOOK_AT_LEAST: Duration = Duration::from_secs(30);
 
 /// A ledger failure as a step reports it: an outage leaves the workflow PENDING, anything else is
 /// the workflow's own failure.
@@ -197,6 +200,7 @@ async fn round_run(
     let mut wakes = flows.wakes.subscribe();
     let mut open: Vec<(usize, NewTask)> = Vec::new();
     let mut round = Round { ok: 0, missed: Vec::new(), blocked: None };
+    let mut pause = LOOK_AGAIN;
     loop {
         let mut fresh = Vec::new();
         while open.len() < concurrency && round.blocked.is_none() {
@@ -218,7 +222,10 @@ async fn round_run(
             round.missed.sort_by_key(|m| m.index);
             return Ok(round);
         }
-        wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run)).await;
+        pause = match wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await {
+            true => LOOK_AGAIN,
+            false => (pause * 2).min(LOOK_AT_LEAST),
+        };
         let keys: Vec<TaskKey> = open.iter().map(|(_, task)| task.key.clone()).collect();
         let ended =
             patiently(|| flows.ledger.round_outcomes(workflow, &keys)).await.map_err(step_error)?;
@@ -280,16 +287,18 @@ fn deadline_of(run: &RunContext) -> Option<i64> {
     decide::deadline(run.created_at, run.timeout_ms, &run.budget)
 }
 
-/// Returns when a task of the run ended, the run was canceled, its deadline came, or a second passed.
+/// Returns when a task of the run ended, the run was canceled, its deadline came, or the pause is
+/// over. Whether it was woken.
 async fn wait_for_end(
     wakes: &mut tokio::sync::broadcast::Receiver<Wake>,
     run: &RunId,
     workflow: &str,
     deadline: Option<i64>,
-) {
+    pause: Duration,
+) -> bool {
     let left =
         deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
-    let pause = left.map_or(LOOK_AGAIN, |l| l.min(LOOK_AGAIN));
+    let pause = left.map_or(pause, |l| l.min(pause));
     let woken = async {
         loop {
             match wakes.recv().await {
@@ -301,8 +310,8 @@ async fn wait_for_end(
         }
     };
     tokio::select! {
-        () = woken => {}
-        () = clock::sleep(pause) => {}
+        () = woken => true,
+        () = clock::sleep(pause) => false,
     }
 }
 
