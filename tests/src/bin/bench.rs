@@ -88,6 +88,26 @@ async fn submit(server: &Server, recipe: &Value, key: &str) -> String {
     header["runId"].as_str().expect("a run id").to_owned()
 }
 
+/// Until this run and its workflow have ended: two rows by their keys, whatever else there is.
+async fn ended(sql: &PgPool, run: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let done: bool = sqlx::query_scalar(
+            "SELECT r.finished_at IS NOT NULL AND w.status NOT IN ('ENQUEUED', 'PENDING')
+               FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id WHERE r.id = $1",
+        )
+        .bind(run)
+        .fetch_one(sql)
+        .await
+        .expect("the run");
+        if done {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{run} does not end");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Until every run that was submitted is terminal. What is open is counted from a small index:
 /// counting what is done would cost the server more with every run, and be measured with it.
 async fn settled(sql: &PgPool) {
@@ -124,8 +144,8 @@ async fn latency() {
     let sql = server.sql().await;
     let recipe = import(&server, HELLO).await;
     for i in 0..50 {
-        submit(&server, &recipe, &format!("l{i}")).await;
-        settled(&sql).await;
+        let run = submit(&server, &recipe, &format!("l{i}")).await;
+        ended(&sql, &run).await;
     }
     let all = latencies(&sql).await;
     emit(
@@ -398,9 +418,9 @@ async fn flat() {
         }
         let mut times = Vec::new();
         for i in 0..40 {
-            submit(&server, &recipe, &format!("f{until}-{i}")).await;
+            let run = submit(&server, &recipe, &format!("f{until}-{i}")).await;
             done += 1;
-            settled(&sql).await;
+            ended(&sql, &run).await;
         }
         times.extend(latencies(&sql).await);
         costs.push(median(times));
