@@ -24,7 +24,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::{
-    assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, until,
+    assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, texts,
+    until,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -136,6 +137,44 @@ async fn a_claim_whose_answer_was_lost_is_found_and_run() {
     assert_eq!(header["status"], "succeeded", "{header}");
     assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs").await, 1);
     assert_proven(&home);
+}
+
+/// A task that takes its worker down each time must not take down every worker of the fleet.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_lost_ten_workers_is_not_started_again() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let mut claims = sql.acquire().await.unwrap();
+    const LOCK: &str = "hashtextextended('cofferdam.claim.sbxQ', 0)";
+    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_lock({LOCK})")))
+        .execute(&mut *claims)
+        .await
+        .unwrap();
+    let run = submit(&up, &slow(0), "deadly").await;
+    until("the task is queued", SOON, async || {
+        count(&sql, "SELECT count(*) FROM app.sbx_runs").await == 1
+    })
+    .await;
+    sqlx::query(
+        "INSERT INTO app.sbx_executions (task_key, execution_no, worker)
+         SELECT task_key, n, 'ex-lost' FROM app.sbx_runs, generate_series(1, 10) n",
+    )
+    .execute(&sql)
+    .await
+    .unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_unlock({LOCK})")))
+        .execute(&mut *claims)
+        .await
+        .unwrap();
+    drop(claims);
+    let header = up.wait_terminal(&run).await;
+    assert_eq!(header["status"], "failed", "{header}");
+    assert_eq!(
+        texts(&sql, "SELECT response->>'cause' FROM app.sbx_runs").await,
+        ["its worker was lost 10 times while it ran; it is not started again"]
+    );
+    assert_wiped(&home, &sql).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
