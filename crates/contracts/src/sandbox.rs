@@ -187,6 +187,28 @@ pub enum IsolationClass {
     Remote,
 }
 
+impl IsolationClass {
+    /// The class as it stands in SQL and JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Gvisor => "gvisor",
+            Self::Microvm => "microvm",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+impl SandboxRequest {
+    /// The weakest class that it accepts.
+    #[must_use]
+    pub fn class_min(&self) -> IsolationClass {
+        let isolation = self.spec.as_ref().and_then(|spec| spec.isolation);
+        isolation.map_or(IsolationClass::Container, |isolation| isolation.class_min)
+    }
+}
+
 /// A command that runs before the task, in the same sandbox, under a network policy of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -52,10 +52,7 @@ pub(crate) async fn artifacts_insert(
     }
     let index = ArtifactIndex {
         task_key: task.key.clone(),
-        provider: match task.work {
-            cofferdam_contracts::plan::Work::Sandbox(_) => "container".into(),
-            cofferdam_contracts::plan::Work::Value(_) => "engine".into(),
-        },
+        provider: crate::tasks::provider(&task.work).into(),
         raw_ref: place("raw.json"),
         created_at: cofferdam_ambient::clock::now_ms(),
         items,

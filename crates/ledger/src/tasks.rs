@@ -126,10 +126,7 @@ impl Ledger {
             keys.push(task.key.as_str());
             attempts.push(i32::try_from(task.attempt).unwrap_or(i32::MAX));
             names.push(task.name.as_str());
-            providers.push(match task.work {
-                Work::Sandbox(_) => "container",
-                Work::Value(_) => "engine",
-            });
+            providers.push(provider(&task.work));
             requests.push(json("sbx_runs.request", &task.work)?);
         }
         sqlx::query(
@@ -327,6 +324,15 @@ impl Ledger {
         .fetch_optional(self.pool())
         .await?;
         found.map(|text| id("sbx_runs.run_id", &text)).transpose()
+    }
+}
+
+/// Who does the work. A sandbox is of the weakest class that its request accepts: a stronger one
+/// serves only where the host lacks that, and then the effective policy says so.
+pub(crate) fn provider(work: &Work) -> &'static str {
+    match work {
+        Work::Sandbox(request) => request.class_min().as_str(),
+        Work::Value(_) => "engine",
     }
 }
 

@@ -24,13 +24,14 @@ use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::host::{Host, HostFacts};
-use crate::input::{self, Input, InputError, Resolved};
+use crate::input::{self, Input, InputError, Overlay, Resolved};
+use crate::limit;
 use crate::live;
 use crate::mounts;
 use crate::plan::Plan;
@@ -100,6 +101,8 @@ impl BootError {
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Child,
+    /// Whether the runtime cleans up after its sandbox, and is waited for.
+    awaited: bool,
     log: JoinHandle<String>,
     driver: Option<Driver>,
 }
@@ -109,14 +112,17 @@ impl Life {
     pub(crate) async fn end(mut self) -> bool {
         drop(self.driver.take());
         let limit = Duration::from_millis(RUNTIME_END_MS);
-        if tokio::time::timeout(limit, self.child.wait()).await.is_ok_and(|done| done.is_ok()) {
-            return true;
+        if self.awaited {
+            let wait = tokio::time::timeout(limit, self.child.wait());
+            if wait.await.is_ok_and(|done| done.is_ok()) {
+                return true;
+            }
         }
         self.child.kill().await.is_ok()
     }
 
     async fn last_words(self) -> String {
-        let Self { mut child, log, driver } = self;
+        let Self { mut child, log, driver, .. } = self;
         drop(driver);
         // Its stderr ends when it and the agent have ended, and neither outlives the closed stream
         // for long.
@@ -166,11 +172,11 @@ async fn start(
 ) -> Result<Sandbox, BootError> {
     let resolved = input::resolve(plan, inputs, facts)?;
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
-    let bundle = Bundle::of(plan, &resolved, known);
-    let digest = blocking(move || bundle.make()).await?;
+    let bundle = Bundle::of(plan, &resolved, known, facts);
+    let (digest, groups) = blocking(move || bundle.make()).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
-    let (mut life, stream) = spawn(plan)?;
+    let (mut life, stream) = spawn(plan, &groups)?;
     let agent = match meet(&mut life, stream).await {
         Ok(agent) => agent,
         Err(late) => {
@@ -219,8 +225,8 @@ async fn meet(life: &mut Life, stream: UnixStream) -> Result<Agent, bool> {
     }
 }
 
-fn spawn(plan: &Plan) -> Result<(Life, UnixStream), BootError> {
-    let Plan { traces, runtime, .. } = plan;
+fn spawn(plan: &Plan, groups: &[PathBuf]) -> Result<(Life, UnixStream), BootError> {
+    let Plan { runtime, backend, .. } = plan;
     let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
     ours.set_nonblocking(true).map_err(fault)?;
@@ -228,15 +234,8 @@ fn spawn(plan: &Plan) -> Result<(Life, UnixStream), BootError> {
     // crun uses the first both ways; runc copies from the first and to the second.
     let (stdin, stdout) =
         (OwnedFd::from(theirs.try_clone().map_err(fault)?), OwnedFd::from(theirs));
-    let mut command = Command::new(runtime.program());
+    let mut command = backend.command(plan, groups);
     command
-        .arg0(&runtime.path)
-        .args(runtime.globals())
-        .arg("--root")
-        .arg(&traces.runtime_root)
-        .args(["run", "--bundle"])
-        .arg(&traces.dir)
-        .arg(traces.id.as_str())
         .env_clear()
         .stdin(stdin)
         .stdout(stdout)
@@ -252,7 +251,8 @@ fn spawn(plan: &Plan) -> Result<(Life, UnixStream), BootError> {
             None => String::new(),
         }
     });
-    Ok((Life { child, log, driver: None }, ours))
+    let awaited = backend.awaits_runtime();
+    Ok((Life { child, awaited, log, driver: None }, ours))
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.
@@ -293,11 +293,14 @@ struct Bundle {
     /// The base's digest, where the host knows it.
     known: Option<Digest>,
     dirs: Vec<PathBuf>,
+    overlays: Vec<Overlay>,
+    /// The cgroups to make, where the runtime makes none.
+    groups: Option<limit::Groups>,
     config: Value,
 }
 
 impl Bundle {
-    fn of(plan: &Plan, resolved: &Resolved<'_>, known: Option<Digest>) -> Self {
+    fn of(plan: &Plan, resolved: &Resolved<'_>, known: Option<Digest>, facts: &HostFacts) -> Self {
         let mut config = plan.config.clone();
         if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
             mounts.extend(resolved.mounts.iter().cloned());
@@ -309,6 +312,10 @@ impl Bundle {
             disk_mb: plan.disk_mb,
             known,
             dirs: resolved.dirs.clone(),
+            overlays: resolved.overlays.clone(),
+            groups: plan.backend.makes_cgroups().then(|| {
+                limit::groups(&facts.cgroups, &plan.traces, plan.effective.limits, facts.cpus)
+            }),
             config,
         }
     }
@@ -339,8 +346,8 @@ impl Bundle {
         made.map_err(fault("making", dir))
     }
 
-    /// Makes it, and gives the digest of the base as it was before.
-    fn make(&self) -> Result<Option<Digest>, BootError> {
+    /// Makes it, and gives the digest of the base as it was before, and the cgroups that were made.
+    fn make(&self) -> Result<(Option<Digest>, Vec<PathBuf>), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
         self.make_dir()?;
         for path in [layer, root] {
@@ -366,9 +373,15 @@ impl Bundle {
         }
         mounts::mount_overlay(root, &self.lowers, &upper, &work)
             .map_err(|error| fault("mounting an overlay at", root)(error.into()))?;
+        for Overlay { at, lower, upper, work } in &self.overlays {
+            mounts::mount_overlay(at, std::slice::from_ref(lower), upper, work)
+                .map_err(|error| fault("mounting an overlay at", at)(error.into()))?;
+        }
         let config = dir.join("config.json");
         fs::write(&config, self.config.to_string()).map_err(fault("writing", &config))?;
-        Ok(digest)
+        let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);
+        let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
+        Ok((digest, groups))
     }
 }
 

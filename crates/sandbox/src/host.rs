@@ -14,6 +14,8 @@ use nix::unistd::geteuid;
 
 use crate::base;
 use crate::cgroup::{CgroupMode, Cgroups};
+use crate::class::{self, Class, ClassFact};
+use crate::gvisor;
 use crate::live;
 use crate::mounts;
 use crate::runtime::Runtime;
@@ -104,8 +106,10 @@ pub struct HostFacts {
     pub live_dir: PathBuf,
     /// Absolute, links resolved.
     pub allowed_roots: Vec<PathBuf>,
-    /// The runtime in use.
+    /// The runtime of the class `container`.
     pub runtime: Runtime,
+    /// Every class, present or absent, in the order of [`Class::ALL`].
+    pub classes: Vec<ClassFact>,
     /// Cgroup trees.
     pub cgroups: Cgroups,
     /// Kernel release.
@@ -133,14 +137,21 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
-    /// What this host could not enforce though nobody asked for it, in words.
+    /// What this host could not enforce in the class `container` though nobody asked for it, in words.
     #[must_use]
     pub fn weak(&self) -> Vec<String> {
-        let mut weak = vec![
-            "no user namespace: the task's root is the host's root, held by 8 capabilities, \
-             no_new_privs, a read-only /usr and the system call filter"
+        self.weak_in(Class::Container)
+    }
+
+    /// The same for any class.
+    #[must_use]
+    pub fn weak_in(&self, class: Class) -> Vec<String> {
+        let mut weak = vec![match class {
+            Class::Gvisor => gvisor::weak(),
+            _ => "no user namespace: the task's root is the host's root, held by 8 capabilities, \
+                      no_new_privs, a read-only /usr and the system call filter"
                 .to_owned(),
-        ];
+        }];
         if self.swap {
             weak.push(
                 "swap is on: the writable layer may reach the swap device unencrypted".into(),
@@ -183,6 +194,7 @@ impl Host {
         let (_, nofile) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1_024, 1_024));
         let facts = HostFacts {
             allowed_roots,
+            classes: class::detect(&runtime),
             runtime,
             cgroups,
             kernel: uname()

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::AccessMode;
 use serde_json::Value;
 
+use crate::gvisor;
 use crate::host::HostFacts;
 use crate::mounts::overlay_options;
 use crate::oci;
@@ -80,6 +81,15 @@ pub(crate) enum Content<'a> {
     File(PathBuf),
 }
 
+/// A host directory and the place of its changes.
+#[derive(Debug, Clone)]
+pub(crate) struct Overlay {
+    pub at: PathBuf,
+    pub lower: PathBuf,
+    pub upper: PathBuf,
+    pub work: PathBuf,
+}
+
 /// Inputs, resolved against this host.
 #[derive(Default)]
 pub(crate) struct Resolved<'a> {
@@ -87,6 +97,8 @@ pub(crate) struct Resolved<'a> {
     pub mounts: Vec<Value>,
     /// Directories to make in the layer before those mounts.
     pub dirs: Vec<PathBuf>,
+    /// Overlays to mount in those directories, where the runtime cannot.
+    pub overlays: Vec<Overlay>,
     /// Files to write once the agent answers.
     pub uploads: Vec<Upload<'a>>,
 }
@@ -142,7 +154,20 @@ fn host<'a>(
         AccessMode::WorkspaceWrite if found.is_dir() => {
             let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));
             let (upper, work) = (place.join("upper"), place.join("work"));
-            resolved.mounts.push(oci::overlay(target, &overlay_options(&[real], &upper, &work)));
+            if plan.backend.mounts_overlays() {
+                let at = place.join("merged");
+                resolved.mounts.push(gvisor::bind_writable(&at, target));
+                resolved.dirs.push(at.clone());
+                resolved.overlays.push(Overlay {
+                    at,
+                    lower: real,
+                    upper: upper.clone(),
+                    work: work.clone(),
+                });
+            } else {
+                let options = overlay_options(&[real], &upper, &work);
+                resolved.mounts.push(oci::overlay(target, &options));
+            }
             resolved.dirs.extend([upper, work]);
         }
         AccessMode::WorkspaceWrite if found.len() > MAX_COPY_BYTES => {

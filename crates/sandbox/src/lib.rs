@@ -1,4 +1,4 @@
-//! Sandboxes of the container class: planned, made, driven, and provably taken away.
+//! Sandboxes of the classes `container` and `gvisor`: planned, made, driven, and provably taken away.
 //!
 //! ```text
 //! SandboxRequest --plan (pure)--> Plan --provision--> Sandbox --exec, collect--> outcome, files
@@ -11,18 +11,22 @@
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
-//! An attached OCI runtime (`crun run`, or runc) holds the sandbox; the agent inside is its pid 1
+//! An attached OCI runtime (`crun run`, runc or runsc) holds the sandbox; the agent inside is its pid 1
 //! and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
 //! killed leaves nothing running. **No process of the task outlives its command**, and **no sandbox
 //! is reported as gone unless everything that it was made of was looked for and not found.**
 
 mod agent;
+mod backend;
 mod base;
 mod boot;
 mod cgroup;
+mod class;
 mod exec;
+mod gvisor;
 mod host;
 mod input;
+mod limit;
 mod live;
 mod mounts;
 mod oci;
@@ -38,6 +42,7 @@ mod wipe;
 pub use agent::{AgentError, Collected, Stream};
 pub use boot::{ProvisionError, provision};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
+pub use class::{Class, ClassFact, Offer};
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use input::Input;

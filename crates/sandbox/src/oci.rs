@@ -77,7 +77,7 @@ const DENIED: [&str; 53] = [
     "vhangup",
     "vmsplice",
 ];
-const EPERM: u32 = 1;
+pub(crate) const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 const EAFNOSUPPORT: u32 = 97;
 
@@ -105,9 +105,9 @@ const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// The agent is one process more than the task asked for.
-const AGENT_PIDS: u64 = 1;
+pub(crate) const AGENT_PIDS: u64 = 1;
 /// The scheduler's default period: long enough that a small quota is not all overhead.
-const CPU_PERIOD_US: u32 = 100_000;
+pub(crate) const CPU_PERIOD_US: u32 = 100_000;
 
 /// What the configuration depends on.
 pub(crate) struct Wanted<'a> {
@@ -206,7 +206,7 @@ fn resources(wanted: &Wanted<'_>) -> Value {
 }
 
 /// Microseconds of CPU time in a period: whole ones, so that the configuration is exact.
-fn quota_us(cpu: f64) -> u64 {
+pub(crate) fn quota_us(cpu: f64) -> u64 {
     // The plan allows 0.01 to the host's CPUs, so the quota has at most nine digits.
     format!("{:.0}", cpu * f64::from(CPU_PERIOD_US)).parse().unwrap_or(0)
 }

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
     AccessMode, DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, EffectivePolicy,
-    Egress, IsolationClass, Limits, MAX_STREAM_BYTES, SandboxRequest,
+    Egress, Limits, MAX_STREAM_BYTES, SandboxRequest,
 };
 use serde_json::Value;
 
+use crate::backend::Backend;
+use crate::class::{self, Class};
 use crate::exec::Command;
 use crate::host::HostFacts;
 use crate::oci;
@@ -19,6 +21,9 @@ use crate::traces::Traces;
 
 /// Where a task runs when it does not say.
 const DEFAULT_WORKDIR: &str = "/work";
+
+/// A class is only reported as present where this build holds sandboxes of it.
+const UNHELD: &str = "this build holds no sandboxes of that class";
 
 /// A host path inside the sandbox. The source is resolved, and held against the allowed roots, when
 /// the sandbox is made.
@@ -37,8 +42,12 @@ pub struct PlannedMount {
 pub struct Plan {
     /// Where everything lies.
     pub traces: Traces,
+    /// How strongly it is isolated.
+    pub class: Class,
     /// What runs it.
     pub runtime: Runtime,
+    /// How its class is held on this host.
+    pub(crate) backend: Backend,
     /// The OCI configuration but for the host paths of inputs and mounts.
     pub config: Value,
     /// Lower layers, the uppermost first.
@@ -69,7 +78,9 @@ pub fn plan(
     facts: &HostFacts,
 ) -> Result<Plan, PlanError> {
     refuse::check(request)?;
-    let limits = with_defaults(refuse::limits(request, facts)?, facts);
+    let (class, runtime) = class::choose(request, facts)?;
+    let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
+    let limits = with_defaults(refuse::limits(request, facts, class)?, facts);
     let (base, host_usr) = root(&request.env_ref, facts)?;
     let spec = request.spec.as_ref();
     let workdir = request
@@ -89,7 +100,7 @@ pub fn plan(
         .as_ref()
         .map(|build| command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)));
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
-    let config = oci::config(&oci::Wanted {
+    let config = backend.config(&oci::Wanted {
         root: &traces.root,
         cgroup: &traces.cgroup,
         binds: if host_usr { &facts.binds } else { &[] },
@@ -100,7 +111,9 @@ pub fn plan(
     Ok(Plan {
         task: command(&request.cmd, request.timeout_ms),
         build,
-        runtime: facts.runtime.clone(),
+        class,
+        backend,
+        runtime: runtime.clone(),
         config,
         lowers: vec![facts.guest.clone(), base.clone()],
         base,
@@ -115,7 +128,7 @@ pub fn plan(
         disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
         stream_limit_bytes: MAX_STREAM_BYTES,
         artifacts: request.artifacts.clone(),
-        effective: effective(request, facts, limits),
+        effective: effective(request, facts, class, runtime, limits),
         traces,
     })
 }
@@ -158,16 +171,22 @@ fn environment(asked: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     env
 }
 
-fn effective(request: &SandboxRequest, facts: &HostFacts, limits: Limits) -> EffectivePolicy {
+fn effective(
+    request: &SandboxRequest,
+    facts: &HostFacts,
+    class: Class,
+    runtime: &Runtime,
+    limits: Limits,
+) -> EffectivePolicy {
     EffectivePolicy {
-        isolation_class: IsolationClass::Container,
-        runtime: facts.runtime.name.clone(),
-        runtime_version: facts.runtime.version.clone(),
+        isolation_class: class.strength(),
+        runtime: runtime.name.clone(),
+        runtime_version: runtime.version.clone(),
         kernel: facts.kernel.clone(),
         image: request.env_ref.clone(),
         limits,
         timeout_ms: request.timeout_ms,
         net: Egress::None,
-        weak: facts.weak(),
+        weak: facts.weak_in(class),
     }
 }

@@ -110,7 +110,9 @@ pub(crate) fn runtimes_of(id: &str, bundle: &Path) -> Vec<u32> {
     let is_ours = |pid: &u32| {
         let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut args = argv.split(|byte| *byte == 0);
-        args.clone().any(|arg| arg == bundle) && args.any(|arg| arg == id.as_bytes())
+        // runsc's own children are told `--bundle=...` in one word.
+        let names_bundle = |arg: &[u8]| arg.rsplit(|byte| *byte == b'=').next() == Some(bundle);
+        args.clone().any(names_bundle) && args.any(|arg| arg == id.as_bytes())
     };
     all().into_iter().filter(is_ours).collect()
 }

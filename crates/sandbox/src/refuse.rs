@@ -1,12 +1,14 @@
-//! What the container class of this host does not enforce is refused, by the name of the field.
+//! What this host does not enforce is refused, by the name of the field.
 //!
 //! Nothing here looks at the host: the facts are an argument.
 
 use cofferdam_contracts::sandbox::{
-    AccessMode, Egress, IsolationClass, Limits, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
+    AccessMode, Egress, Limits, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
 };
 use cofferdam_guest::glob::Glob;
 
+use crate::class::Class;
+use crate::gvisor;
 use crate::host::HostFacts;
 
 /// Arguments of a command and variables of its environment: the kernel takes 2 MiB of them together,
@@ -14,6 +16,8 @@ use crate::host::HostFacts;
 const MAX_WORDS: usize = 4_096;
 /// Bytes of one argument or variable: the kernel's own bound (`MAX_ARG_STRLEN`).
 const MAX_WORD_BYTES: usize = 131_072;
+/// The agent, a shell and a program of some size.
+const MIN_MEM_MB: u64 = 16;
 /// Files and globs of one request.
 const MAX_ITEMS: usize = 4_096;
 
@@ -69,7 +73,7 @@ pub(crate) fn check(request: &SandboxRequest) -> Check {
 }
 
 fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
-    const TIER_ONE: &str = "is a policy on an agent's tools, which the container class cannot see";
+    const TIER_ONE: &str = "is a policy on an agent's tools, which a sandbox cannot see";
     require(spec.tools_allowed.is_none(), "spec.tools_allowed", TIER_ONE)?;
     require(spec.tools_denied.is_none(), "spec.tools_denied", TIER_ONE)?;
     require(spec.max_turns.is_none(), "spec.max_turns", TIER_ONE)?;
@@ -80,16 +84,10 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
         "this host starts no services inside a sandbox",
     )?;
     require(spec.cache.is_none(), "spec.cache", "this host keeps no dependency cache")?;
-    let class = spec.isolation.map_or(IsolationClass::Container, |wanted| wanted.class_min);
-    require(
-        class == IsolationClass::Container,
-        "spec.isolation.class_min",
-        "this host offers the class `container` and nothing stronger",
-    )?;
     require(
         spec.access_mode.is_none_or(|mode| mode == AccessMode::WorkspaceWrite),
         "spec.access_mode",
-        "the container class gives `workspace-write`: the task writes its own layer and nothing else",
+        "a sandbox gives `workspace-write`: the task writes its own layer and nothing else",
     )?;
     require(
         spec.image.as_ref().is_none_or(|image| *image == request.env_ref),
@@ -220,7 +218,11 @@ pub(crate) fn absolute(field: &str, path: &str) -> Check {
 }
 
 /// Merges the two places that may set limits, and holds the result against the machine.
-pub(crate) fn limits(request: &SandboxRequest, facts: &HostFacts) -> Result<Limits, PlanError> {
+pub(crate) fn limits(
+    request: &SandboxRequest,
+    facts: &HostFacts,
+    class: Class,
+) -> Result<Limits, PlanError> {
     let spec = request.spec.as_ref().and_then(|spec| spec.limits).unwrap_or_default();
     let asked = request.limits;
     let merged = Limits {
@@ -234,7 +236,11 @@ pub(crate) fn limits(request: &SandboxRequest, facts: &HostFacts) -> Result<Limi
         let message = format!("must be 0.01 to {most}, the CPUs of this host");
         require((0.01..=most).contains(&cpu), "limits.cpu", &message)?;
     }
-    within("limits.memMB", merged.mem_mb, 16, facts.mem_mb, "MiB of this host")?;
+    let least = if class == Class::Gvisor { gvisor::MIN_MEM_MB } else { MIN_MEM_MB };
+    within("limits.memMB", merged.mem_mb, least, facts.mem_mb, "MiB of this host")?;
+    if class == Class::Gvisor {
+        within("limits.pids", merged.pids, 1, gvisor::MAX_PIDS, "processes of a gVisor sandbox")?;
+    }
     within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
     within("limits.diskMB", merged.disk_mb, 1, facts.mem_mb, "MiB of this host's memory")?;
     for (controller, field) in

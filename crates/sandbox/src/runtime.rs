@@ -13,6 +13,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// In order of preference: crun is three times as fast as runc.
 const KNOWN: [&str; 2] = ["crun", "runc"];
+/// The one of the class `gvisor`. It is no choice for the class `container`.
+const GVISOR: [&str; 1] = ["runsc"];
 /// Searched besides `PATH`: service managers often leave the `sbin` directories out.
 const PLACES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -22,7 +24,7 @@ const MAX_SEALED: u64 = 4 * 1024 * 1024;
 /// An OCI runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runtime {
-    /// `crun` or `runc`.
+    /// `crun`, `runc` or `runsc`.
     pub name: String,
     /// Absolute.
     pub path: PathBuf,
@@ -74,10 +76,11 @@ impl Runtime {
     /// Every runtime that works here, the preferred one first. `wanted` is a name or an absolute
     /// path and narrows the choice to it.
     pub(crate) fn find(wanted: Option<&str>) -> Vec<Self> {
+        let ask = |path: &Path| Self::ask(path, &KNOWN);
         match wanted {
-            Some(text) if text.starts_with('/') => Self::ask(Path::new(text)).into_iter().collect(),
-            Some(name) => search(name).as_deref().and_then(Self::ask).into_iter().collect(),
-            None => KNOWN.iter().filter_map(|name| Self::ask(&search(name)?)).collect(),
+            Some(text) if text.starts_with('/') => ask(Path::new(text)).into_iter().collect(),
+            Some(name) => search(name).as_deref().and_then(ask).into_iter().collect(),
+            None => KNOWN.iter().filter_map(|name| ask(&search(name)?)).collect(),
         }
     }
 
@@ -99,15 +102,21 @@ impl Runtime {
         }
     }
 
-    fn ask(path: &Path) -> Option<Self> {
+    fn ask(path: &Path, known: &[&str]) -> Option<Self> {
         let output =
             Command::new(path).arg("--version").env_clear().stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         let version = text.lines().next()?.trim().to_owned();
-        let name = KNOWN.iter().find(|name| version.starts_with(*name))?;
+        let name = known.iter().find(|name| version.starts_with(*name))?;
         let sealed = Sealed::of(path);
         Some(Self { name: (*name).to_owned(), path: path.to_owned(), version, sealed })
     }
+}
+
+/// runsc, where it is installed.
+pub(crate) fn gvisor() -> Option<Runtime> {
+    let [name] = GVISOR;
+    Runtime::ask(&search(name)?, &GVISOR)
 }
 
 fn search(name: &str) -> Option<PathBuf> {

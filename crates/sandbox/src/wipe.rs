@@ -17,6 +17,7 @@ use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeStatus};
 use nix::sys::statvfs::statvfs;
 
+use crate::backend;
 use crate::base;
 use crate::host::HostFacts;
 use crate::mounts;
@@ -30,6 +31,8 @@ const GONE_TRIES: usize = 1_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Observed {
     pub process: Process,
+    /// What else was in its cgroup: in the class `gvisor` the runtime, its file server and its stubs.
+    pub others: Vec<Process>,
     pub netns: Option<Netns>,
 }
 
@@ -51,27 +54,29 @@ impl Subject {
     }
 }
 
-/// Finds the agent: the pid 1 among the members of the sandbox's cgroup. The runtime's pid file
+/// Finds the agent, or the kernel that runs it, among the members of the sandbox's cgroup. The runtime's pid file
 /// would say the same, but crun writes it later than the agent answers.
 pub(crate) fn observe(facts: &HostFacts, traces: &Traces) -> Option<(Observed, OwnedFd)> {
     let members = facts.cgroups.members(traces);
-    let pid = members.into_iter().find(|pid| process::is_init(*pid))?;
+    let pid = backend::init(&members, &traces.cgroup)?;
     let init = process::handle(pid)?;
     let process = Process::of(pid).filter(|_| process::is_member(pid, &traces.cgroup))?;
-    Some((Observed { process, netns: Netns::of(pid) }, init))
+    let others = members.into_iter().filter(|member| *member != pid);
+    let others = others.filter_map(Process::of).collect();
+    Some((Observed { process, others, netns: Netns::of(pid) }, init))
 }
 
 /// Destroys it and gives the evidence. Blocking, for a few seconds at worst.
 pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> WipeEvidence {
     let traces = &subject.traces;
     let mut checks = Vec::new();
+    let look = || observe(facts, traces).map(|(observed, _)| observed);
+    // Before anything is killed: in some classes the runtime takes the sandbox along.
+    let mut observed = subject.observed.clone().or_else(look);
     if !subject.runtime_reaped {
         kill_runtimes(traces, &mut checks);
+        observed = observed.or_else(look);
     }
-    let observed = match &subject.observed {
-        Some(observed) => Some(observed.clone()),
-        None => observe(facts, traces).map(|(observed, _)| observed),
-    };
     let points = mounts::mounted_below(&traces.dir).unwrap_or_default();
     let (upper_bytes, upper_inodes) = usage(&traces.layer, &points);
     facts.cgroups.destroy(traces);
@@ -174,22 +179,34 @@ fn unmount_all(
 fn look_for_processes(observed: Option<&Observed>, checks: &mut Vec<WipeCheck>) {
     let Some(observed) = observed else { return };
     let Process { pid, started } = observed.process;
-    let mut alive = true;
-    for _ in 0..GONE_TRIES {
-        alive = observed.process.is_alive();
-        if !alive {
-            break;
-        }
-        clock::sleep_blocking(Duration::from_millis(1));
-    }
-    let seen = alive.then(|| "still running".to_owned());
+    let alive = survivors(std::slice::from_ref(&observed.process));
+    let seen = (!alive.is_empty()).then(|| "still running".to_owned());
     checks.push(check("process", format!("pid {pid} started {started}"), seen));
+    if !observed.others.is_empty() {
+        let alive = survivors(&observed.others);
+        let seen = (!alive.is_empty()).then(|| format!("pids {alive:?} are still running"));
+        let pids: Vec<u32> = observed.others.iter().map(|one| one.pid).collect();
+        checks.push(check("process", format!("others of its cgroup: pids {pids:?}"), seen));
+    }
     if let Some(netns) = &observed.netns {
         // Nobody is in it, and our own handle, the last, is closed with this subject.
         let inside = netns.members();
         let seen = (!inside.is_empty()).then(|| format!("pids {inside:?} are in it"));
         checks.push(check("netns", netns.name.clone(), seen));
     }
+}
+
+/// Those that do not end in time.
+fn survivors(all: &[Process]) -> Vec<u32> {
+    let mut alive = Vec::new();
+    for _ in 0..GONE_TRIES {
+        alive = all.iter().filter(|one| one.is_alive()).map(|one| one.pid).collect();
+        if alive.is_empty() {
+            break;
+        }
+        clock::sleep_blocking(Duration::from_millis(1));
+    }
+    alive
 }
 
 fn remove_dirs(traces: &Traces, mounted: Option<&[PathBuf]>, checks: &mut Vec<WipeCheck>) {

@@ -1,6 +1,11 @@
 //! A worker that is killed with a sandbox open, and what the next one finds.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper of tests fails its test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails its test, and an absent class is named"
+)]
 
 mod support;
 
@@ -13,12 +18,13 @@ use cofferdam_ambient::{clock, env};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::WipeStatus;
 use cofferdam_sandbox::{
-    Host, HostConfig, enter_private_mounts, plan, provision, reconcile, verify_absent,
+    Class, Host, HostConfig, Offer, enter_private_mounts, plan, provision, reconcile, verify_absent,
 };
 use serde_json::json;
 use support::{Bench, is_running, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
+const CLASS: &str = "COFFERDAM_TEST_CLASS";
 const PRIVATE: &str = "COFFERDAM_TEST_PRIVATE";
 
 /// The worker: makes a sandbox, says so, and hangs until it is killed.
@@ -32,7 +38,9 @@ fn worker() {
     let host = Host::detect(HostConfig { state_dir, ..HostConfig::default() }).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let fields = json!({"cmd": ["sleep", "1000"], "timeoutMs": 1_000_000});
+        let class = env::var(CLASS).unwrap();
+        let fields = json!({"cmd": ["sleep", "1000"], "timeoutMs": 1_000_000,
+                            "spec": {"isolation": {"class_min": class}}});
         let plan = plan(&support::request(fields), &support::fresh_id(), host.facts()).unwrap();
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
         println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
@@ -41,10 +49,10 @@ fn worker() {
     });
 }
 
-fn start_worker(bench: &Bench, private: bool) -> (Child, SandboxId, u32) {
+fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId, u32) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "worker", "--nocapture"]);
-    command.env(STATE, bench.state.path()).stdout(Stdio::piped());
+    command.env(STATE, bench.state.path()).env(CLASS, class.as_str()).stdout(Stdio::piped());
     if private {
         command.env(PRIVATE, "1");
     }
@@ -58,8 +66,20 @@ fn start_worker(bench: &Bench, private: bool) -> (Child, SandboxId, u32) {
     (child, id, pid)
 }
 
-async fn killed_worker(bench: &Bench, private: bool) -> (SandboxId, u32) {
-    let (mut child, id, pid) = start_worker(bench, private);
+/// Those that this host has; the others are named.
+fn present(bench: &Bench) -> Vec<Class> {
+    let mut present = Vec::new();
+    for fact in &bench.host.facts().classes {
+        match &fact.offer {
+            Offer::Present(_) => present.push(fact.class),
+            Offer::Absent { why, .. } => println!("{}: absent: {why}", fact.class.as_str()),
+        }
+    }
+    present
+}
+
+async fn killed_worker(bench: &Bench, class: Class, private: bool) -> (SandboxId, u32) {
+    let (mut child, id, pid) = start_worker(bench, class, private);
     assert!(is_running(pid));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -77,26 +97,30 @@ async fn killed_worker(bench: &Bench, private: bool) -> (SandboxId, u32) {
 #[test]
 fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
     with_bench(|bench| async move {
-        let (id, _) = killed_worker(&bench, true).await;
-        assert!(reconcile(&bench.host, |known| *known == id).await.is_empty());
-        let evidence = reconcile(&bench.host, |_| false).await;
-        assert_eq!(evidence.len(), 1);
-        let evidence = &evidence[0];
-        assert_eq!((&evidence.sandbox_id, evidence.reason.as_str()), (&id, "orphan"));
-        verified(evidence);
-        assert_eq!(evidence.method, "absence", "its mounts went with its namespace");
-        assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        for class in present(&bench) {
+            let (id, _) = killed_worker(&bench, class, true).await;
+            assert!(reconcile(&bench.host, |known| *known == id).await.is_empty());
+            let evidence = reconcile(&bench.host, |_| false).await;
+            assert_eq!(evidence.len(), 1);
+            let evidence = &evidence[0];
+            assert_eq!((&evidence.sandbox_id, evidence.reason.as_str()), (&id, "orphan"));
+            verified(evidence);
+            assert_eq!(evidence.method, "absence", "its mounts went with its namespace");
+            assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        }
     });
 }
 
 #[test]
 fn mounts_of_a_killed_worker_without_its_own_namespace_are_taken_away() {
     with_bench(|bench| async move {
-        let (id, _) = killed_worker(&bench, false).await;
-        let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
-        verified(&evidence);
-        assert_eq!(evidence.method, "tmpfs-unmount");
-        assert!(evidence.upper_inodes > 0);
+        for class in present(&bench) {
+            let (id, _) = killed_worker(&bench, class, false).await;
+            let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+            verified(&evidence);
+            assert_eq!(evidence.method, "tmpfs-unmount");
+            assert!(evidence.upper_inodes > 0);
+        }
     });
 }
 
@@ -115,17 +139,23 @@ fn a_sandbox_that_is_gone_is_verified_absent_again() {
 #[test]
 fn a_live_sandbox_of_a_lost_worker_is_destroyed_with_all_its_processes() {
     with_bench(|bench| async move {
-        let (mut child, id, pid) = start_worker(&bench, true);
-        // Stopped, the worker holds the stream open: only the takeover can end its sandbox. Its
-        // mounts are out of reach in its namespace and vanish with it.
-        let worker = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
-        nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGSTOP).unwrap();
-        let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
-        assert!(!is_running(pid));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(evidence.checks.iter().any(|check| check.kind == "netns"), "{evidence:#?}");
-        let again = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
-        verified(&again);
+        for class in present(&bench) {
+            let (mut child, id, pid) = start_worker(&bench, class, true);
+            // Stopped, the worker holds the stream open: only the takeover can end its sandbox. Its
+            // mounts are out of reach in its namespace and vanish with it.
+            let worker = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+            nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGSTOP).unwrap();
+            let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+            assert!(!is_running(pid));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(evidence.checks.iter().any(|check| check.kind == "netns"), "{evidence:#?}");
+            // Whoever held the sandbox from outside is gone too, not only the sandbox.
+            for process in evidence.checks.iter().filter(|check| check.kind == "process") {
+                assert!(process.ok, "{evidence:#?}");
+            }
+            let again = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
+            verified(&again);
+        }
     });
 }

@@ -11,9 +11,27 @@
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{MAX_STREAM_BYTES, SandboxRequest};
 use cofferdam_sandbox::{
-    CgroupMode, Cgroups, Hierarchy, HostFacts, Plan, PlanError, Runtime, plan,
+    CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, Offer, Plan, PlanError, Runtime,
+    plan,
 };
 use serde_json::{Value, json};
+
+fn runtime(name: &str) -> Runtime {
+    Runtime {
+        name: name.into(),
+        path: format!("/usr/bin/{name}").into(),
+        version: "1".into(),
+        sealed: None,
+    }
+}
+
+fn classes(present: &[(&str, &str)]) -> Vec<ClassFact> {
+    let offer = |class: Class| match present.iter().find(|(name, _)| *name == class.as_str()) {
+        Some((_, name)) => Offer::Present(runtime(name)),
+        None => Offer::Absent { why: "it is not there".into(), remedy: "get it".into() },
+    };
+    Class::ALL.map(|class| ClassFact { class, offer: offer(class) }).into()
+}
 
 fn facts() -> HostFacts {
     let controllers = ["memory", "pids", "cpu"].map(str::to_owned).to_vec();
@@ -22,12 +40,8 @@ fn facts() -> HostFacts {
         state_dir: "/state".into(),
         live_dir: "/live".into(),
         allowed_roots: vec!["/srv/allowed".into()],
-        runtime: Runtime {
-            name: "crun".into(),
-            path: "/usr/bin/crun".into(),
-            version: "1".into(),
-            sealed: None,
-        },
+        runtime: runtime("crun"),
+        classes: classes(&[("container", "crun")]),
         cgroups: Cgroups { mode: CgroupMode::V2, hierarchies: vec![tree] },
         kernel: "6".into(),
         cpus: 4,
@@ -156,4 +170,62 @@ fn a_spec_fills_what_the_request_leaves_open() {
     assert_eq!(plan.task.cwd, "/repo");
     assert_eq!(plan.mounts.len(), 1);
     assert_eq!(plan.config["linux"]["resources"]["cpu"]["quota"], 50_000);
+}
+
+fn wanting(class_min: &str, present: &[(&str, &str)]) -> Result<Plan, PlanError> {
+    let facts = HostFacts { classes: classes(present), ..facts() };
+    let request: SandboxRequest = serde_json::from_value(json!({
+        "envRef": "host", "cmd": ["true"], "timeoutMs": 1,
+        "spec": {"isolation": {"class_min": class_min}},
+    }))
+    .unwrap();
+    plan(&request, &SandboxId::parse("sb00000000000000000001").unwrap(), &facts)
+}
+
+#[test]
+fn the_cheapest_class_that_is_strong_enough_is_chosen_and_recorded() {
+    let both = [("container", "crun"), ("gvisor", "runsc")];
+    let plan = wanting("container", &both).unwrap();
+    assert_eq!((plan.class, plan.effective.runtime.as_str()), (Class::Container, "crun"));
+    let plan = wanting("gvisor", &both).unwrap();
+    assert_eq!((plan.class, plan.effective.runtime.as_str()), (Class::Gvisor, "runsc"));
+    assert_eq!(plan.effective.isolation_class, Class::Gvisor.strength());
+    // Stronger than asked is allowed, weaker never.
+    assert_eq!(wanting("container", &[("gvisor", "runsc")]).unwrap().class, Class::Gvisor);
+    assert!(wanting("gvisor", &[("container", "crun"), ("docker", "docker")]).is_err());
+    // Docker is as strong as a container and never chosen in its place.
+    assert!(wanting("container", &[("docker", "docker")]).is_err());
+}
+
+#[test]
+fn a_class_that_is_missing_is_refused_with_why_and_how_to_get_it() {
+    for class in ["gvisor", "microvm", "remote"] {
+        let error = wanting(class, &[("container", "crun")]).unwrap_err();
+        assert_eq!(error.field, "spec.isolation.class_min");
+        let named = class != "remote";
+        assert_eq!(error.message.contains("it is not there (get it)"), named, "{error}");
+        assert_eq!(error.message.contains("microvm"), named, "{error}");
+    }
+}
+
+#[test]
+fn gvisor_has_a_least_memory_and_counts_processes_itself() {
+    let facts =
+        HostFacts { classes: classes(&[("container", "crun"), ("gvisor", "runsc")]), ..facts() };
+    let id = SandboxId::parse("sb00000000000000000001").unwrap();
+    let planned = |mem_mb: u64, pids: u64| {
+        let request: SandboxRequest = serde_json::from_value(json!({
+            "envRef": "host", "cmd": ["true"], "timeoutMs": 1,
+            "limits": {"memMB": mem_mb, "pids": pids},
+            "spec": {"isolation": {"class_min": "gvisor"}},
+        }))
+        .unwrap();
+        plan(&request, &id, &facts)
+    };
+    assert_eq!(planned(95, 7).unwrap_err().field, "limits.memMB");
+    assert_eq!(planned(96, 1_025).unwrap_err().field, "limits.pids");
+    let plan = planned(96, 7).unwrap();
+    let rlimits = plan.config["process"]["rlimits"].as_array().unwrap();
+    assert!(rlimits.contains(&json!({"type": "RLIMIT_NPROC", "soft": 8, "hard": 8})));
+    assert!(plan.effective.weak.iter().any(|text| text.contains("each user")));
 }

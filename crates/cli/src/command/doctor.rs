@@ -1,7 +1,7 @@
 //! `doctor`: what this host can isolate, what is weak, and how to mend it.
 
-use cofferdam_sandbox::{Host, HostConfig};
-use serde_json::{Value, json};
+use cofferdam_sandbox::{Host, HostConfig, HostFacts, Offer};
+use serde_json::{Map, Value, json};
 
 use super::args::{At, JsonArgs};
 use super::exit::Exit;
@@ -28,7 +28,7 @@ fn facts(host: &Host) -> Value {
     json!({
         "schemaVersion": 1,
         "ready": true,
-        "classes": {"container": true, "gvisor": false, "microvm": false, "remote": false},
+        "classes": classes(facts),
         "runtime": facts.runtime.path,
         "runtimeVersion": facts.runtime.version,
         "cgroups": format!("{:?}", facts.cgroups.mode),
@@ -37,6 +37,18 @@ fn facts(host: &Host) -> Value {
         "memMB": facts.mem_mb,
         "weak": facts.weak(),
     })
+}
+
+/// Which classes this host has; no provider elsewhere is known to any.
+fn classes(facts: &HostFacts) -> Value {
+    let present = |offer: &Offer| matches!(offer, Offer::Present(_)).into();
+    let mut said: Map<String, Value> = facts
+        .classes
+        .iter()
+        .map(|fact| (fact.class.as_str().to_owned(), present(&fact.offer)))
+        .collect();
+    said.insert("remote".to_owned(), false.into());
+    Value::Object(said)
 }
 
 fn print(found: &Value) {
@@ -50,7 +62,13 @@ fn print(found: &Value) {
         output::line(&format!("  {problem}"));
         return;
     }
-    output::line("this host is ready: isolation class container");
+    let classes = found.get("classes").and_then(Value::as_object);
+    let present: Vec<&str> = classes
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, present)| (*present == true).then_some(name.as_str()))
+        .collect();
+    output::line(&format!("this host is ready: isolation classes {}", present.join(", ")));
     for (label, name) in [
         ("runtime", "runtime"),
         ("version", "runtimeVersion"),

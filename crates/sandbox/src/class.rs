@@ -1,0 +1,127 @@
+//! Isolation classes: which of them this host has, and which one a request gets.
+//!
+//! ```text
+//! container (crun, runc) < gvisor (runsc) < microvm        docker: as strong as container
+//! class_min = X  ->  the weakest, and so the cheapest, present class that is not weaker than X
+//! ```
+//! A class that is absent says why and what would change that; nothing ever falls back to a weaker
+//! one.
+
+use cofferdam_contracts::sandbox::{IsolationClass, SandboxRequest};
+
+use crate::host::HostFacts;
+use crate::refuse::PlanError;
+use crate::runtime::{self, Runtime};
+
+/// What `class_min` means in a request.
+pub(crate) const FIELD: &str = "spec.isolation.class_min";
+
+/// A way of isolating that a host may offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Namespaces, cgroups and a system call filter on the host's kernel.
+    Container,
+    /// A kernel in user space.
+    Gvisor,
+    /// A kernel of its own on virtual hardware.
+    Microvm,
+    /// A container that a Docker engine holds.
+    Docker,
+}
+
+impl Class {
+    /// All of them, in the order in which they are reported.
+    pub const ALL: [Self; 4] = [Self::Container, Self::Gvisor, Self::Microvm, Self::Docker];
+
+    /// The name in facts, tables and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Gvisor => "gvisor",
+            Self::Microvm => "microvm",
+            Self::Docker => "docker",
+        }
+    }
+
+    /// How strong it is.
+    #[must_use]
+    pub const fn strength(self) -> IsolationClass {
+        match self {
+            Self::Container | Self::Docker => IsolationClass::Container,
+            Self::Gvisor => IsolationClass::Gvisor,
+            Self::Microvm => IsolationClass::Microvm,
+        }
+    }
+}
+
+/// What a host offers of a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Offer {
+    /// Sandboxes of it can be made, by this runtime.
+    Present(Runtime),
+    /// None can be made.
+    Absent {
+        /// Why.
+        why: String,
+        /// What would change that.
+        remedy: String,
+    },
+}
+
+/// A class and what this host offers of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassFact {
+    /// Which.
+    pub class: Class,
+    /// Present or absent.
+    pub offer: Offer,
+}
+
+/// Looks for the runtime of every class; that of `container` was found before.
+pub(crate) fn detect(container: &Runtime) -> Vec<ClassFact> {
+    let offer = |class| match class {
+        Class::Container => Offer::Present(container.clone()),
+        Class::Gvisor => match runtime::gvisor() {
+            Some(runsc) => Offer::Present(runsc),
+            None => absent("no runsc was found", "apt-get install runsc"),
+        },
+        Class::Microvm => absent(
+            "this version of Cofferdam makes no microVMs",
+            "nothing on this host: ask for `gvisor` or `container`",
+        ),
+        Class::Docker => absent(
+            "this version of Cofferdam drives no Docker engine",
+            "nothing on this host: `container` is as strong and needs no engine",
+        ),
+    };
+    Class::ALL.map(|class| ClassFact { class, offer: offer(class) }).into()
+}
+
+fn absent(why: &str, remedy: &str) -> Offer {
+    Offer::Absent { why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// The cheapest present class that is at least as strong as the request wants. Pure.
+pub(crate) fn choose<'a>(
+    request: &SandboxRequest,
+    facts: &'a HostFacts,
+) -> Result<(Class, &'a Runtime), PlanError> {
+    let least = request.class_min();
+    let mut missing = Vec::new();
+    // `docker` is chosen by nobody: where it could serve, `container` does.
+    for fact in facts.classes.iter().filter(|fact| fact.class != Class::Docker) {
+        match &fact.offer {
+            _ if fact.class.strength() < least => {}
+            Offer::Present(runtime) => return Ok((fact.class, runtime)),
+            Offer::Absent { why, remedy } => {
+                missing.push(format!("{}: {why} ({remedy})", fact.class.as_str()));
+            }
+        }
+    }
+    let missing = match missing.is_empty() {
+        true => "this version of Cofferdam has no class that is as strong".to_owned(),
+        false => missing.join("; "),
+    };
+    Err(PlanError::new(FIELD, format!("this host has no class that is strong enough: {missing}")))
+}

@@ -1,0 +1,171 @@
+//! The cgroups of a sandbox whose runtime makes none: what is written where, and the writing.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::Limits;
+
+use crate::cgroup::Cgroups;
+use crate::gvisor;
+use crate::oci::{self, CPU_PERIOD_US};
+use crate::traces::{CGROUP_PARENT, Traces};
+
+/// The groups of one sandbox, decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Groups {
+    groups: Vec<Group>,
+}
+
+/// One directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    mount: PathBuf,
+    dir: PathBuf,
+    unified: bool,
+    values: Vec<Value>,
+}
+
+/// One file of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Value {
+    file: &'static str,
+    text: String,
+    /// A kernel without swap accounting has no such file, and then no swap that it would bound.
+    optional: bool,
+}
+
+/// What a tree limits, in the words of its version.
+fn values(unified: bool, controller: &str, limits: Limits, cpus: u32) -> Vec<Value> {
+    let value = |file, text: String| Value { file, text, optional: false };
+    let bytes = limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024).to_string();
+    let pids = gvisor::host_pids(limits.pids.unwrap_or(0)).to_string();
+    let cpu = limits.cpu.unwrap_or(0.0);
+    let quota = oci::quota_us(cpu);
+    match (controller, unified) {
+        ("memory", false) => vec![
+            value("memory.limit_in_bytes", bytes.clone()),
+            Value { optional: true, ..value("memory.memsw.limit_in_bytes", bytes) },
+        ],
+        ("memory", true) => vec![
+            value("memory.max", bytes),
+            Value { optional: true, ..value("memory.swap.max", "0".to_owned()) },
+        ],
+        ("pids", _) => vec![value("pids.max", pids)],
+        // All CPUs of the host are no limit.
+        ("cpu", _) if cpu >= f64::from(cpus) => Vec::new(),
+        ("cpu", false) => vec![
+            value("cpu.cfs_period_us", CPU_PERIOD_US.to_string()),
+            value("cpu.cfs_quota_us", quota.to_string()),
+        ],
+        ("cpu", true) => vec![value("cpu.max", format!("{quota} {CPU_PERIOD_US}"))],
+        _ => Vec::new(),
+    }
+}
+
+/// The groups in those trees that limit or count something. Pure.
+pub(crate) fn groups(cgroups: &Cgroups, traces: &Traces, limits: Limits, cpus: u32) -> Groups {
+    let mut groups = Vec::new();
+    for tree in &cgroups.hierarchies {
+        let ours = ["memory", "pids", "cpu"]
+            .into_iter()
+            .filter(|name| tree.controllers.iter().any(|controller| controller == name));
+        let mut found = false;
+        let mut all = Vec::new();
+        for controller in ours {
+            found = true;
+            all.extend(values(tree.unified, controller, limits, cpus));
+        }
+        if found {
+            groups.push(Group {
+                mount: tree.mount.clone(),
+                dir: tree.mount.join(&traces.cgroup),
+                unified: tree.unified,
+                values: all,
+            });
+        }
+    }
+    Groups { groups }
+}
+
+impl Groups {
+    /// Makes them and gives their directories; or the file that could not be written, and why.
+    pub(crate) fn make(&self) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
+        for group in &self.groups {
+            group.make()?;
+        }
+        Ok(self.groups.iter().map(|group| group.dir.clone()).collect())
+    }
+}
+
+impl Group {
+    fn make(&self) -> Result<(), (PathBuf, io::Error)> {
+        let parent = self.mount.join(CGROUP_PARENT);
+        make_dir(&parent)?;
+        if self.unified {
+            for above in [&self.mount, &parent] {
+                write(&above.join("cgroup.subtree_control"), "+memory +pids +cpu")?;
+            }
+        }
+        make_dir(&self.dir)?;
+        for Value { file, text, optional } in &self.values {
+            let path = self.dir.join(file);
+            match write(&path, text) {
+                Err((_, error)) if *optional && error.kind() == io::ErrorKind::NotFound => {}
+                written => written?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn make_dir(path: &Path) -> Result<(), (PathBuf, io::Error)> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err((path.to_owned(), error)),
+        _ => Ok(()),
+    }
+}
+
+/// Never makes the file: one that is not there is a limit that nobody would hold.
+fn write(path: &Path, text: &str) -> Result<(), (PathBuf, io::Error)> {
+    let opened = fs::OpenOptions::new().write(true).open(path);
+    let written = opened.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
+    written.map_err(|error| (path.to_owned(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_told_the_same() {
+        let limits = Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(10), disk_mb: Some(1) };
+        let said = |unified| {
+            let all = ["memory", "pids", "cpu"];
+            let all = all.into_iter().flat_map(|name| values(unified, name, limits, 2));
+            all.map(|value| format!("{} {}", value.file, value.text)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            said(false),
+            [
+                "memory.limit_in_bytes 104857600",
+                "memory.memsw.limit_in_bytes 104857600",
+                "pids.max 590",
+                "cpu.cfs_period_us 100000",
+                "cpu.cfs_quota_us 50000",
+            ]
+        );
+        assert_eq!(
+            said(true),
+            ["memory.max 104857600", "memory.swap.max 0", "pids.max 590", "cpu.max 50000 100000"]
+        );
+    }
+
+    #[test]
+    fn a_limit_without_its_file_is_an_error_and_makes_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pids.max");
+        assert_eq!(write(&file, "1").unwrap_err().0, file);
+        assert!(!file.exists());
+    }
+}
