@@ -71,6 +71,7 @@ impl Worker {
             state_dir: config.state_dir,
             allowed_roots: config.allowed_roots,
             runtime: config.runtime,
+            ..HostConfig::default()
         };
         let host = Host::detect(host_config)?;
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;

@@ -28,6 +28,7 @@ fn main() -> Fallible<()> {
         state_dir: state.path().to_owned(),
         allowed_roots: Vec::new(),
         runtime: args.next(),
+        ..HostConfig::default()
     })?;
     println!("{} on {}", host.facts().runtime.version, host.facts().kernel);
     runtime.block_on(run(Arc::new(host), count))

@@ -20,6 +20,7 @@ mod agent;
 mod base;
 mod boot;
 mod cgroup;
+mod egress;
 mod exec;
 mod host;
 mod input;

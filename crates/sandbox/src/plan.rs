@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
     AccessMode, DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, EffectivePolicy,
-    Egress, IsolationClass, Limits, MAX_STREAM_BYTES, SandboxRequest,
+    Egress, IsolationClass, Limits, MAX_STREAM_BYTES, Phase, SandboxRequest,
 };
 use serde_json::Value;
 
+use crate::egress;
 use crate::exec::Command;
 use crate::host::HostFacts;
 use crate::oci;
@@ -57,6 +58,8 @@ pub struct Plan {
     pub task: Command,
     /// Globs of files to keep, relative to the task's working directory.
     pub artifacts: Vec<String>,
+    /// The names of each phase.
+    pub(crate) egress: egress::Planned,
     /// What will be enforced.
     pub effective: EffectivePolicy,
 }
@@ -69,6 +72,8 @@ pub fn plan(
     facts: &HostFacts,
 ) -> Result<Plan, PlanError> {
     refuse::check(request)?;
+    let egress =
+        egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     let limits = with_defaults(refuse::limits(request, facts)?, facts);
     let (base, host_usr) = root(&request.env_ref, facts)?;
     let spec = request.spec.as_ref();
@@ -78,16 +83,16 @@ pub fn plan(
         .or_else(|| spec?.working_dir.clone())
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
-    let command = |argv: &[String], timeout_ms| Command {
+    let command = |argv: &[String], timeout_ms, phase| Command {
         argv: argv.to_vec(),
         env: environment(&request.env),
         cwd: workdir.clone(),
         timeout_ms,
+        phase,
     };
-    let build = request
-        .build
-        .as_ref()
-        .map(|build| command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)));
+    let build = request.build.as_ref().map(|build| {
+        command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)
+    });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
     let config = oci::config(&oci::Wanted {
         root: &traces.root,
@@ -98,7 +103,8 @@ pub fn plan(
         nofile: facts.nofile,
     });
     Ok(Plan {
-        task: command(&request.cmd, request.timeout_ms),
+        task: command(&request.cmd, request.timeout_ms, Phase::Exec),
+        egress,
         build,
         runtime: facts.runtime.clone(),
         config,
@@ -167,7 +173,8 @@ fn effective(request: &SandboxRequest, facts: &HostFacts, limits: Limits) -> Eff
         image: request.env_ref.clone(),
         limits,
         timeout_ms: request.timeout_ms,
-        net: Egress::None,
+        net: request.net.clone(),
+        build_net: request.build.as_ref().map_or(Egress::None, |build| build.net.clone()),
         weak: facts.weak(),
     }
 }
