@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;

@@ -72,8 +72,7 @@ pub fn plan(
     facts: &HostFacts,
 ) -> Result<Plan, PlanError> {
     refuse::check(request)?;
-    let egress =
-        egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
+    let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     let limits = with_defaults(refuse::limits(request, facts)?, facts);
     let (base, host_usr) = root(&request.env_ref, facts)?;
     let spec = request.spec.as_ref();

@@ -124,7 +124,7 @@ pub(crate) struct ExecArgs {
     /// Weakest isolation class accepted: container, gvisor, microvm, remote
     #[arg(long)]
     pub isolation: Option<String>,
-    /// Network: none
+    /// Network: none, or exact names and mirrors (@pip, @npm, @cargo, @apt), comma separated
     #[arg(long, default_value = "none")]
     pub egress: String,
     /// Memory in MiB

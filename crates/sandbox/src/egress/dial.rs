@@ -58,8 +58,7 @@ impl std::fmt::Debug for Upstream {
 impl Upstream {
     /// `http://user:password@host:port`, as clients write it; the scheme may be left out.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let whole =
-            if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let url = Url::parse(&whole).ok().filter(|url| url.scheme() == "http")?;
         let host = match url.host()? {
             Host::Ipv6(address) => address.to_string(),
@@ -281,8 +280,18 @@ mod tests {
     #[test]
     fn metadata_loopback_and_their_disguises_are_never_public() {
         for text in [
-            "127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::",
-            "fe80::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::7f00:1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::7f00:1",
             "fd00:ec2::254",
         ] {
             assert!(is_never_public(text.parse().unwrap()), "{text}");

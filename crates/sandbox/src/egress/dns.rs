@@ -139,12 +139,18 @@ mod tests {
     fn a_listed_name_is_at_the_proxy_and_another_does_not_exist() {
         let (told, refused) = answer(&ask("A.example", A), &rules(), OWN);
         let told = told.unwrap();
-        assert_eq!((&told[..2], told[3] & 15, &told[told.len() - 4..]), (&[7, 9][..], 0, &[127, 0, 0, 53][..]));
+        assert_eq!(
+            (&told[..2], told[3] & 15, &told[told.len() - 4..]),
+            (&[7, 9][..], 0, &[127, 0, 0, 53][..])
+        );
         assert_eq!(refused, None);
         let (told, refused) = answer(&ask("c2VjcmV0.evil.example", A), &rules(), OWN);
         assert_eq!(told.unwrap()[3] & 15, NO_NAME);
         let refused = refused.unwrap();
-        assert_eq!((refused.why, refused.name.as_deref()), (ViolationWhy::Name, Some("c2VjcmV0.evil.example")));
+        assert_eq!(
+            (refused.why, refused.name.as_deref()),
+            (ViolationWhy::Name, Some("c2VjcmV0.evil.example"))
+        );
     }
 
     #[test]

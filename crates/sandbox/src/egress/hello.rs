@@ -162,7 +162,12 @@ mod tests {
     fn hello(extensions: &[u8], cut: usize) -> Vec<u8> {
         let length = u16::try_from(extensions.len()).unwrap();
         let body = [
-            &[3, 3][..], &[7; 32], &[0], &[0, 2, 0x13, 1], &[1, 0], &length.to_be_bytes(),
+            &[3, 3][..],
+            &[7; 32],
+            &[0],
+            &[0, 2, 0x13, 1],
+            &[1, 0],
+            &length.to_be_bytes(),
             extensions,
         ]
         .concat();
@@ -198,7 +203,8 @@ mod tests {
 
     #[test]
     fn what_is_not_tls_is_known_at_once() {
-        for bytes in [&b"GET / HTTP/1.1"[..], b"SSH-2.0-x", &[22, 9], &[22, 3, 1, 0, 0], &[0x80, 9]] {
+        for bytes in [&b"GET / HTTP/1.1"[..], b"SSH-2.0-x", &[22, 9], &[22, 3, 1, 0, 0], &[0x80, 9]]
+        {
             assert_eq!(look(bytes), Hello::NotTls, "{bytes:?}");
         }
         assert_eq!(look(&[22, 3, 1, 0, 4, 2, 0, 0, 0]), Hello::NotTls);

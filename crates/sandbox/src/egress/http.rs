@@ -130,8 +130,7 @@ async fn forward(
     context: &Context,
     entrance: Entrance,
 ) -> Result<Answer, Answer> {
-    let (host, port) =
-        target(&request, entrance).ok_or_else(|| malformed(context))?;
+    let (host, port) = target(&request, entrance).ok_or_else(|| malformed(context))?;
     let (name, rule) = context
         .rules
         .admit(&host, port, Wire::Plain)
@@ -222,11 +221,8 @@ fn refuse(context: &Context, refused: &Refused) -> Answer {
     context.refuse(refused);
     let what = refused.name.clone().or_else(|| refused.address.map(|ip| ip.to_string()));
     let what = what.unwrap_or_default();
-    let words = format!(
-        "{what}: {} ({} phase)",
-        refused.why.in_words(),
-        context.rules.phase.as_str()
-    );
+    let words =
+        format!("{what}: {} ({} phase)", refused.why.in_words(), context.rules.phase.as_str());
     say(StatusCode::FORBIDDEN, &words)
 }
 

@@ -192,9 +192,8 @@ impl Rules {
             let why = ViolationWhy::IpLiteral;
             return Err(Refused { why, name: None, address: Some(address), port: Some(port) });
         }
-        let (name, rule) = self
-            .find(host)
-            .ok_or_else(|| Refused::name(ViolationWhy::Name, host, Some(port)))?;
+        let (name, rule) =
+            self.find(host).ok_or_else(|| Refused::name(ViolationWhy::Name, host, Some(port)))?;
         if rule.ports.get(&port) == Some(&wire) {
             return Ok((name, rule));
         }
@@ -212,9 +211,25 @@ mod tests {
             assert!(entry(text).is_ok(), "{text}");
         }
         for text in [
-            "*.example", "example", "a.example:443", "1.2.3.4", "127.1", "0x7f.1", "::1", "a..b",
-            "https://a.example", "a.example/x", "-a.example", "a_b.example", "@maven", "", ".a.b",
-            "a.example.", "ä.example", "2130706433", "a.example@b.example",
+            "*.example",
+            "example",
+            "a.example:443",
+            "1.2.3.4",
+            "127.1",
+            "0x7f.1",
+            "::1",
+            "a..b",
+            "https://a.example",
+            "a.example/x",
+            "-a.example",
+            "a_b.example",
+            "@maven",
+            "",
+            ".a.b",
+            "a.example.",
+            "ä.example",
+            "2130706433",
+            "a.example@b.example",
         ] {
             assert!(entry(text).is_err(), "{text}");
         }

@@ -57,10 +57,7 @@ pub(crate) async fn asked_for(
 }
 
 /// The name that the first message asks for; `Err(None)` where the client said nothing.
-async fn first(
-    client: &mut TcpStream,
-    said: &mut Vec<u8>,
-) -> Result<String, Option<ViolationWhy>> {
+async fn first(client: &mut TcpStream, said: &mut Vec<u8>) -> Result<String, Option<ViolationWhy>> {
     let limit = Duration::from_millis(FIRST_WORD_MS);
     let read = tokio::time::timeout(limit, hear(client, said)).await;
     match read.unwrap_or(Hello::Partial) {
@@ -88,9 +85,8 @@ async fn hear(client: &mut TcpStream, said: &mut Vec<u8>) -> Hello {
 async fn carry(mut client: TcpStream, mut server: TcpStream, said: &[u8]) {
     if server.write_all(said).await.is_ok() {
         // How it ends is the two ends' own business.
-        let _ =
-            copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER_BYTES, BUFFER_BYTES)
-                .await;
+        let _ = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER_BYTES, BUFFER_BYTES)
+            .await;
     }
 }
 

@@ -104,7 +104,8 @@ mod tests {
     fn equal_attempts_are_counted_and_distinct_ones_bounded() {
         let log = Log::default();
         for index in 0..300 {
-            let refused = Refused::name(ViolationWhy::Name, &format!("x{index}.example"), Some(443));
+            let refused =
+                Refused::name(ViolationWhy::Name, &format!("x{index}.example"), Some(443));
             log.record(Phase::Build, &refused, index);
             log.record(Phase::Build, &refused, index + 1);
         }

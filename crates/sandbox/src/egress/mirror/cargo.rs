@@ -39,7 +39,9 @@ fn read(home: &Path) -> Result<Mirror, String> {
         mirror.origin(files.split('{').next().unwrap_or(files))?;
     }
     if mirror.origins.is_empty() {
-        return Err("cargo has not used its index on this machine: run `cargo search x` once".into());
+        return Err(
+            "cargo has not used its index on this machine: run `cargo search x` once".into()
+        );
     }
     Ok(mirror)
 }
