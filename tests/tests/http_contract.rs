@@ -727,7 +727,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         ),
         (
             "net",
-            "{name: t, exec: {run: 'true', egress: [example.org]}}",
+            "{name: t, exec: {run: 'true', egress: ['*.example.org']}}",
             "retries_exceeded",
             "BOOT_FAIL",
             3,
@@ -920,7 +920,7 @@ async fn a_budget_that_is_reached_ends_the_run_and_says_metric_limit_and_observe
         let wipes = fetched(&server, &format!("/api/runs/{}/wipes", text(&end, "runId"))).await;
         assert!(list(&wipes).iter().all(|w| w["status"] == "verified"), "nothing goes on: {wipes}");
     }
-    let boot = "id: boot\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true', egress: [example.org]}}]}\n";
+    let boot = "id: boot\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true', egress: ['*.example.org']}}]}\n";
     let end = ran(&server, boot, json!({}), json!({"budget": {"maxRetriesPerStep": 0}})).await;
     assert_eq!(end["status"], "retries_exceeded", "{end}");
     assert_eq!(attempts(&server, &end).await.len(), 1, "no retries means one attempt");

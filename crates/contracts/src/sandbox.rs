@@ -42,6 +42,14 @@ pub enum Egress {
     Names(Vec<String>),
 }
 
+impl Egress {
+    /// Whether nothing may be reached.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+}
+
 impl JsonSchema for Egress {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Egress".into()
@@ -100,6 +108,104 @@ impl<'de> Deserialize<'de> for Egress {
         }
         deserializer.deserialize_any(Visitor)
     }
+}
+
+/// A part of a sandbox's life with a network policy of its own. It only goes forward.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The command that runs first.
+    Build,
+    /// The task.
+    Exec,
+}
+
+impl Phase {
+    /// The phase as it stands in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Exec => "exec",
+        }
+    }
+}
+
+/// Why the egress proxy refused an attempt.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ViolationWhy {
+    /// The name is not one of the phase's.
+    Name,
+    /// The name is, the port is not one of its ports.
+    Port,
+    /// An address instead of a name.
+    IpLiteral,
+    /// The name leads to an address of the worker's host, or to one that no public name has.
+    Address,
+    /// TLS asked for another name than the tunnel.
+    Sni,
+    /// TLS named no server.
+    NoSni,
+    /// TLS hides the name that it asks for (encrypted client hello).
+    Ech,
+    /// Something else than TLS where only TLS is carried.
+    NotTls,
+    /// A DNS question that only a tunnel would ask of an allowed name.
+    DnsType,
+    /// Not a request at all.
+    Malformed,
+    /// More connections at once than a sandbox may have.
+    Flood,
+}
+
+impl ViolationWhy {
+    /// The reason in words that follow the attempt.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Name => "the name is not on the phase's list",
+            Self::Port => "the port is not one of this name's",
+            Self::IpLiteral => "an address is not a name",
+            Self::Address => "the name leads to an address that sandboxes must not reach",
+            Self::Sni => "TLS asks for another name than the tunnel",
+            Self::NoSni => "TLS names no server",
+            Self::Ech => "TLS hides the name of the server",
+            Self::NotTls => "only TLS is carried here",
+            Self::DnsType => "a question that no client of this name needs to ask",
+            Self::Malformed => "not a request",
+            Self::Flood => "too many connections at once",
+        }
+    }
+}
+
+/// Attempts of one kind that the egress proxy refused. Nothing of them left the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Violation {
+    /// When in the sandbox's life.
+    pub phase: Phase,
+    /// What was asked for, as far as it can be printed: at most 253 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address that was asked for, or that the name leads to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The port that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Why it was refused.
+    pub why: ViolationWhy,
+    /// How often.
+    pub count: u64,
+    /// The first attempt, ms since the epoch.
+    pub first_ms: i64,
+    /// The last attempt, ms since the epoch.
+    pub last_ms: i64,
 }
 
 /// What a task may do with a file or directory that is given to it.
@@ -240,9 +346,9 @@ pub struct Mount {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseSpec {
-    /// Network of the phase.
-    #[serde(default)]
-    pub egress: Egress,
+    /// Network of the phase; where it is given, the request's own must be equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
     /// Wall time in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -461,6 +567,12 @@ pub struct SandboxResult {
     /// Why, in words, where `errCode` is not NONE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// What the egress proxy refused, in the order of the first attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
+    /// Refused attempts beyond the distinct ones that are listed: counted only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub violations_unlisted: u64,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -582,8 +694,11 @@ pub struct EffectivePolicy {
     pub limits: Limits,
     /// Wall time as enforced.
     pub timeout_ms: u64,
-    /// Network as enforced.
+    /// Network of the task as enforced. A mirror stands there by its name, never with its address.
     pub net: Egress,
+    /// Network of the build phase as enforced.
+    #[serde(default, skip_serializing_if = "Egress::is_none")]
+    pub build_net: Egress,
     /// What the host could not enforce though nobody asked for it; empty on a good host.
     pub weak: Vec<String>,
 }

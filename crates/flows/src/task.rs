@@ -155,6 +155,8 @@ fn blank(
             "index.json",
         )),
         cause,
+        violations: Vec::new(),
+        violations_unlisted: 0,
     }
 }
 
@@ -347,6 +349,7 @@ async fn drive(
         Ok(None) => {}
     }
     let effective = sandbox.effective().clone();
+    (result.violations, result.violations_unlisted) = sandbox.violations();
     result.metrics.boot_ms = sandbox.boot_ms();
     result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
     executor.board.set(&id, SessionState::RemoteWipeVerifying);

@@ -1,5 +1,7 @@
 //! A worker: the engine, the dispatcher and the watch over the living and the dead.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
@@ -51,6 +53,8 @@ pub struct WorkerConfig {
     pub allowed_roots: Vec<PathBuf>,
     /// A particular runtime.
     pub runtime: Option<String>,
+    /// Where names that a phase lists really are; it lists none by itself.
+    pub egress_hosts: BTreeMap<String, SocketAddr>,
 }
 
 /// A running worker.
@@ -71,6 +75,7 @@ impl Worker {
             state_dir: config.state_dir,
             allowed_roots: config.allowed_roots,
             runtime: config.runtime,
+            hosts: config.egress_hosts,
         };
         let host = Host::detect(host_config)?;
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;

@@ -36,6 +36,7 @@ fn main() -> Fallible<()> {
         state_dir: state.path().to_owned(),
         allowed_roots: Vec::new(),
         runtime: wanted.clone().filter(|name| name != "gvisor"),
+        ..HostConfig::default()
     })?;
     let fact = host.facts().classes.iter().find(|fact| fact.class.as_str() == class);
     let bare = match fact.map(|fact| &fact.offer) {

@@ -49,6 +49,11 @@ impl Backend {
         }
     }
 
+    /// Whether a proxy in the sandbox's network namespace is what its processes meet.
+    pub(crate) fn reaches_names(self) -> bool {
+        self == Self::Oci
+    }
+
     /// Whether the cgroups are ours to make.
     pub(crate) fn makes_cgroups(self) -> bool {
         self == Self::Runsc

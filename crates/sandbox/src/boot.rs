@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
@@ -29,12 +30,15 @@ use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError};
 use crate::base;
+use crate::egress::{self, EgressError, Prepared};
 use crate::host::{Host, HostFacts};
 use crate::input::{self, Input, InputError, Overlay, Resolved};
 use crate::limit;
 use crate::live;
 use crate::mounts;
+use crate::oci;
 use crate::plan::Plan;
+use crate::process::Netns;
 use crate::sandbox::{Driver, KillHandle, Sandbox};
 use crate::traces::{self, Traces};
 use crate::wipe::{self, Subject};
@@ -55,7 +59,7 @@ const LOG_BYTES: usize = 8 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {message}", .code.as_str())]
 pub struct ProvisionError {
-    /// `BOOT_FAIL` or `UPLOAD_FAIL`.
+    /// `BOOT_FAIL`, `UPLOAD_FAIL` or `NET_FAIL`.
     pub code: ErrCode,
     /// Why, in words.
     pub message: String,
@@ -84,6 +88,8 @@ enum BootError {
     Read { path: String, source: io::Error },
     #[error("{path:?} was not taken within {UPLOAD_MS} ms")]
     Slow { path: String },
+    #[error("the network of its phases cannot be set up")]
+    Net(#[from] EgressError),
 }
 
 impl BootError {
@@ -92,6 +98,7 @@ impl BootError {
             Self::Input(_) | Self::Upload { .. } | Self::Read { .. } | Self::Slow { .. } => {
                 ErrCode::UploadFail
             }
+            Self::Net(_) => ErrCode::NetFail,
             _ => ErrCode::BootFail,
         }
     }
@@ -153,7 +160,7 @@ pub async fn provision(
     let mut subject = Subject::found(plan.traces.clone());
     // Nothing was started yet, so there is no runtime to look for.
     subject.runtime_reaped = true;
-    let error = match start(&facts, plan, inputs, &mut subject, clock).await {
+    let error = match start(host, &facts, plan, inputs, &mut subject, clock).await {
         Ok(sandbox) => return Ok(sandbox),
         Err(error) => error,
     };
@@ -164,13 +171,18 @@ pub async fn provision(
 }
 
 async fn start(
+    host: &Host,
     facts: &Arc<HostFacts>,
     plan: &Plan,
     inputs: &[Input],
     subject: &mut Subject,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
-    let resolved = input::resolve(plan, inputs, facts)?;
+    let mut resolved = input::resolve(plan, inputs, facts)?;
+    let prepared = host.egress().prepare(&plan.egress).await?;
+    if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
+        resolved.mounts.push(oci::bind(ca, egress::CA_PATH));
+    }
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known, facts);
     let (digest, groups) = blocking(move || bundle.make()).await?;
@@ -186,7 +198,8 @@ async fn start(
     };
     let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
     let boot_ms = clock.elapsed_ms();
-    let sandbox = Sandbox {
+    let netns = observed.netns.clone();
+    let mut sandbox = Sandbox {
         facts: Arc::clone(facts),
         init_pid: observed.process.pid,
         subject: Subject { observed: Some(observed), ..subject.clone() },
@@ -196,9 +209,10 @@ async fn start(
         boot_ms,
         peak_mem_mb: AtomicU64::new(0),
         effective: plan.effective.clone(),
+        egress: None,
         stream_limit_bytes: plan.stream_limit_bytes,
     };
-    match upload(&sandbox.agent, &resolved).await {
+    match furnish(&mut sandbox, &resolved, prepared, netns).await {
         Ok(()) => Ok(sandbox),
         Err(error) => {
             *subject = sandbox.subject.clone();
@@ -270,18 +284,39 @@ async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
+/// Gives a sandbox that lives its files and its proxy.
+async fn furnish(
+    sandbox: &mut Sandbox,
+    resolved: &Resolved<'_>,
+    prepared: Option<Prepared>,
+    netns: Option<Netns>,
+) -> Result<(), BootError> {
+    upload(&sandbox.agent, resolved).await?;
+    if let Some(prepared) = prepared {
+        let text = Prepared::resolv_conf().into();
+        put(&sandbox.agent, egress::RESOLV_CONF, 0o644, text).await?;
+        sandbox.egress = Some(prepared.open(netns)?);
+    }
+    Ok(())
+}
+
 async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError> {
     for file in &resolved.uploads {
         let path = || file.path.to_owned();
         let bytes =
             file.bytes().await.map_err(|source| BootError::Read { path: path(), source })?;
-        let limit = Duration::from_millis(UPLOAD_MS);
-        tokio::time::timeout(limit, agent.put(file.path, file.mode, bytes))
-            .await
-            .map_err(|_| BootError::Slow { path: path() })?
-            .map_err(|source| BootError::Upload { path: path(), source })?;
+        put(agent, file.path, file.mode, bytes).await?;
     }
     Ok(())
+}
+
+async fn put(agent: &Agent, path: &str, mode: u32, bytes: Bytes) -> Result<(), BootError> {
+    let limit = Duration::from_millis(UPLOAD_MS);
+    let name = || path.to_owned();
+    tokio::time::timeout(limit, agent.put(path, mode, bytes))
+        .await
+        .map_err(|_| BootError::Slow { path: name() })?
+        .map_err(|source| BootError::Upload { path: name(), source })
 }
 
 /// What lies on the host before the runtime starts.
@@ -394,9 +429,10 @@ fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BootError
     move |source| BootError::Prepare { what, path, source }
 }
 
-fn in_words(error: &BootError) -> String {
+/// An error and what it came from.
+pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(inner) = source {
         words = format!("{words}: {inner}");
         source = inner.source();

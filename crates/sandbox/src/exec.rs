@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_contracts::sandbox::{ErrCode, Phase};
 use cofferdam_guest::wire::{Ended, ExecEnd};
 
 use crate::cgroup::Events;
@@ -24,6 +24,8 @@ pub struct Command {
     pub cwd: String,
     /// Wall time in milliseconds.
     pub timeout_ms: u64,
+    /// Whose network policy holds while it runs. A sandbox's phases only go forward.
+    pub phase: Phase,
 }
 
 /// Bytes beyond the limit of each stream: read, counted and dropped.
@@ -113,6 +115,28 @@ pub(crate) fn unheard(
         timed_out,
         dropped: Dropped::default(),
         cause: Some(causes.join("; ")),
+    }
+}
+
+/// The phase's network could not be set up, so the command was not started.
+pub(crate) fn unconnected(cause: String) -> ExecOutcome {
+    ExecOutcome {
+        exit: UNSTARTED,
+        err_code: ErrCode::NetFail,
+        wall_ms: 0,
+        cpu_ms: 0,
+        oom: false,
+        timed_out: false,
+        dropped: Dropped::default(),
+        cause: Some(cause),
+    }
+}
+
+/// Adds what else a failed command should be known by.
+pub(crate) fn explain(outcome: &mut ExecOutcome, words: String) {
+    if outcome.err_code != ErrCode::None {
+        let said = outcome.cause.take().map(|cause| format!("{cause}; ")).unwrap_or_default();
+        outcome.cause = Some(said + &words);
     }
 }
 

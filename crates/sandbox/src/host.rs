@@ -1,7 +1,9 @@
 //! What this host is: looked at once, at start, and a value ever after.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -16,6 +18,7 @@ use crate::base;
 use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact};
 use crate::gvisor;
+use crate::egress;
 use crate::live;
 use crate::mounts;
 use crate::runtime::Runtime;
@@ -95,6 +98,9 @@ pub struct HostConfig {
     pub allowed_roots: Vec<PathBuf>,
     /// `crun`, `runc` or an absolute path. `None`: the best that is installed.
     pub runtime: Option<String>,
+    /// Where listed names really are, like a hosts file with ports: connections to such a name go
+    /// there whatever port they ask for. It opens nothing: the name must be on a phase's list.
+    pub hosts: BTreeMap<String, SocketAddr>,
 }
 
 /// What was found.
@@ -171,6 +177,7 @@ impl HostFacts {
 #[derive(Debug, Clone)]
 pub struct Host {
     facts: Arc<HostFacts>,
+    egress: Arc<egress::Resources>,
 }
 
 impl Host {
@@ -215,14 +222,15 @@ impl Host {
             state_dir,
             live_dir,
         };
-        Ok(Self { facts: Arc::new(facts) })
+        let egress = Arc::new(egress::Resources::new(config.hosts));
+        Ok(Self { facts: Arc::new(facts), egress })
     }
 
     /// The same host for somebody who may give tasks parts of other directories.
     pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
         let mut facts = self.facts().clone();
         facts.allowed_roots = roots.iter().map(|root| resolve(root)).collect::<Result<_, _>>()?;
-        Ok(Self { facts: Arc::new(facts) })
+        Ok(Self { facts: Arc::new(facts), egress: Arc::clone(&self.egress) })
     }
 
     /// What was found.
@@ -234,6 +242,10 @@ impl Host {
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
         live::leave(&self.facts.state_dir, &self.facts.live_dir);
+    }
+
+    pub(crate) fn egress(&self) -> &egress::Resources {
+        &self.egress
     }
 
     pub(crate) fn shared(&self) -> Arc<HostFacts> {

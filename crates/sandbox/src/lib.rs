@@ -22,6 +22,7 @@ mod base;
 mod boot;
 mod cgroup;
 mod class;
+mod egress;
 mod exec;
 mod gvisor;
 mod host;

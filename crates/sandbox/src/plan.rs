@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
     AccessMode, DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, EffectivePolicy,
-    Egress, Limits, MAX_STREAM_BYTES, SandboxRequest,
+    Egress, Limits, MAX_STREAM_BYTES, Phase, SandboxRequest,
 };
 use serde_json::Value;
 
 use crate::backend::Backend;
 use crate::class::{self, Class};
+use crate::egress;
 use crate::exec::Command;
 use crate::host::HostFacts;
 use crate::oci;
@@ -66,6 +67,8 @@ pub struct Plan {
     pub task: Command,
     /// Globs of files to keep, relative to the task's working directory.
     pub artifacts: Vec<String>,
+    /// The names of each phase.
+    pub(crate) egress: egress::Planned,
     /// What will be enforced.
     pub effective: EffectivePolicy,
 }
@@ -80,6 +83,8 @@ pub fn plan(
     refuse::check(request)?;
     let (class, runtime) = class::choose(request, facts)?;
     let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
+    let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
+    carries(backend, request)?;
     let limits = with_defaults(refuse::limits(request, facts, class)?, facts);
     let (base, host_usr) = root(&request.env_ref, facts)?;
     let spec = request.spec.as_ref();
@@ -89,16 +94,16 @@ pub fn plan(
         .or_else(|| spec?.working_dir.clone())
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
-    let command = |argv: &[String], timeout_ms| Command {
+    let command = |argv: &[String], timeout_ms, phase| Command {
         argv: argv.to_vec(),
         env: environment(&request.env),
         cwd: workdir.clone(),
         timeout_ms,
+        phase,
     };
-    let build = request
-        .build
-        .as_ref()
-        .map(|build| command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)));
+    let build = request.build.as_ref().map(|build| {
+        command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)
+    });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
     let config = backend.config(&oci::Wanted {
         root: &traces.root,
@@ -109,7 +114,8 @@ pub fn plan(
         nofile: facts.nofile,
     });
     Ok(Plan {
-        task: command(&request.cmd, request.timeout_ms),
+        task: command(&request.cmd, request.timeout_ms, Phase::Exec),
+        egress,
         build,
         class,
         backend,
@@ -131,6 +137,19 @@ pub fn plan(
         effective: effective(request, facts, class, runtime, limits),
         traces,
     })
+}
+
+/// gVisor's network stack is its own: it never meets a proxy in the host's namespace.
+fn carries(backend: Backend, request: &SandboxRequest) -> Result<(), PlanError> {
+    let build = request.build.as_ref().map_or(&Egress::None, |build| &build.net);
+    for (field, names) in [("build.net", build), ("net", &request.net)] {
+        if *names != Egress::None && !backend.reaches_names() {
+            let words = "only the class `container` reaches names through the egress proxy; ask for \
+                         \"none\" or for that class";
+            return Err(PlanError::new(field, words));
+        }
+    }
+    Ok(())
 }
 
 fn with_defaults(limits: Limits, facts: &HostFacts) -> Limits {
@@ -186,7 +205,8 @@ fn effective(
         image: request.env_ref.clone(),
         limits,
         timeout_ms: request.timeout_ms,
-        net: Egress::None,
+        net: request.net.clone(),
+        build_net: request.build.as_ref().map_or(Egress::None, |build| build.net.clone()),
         weak: facts.weak_in(class),
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn all() -> Vec<u32> {
 pub(crate) struct Netns {
     /// Text such as `net:[4026532001]`.
     pub name: String,
-    _held: Arc<File>,
+    held: Arc<File>,
 }
 
 impl Netns {
@@ -91,7 +91,12 @@ impl Netns {
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let held = File::open(format!("/proc/{pid}/ns/net")).ok()?;
         let link = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())).ok()?;
-        Some(Self { name: link.to_string_lossy().into_owned(), _held: Arc::new(held) })
+        Some(Self { name: link.to_string_lossy().into_owned(), held: Arc::new(held) })
+    }
+
+    /// What holds it, to be entered by.
+    pub(crate) fn held(&self) -> &File {
+        &self.held
     }
 
     /// Pids of every process in it.

@@ -52,7 +52,6 @@ pub(crate) fn check(request: &SandboxRequest) -> Check {
         "timeoutMs",
         "must be 1 to 86,400,000 milliseconds",
     )?;
-    no_network("net", &request.net)?;
     if let Some(dir) = &request.workdir {
         absolute("workdir", dir)?;
     }
@@ -60,7 +59,6 @@ pub(crate) fn check(request: &SandboxRequest) -> Check {
     globs(request)?;
     if let Some(build) = &request.build {
         argv("build.cmd", &build.cmd)?;
-        no_network("build.net", &build.net)?;
         if let Some(ms) = build.timeout_ms {
             require(
                 (1..=MAX_TIMEOUT_MS).contains(&ms),
@@ -109,7 +107,12 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
 fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     let Some(phases) = &spec.phases else { return Ok(()) };
     if let Some(build) = &phases.build {
-        no_network("spec.phases.build.egress", &build.egress)?;
+        let planned = request.build.as_ref().map_or(&Egress::None, |wanted| &wanted.net);
+        require(
+            build.egress.as_ref().is_none_or(|egress| egress == planned),
+            "spec.phases.build.egress",
+            "differs from build.net",
+        )?;
         let planned = request.build.as_ref().map(|wanted| wanted.timeout_ms);
         require(
             build.timeout_ms.is_none() || planned == Some(build.timeout_ms),
@@ -118,7 +121,11 @@ fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
         )?;
     }
     if let Some(exec) = &phases.exec {
-        no_network("spec.phases.exec.egress", &exec.egress)?;
+        require(
+            exec.egress.as_ref().is_none_or(|egress| *egress == request.net),
+            "spec.phases.exec.egress",
+            "differs from net",
+        )?;
         require(
             exec.timeout_ms.is_none_or(|ms| ms == request.timeout_ms),
             "spec.phases.exec.timeout_ms",
@@ -195,14 +202,6 @@ fn environment(request: &SandboxRequest) -> Check {
         request.env.iter().all(fits),
         "env",
         "a name is not empty and has no `=`, neither has a NUL, both have at most 131,070 bytes",
-    )
-}
-
-fn no_network(field: &str, egress: &Egress) -> Check {
-    require(
-        *egress == Egress::None,
-        field,
-        "this host has no egress proxy: only \"none\" can be enforced",
     )
 }
 

@@ -1,5 +1,6 @@
 //! A running sandbox.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +9,14 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, WipeEvidence,
+    EffectivePolicy, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation, WipeEvidence,
 };
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError, Collected, Stream};
-use crate::boot::{Life, blocking};
+use crate::boot::{Life, blocking, in_words};
+use crate::egress::Egress;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::process;
@@ -78,6 +80,8 @@ pub struct Sandbox {
     pub(crate) peak_mem_mb: AtomicU64,
     pub(crate) effective: EffectivePolicy,
     pub(crate) stream_limit_bytes: u64,
+    /// `None`: no phase has names, so there is no proxy.
+    pub(crate) egress: Option<Egress>,
 }
 
 impl Sandbox {
@@ -112,6 +116,12 @@ impl Sandbox {
         self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
+    /// What the egress proxy refused so far, and how many attempts are not on the list.
+    #[must_use]
+    pub fn violations(&self) -> (Vec<Violation>, u64) {
+        self.egress.as_ref().map(Egress::violations).unwrap_or_default()
+    }
+
     /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives
     /// [`SandboxError::Killed`].
     #[must_use]
@@ -122,17 +132,43 @@ impl Sandbox {
     /// Runs a command and gives its output to `sink` as it comes, at most 8 MiB of each stream.
     ///
     /// The host keeps the time too: an agent that is silent well after the wall time is killed with
-    /// its sandbox, and the verdict is a timeout. An agent that dies ends the command.
+    /// its sandbox, and the verdict is a timeout. An agent that dies ends the command. The network
+    /// is that of the command's phase: entering the next one ends every connection of the one
+    /// before, and one that cannot be set up is `NET_FAIL`.
     pub async fn exec(
         &self,
         command: &Command,
+        sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecOutcome, SandboxError> {
+        let Some(egress) = &self.egress else {
+            return self.run(command, command.env.clone(), sink).await;
+        };
+        let mut env = match egress.enter(command.phase).await {
+            Ok(env) => env.clone(),
+            Err(error) => return Ok(exec::unconnected(in_words(&error))),
+        };
+        env.extend(command.env.clone());
+        let before = egress.refused();
+        let mut ended = self.run(command, env, sink).await;
+        if let (Ok(outcome), true) = (&mut ended, egress.refused() > before)
+            && let Some(words) = egress.in_words(command.phase)
+        {
+            exec::explain(outcome, words);
+        }
+        ended
+    }
+
+    async fn run(
+        &self,
+        command: &Command,
+        env: BTreeMap<String, String>,
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
         let before = self.facts.cgroups.events(&self.subject.traces);
         let request = ExecRequest {
             argv: command.argv.clone(),
-            env: command.env.clone(),
+            env,
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
             stream_limit_bytes: self.stream_limit_bytes,
@@ -184,8 +220,11 @@ impl Sandbox {
     /// Ends the sandbox, takes everything away and looks for it. Never fails: what is left stands in
     /// the evidence. A few milliseconds usually, bounded by about 15 seconds.
     pub async fn wipe(self, reason: &str) -> WipeEvidence {
-        let Self { facts, mut subject, life, kill, .. } = self;
+        let Self { facts, mut subject, life, kill, egress, .. } = self;
         kill.kill();
+        if let Some(egress) = egress {
+            egress.close().await;
+        }
         subject.runtime_reaped = life.end().await;
         let reason = reason.to_owned();
         blocking(move || wipe::destroy(&facts, &subject, &reason)).await

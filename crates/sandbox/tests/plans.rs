@@ -9,7 +9,7 @@
 )]
 
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::sandbox::{MAX_STREAM_BYTES, SandboxRequest};
+use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
 use cofferdam_sandbox::{
     CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, Offer, Plan, PlanError, Runtime,
     plan,
@@ -80,7 +80,10 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("envRef", json!({"envRef": "dir:/srv/allowed/../../etc"})),
         ("timeoutMs", json!({"timeoutMs": 0})),
         ("timeoutMs", json!({"timeoutMs": 86_400_001})),
-        ("net", json!({"net": ["example.org"]})),
+        ("net", json!({"net": ["*.example.org"]})),
+        ("net", json!({"net": ["example.org", "192.0.2.1"]})),
+        ("net", json!({"net": ["example.org:443"]})),
+        ("net", json!({"net": ["@maven"]})),
         ("workdir", json!({"workdir": "work"})),
         ("workdir", json!({"workdir": "/a/../b"})),
         ("artifacts[0]", json!({"artifacts": ["../x"]})),
@@ -89,7 +92,7 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("filesIn[0].inline", file(json!({"path": "/a"}))),
         ("filesIn[0].access", file(json!({"path": "/a", "inline": "", "access": "full"}))),
         ("build.cmd", json!({"build": {"cmd": []}})),
-        ("build.net", json!({"build": {"cmd": ["true"], "net": ["@pip"]}})),
+        ("build.net", json!({"build": {"cmd": ["true"], "net": ["localhost"]}})),
         ("build.timeoutMs", json!({"build": {"cmd": ["true"], "timeoutMs": 0}})),
         ("limits.cpu", json!({"limits": {"cpu": 5.0}})),
         ("limits.cpu", json!({"limits": {"cpu": 0.001}})),
@@ -112,7 +115,11 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("spec.limits.pids", json!({"limits": {"pids": 1}, "spec": {"limits": {"pids": 2}}})),
         ("spec.phases.build.egress", json!({"spec": {"phases": {"build": {"egress": ["a"]}}}})),
         ("spec.phases.build.timeout_ms", json!({"spec": {"phases": {"build": {"timeout_ms": 5}}}})),
-        ("spec.phases.exec.egress", json!({"spec": {"phases": {"exec": {"egress": ["a"]}}}})),
+        ("spec.phases.exec.egress", json!({"spec": {"phases": {"exec": {"egress": ["a.b"]}}}})),
+        (
+            "spec.phases.exec.egress",
+            json!({"net": ["a.b"], "spec": {"phases": {"exec": {"egress": "none"}}}}),
+        ),
         ("spec.phases.exec.timeout_ms", json!({"spec": {"phases": {"exec": {"timeout_ms": 5}}}})),
         ("spec.mounts[0].source", mount("a", "/b", "read-only")),
         ("spec.mounts[0].target", mount("/a", "/", "read-only")),
@@ -154,6 +161,23 @@ fn defaults_are_decided_and_recorded() {
     assert!(plan.config["linux"]["resources"].get("cpu").is_none());
     assert!(plan.effective.weak.iter().any(|text| text.contains("user namespace")));
     assert_eq!(planned(json!({})).unwrap(), planned(json!({})).unwrap());
+}
+
+#[test]
+fn names_of_each_phase_are_recorded_as_asked() {
+    let plan = planned(json!({
+        "net": ["example.org"],
+        "build": {"cmd": ["make"], "net": ["@pip", "a.example"]},
+        "spec": {"phases": {
+            "build": {"egress": ["@pip", "a.example"]}, "exec": {"egress": ["example.org"]},
+        }},
+    }))
+    .unwrap();
+    assert_eq!(plan.effective.net, Egress::Names(vec!["example.org".into()]));
+    let build = Egress::Names(vec!["@pip".into(), "a.example".into()]);
+    assert_eq!(plan.effective.build_net, build);
+    let phases = (plan.build.unwrap().phase, plan.task.phase);
+    assert_eq!(phases, (Phase::Build, Phase::Exec));
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub(crate) struct ExecArgs {
     /// Weakest isolation class accepted: container, gvisor, microvm, remote
     #[arg(long)]
     pub isolation: Option<String>,
-    /// Network: none
+    /// Network: none, or exact names and mirrors (@pip, @npm, @cargo, @apt), comma separated
     #[arg(long, default_value = "none")]
     pub egress: String,
     /// Memory in MiB
@@ -173,6 +173,15 @@ pub(crate) struct WorkerArgs {
     /// crun, runc or an absolute path; default: the best that is installed
     #[arg(long)]
     pub runtime: Option<String>,
+    /// Where a name that a phase lists really is; it is listed by its phase alone (repeatable)
+    #[arg(long = "egress-host", value_name = "NAME=IP:PORT", value_parser = egress_host)]
+    pub egress_hosts: Vec<(String, SocketAddr)>,
+}
+
+fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
+    let (name, address) = text.split_once('=').ok_or("expected NAME=IP:PORT")?;
+    let address = address.parse().map_err(|error| format!("{address}: {error}"))?;
+    Ok((name.to_owned(), address))
 }
 
 #[derive(Debug, Args)]

@@ -109,6 +109,7 @@ fn config(args: &WorkerArgs, dir: &Path, url: &str) -> WorkerConfig {
         state_dir: dir.to_path_buf(),
         allowed_roots,
         runtime: args.runtime.clone(),
+        egress_hosts: args.egress_hosts.iter().cloned().collect(),
     }
 }
 

@@ -8,7 +8,9 @@
     reason = "a helper of tests fails its test"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
@@ -48,7 +50,21 @@ pub fn here<F: Future<Output = ()>>(
     runtime: Option<&str>,
     test: impl FnOnce(std::sync::Arc<Bench>) -> F,
 ) {
-    let bench = std::sync::Arc::new(Bench::new(runtime));
+    on(Bench::new(runtime), test);
+}
+
+/// With mounts of its own, on a host where listed names lie at these addresses.
+pub fn with_hosts<F: Future<Output = ()>>(
+    hosts: &[(&str, SocketAddr)],
+    test: impl FnOnce(std::sync::Arc<Bench>) -> F,
+) {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    let hosts = hosts.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect();
+    on(Bench::with_hosts(None, hosts), test);
+}
+
+fn on<F: Future<Output = ()>>(bench: Bench, test: impl FnOnce(std::sync::Arc<Bench>) -> F) {
+    let bench = std::sync::Arc::new(bench);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let test = test(std::sync::Arc::clone(&bench));
@@ -64,11 +80,16 @@ pub fn here<F: Future<Output = ()>>(
 
 impl Bench {
     pub fn new(runtime: Option<&str>) -> Self {
+        Self::with_hosts(runtime, BTreeMap::new())
+    }
+
+    fn with_hosts(runtime: Option<&str>, hosts: BTreeMap<String, SocketAddr>) -> Self {
         let (state, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let host = Host::detect(HostConfig {
             state_dir: state.path().to_owned(),
             allowed_roots: vec![shared.path().to_owned()],
             runtime: runtime.map(str::to_owned),
+            hosts,
         })
         .expect("these tests need root and an OCI runtime: apt-get install crun");
         Self { host, state, shared }

@@ -1,0 +1,324 @@
+//! The host's end: names become connections here, outside the sandbox.
+//!
+//! ```text
+//! operator's table -> that address       proxy of the client or the worker -> CONNECT there
+//! otherwise the host's resolver, and never an address of the host itself
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cofferdam_ambient::env;
+use percent_encoding::percent_decode_str;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, lookup_host};
+use url::{Host, Url};
+
+use super::policy::{Name, Rule};
+
+/// To a connection: what clients themselves wait.
+const DIAL_MS: u64 = 15_000;
+/// A proxy's answer to CONNECT.
+const MAX_ANSWER_BYTES: usize = 8 * 1024;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    /// The name leads where no sandbox may go.
+    #[error("it leads to {0}, which sandboxes must not reach")]
+    Forbidden(IpAddr),
+    #[error("it cannot be resolved: {0}")]
+    Resolve(io::Error),
+    #[error("it cannot be reached: {0}")]
+    Connect(io::Error),
+    #[error("the proxy that this host uses did not connect: {0}")]
+    Proxy(String),
+    #[error("it did not answer within {DIAL_MS} ms")]
+    Late,
+}
+
+/// A proxy that this host's own clients use. Its credentials are never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Upstream {
+    host: String,
+    port: u16,
+    authorization: Option<String>,
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Upstream({}:{})", self.host, self.port)
+    }
+}
+
+impl Upstream {
+    /// `http://user:password@host:port`, as clients write it; the scheme may be left out.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let url = Url::parse(&whole).ok().filter(|url| url.scheme() == "http")?;
+        let host = match url.host()? {
+            Host::Ipv6(address) => address.to_string(),
+            host => host.to_string(),
+        };
+        let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let authorization = (!url.username().is_empty()).then(|| {
+            let pair =
+                format!("{}:{}", decode(url.username()), decode(url.password().unwrap_or("")));
+            format!("Basic {}", STANDARD.encode(pair))
+        });
+        Some(Self { host, port: url.port_or_known_default().unwrap_or(80), authorization })
+    }
+
+    /// What a plain request through it must carry.
+    pub(crate) fn authorization(&self) -> Option<&str> {
+        self.authorization.as_deref()
+    }
+}
+
+/// Where connections go.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Dialer {
+    hosts: BTreeMap<Name, SocketAddr>,
+    https: Option<Upstream>,
+    http: Option<Upstream>,
+    direct: Vec<String>,
+}
+
+/// A connection, and whether a proxy at its other end wants to be told the whole address.
+pub(crate) struct Dialed {
+    pub stream: TcpStream,
+    pub proxy: Option<Upstream>,
+}
+
+impl Dialer {
+    /// The worker's environment and the operator's table. `Err` names the variable that is set to
+    /// something this host cannot dial through: going around a proxy would be worse.
+    pub(crate) fn new(hosts: &BTreeMap<String, SocketAddr>) -> Result<Self, String> {
+        let upstream = |upper: &str, lower: &str| {
+            let set = env::var(lower).or_else(|| env::var(upper)).filter(|text| !text.is_empty());
+            set.map(|text| {
+                Upstream::parse(&text).ok_or_else(|| format!("{upper} is not an http:// proxy"))
+            })
+            .transpose()
+        };
+        let direct = env::var("no_proxy").or_else(|| env::var("NO_PROXY")).unwrap_or_default();
+        let hosts = hosts.iter().map(|(name, address)| {
+            let name = Name::parse(name).ok_or_else(|| format!("{name:?} is no domain name"))?;
+            Ok((name, *address))
+        });
+        Ok(Self {
+            hosts: hosts.collect::<Result<_, String>>()?,
+            https: upstream("HTTPS_PROXY", "https_proxy")?,
+            http: upstream("HTTP_PROXY", "http_proxy")?,
+            direct: direct.split(',').map(|entry| entry.trim().to_ascii_lowercase()).collect(),
+        })
+    }
+
+    fn is_direct(&self, name: &Name) -> bool {
+        self.direct.iter().any(|entry| {
+            let entry = entry.strip_prefix("*.").unwrap_or(entry);
+            let entry = entry.strip_prefix('.').unwrap_or(entry);
+            entry == "*"
+                || name.as_str() == entry
+                || (!entry.is_empty()
+                    && name.as_str().strip_suffix(entry).is_some_and(|head| head.ends_with('.')))
+        })
+    }
+
+    fn upstream<'a>(
+        &'a self,
+        name: &Name,
+        rule: &'a Rule,
+        usual: Option<&'a Upstream>,
+    ) -> Option<&'a Upstream> {
+        rule.via.as_ref().or_else(|| usual.filter(|_| !self.is_direct(name)))
+    }
+
+    /// A stream to the name itself, for TLS.
+    pub(crate) async fn tunnel(
+        &self,
+        name: &Name,
+        port: u16,
+        rule: &Rule,
+    ) -> Result<TcpStream, DialError> {
+        within(async {
+            if let Some(address) = self.hosts.get(name) {
+                return connect(*address).await;
+            }
+            match self.upstream(name, rule, self.https.as_ref()) {
+                Some(upstream) => ask(upstream, name, port).await,
+                None => direct(name, port, rule).await,
+            }
+        })
+        .await
+    }
+
+    /// A stream for one plain request, to the name or to a proxy that forwards it.
+    pub(crate) async fn plain(
+        &self,
+        name: &Name,
+        port: u16,
+        rule: &Rule,
+    ) -> Result<Dialed, DialError> {
+        within(async {
+            if let Some(address) = self.hosts.get(name) {
+                return Ok(Dialed { stream: connect(*address).await?, proxy: None });
+            }
+            match self.upstream(name, rule, self.http.as_ref()) {
+                Some(upstream) => {
+                    let stream = reach(upstream).await?;
+                    Ok(Dialed { stream, proxy: Some(upstream.clone()) })
+                }
+                None => Ok(Dialed { stream: direct(name, port, rule).await?, proxy: None }),
+            }
+        })
+        .await
+    }
+}
+
+async fn within<T>(dial: impl Future<Output = Result<T, DialError>>) -> Result<T, DialError> {
+    let limit = Duration::from_millis(DIAL_MS);
+    tokio::time::timeout(limit, dial).await.unwrap_or(Err(DialError::Late))
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream, DialError> {
+    let stream = TcpStream::connect(address).await.map_err(DialError::Connect)?;
+    stream.set_nodelay(true).map_err(DialError::Connect)?;
+    Ok(stream)
+}
+
+/// Every address is checked and only a checked one is dialed: resolving twice could give two.
+async fn direct(name: &Name, port: u16, rule: &Rule) -> Result<TcpStream, DialError> {
+    let found = lookup_host((name.as_str(), port)).await.map_err(DialError::Resolve)?;
+    let addresses: Vec<SocketAddr> = found.collect();
+    let forbidden = |ip: IpAddr| is_never_public(ip) || (!rule.trusted && is_own(ip));
+    if let Some(bad) = addresses.iter().find(|address| forbidden(address.ip())) {
+        return Err(DialError::Forbidden(bad.ip()));
+    }
+    let mut last = DialError::Resolve(io::ErrorKind::NotFound.into());
+    for address in addresses {
+        match connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn reach(upstream: &Upstream) -> Result<TcpStream, DialError> {
+    let target = (upstream.host.as_str(), upstream.port);
+    let stream =
+        TcpStream::connect(target).await.map_err(|error| DialError::Proxy(error.to_string()))?;
+    stream.set_nodelay(true).map_err(DialError::Connect)?;
+    Ok(stream)
+}
+
+async fn ask(upstream: &Upstream, name: &Name, port: u16) -> Result<TcpStream, DialError> {
+    let fault = |error: io::Error| DialError::Proxy(error.to_string());
+    let mut stream = reach(upstream).await?;
+    let mut request = format!("CONNECT {name}:{port} HTTP/1.1\r\nHost: {name}:{port}\r\n");
+    if let Some(authorization) = &upstream.authorization {
+        request.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
+    }
+    request.push_str("\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(fault)?;
+    let mut answer = Vec::new();
+    // Byte by byte: what follows the answer belongs to the tunnel.
+    while !answer.ends_with(b"\r\n\r\n") {
+        if answer.len() >= MAX_ANSWER_BYTES {
+            return Err(DialError::Proxy("its answer has no end".into()));
+        }
+        answer.push(stream.read_u8().await.map_err(fault)?);
+    }
+    let line = String::from_utf8_lossy(answer.split(|b| *b == b'\r').next().unwrap_or_default())
+        .into_owned();
+    if line.split(' ').nth(1) == Some("200") {
+        return Ok(stream);
+    }
+    Err(DialError::Proxy(line))
+}
+
+/// Loopback, link-local (where clouds keep their credentials), multicast and the like. Private
+/// ranges are not among them: an organisation's own servers lie there, and only exact names that its
+/// policy lists lead to them.
+fn is_never_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [first, ..] = ip.octets();
+            first == 0
+                || ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_multicast()
+                || ip.is_broadcast()
+        }
+        IpAddr::V6(ip) => {
+            let embedded = ip.to_ipv4_mapped().or_else(|| ip.to_ipv4());
+            // fd00:ec2::/32 is where a cloud keeps its metadata under IPv6.
+            ip.is_loopback()
+                || ip.is_unspecified()
+                || ip.is_multicast()
+                || ip.is_unicast_link_local()
+                || ip.segments().starts_with(&[0xfd00, 0x0ec2])
+                || embedded.is_some_and(|ip| is_never_public(IpAddr::V4(ip)))
+        }
+    }
+}
+
+/// Whether it is an address of this host: only such a one can be bound.
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_loopback_and_their_disguises_are_never_public() {
+        for text in [
+            "127.0.0.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::7f00:1",
+            "fd00:ec2::254",
+        ] {
+            assert!(is_never_public(text.parse().unwrap()), "{text}");
+        }
+        for text in ["10.1.2.3", "192.0.2.1", "2001:db8::1"] {
+            assert!(!is_never_public(text.parse().unwrap()), "{text}");
+        }
+        assert!(is_own("127.0.0.1".parse().unwrap()) && !is_own("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_proxy_is_read_as_clients_write_it_and_its_password_not_printed() {
+        let upstream = Upstream::parse("http://us%65r:p%40ss@proxy.example:3128").unwrap();
+        assert_eq!((upstream.host.as_str(), upstream.port), ("proxy.example", 3128));
+        assert_eq!(upstream.authorization(), Some("Basic dXNlcjpwQHNz"));
+        assert_eq!(format!("{upstream:?}"), "Upstream(proxy.example:3128)");
+        assert_eq!(Upstream::parse("proxy.example:8080").unwrap().port, 8080);
+        assert_eq!(Upstream::parse("socks5://proxy.example"), None);
+        assert_eq!(Upstream::parse("https://proxy.example"), None);
+    }
+
+    #[test]
+    fn names_that_go_direct_are_matched_at_a_dot() {
+        let direct = ["b.example", ".c.example", "*.d.example"].map(str::to_owned).to_vec();
+        let dialer = Dialer { direct, ..Dialer::default() };
+        let is = |text: &str| dialer.is_direct(&Name::parse(text).unwrap());
+        assert!(is("b.example") && is("x.b.example") && is("x.c.example") && is("x.d.example"));
+        assert!(!is("ab.example") && !is("a.example"));
+    }
+}

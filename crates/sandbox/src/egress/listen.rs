@@ -1,0 +1,69 @@
+//! Sockets inside the sandbox's network namespace, held by this process.
+//!
+//! A socket stays in the namespace that it was made in, whichever thread uses it. So one short-lived
+//! thread enters, binds, hands the sockets over and ends: no thread of the worker's ever moves.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns};
+use tokio::sync::oneshot;
+
+use crate::process::Netns;
+
+/// Where everything listens. Not 127.0.0.1, whose ports belong to the task's own servers.
+pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
+/// The proxy that clients are told of.
+pub(crate) const PROXY_PORT: u16 = 3128;
+const DNS_PORT: u16 = 53;
+/// What transparent clients reach after they asked for a name.
+const TLS_PORT: u16 = 443;
+const HTTP_PORT: u16 = 80;
+
+/// Bound, in the sandbox's namespace.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    pub proxy: tokio::net::TcpListener,
+    pub tls: tokio::net::TcpListener,
+    pub http: tokio::net::TcpListener,
+    pub dns_tcp: tokio::net::TcpListener,
+    pub dns: tokio::net::UdpSocket,
+}
+
+struct Bound {
+    tcp: [TcpListener; 4],
+    dns: UdpSocket,
+}
+
+/// Binds them all, or none.
+pub(crate) async fn listen(netns: Netns) -> io::Result<Sockets> {
+    let (send, bound) = oneshot::channel();
+    thread::Builder::new().name("egress-listen".into()).spawn(move || {
+        // Nobody waits any more: the sockets close as they are dropped.
+        let _ = send.send(bind(&netns));
+    })?;
+    let Bound { tcp: [proxy, tls, http, dns_tcp], dns } =
+        bound.await.map_err(io::Error::other)??;
+    Ok(Sockets {
+        proxy: tokio::net::TcpListener::from_std(proxy)?,
+        tls: tokio::net::TcpListener::from_std(tls)?,
+        http: tokio::net::TcpListener::from_std(http)?,
+        dns_tcp: tokio::net::TcpListener::from_std(dns_tcp)?,
+        dns: tokio::net::UdpSocket::from_std(dns)?,
+    })
+}
+
+/// Moves the calling thread, which must end afterwards.
+fn bind(netns: &Netns) -> io::Result<Bound> {
+    setns(netns.held(), CloneFlags::CLONE_NEWNET)?;
+    let tcp = |port| {
+        let listener = TcpListener::bind((ADDRESS, port))?;
+        listener.set_nonblocking(true)?;
+        io::Result::Ok(listener)
+    };
+    let dns = UdpSocket::bind((ADDRESS, DNS_PORT))?;
+    dns.set_nonblocking(true)?;
+    let tcp = [tcp(PROXY_PORT)?, tcp(TLS_PORT)?, tcp(HTTP_PORT)?, tcp(DNS_PORT)?];
+    Ok(Bound { tcp, dns })
+}

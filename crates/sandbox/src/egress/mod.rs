@@ -1,0 +1,343 @@
+//! Egress by phase: a proxy that listens inside the sandbox's network namespace and dials outside.
+//!
+//! ```text
+//!  sandbox's netns (only lo)             | worker
+//!   CONNECT, plain HTTP  127.0.0.53:3128 |
+//!   TLS by its name                 :443 | policy -> dial -> the listed name
+//!   HTTP by its host                 :80 |    \-> violation
+//!   names                            :53 |
+//! ```
+//! There is no route, so what does not come to the proxy reaches nobody: addresses, UDP, IPv6, ICMP.
+//! **The sockets of a phase without names are closed, and a sandbox without any name has none. When
+//! the phase changes, every flow of the one before is ended first. No name outside the list is ever
+//! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
+//! names accordingly.
+
+mod dial;
+mod dns;
+mod hello;
+mod http;
+mod listen;
+mod mirror;
+mod policy;
+mod serve;
+mod tunnel;
+mod violation;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cofferdam_ambient::env;
+use cofferdam_contracts::sandbox::{BuildPhase, Phase, SandboxRequest, Violation};
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinHandle;
+
+use dial::Dialer;
+use listen::{ADDRESS, PROXY_PORT, Sockets};
+use mirror::Mirror;
+use policy::{MirrorName, Rules, Wanted};
+use serve::Context;
+use violation::Log;
+
+use crate::process::Netns;
+
+/// Where programs find the name server.
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where a sandbox finds the certificates that this host trusts: beside the agent, where no image
+/// has anything of its own.
+pub(crate) const CA_PATH: &str = "/.cofferdam/ca.crt";
+/// Variables by which clients are told of certificates.
+const CA_VARIABLES: [&str; 7] = [
+    "CARGO_HTTP_CAINFO",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+];
+/// Where distributions keep them.
+const USUAL_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Variables of a phase. Their values may hold a registry's password: only names are printed.
+#[derive(Clone, Default)]
+pub(crate) struct Variables(BTreeMap<String, String>);
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The lists of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Planned {
+    build: Vec<Wanted>,
+    exec: Vec<Wanted>,
+}
+
+/// Reads a request's lists, or names the field that is wrong.
+pub(crate) fn plan(request: &SandboxRequest) -> Result<Planned, (&'static str, String)> {
+    let none = cofferdam_contracts::sandbox::Egress::None;
+    let build = request.build.as_ref().map_or(&none, |BuildPhase { net, .. }| net);
+    Ok(Planned {
+        build: policy::parse(build).map_err(|words| ("build.net", words))?,
+        exec: policy::parse(&request.net).map_err(|words| ("net", words))?,
+    })
+}
+
+/// Why a sandbox's network cannot be what its plan says.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EgressError {
+    #[error("the mirror {mirror} cannot be resolved on this host: {words}")]
+    Mirror { mirror: &'static str, words: String },
+    #[error("this host's network configuration cannot be followed: {0}")]
+    Host(String),
+    #[error("the egress proxy could not listen inside the sandbox")]
+    Listen(#[from] io::Error),
+    #[error("the sandbox's network namespace was not found")]
+    NoNetns,
+    #[error("the build phase is over and its network with it")]
+    Over,
+}
+
+/// What a host brings to every sandbox's proxy.
+#[derive(Debug, Default)]
+pub(crate) struct Resources {
+    hosts: BTreeMap<String, SocketAddr>,
+    /// As their clients answered, for as long as this process runs.
+    mirrors: Mutex<BTreeMap<MirrorName, Arc<Mirror>>>,
+}
+
+impl Resources {
+    pub(crate) fn new(hosts: BTreeMap<String, SocketAddr>) -> Self {
+        Self { hosts, mirrors: Mutex::default() }
+    }
+
+    async fn mirror(&self, name: MirrorName) -> Result<Arc<Mirror>, EgressError> {
+        // Held while a client is asked, so that a hundred sandboxes ask it once.
+        let mut known = self.mirrors.lock().await;
+        if let Some(mirror) = known.get(&name) {
+            return Ok(Arc::clone(mirror));
+        }
+        let fault = |words| EgressError::Mirror { mirror: name.as_str(), words };
+        let mirror = Arc::new(mirror::resolve(name).await.map_err(fault)?);
+        known.insert(name, Arc::clone(&mirror));
+        Ok(mirror)
+    }
+
+    /// Resolves a plan's lists; `None` where no phase has any.
+    pub(crate) async fn prepare(&self, planned: &Planned) -> Result<Option<Prepared>, EgressError> {
+        if planned.build.is_empty() && planned.exec.is_empty() {
+            return Ok(None);
+        }
+        let dialer = Dialer::new(&self.hosts).map_err(EgressError::Host)?;
+        let mut ca = None;
+        let build = self.phase(Phase::Build, &planned.build, &mut ca).await?;
+        let exec = self.phase(Phase::Exec, &planned.exec, &mut ca).await?;
+        let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
+        let ca = ca.filter(|path| path.is_file());
+        Ok(Some(Prepared { build, exec, ca, dialer }))
+    }
+
+    async fn phase(
+        &self,
+        phase: Phase,
+        wanted: &[Wanted],
+        ca: &mut Option<PathBuf>,
+    ) -> Result<PhaseNet, EgressError> {
+        let (mut rules, mut env) = (Rules::new(phase), Variables::default());
+        for entry in wanted {
+            match entry {
+                Wanted::Name(name) => rules.allow(name.clone()),
+                Wanted::Mirror(name) => {
+                    let mirror = self.mirror(*name).await?;
+                    for origin in &mirror.origins {
+                        let via = mirror.via.as_ref();
+                        rules.allow_mirror(origin.name.clone(), origin.port, origin.wire, via);
+                    }
+                    env.0.extend(mirror.env.0.clone());
+                    *ca = ca.take().or_else(|| mirror.ca.clone());
+                }
+            }
+        }
+        Ok(PhaseNet { rules: Arc::new(rules), env })
+    }
+}
+
+/// The certificates that the worker's own environment names.
+fn own_ca() -> Option<PathBuf> {
+    ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]
+        .into_iter()
+        .find_map(env::var)
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+}
+
+#[derive(Debug)]
+struct PhaseNet {
+    rules: Arc<Rules>,
+    env: Variables,
+}
+
+/// Resolved, before the sandbox exists.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    build: PhaseNet,
+    exec: PhaseNet,
+    ca: Option<PathBuf>,
+    dialer: Dialer,
+}
+
+impl Prepared {
+    /// The host's file of certificates.
+    pub(crate) fn ca(&self) -> Option<&Path> {
+        self.ca.as_deref()
+    }
+
+    /// The sandbox's resolver configuration.
+    pub(crate) fn resolv_conf() -> String {
+        format!("nameserver {ADDRESS}\noptions timeout:5 attempts:1\n")
+    }
+
+    /// The proxy of a sandbox that lives. It listens once a phase with names begins.
+    pub(crate) fn open(self, netns: Option<Netns>) -> Result<Egress, EgressError> {
+        let netns = netns.ok_or(EgressError::NoNetns)?;
+        let mut common: BTreeMap<String, String> = BTreeMap::new();
+        let proxy = format!("http://{ADDRESS}:{PROXY_PORT}");
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"] {
+            common.insert(name.into(), proxy.clone());
+        }
+        for name in ["NO_PROXY", "no_proxy"] {
+            common.insert(name.into(), "localhost,127.0.0.1,::1".into());
+        }
+        if self.ca.is_some() {
+            common.extend(CA_VARIABLES.map(|name| (name.to_owned(), CA_PATH.to_owned())));
+        }
+        let env_of = |net: &PhaseNet| {
+            let mut env = Variables::default();
+            if !net.rules.is_empty() {
+                env.0.extend(common.clone());
+                env.0.extend(net.env.0.clone());
+            }
+            env
+        };
+        Ok(Egress {
+            build_env: env_of(&self.build),
+            exec_env: env_of(&self.exec),
+            build: self.build.rules,
+            exec: self.exec.rules,
+            netns,
+            dialer: Arc::new(self.dialer),
+            log: Arc::default(),
+            state: Mutex::default(),
+        })
+    }
+}
+
+/// What serves now.
+#[derive(Debug, Default)]
+struct State {
+    phase: Option<Phase>,
+    serving: Option<Serving>,
+}
+
+#[derive(Debug)]
+struct Serving {
+    stop: oneshot::Sender<()>,
+    task: Abort,
+}
+
+/// Ends what it drives when it is dropped: a sandbox that nobody wipes keeps no socket open.
+#[derive(Debug)]
+struct Abort(JoinHandle<Sockets>);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The proxy of one sandbox.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    build: Arc<Rules>,
+    exec: Arc<Rules>,
+    build_env: Variables,
+    exec_env: Variables,
+    netns: Netns,
+    dialer: Arc<Dialer>,
+    log: Arc<Log>,
+    state: Mutex<State>,
+}
+
+impl Egress {
+    /// Makes the phase's policy the one in force, and gives the variables that its programs need.
+    /// Everything of the phase before is ended when it returns. There is no way back.
+    pub(crate) async fn enter(
+        &self,
+        phase: Phase,
+    ) -> Result<&BTreeMap<String, String>, EgressError> {
+        let (rules, env) = match phase {
+            Phase::Build => (&self.build, &self.build_env.0),
+            Phase::Exec => (&self.exec, &self.exec_env.0),
+        };
+        let mut state = self.state.lock().await;
+        if state.phase == Some(phase) {
+            return Ok(env);
+        }
+        if state.phase > Some(phase) {
+            return Err(EgressError::Over);
+        }
+        let sockets = stop(&mut state).await;
+        if !rules.is_empty() {
+            let sockets = match sockets {
+                Some(sockets) => sockets,
+                None => listen::listen(self.netns.clone()).await?,
+            };
+            let context = Context {
+                rules: Arc::clone(rules),
+                dialer: Arc::clone(&self.dialer),
+                log: Arc::clone(&self.log),
+            };
+            let (stop, stopped) = oneshot::channel();
+            let task = Abort(tokio::spawn(serve::serve(sockets, context, stopped)));
+            state.serving = Some(Serving { stop, task });
+        }
+        state.phase = Some(phase);
+        Ok(env)
+    }
+
+    /// Ends it: no socket and no flow is left when it returns.
+    pub(crate) async fn close(&self) {
+        let mut state = self.state.lock().await;
+        drop(stop(&mut state).await);
+        state.phase = Some(Phase::Exec);
+    }
+
+    /// What it refused, and how many attempts are not listed.
+    pub(crate) fn violations(&self) -> (Vec<Violation>, u64) {
+        self.log.all()
+    }
+
+    /// How many attempts it refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.log.total()
+    }
+
+    /// What a failed command of this phase should know.
+    pub(crate) fn in_words(&self, phase: Phase) -> Option<String> {
+        violation::in_words(&self.log.all().0, phase)
+    }
+}
+
+async fn stop(state: &mut State) -> Option<Sockets> {
+    let Serving { stop, mut task } = state.serving.take()?;
+    // A server that has ended by itself hears nothing, and has closed its sockets.
+    let _ = stop.send(());
+    (&mut task.0).await.ok()
+}

@@ -1,0 +1,133 @@
+//! One phase of the proxy: accepts until it is stopped, and then ends every flow before it returns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::sandbox::ViolationWhy;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::dial::Dialer;
+use super::dns;
+use super::http::{self, Entrance};
+use super::listen::{ADDRESS, Sockets};
+use super::policy::{Refused, Rules};
+use super::tunnel;
+use super::violation::Log;
+
+/// Connections of one sandbox at once: several package managers at full tilt.
+const MAX_FLOWS: usize = 256;
+/// A client that opened a connection says what it wants within this time.
+pub(crate) const FIRST_WORD_MS: u64 = 10_000;
+/// After a failed accept, so that a host without file descriptors is not also without CPU.
+const ACCEPT_PAUSE_MS: u64 = 10;
+
+/// What a flow needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub rules: Arc<Rules>,
+    pub dialer: Arc<Dialer>,
+    pub log: Arc<Log>,
+}
+
+impl Context {
+    pub(crate) fn refuse(&self, refused: &Refused) {
+        self.log.record(self.rules.phase, refused, clock::now_ms());
+    }
+}
+
+/// The ways in.
+#[derive(Debug, Clone, Copy)]
+enum Door {
+    Proxy,
+    Tls,
+    Http,
+    Dns,
+}
+
+/// Serves one phase. When it returns, no byte of the phase's flows moves any more.
+pub(crate) async fn serve(
+    sockets: Sockets,
+    context: Context,
+    mut stop: oneshot::Receiver<()>,
+) -> Sockets {
+    let mut flows = JoinSet::new();
+    let mut packet = [0; dns::MAX_QUESTION_BYTES];
+    loop {
+        let (door, accepted) = tokio::select! {
+            biased;
+            _ = &mut stop => break,
+            Some(_) = flows.join_next(), if !flows.is_empty() => continue,
+            got = sockets.dns.recv_from(&mut packet) => {
+                if let Ok((length, from)) = got {
+                    let asked = packet.get(..length).unwrap_or_default();
+                    if let Some(told) = told(asked, &context) {
+                        // A client that is gone needs no answer.
+                        let _ = sockets.dns.try_send_to(&told, from);
+                    }
+                }
+                continue;
+            }
+            got = sockets.proxy.accept() => (Door::Proxy, got),
+            got = sockets.tls.accept() => (Door::Tls, got),
+            got = sockets.http.accept() => (Door::Http, got),
+            got = sockets.dns_tcp.accept() => (Door::Dns, got),
+        };
+        match accepted {
+            Ok(_) if flows.len() >= MAX_FLOWS => {
+                context.refuse(&Refused::nameless(ViolationWhy::Flood, None));
+            }
+            Ok((stream, _)) => {
+                flows.spawn(flow(door, stream, context.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the egress proxy cannot accept");
+                clock::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+            }
+        }
+    }
+    flows.shutdown().await;
+    sockets
+}
+
+async fn flow(door: Door, stream: TcpStream, context: Context) {
+    // Small messages go at once; a socket that refuses the option works all the same.
+    let _ = stream.set_nodelay(true);
+    match door {
+        Door::Proxy => http::serve(stream, context, Entrance::Proxy).await,
+        Door::Http => http::serve(stream, context, Entrance::Transparent).await,
+        Door::Tls => tunnel::transparent(stream, context).await,
+        Door::Dns => questions(stream, context).await,
+    }
+}
+
+fn told(asked: &[u8], context: &Context) -> Option<Vec<u8>> {
+    let (told, refused) = dns::answer(asked, &context.rules, ADDRESS);
+    if let Some(refused) = refused {
+        context.refuse(&refused);
+    }
+    told
+}
+
+/// Questions over TCP, one after the other.
+async fn questions(mut stream: TcpStream, context: Context) {
+    let limit = Duration::from_millis(FIRST_WORD_MS);
+    while let Ok(Some(asked)) = tokio::time::timeout(limit, question(&mut stream)).await {
+        let Some(told) = told(&asked, &context) else { return };
+        let Ok(length) = u16::try_from(told.len()) else { return };
+        let framed = [&length.to_be_bytes()[..], &told].concat();
+        if stream.write_all(&framed).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn question(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let length = usize::from(stream.read_u16().await.ok()?);
+    let mut asked = vec![0; length.min(dns::MAX_QUESTION_BYTES)];
+    stream.read_exact(&mut asked).await.ok()?;
+    Some(asked)
+}

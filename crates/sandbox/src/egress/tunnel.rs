@@ -1,0 +1,101 @@
+//! TLS, carried and never opened: who it asks for is read from its first message.
+
+use std::time::Duration;
+
+use cofferdam_contracts::sandbox::ViolationWhy;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
+use tokio::net::TcpStream;
+
+use super::dial::DialError;
+use super::hello::{self, Hello, MAX_HELLO_BYTES};
+use super::policy::{Name, Refused, Wire};
+use super::serve::{Context, FIRST_WORD_MS};
+
+/// Of each direction: enough for hundreds of MB/s at little memory.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// The port of clients that believe to talk to the name itself.
+const TLS_PORT: u16 = 443;
+
+/// A connection of a client that asked the name server.
+pub(crate) async fn transparent(mut client: TcpStream, context: Context) {
+    let mut said = Vec::new();
+    let asked = match first(&mut client, &mut said).await {
+        Ok(asked) => asked,
+        Err(Some(why)) => return context.refuse(&Refused::nameless(why, Some(TLS_PORT))),
+        Err(None) => return,
+    };
+    let dialed = match context.rules.admit(&asked, TLS_PORT, Wire::Tls) {
+        Ok((name, rule)) => {
+            let dialed = context.dialer.tunnel(name, TLS_PORT, rule).await;
+            dialed.map_err(|error| note(&context, name, TLS_PORT, &error))
+        }
+        Err(refused) => return context.refuse(&refused),
+    };
+    if let Ok(server) = dialed {
+        carry(client, server, &said).await;
+    }
+}
+
+/// A tunnel that a client asked for by name, after it was told that it stands. `said` is what it
+/// sent meanwhile.
+pub(crate) async fn asked_for(
+    mut client: TcpStream,
+    server: TcpStream,
+    mut said: Vec<u8>,
+    name: &str,
+    port: u16,
+    context: &Context,
+) {
+    match first(&mut client, &mut said).await {
+        Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked.as_str() == name) => {
+            carry(client, server, &said).await;
+        }
+        Ok(asked) => context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port))),
+        Err(Some(why)) => context.refuse(&Refused::name(why, name, Some(port))),
+        Err(None) => {}
+    }
+}
+
+/// The name that the first message asks for; `Err(None)` where the client said nothing.
+async fn first(client: &mut TcpStream, said: &mut Vec<u8>) -> Result<String, Option<ViolationWhy>> {
+    let limit = Duration::from_millis(FIRST_WORD_MS);
+    let read = tokio::time::timeout(limit, hear(client, said)).await;
+    match read.unwrap_or(Hello::Partial) {
+        Hello::Whole { hidden: true, .. } => Err(Some(ViolationWhy::Ech)),
+        Hello::Whole { name: Some(name), .. } => Ok(name),
+        Hello::Whole { name: None, .. } => Err(Some(ViolationWhy::NoSni)),
+        Hello::Partial if said.is_empty() => Err(None),
+        Hello::Partial | Hello::NotTls => Err(Some(ViolationWhy::NotTls)),
+    }
+}
+
+async fn hear(client: &mut TcpStream, said: &mut Vec<u8>) -> Hello {
+    loop {
+        match hello::look(said) {
+            Hello::Partial if said.len() < MAX_HELLO_BYTES => {}
+            done => return done,
+        }
+        match client.read_buf(said).await {
+            Ok(0) | Err(_) => return Hello::Partial,
+            Ok(_) => {}
+        }
+    }
+}
+
+async fn carry(mut client: TcpStream, mut server: TcpStream, said: &[u8]) {
+    if server.write_all(said).await.is_ok() {
+        // How it ends is the two ends' own business.
+        let _ = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER_BYTES, BUFFER_BYTES)
+            .await;
+    }
+}
+
+/// A connection that could not be made: a refusal where the name led astray, otherwise only told.
+pub(crate) fn note(context: &Context, name: &Name, port: u16, error: &DialError) {
+    if let DialError::Forbidden(address) = error {
+        let mut refused = Refused::name(ViolationWhy::Address, name.as_str(), Some(port));
+        refused.address = Some(*address);
+        context.refuse(&refused);
+    }
+    tracing::info!(%name, port, %error, "the egress proxy could not connect");
+}
