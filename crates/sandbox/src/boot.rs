@@ -3,7 +3,8 @@
 //! ```text
 //! resolve inputs -> mount layer, plant sentinel, mount root, write bundle   (blocking pool)
 //!                -> runtime, attached, one end of a socket pair as its stdin
-//!                -> agent answers -> observe its process -> upload files -> Sandbox
+//!                -> agent answers -> observe its process -> upload files
+//!                -> services, one after another -> Sandbox
 //! ```
 //! A start that fails at any point is wiped like any other sandbox, and evidenced.
 
@@ -35,6 +36,7 @@ use crate::live;
 use crate::mounts;
 use crate::plan::Plan;
 use crate::sandbox::{Driver, KillHandle, Sandbox};
+use crate::service::{self, ServiceError, Services};
 use crate::traces::{self, Traces};
 use crate::wipe::{self, Subject};
 
@@ -83,6 +85,8 @@ enum BootError {
     Read { path: String, source: io::Error },
     #[error("{path:?} was not taken within {UPLOAD_MS} ms")]
     Slow { path: String },
+    #[error(transparent)]
+    Service(#[from] ServiceError),
 }
 
 impl BootError {
@@ -180,7 +184,7 @@ async fn start(
     };
     let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
     let boot_ms = clock.elapsed_ms();
-    let sandbox = Sandbox {
+    let mut sandbox = Sandbox {
         facts: Arc::clone(facts),
         init_pid: observed.process.pid,
         subject: Subject { observed: Some(observed), ..subject.clone() },
@@ -191,9 +195,13 @@ async fn start(
         peak_mem_mb: AtomicU64::new(0),
         effective: plan.effective.clone(),
         stream_limit_bytes: plan.stream_limit_bytes,
+        services: Services::default(),
     };
-    match upload(&sandbox.agent, &resolved).await {
-        Ok(()) => Ok(sandbox),
+    match furnish(&sandbox.agent, &resolved, plan).await {
+        Ok(services) => {
+            sandbox.services = services;
+            Ok(sandbox)
+        }
         Err(error) => {
             *subject = sandbox.subject.clone();
             sandbox.kill.kill();
@@ -268,6 +276,16 @@ async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
         kept.drain(..excess);
     }
     String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// What the commands find: files, then services, which may need them.
+async fn furnish(
+    agent: &Agent,
+    resolved: &Resolved<'_>,
+    plan: &Plan,
+) -> Result<Services, BootError> {
+    upload(agent, resolved).await?;
+    Ok(service::start(agent, &plan.services).await?)
 }
 
 async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError> {

@@ -17,6 +17,7 @@ use crate::cgroup::{CgroupMode, Cgroups};
 use crate::live;
 use crate::mounts;
 use crate::runtime::Runtime;
+use crate::service::Programs;
 
 /// Open files of a task: what the host's hard limit allows, but not more than a server needs.
 const MAX_NOFILE: u64 = 65_536;
@@ -130,6 +131,8 @@ pub struct HostFacts {
     pub guest: PathBuf,
     /// Host paths that `envRef: host` shows read-only at the same place.
     pub binds: Vec<PathBuf>,
+    /// Servers that `envRef: host` has.
+    pub services: Programs,
 }
 
 impl HostFacts {
@@ -200,6 +203,7 @@ impl Host {
             base,
             guest,
             binds: base::binds(),
+            services: Programs::find(),
             state_dir,
             live_dir,
         };

@@ -15,6 +15,7 @@ use crate::host::HostFacts;
 use crate::oci;
 use crate::refuse::{self, PlanError};
 use crate::runtime::Runtime;
+use crate::service::{self, PlannedService, Programs};
 use crate::traces::Traces;
 
 /// Where a task runs when it does not say.
@@ -51,6 +52,8 @@ pub struct Plan {
     pub disk_mb: u64,
     /// Bytes of each output stream that are kept.
     pub stream_limit_bytes: u64,
+    /// What runs beside the commands.
+    pub services: Vec<PlannedService>,
     /// The command that runs first.
     pub build: Option<Command>,
     /// The task.
@@ -77,6 +80,9 @@ pub fn plan(
         .clone()
         .or_else(|| spec?.working_dir.clone())
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
+    let none = Programs::default();
+    let programs = if host_usr { &facts.services } else { &none };
+    let services = service::plan(spec, &request.env_ref, programs, environment)?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
     let command = |argv: &[String], timeout_ms| Command {
         argv: argv.to_vec(),
@@ -100,6 +106,7 @@ pub fn plan(
     Ok(Plan {
         task: command(&request.cmd, request.timeout_ms),
         build,
+        services,
         runtime: facts.runtime.clone(),
         config,
         lowers: vec![facts.guest.clone(), base.clone()],

@@ -18,6 +18,7 @@ use crate::boot::{Life, blocking};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::process;
+use crate::service::{ServiceEnd, Services};
 use crate::wipe::{self, Subject};
 
 /// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
@@ -78,6 +79,7 @@ pub struct Sandbox {
     pub(crate) peak_mem_mb: AtomicU64,
     pub(crate) effective: EffectivePolicy,
     pub(crate) stream_limit_bytes: u64,
+    pub(crate) services: Services,
 }
 
 impl Sandbox {
@@ -105,11 +107,23 @@ impl Sandbox {
         self.boot_ms
     }
 
+    /// The agent inside, for everything that is not a task's command: files, ports, terminals.
+    #[must_use]
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     /// Peak memory so far in MiB, rounded up, the writable layer included.
     #[must_use]
     pub fn peak_mem_mb(&self) -> u64 {
         let now = self.facts.cgroups.peak_mem_mb(&self.subject.traces).unwrap_or(0);
         self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
+    }
+
+    /// How its services fared so far, in the order of their start.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceEnd> {
+        self.services.ends()
     }
 
     /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives
@@ -130,9 +144,12 @@ impl Sandbox {
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
         let before = self.facts.cgroups.events(&self.subject.traces);
+        // What the task says itself comes before what its services say.
+        let mut env = self.services.env.clone();
+        env.extend(command.env.clone());
         let request = ExecRequest {
             argv: command.argv.clone(),
-            env: command.env.clone(),
+            env,
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
             stream_limit_bytes: self.stream_limit_bytes,
