@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, Bytes, BytesMut};
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::tree::{Change, ChangeKind, Watch};
 use hyper::{Response, StatusCode};
@@ -83,12 +83,18 @@ async fn tell(watching: &Watching, most: u64, frames: &Sender<Bytes>) -> io::Res
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             read => read?,
         };
+        // One piece for one read: a host that is slow gives up on a stream of tiny ones.
+        let mut piece = BytesMut::new();
         for change in changes(&watching.paths, buffer.get(..read).unwrap_or_default()) {
-            let item = serde_json::to_vec(&change).unwrap_or_default();
-            if count == most || frames.send(frame::encode(Kind::Item, &item)).await.is_err() {
-                return Ok(count);
+            if count == most {
+                break;
             }
+            let item = serde_json::to_vec(&change).unwrap_or_default();
+            piece.extend_from_slice(&frame::encode(Kind::Item, &item));
             count += 1;
+        }
+        if frames.send(piece.freeze()).await.is_err() {
+            return Ok(count);
         }
     }
     Ok(count)

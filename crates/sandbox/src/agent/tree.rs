@@ -2,33 +2,70 @@
 
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::process::User;
-use cofferdam_guest::tree::{Change, Entry, NewDir, Path, Remove, Rename, Watch};
+use cofferdam_guest::tree::{Change, ChangeKind, Entry, NewDir, Path, Remove, Rename, Watch};
 use cofferdam_guest::wire::{self, CollectEnd};
 use hyper::Method;
+use tokio::sync::mpsc;
 
 use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, short, wide};
 
+/// Changes that wait for their reader; beyond them a [`ChangeKind::Lost`] stands for the others. As
+/// many as the kernel's own queue holds.
+const QUEUED_CHANGES: usize = 16_384;
+
 /// Changes as they come. Dropping it ends the watch.
+///
+/// They are always taken off the connection, because HTTP/2 ends one on which too many small pieces
+/// wait, and with it the sandbox.
 #[derive(Debug)]
 pub struct Watching {
-    frames: Frames,
-    room: u64,
+    changes: mpsc::Receiver<Result<Change>>,
 }
 
 impl Watching {
     /// The next change; `None` after as many as were asked for.
     pub async fn next(&mut self) -> Result<Option<Change>> {
-        match self.frames.next().await? {
-            (Kind::Item, payload) => {
-                self.room = self.room.checked_sub(1).ok_or(TOO_MUCH)?;
-                parse(&payload).map(Some)
+        self.changes.recv().await.transpose()
+    }
+}
+
+/// Takes changes until there are no more, or nobody wants them.
+async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Result<Change>>) {
+    let mut lost = false;
+    loop {
+        let taken = tokio::select! {
+            frame = frames.next() => frame.and_then(|(kind, payload)| change(kind, &payload)),
+            permit = changes.reserve(), if lost => {
+                let Ok(permit) = permit else { return };
+                permit.send(Ok(Change { path: String::new(), kind: ChangeKind::Lost }));
+                lost = false;
+                continue;
             }
-            (Kind::End, payload) => match parse::<CollectEnd>(&payload)?.error {
-                Some(error) => Err(AgentError::Collect(error)),
-                None => Ok(None),
-            },
-            _ => Err(AgentError::Forged("something else in a watch")),
+            () = changes.closed() => return,
+        };
+        let change = match (taken, room.checked_sub(1)) {
+            (Ok(Some(change)), Some(left)) => {
+                room = left;
+                change
+            }
+            (Ok(None), _) => return,
+            (Ok(Some(_)), None) => return drop(changes.send(Err(TOO_MUCH)).await),
+            (Err(error), _) => return drop(changes.send(Err(error)).await),
+        };
+        if lost || changes.try_send(Ok(change)).is_err() {
+            lost = true;
         }
+    }
+}
+
+fn change(kind: Kind, payload: &[u8]) -> Result<Option<Change>> {
+    match kind {
+        Kind::Item => parse(payload).map(Some),
+        Kind::End => match parse::<CollectEnd>(payload)?.error {
+            Some(error) => Err(AgentError::Collect(error)),
+            None => Ok(None),
+        },
+        _ => Err(AgentError::Forged("something else in a watch")),
     }
 }
 
@@ -133,6 +170,8 @@ impl Agent {
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
         let response =
             self.send(Method::POST, wire::WATCH, encode(&Watch { paths, most })?).await?;
-        Ok(Watching { frames: Frames::of(response), room: most })
+        let (sender, changes) = mpsc::channel(QUEUED_CHANGES);
+        tokio::spawn(take(Frames::of(response), most, sender));
+        Ok(Watching { changes })
     }
 }
