@@ -339,8 +339,8 @@ const ECHO: &str = "perl -MIO::Socket::INET -e '$l = IO::Socket::INET->new(Liste
                     while ($c = $l->accept) { $n = 0; while (sysread($c, $b, 65536)) { \
                     $n += length $b; syswrite($c, $b) } syswrite($c, \" $n\"); close $c }'";
 
-/// A server in the sandbox, once it listens.
-async fn server(sandbox: &Sandbox, text: &str) -> impl Sized {
+/// Starts a server in the sandbox and returns when it listens.
+async fn serve(sandbox: &Sandbox, text: &str) {
     let running = sandbox.agent().start(script(text), Manner::default()).await.unwrap();
     let ended = tokio::spawn(running.follow(|_, _| {}));
     let clock = Stopwatch::start();
@@ -348,7 +348,6 @@ async fn server(sandbox: &Sandbox, text: &str) -> impl Sized {
         assert!(clock.elapsed_ms() < 10_000 && !ended.is_finished(), "it does not listen");
         clock::sleep(Duration::from_millis(10)).await;
     }
-    ended
 }
 
 #[test]
@@ -357,7 +356,7 @@ fn a_port_is_dialled_both_ways_and_a_silent_one_is_an_error() {
         let (sandbox, _) = bench.start(json!({})).await;
         assert_eq!(refused(sandbox.agent().dial(7_777).await.unwrap_err()), 502);
         assert_eq!(refused(sandbox.agent().dial(0).await.unwrap_err()), 400);
-        let _ended = server(&sandbox, ECHO).await;
+        serve(&sandbox, ECHO).await;
         let stream = sandbox.agent().dial(7_777).await.unwrap();
         let (mut from, mut to) = tokio::io::split(stream);
         let writing = tokio::spawn(async move {

@@ -9,7 +9,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 /// `GET /v1/metrics`.
 pub fn usage() -> Usage {
     let mut usage = Usage::default();
-    let tick_ms = 1_000 / u64::try_from(clock_ticks_per_second()).unwrap_or(100).max(1);
+    let tick_ms = 1_000 / clock_ticks_per_second().max(1);
     let page_kb = u64::try_from(page_size()).unwrap_or(4_096) / 1_024;
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {

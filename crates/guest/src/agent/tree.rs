@@ -187,7 +187,7 @@ pub fn list(request: Path) -> Response<Answer> {
     tokio::spawn(async move {
         let mut count = 0;
         let mut error = None;
-        while let Some(next) = entries.next() {
+        for next in entries.by_ref() {
             let next = match next {
                 Ok(next) if matches!(next.file_name().to_bytes(), b"." | b"..") => continue,
                 Ok(next) => next,
