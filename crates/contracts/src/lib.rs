@@ -16,5 +16,6 @@ pub mod recipe;
 pub mod run;
 pub mod sandbox;
 pub mod schema;
+pub mod service;
 pub mod template;
 pub mod timeout;

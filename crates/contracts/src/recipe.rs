@@ -11,6 +11,7 @@ use crate::error::{ErrorCode, Refusal};
 use crate::id::{Digest, GateKey, RecipeId};
 use crate::sandbox::{AccessMode, CacheSpec, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
+use crate::service::Service;
 
 /// Bytes of a recipe's text; a recipe is written by hand.
 pub const MAX_RECIPE_BYTES: usize = 256 * 1024;
@@ -257,7 +258,7 @@ pub struct TaskSpec {
     pub limits: Limits,
     /// Services inside the boundary.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub services: Vec<String>,
+    pub services: Vec<Service>,
     /// Dependency cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,

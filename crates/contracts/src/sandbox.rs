@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, SandboxId, TaskKey};
+use crate::service::{Service, ServiceReport};
 
 /// Longest wall time one task may ask for: one day. A bound so that a lost sandbox cannot hold a
 /// slot for ever.
@@ -411,7 +412,7 @@ pub struct SandboxSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<PhasesSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub services: Option<Vec<String>>,
+    pub services: Option<Vec<Service>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -564,6 +565,9 @@ pub struct SandboxResult {
     /// The artifact index, once written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_index_ref: Option<String>,
+    /// How its services fared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceReport>,
     /// Why, in words, where `errCode` is not NONE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,

@@ -147,6 +147,7 @@ fn blank(
         sandbox_ref: sandbox.to_owned(),
         err_code,
         dropped_bytes: 0,
+        services: Vec::new(),
         task_key: task.key.clone(),
         artifact_index_ref: Some(cofferdam_contracts::artifact::uri(
             &task.run,
@@ -348,6 +349,8 @@ async fn drive(
         Err(e) => result.cause = Some(e.to_string()),
         Ok(None) => {}
     }
+    let services = sandbox.services();
+    result.services = services.iter().map(|end| end.report.clone()).collect();
     let effective = sandbox.effective().clone();
     (result.violations, result.violations_unlisted) = sandbox.violations();
     result.metrics.boot_ms = sandbox.boot_ms();
@@ -362,7 +365,7 @@ async fn drive(
     let (out, err) = watched.out.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
-    let artifacts = artifacts(&mut result, out, err, files);
+    let artifacts = artifacts(&mut result, out, err, files, services);
     End { result, effective: Some(effective), artifacts, evidence: Some(evidence), canceled }
 }
 
@@ -415,12 +418,14 @@ fn record(result: &mut SandboxResult, outcome: &ExecOutcome) {
     result.metrics.cpu_ms = outcome.cpu_ms;
 }
 
-/// The artifacts in the order of their index: files, streams, metrics, and the raw result last.
+/// The artifacts in the order of their index: files, streams, what services said, metrics, and the
+/// raw result last.
 fn artifacts(
     result: &mut SandboxResult,
     out: Output,
     err: Output,
     files: Vec<cofferdam_sandbox::Collected>,
+    services: Vec<cofferdam_sandbox::ServiceEnd>,
 ) -> Vec<NewArtifact> {
     let mut artifacts = Vec::with_capacity(files.len() + 4);
     for file in files {
@@ -440,6 +445,9 @@ fn artifacts(
     };
     text(ArtifactKind::Stdout, "stdout.log", out.into_bytes());
     text(ArtifactKind::Stderr, "stderr.log", err.into_bytes());
+    for service in services {
+        text(ArtifactKind::File, &format!("services/{}.log", service.report.name), service.log);
+    }
     text(ArtifactKind::Timings, "metrics.json", json_bytes(&result.metrics));
     let raw = json_bytes(result);
     text(ArtifactKind::Raw, "raw.json", raw);

@@ -25,6 +25,8 @@ pub enum Kind {
     File,
     /// Bytes of the file before.
     Chunk,
+    /// JSON of one thing of a list: [`crate::tree::Entry`] or [`crate::tree::Change`].
+    Item,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::End => 3,
             Self::File => 4,
             Self::Chunk => 5,
+            Self::Item => 6,
         }
     }
 
@@ -45,6 +48,7 @@ impl Kind {
             3 => Some(Self::End),
             4 => Some(Self::File),
             5 => Some(Self::Chunk),
+            6 => Some(Self::Item),
             _ => None,
         }
     }

@@ -11,4 +11,6 @@
 
 pub mod frame;
 pub mod glob;
+pub mod process;
+pub mod tree;
 pub mod wire;

@@ -1,4 +1,4 @@
-//! The bodies of the agent's routes, version 1.
+//! The bodies of the agent's routes, and the list of all routes.
 //!
 //! | route | request | answer |
 //! |---|---|---|
@@ -6,6 +6,25 @@
 //! | `POST /v1/exec` | [`ExecRequest`] | frames: stdout, stderr, then one [`ExecEnd`] |
 //! | `PUT /v1/file?path=&mode=` | the bytes; `path` percent-encoded, `mode` octal | 204 |
 //! | `POST /v1/collect` | [`CollectRequest`] | frames: [`FileHead`], its chunks, ..., one [`CollectEnd`] |
+//!
+//! The routes below came with [`LEVEL`] 2; see [`crate::process`] and [`crate::tree`].
+//!
+//! | route | request | answer |
+//! |---|---|---|
+//! | `POST /v1/run` | [`crate::process::RunRequest`] | as of an exec |
+//! | `PUT /v1/stdin?id=` | the bytes; their end is the end of input | 204 when all were taken |
+//! | `POST /v1/control` | [`crate::process::Control`] | 204 |
+//! | `POST /v1/dial?port=` | bytes for the port | bytes from the port; 502: nobody listens |
+//! | `GET /v1/metrics` | | [`crate::process::Usage`] |
+//! | `POST /v1/read` | [`crate::tree::Path`] | frames: [`FileHead`], its chunks, [`CollectEnd`] |
+//! | `POST /v1/stat` | [`crate::tree::Path`] | [`crate::tree::Entry`]; 404: nothing there |
+//! | `POST /v1/list` | [`crate::tree::Path`] | frames: [`crate::tree::Entry`]s, one [`CollectEnd`] |
+//! | `POST /v1/mkdir` | [`crate::tree::NewDir`] | 204 |
+//! | `POST /v1/remove` | [`crate::tree::Remove`] | 204 |
+//! | `POST /v1/rename` | [`crate::tree::Rename`] | 204 |
+//! | `POST /v1/watch` | [`crate::tree::Watch`] | frames: [`crate::tree::Change`]s, one [`CollectEnd`] |
+//!
+//! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
 
@@ -22,6 +41,34 @@ pub const FILE: &str = "/v1/file";
 /// `POST`.
 pub const COLLECT: &str = "/v1/collect";
 
+/// `POST`.
+pub const RUN: &str = "/v1/run";
+/// `PUT`.
+pub const STDIN: &str = "/v1/stdin";
+/// `POST`.
+pub const CONTROL: &str = "/v1/control";
+/// `POST`.
+pub const DIAL: &str = "/v1/dial";
+/// `GET`.
+pub const METRICS: &str = "/v1/metrics";
+/// `POST`.
+pub const READ: &str = "/v1/read";
+/// `POST`.
+pub const STAT: &str = "/v1/stat";
+/// `POST`.
+pub const LIST: &str = "/v1/list";
+/// `POST`.
+pub const MKDIR: &str = "/v1/mkdir";
+/// `POST`.
+pub const REMOVE: &str = "/v1/remove";
+/// `POST`.
+pub const RENAME: &str = "/v1/rename";
+/// `POST`.
+pub const WATCH: &str = "/v1/watch";
+
+/// Which routes an agent has: 1 are the first four, 2 are all of this page.
+pub const LEVEL: u32 = 2;
+
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.
 pub const MAX_REQUEST_BYTES: usize = 4 * 1024 * 1024;
@@ -32,6 +79,13 @@ pub const MAX_REQUEST_BYTES: usize = 4 * 1024 * 1024;
 pub struct Health {
     /// Version of the agent's package.
     pub version: String,
+    /// See [`LEVEL`]; the first agents do not say it.
+    #[serde(default = "first_level")]
+    pub level: u32,
+}
+
+const fn first_level() -> u32 {
+    1
 }
 
 /// One command.
@@ -167,6 +221,12 @@ mod tests {
         for bad in ["%", "%4", "%zz", "%ff"] {
             assert_eq!(decode_path(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_does_not_say_its_level_is_one_of_the_first() {
+        let health: Health = serde_json::from_str(r#"{"version":"0.1.0"}"#).unwrap();
+        assert_eq!(health.level, 1);
     }
 
     #[test]

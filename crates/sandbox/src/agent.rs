@@ -3,15 +3,22 @@
 //! The agent shares its sandbox with the task, so every answer is bounded, and one that is not
 //! what the agent would say is an error and never a panic.
 
+mod body;
 #[cfg(test)]
 mod forged;
+mod run;
+mod tree;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use body::Outgoing;
 use bytes::Bytes;
 use cofferdam_guest::frame::{Decoder, FrameError, Kind};
 use cofferdam_guest::wire::{
     self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal,
 };
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,6 +26,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
+
+pub use run::{Manner, Remote, Running};
+pub use tree::Watching;
 
 /// Bytes of a short answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -71,6 +81,14 @@ pub enum AgentError {
     /// A collection that did not succeed.
     #[error("{0}")]
     Collect(String),
+    /// An agent that came before the route.
+    #[error("the agent in this sandbox has routes of level {has}, and this needs level {needs}")]
+    Old {
+        /// What it said of itself.
+        has: u32,
+        /// See [`wire::LEVEL`].
+        needs: u32,
+    },
     /// A request that has no HTTP form; paths are checked before, so this is our fault.
     #[error("the request could not be written")]
     Request(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -87,8 +105,11 @@ type Result<T> = std::result::Result<T, AgentError>;
 
 /// A connected agent.
 #[derive(Debug, Clone)]
-pub(crate) struct Agent {
-    requests: http2::SendRequest<Full<Bytes>>,
+pub struct Agent {
+    requests: http2::SendRequest<Outgoing>,
+    /// What its health said; the first level until then.
+    level: Arc<AtomicU32>,
+    last_id: Arc<AtomicU64>,
 }
 
 impl Agent {
@@ -105,15 +126,25 @@ impl Agent {
                 tracing::debug!(%error, "an agent's connection ended");
             }
         });
-        Ok((Self { requests }, driver))
+        Ok((Self { requests, level: Arc::new(AtomicU32::new(1)), last_id: Arc::default() }, driver))
     }
 
-    pub(crate) async fn health(&self) -> Result<Health> {
+    /// Whether it is there, and which routes it has: asked first, so that an old agent never meets
+    /// what it does not know.
+    pub async fn health(&self) -> Result<Health> {
         let response = self.send(Method::GET, wire::HEALTH, Bytes::new()).await?;
-        parse(&short(response).await?)
+        let health: Health = parse(&short(response).await?)?;
+        self.level.store(health.level, Ordering::Release);
+        Ok(health)
     }
 
-    pub(crate) async fn put(&self, path: &str, mode: u32, bytes: Bytes) -> Result<()> {
+    fn needs(&self, needs: u32) -> Result<()> {
+        let has = self.level.load(Ordering::Acquire);
+        if has < needs { Err(AgentError::Old { has, needs }) } else { Ok(()) }
+    }
+
+    /// Writes a file, parents included.
+    pub async fn put(&self, path: &str, mode: u32, bytes: Bytes) -> Result<()> {
         let route = format!("{}?path={}&mode={mode:o}", wire::FILE, wire::encode_path(path));
         self.send(Method::PUT, &route, bytes).await.map(|_| ())
     }
@@ -123,25 +154,10 @@ impl Agent {
     pub(crate) async fn exec(
         &self,
         request: &ExecRequest,
-        mut sink: impl FnMut(Stream, &[u8]) + Send,
+        sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecEnd> {
         let response = self.send(Method::POST, wire::EXEC, encode(request)?).await?;
-        let mut frames = Frames::of(response);
-        let limit = request.stream_limit_bytes;
-        let (mut stdout, mut stderr) = (limit, limit);
-        loop {
-            let (kind, payload) = frames.next().await?;
-            let (stream, room) = match kind {
-                Kind::Stdout => (Stream::Stdout, &mut stdout),
-                Kind::Stderr => (Stream::Stderr, &mut stderr),
-                Kind::End => return parse(&payload),
-                Kind::File | Kind::Chunk => return Err(AgentError::Forged("a file in an exec")),
-            };
-            *room = room
-                .checked_sub(wide(payload.len()))
-                .ok_or(AgentError::Forged("more output than was asked for"))?;
-            sink(stream, &payload);
-        }
+        follow(&mut Frames::of(response), request.stream_limit_bytes, sink).await
     }
 
     /// Reads files out; the bounds of the request hold whatever the agent sends.
@@ -176,7 +192,7 @@ impl Agent {
                         None => Err(AgentError::Forged("fewer files than were announced")),
                     };
                 }
-                Kind::Stdout | Kind::Stderr => {
+                Kind::Stdout | Kind::Stderr | Kind::Item => {
                     return Err(AgentError::Forged("output in a collection"));
                 }
             }
@@ -184,10 +200,19 @@ impl Agent {
     }
 
     async fn send(&self, method: Method, route: &str, body: Bytes) -> Result<Response<Incoming>> {
+        self.request(method, route, Outgoing::Whole(Some(body))).await
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        route: &str,
+        body: Outgoing,
+    ) -> Result<Response<Incoming>> {
         let request = Request::builder()
             .method(method)
             .uri(format!("http://guest{route}"))
-            .body(Full::new(body))
+            .body(body)
             .map_err(|error| AgentError::Request(error.into()))?;
         let mut requests = self.requests.clone();
         requests.ready().await?;
@@ -198,6 +223,28 @@ impl Agent {
         let status = response.status().as_u16();
         let refusal: Refusal = parse(&short(response).await?)?;
         Err(AgentError::Refused { status, error: refusal.error })
+    }
+}
+
+/// Gives a command's output to `sink` up to its end, at most `limit` bytes of each stream.
+async fn follow(
+    frames: &mut Frames,
+    limit: u64,
+    mut sink: impl FnMut(Stream, &[u8]) + Send,
+) -> Result<ExecEnd> {
+    let (mut stdout, mut stderr) = (limit, limit);
+    loop {
+        let (kind, payload) = frames.next().await?;
+        let (stream, room) = match kind {
+            Kind::Stdout => (Stream::Stdout, &mut stdout),
+            Kind::Stderr => (Stream::Stderr, &mut stderr),
+            Kind::End => return parse(&payload),
+            _ => return Err(AgentError::Forged("a file in an exec")),
+        };
+        *room = room
+            .checked_sub(wide(payload.len()))
+            .ok_or(AgentError::Forged("more output than was asked for"))?;
+        sink(stream, &payload);
     }
 }
 
@@ -215,6 +262,7 @@ fn check_name(path: &str, last: Option<&Collected>) -> Result<()> {
     Ok(())
 }
 
+#[derive(Debug)]
 struct Frames {
     body: Incoming,
     decoder: Decoder,

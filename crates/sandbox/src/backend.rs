@@ -54,6 +54,11 @@ impl Backend {
         self == Self::Oci
     }
 
+    /// Whether services beside a task are tried and tested in it.
+    pub(crate) fn holds_services(self) -> bool {
+        self == Self::Oci
+    }
+
     /// Whether the cgroups are ours to make.
     pub(crate) fn makes_cgroups(self) -> bool {
         self == Self::Runsc

@@ -3,7 +3,8 @@
 //! ```text
 //! resolve inputs -> mount layer, plant sentinel, mount root, write bundle   (blocking pool)
 //!                -> runtime, attached, one end of a socket pair as its stdin
-//!                -> agent answers -> observe its process -> upload files -> Sandbox
+//!                -> agent answers -> observe its process -> upload files
+//!                -> services, one after another -> Sandbox
 //! ```
 //! A start that fails at any point is wiped like any other sandbox, and evidenced.
 
@@ -40,6 +41,7 @@ use crate::oci;
 use crate::plan::Plan;
 use crate::process::Netns;
 use crate::sandbox::{Driver, KillHandle, Sandbox};
+use crate::service::{self, ServiceError, Services};
 use crate::traces::{self, Traces};
 use crate::wipe::{self, Subject};
 
@@ -90,6 +92,8 @@ enum BootError {
     Slow { path: String },
     #[error("the network of its phases cannot be set up")]
     Net(#[from] EgressError),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
 }
 
 impl BootError {
@@ -211,8 +215,9 @@ async fn start(
         effective: plan.effective.clone(),
         egress: None,
         stream_limit_bytes: plan.stream_limit_bytes,
+        services: Services::default(),
     };
-    match furnish(&mut sandbox, &resolved, prepared, netns).await {
+    match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {
         Ok(()) => Ok(sandbox),
         Err(error) => {
             *subject = sandbox.subject.clone();
@@ -284,10 +289,11 @@ async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// Gives a sandbox that lives its files and its proxy.
+/// What the commands find: files, the proxy, then services, which may need both.
 async fn furnish(
     sandbox: &mut Sandbox,
     resolved: &Resolved<'_>,
+    plan: &Plan,
     prepared: Option<Prepared>,
     netns: Option<Netns>,
 ) -> Result<(), BootError> {
@@ -297,6 +303,7 @@ async fn furnish(
         put(&sandbox.agent, egress::RESOLV_CONF, 0o644, text).await?;
         sandbox.egress = Some(prepared.open(netns)?);
     }
+    sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     Ok(())
 }
 

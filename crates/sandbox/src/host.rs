@@ -17,11 +17,12 @@ use nix::unistd::geteuid;
 use crate::base;
 use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact};
-use crate::gvisor;
 use crate::egress;
+use crate::gvisor;
 use crate::live;
 use crate::mounts;
 use crate::runtime::Runtime;
+use crate::service::Programs;
 
 /// Open files of a task: what the host's hard limit allows, but not more than a server needs.
 const MAX_NOFILE: u64 = 65_536;
@@ -140,6 +141,8 @@ pub struct HostFacts {
     pub guest: PathBuf,
     /// Host paths that `envRef: host` shows read-only at the same place.
     pub binds: Vec<PathBuf>,
+    /// Servers that `envRef: host` has.
+    pub services: Programs,
 }
 
 impl HostFacts {
@@ -219,6 +222,7 @@ impl Host {
             base,
             guest,
             binds: base::binds(),
+            services: Programs::find(),
             state_dir,
             live_dir,
         };

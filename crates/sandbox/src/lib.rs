@@ -37,10 +37,11 @@ mod reconcile;
 mod refuse;
 mod runtime;
 mod sandbox;
+mod service;
 mod traces;
 mod wipe;
 
-pub use agent::{AgentError, Collected, Stream};
+pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};
 pub use boot::{ProvisionError, provision};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use class::{Class, ClassFact, Offer};
@@ -53,4 +54,5 @@ pub use reconcile::{reconcile, verify_absent};
 pub use refuse::PlanError;
 pub use runtime::{Runtime, Sealed};
 pub use sandbox::{KillHandle, Sandbox, SandboxError};
+pub use service::{PlannedService, Program, Programs, ServiceEnd};
 pub use traces::{Traces, locate};

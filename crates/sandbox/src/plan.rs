@@ -18,6 +18,7 @@ use crate::host::HostFacts;
 use crate::oci;
 use crate::refuse::{self, PlanError};
 use crate::runtime::Runtime;
+use crate::service::{self, PlannedService, Programs};
 use crate::traces::Traces;
 
 /// Where a task runs when it does not say.
@@ -61,6 +62,8 @@ pub struct Plan {
     pub disk_mb: u64,
     /// Bytes of each output stream that are kept.
     pub stream_limit_bytes: u64,
+    /// What runs beside the commands.
+    pub services: Vec<PlannedService>,
     /// The command that runs first.
     pub build: Option<Command>,
     /// The task.
@@ -93,6 +96,15 @@ pub fn plan(
         .clone()
         .or_else(|| spec?.working_dir.clone())
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
+    let none = Programs::default();
+    let programs = if host_usr { &facts.services } else { &none };
+    if !backend.holds_services()
+        && spec.is_some_and(|s| s.services.as_ref().is_some_and(|s| !s.is_empty()))
+    {
+        let words = "only the class `container` runs services beside a task today";
+        return Err(PlanError::new("spec.services", words));
+    }
+    let services = service::plan(spec, &request.env_ref, programs, environment)?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
     let command = |argv: &[String], timeout_ms, phase| Command {
         argv: argv.to_vec(),
@@ -117,6 +129,7 @@ pub fn plan(
         task: command(&request.cmd, request.timeout_ms, Phase::Exec),
         egress,
         build,
+        services,
         class,
         backend,
         runtime: runtime.clone(),

@@ -2,6 +2,8 @@
 //!
 //! Nothing here looks at the host: the facts are an argument.
 
+use std::collections::BTreeMap;
+
 use cofferdam_contracts::sandbox::{
     AccessMode, Egress, Limits, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
 };
@@ -46,7 +48,7 @@ fn require(ok: bool, field: &str, message: &str) -> Check {
 /// Checks everything that does not depend on what the fields are merged into.
 pub(crate) fn check(request: &SandboxRequest) -> Check {
     argv("cmd", &request.cmd)?;
-    environment(request)?;
+    variables("env", &request.env)?;
     require(
         (1..=MAX_TIMEOUT_MS).contains(&request.timeout_ms),
         "timeoutMs",
@@ -76,11 +78,6 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     require(spec.tools_denied.is_none(), "spec.tools_denied", TIER_ONE)?;
     require(spec.max_turns.is_none(), "spec.max_turns", TIER_ONE)?;
     require(spec.max_commands.is_none(), "spec.max_commands", TIER_ONE)?;
-    require(
-        spec.services.as_ref().is_none_or(Vec::is_empty),
-        "spec.services",
-        "this host starts no services inside a sandbox",
-    )?;
     require(spec.cache.is_none(), "spec.cache", "this host keeps no dependency cache")?;
     require(
         spec.access_mode.is_none_or(|mode| mode == AccessMode::WorkspaceWrite),
@@ -180,7 +177,7 @@ fn globs(request: &SandboxRequest) -> Check {
     Ok(())
 }
 
-fn argv(field: &str, words: &[String]) -> Check {
+pub(crate) fn argv(field: &str, words: &[String]) -> Check {
     require(words.first().is_some_and(|name| !name.is_empty()), field, "names no program")?;
     require(words.len() <= MAX_WORDS, field, "at most 4,096 arguments")?;
     require(
@@ -190,8 +187,8 @@ fn argv(field: &str, words: &[String]) -> Check {
     )
 }
 
-fn environment(request: &SandboxRequest) -> Check {
-    require(request.env.len() <= MAX_WORDS, "env", "at most 4,096 variables")?;
+pub(crate) fn variables(field: &str, env: &BTreeMap<String, String>) -> Check {
+    require(env.len() <= MAX_WORDS, field, "at most 4,096 variables")?;
     let fits = |(name, value): (&String, &String)| {
         !name.is_empty()
             && !name.contains(['=', '\0'])
@@ -199,8 +196,8 @@ fn environment(request: &SandboxRequest) -> Check {
             && name.len() + value.len() < MAX_WORD_BYTES - 1
     };
     require(
-        request.env.iter().all(fits),
-        "env",
+        env.iter().all(fits),
+        field,
         "a name is not empty and has no `=`, neither has a NUL, both have at most 131,070 bytes",
     )
 }

@@ -20,6 +20,7 @@ use crate::egress::Egress;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::process;
+use crate::service::{ServiceEnd, Services};
 use crate::wipe::{self, Subject};
 
 /// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
@@ -82,6 +83,7 @@ pub struct Sandbox {
     pub(crate) stream_limit_bytes: u64,
     /// `None`: no phase has names, so there is no proxy.
     pub(crate) egress: Option<Egress>,
+    pub(crate) services: Services,
 }
 
 impl Sandbox {
@@ -109,6 +111,12 @@ impl Sandbox {
         self.boot_ms
     }
 
+    /// The agent inside, for everything that is not a task's command: files, ports, terminals.
+    #[must_use]
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     /// Peak memory so far in MiB, rounded up, the writable layer included.
     #[must_use]
     pub fn peak_mem_mb(&self) -> u64 {
@@ -120,6 +128,12 @@ impl Sandbox {
     #[must_use]
     pub fn violations(&self) -> (Vec<Violation>, u64) {
         self.egress.as_ref().map(Egress::violations).unwrap_or_default()
+    }
+
+    /// How its services fared so far, in the order of their start.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceEnd> {
+        self.services.ends()
     }
 
     /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives
@@ -166,9 +180,12 @@ impl Sandbox {
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
         let before = self.facts.cgroups.events(&self.subject.traces);
+        // What the task says itself comes before what its services say.
+        let mut variables = self.services.env.clone();
+        variables.extend(env);
         let request = ExecRequest {
             argv: command.argv.clone(),
-            env,
+            env: variables,
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
             stream_limit_bytes: self.stream_limit_bytes,

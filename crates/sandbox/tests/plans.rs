@@ -11,8 +11,8 @@
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
 use cofferdam_sandbox::{
-    CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, Offer, Plan, PlanError, Runtime,
-    plan,
+    CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, Offer, Plan, PlanError, Program,
+    Programs, Runtime, plan,
 };
 use serde_json::{Value, json};
 
@@ -54,6 +54,7 @@ fn facts() -> HostFacts {
         base_digest: None,
         guest: "/state/guest/1".into(),
         binds: vec!["/usr".into()],
+        services: Programs { postgres: Some("/usr/lib/postgresql/15/bin".into()), redis: None },
     }
 }
 
@@ -70,6 +71,7 @@ fn planned(changes: Value) -> Result<Plan, PlanError> {
 #[test]
 fn every_field_that_cannot_be_enforced_is_refused_by_name() {
     let mount = |source: &str, target: &str, access: &str| json!({"spec": {"mounts": [{"source": source, "target": target, "access": access}]}});
+    let service = |fields: Value| json!({"spec": {"services": [fields]}});
     let file = |fields: Value| json!({"filesIn": [fields]});
     for (field, changes) in [
         ("cmd", json!({"cmd": []})),
@@ -105,7 +107,28 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("spec.tools_denied", json!({"spec": {"tools_denied": []}})),
         ("spec.max_turns", json!({"spec": {"max_turns": 1}})),
         ("spec.max_commands", json!({"spec": {"max_commands": 1}})),
-        ("spec.services", json!({"spec": {"services": ["postgres"]}})),
+        ("spec.services", json!({"spec": {"services": vec![json!("postgres"); 9]}})),
+        ("spec.services[0]", json!({"spec": {"services": ["redis"]}})),
+        ("spec.services[0].cmd", json!({"spec": {"services": ["mongo"]}})),
+        ("spec.services[0].cmd", service(json!({"name": "a", "cmd": [], "port": 1}))),
+        ("spec.services[0].port", service(json!({"name": "a", "cmd": ["a"]}))),
+        ("spec.services[0].port", service(json!({"name": "a", "cmd": ["a"], "port": 0}))),
+        ("spec.services[0].name", service(json!({"name": "A b", "cmd": ["a"], "port": 1}))),
+        ("spec.services[0].image", service(json!({"name": "postgres", "image": "postgres:16"}))),
+        ("spec.services[0].env", service(json!({"name": "postgres", "env": {"A": "b"}}))),
+        (
+            "spec.services[0].health.timeout_ms",
+            service(json!({"name": "postgres", "health": {"timeout_ms": 300_001}})),
+        ),
+        ("spec.services[1].name", json!({"spec": {"services": ["postgres", "postgres"]}})),
+        (
+            "spec.services[1].port",
+            json!({"spec": {"services": ["postgres", {"name": "a", "cmd": ["a"], "port": 5432}]}}),
+        ),
+        (
+            "spec.services[0]",
+            json!({"envRef": "dir:/srv/allowed/root", "spec": {"services": ["postgres"]}}),
+        ),
         ("spec.cache", json!({"spec": {"cache": {"org": "a", "repo": "b"}}})),
         ("spec.isolation.class_min", json!({"spec": {"isolation": {"class_min": "gvisor"}}})),
         ("spec.access_mode", json!({"spec": {"access_mode": "full"}})),
@@ -252,4 +275,17 @@ fn gvisor_has_a_least_memory_and_counts_processes_itself() {
     let rlimits = plan.config["process"]["rlimits"].as_array().unwrap();
     assert!(rlimits.contains(&json!({"type": "RLIMIT_NPROC", "soft": 8, "hard": 8})));
     assert!(plan.effective.weak.iter().any(|text| text.contains("each user")));
+}
+
+#[test]
+fn services_are_decided_in_their_order() {
+    let plan = planned(json!({"spec": {"services": [
+        "postgres", {"name": "api", "cmd": ["serve"], "port": 80, "env": {"A": "b"}},
+    ]}}))
+    .unwrap();
+    assert_eq!(plan.services[0].port, 5_432);
+    assert_eq!(plan.services[0].program, Program::Postgres("/usr/lib/postgresql/15/bin".into()));
+    let Program::Command { argv, env } = &plan.services[1].program else { panic!("{plan:?}") };
+    assert_eq!((argv.as_slice(), env["A"].as_str()), (["serve".to_owned()].as_slice(), "b"));
+    assert!(env.contains_key("PATH"));
 }

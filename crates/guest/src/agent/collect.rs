@@ -138,7 +138,8 @@ fn open(root: &Path, path: &str) -> Result<(File, u64), CollectError> {
     Ok((file, found.len()))
 }
 
-async fn send(
+/// A head and its chunks.
+pub async fn send(
     mut file: File,
     path: String,
     size: u64,

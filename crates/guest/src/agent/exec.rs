@@ -13,15 +13,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest};
+use nix::unistd::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::clock::{Stopwatch, sleep_ms, within_ms};
@@ -48,12 +50,60 @@ pub enum StartError {
     NotFound(String),
     #[error("{program:?} could not be started")]
     Spawn { program: String, source: io::Error },
+    #[error("a terminal could not be made")]
+    Terminal(#[source] io::Error),
+    #[error("the id {0} is in use")]
+    Busy(u64),
+}
+
+/// A command that runs, and where what it prints comes from.
+pub struct Started {
+    pub pid: Pid,
+    pub exit: oneshot::Receiver<Reaped>,
+    pub stdout: Option<Receiver>,
+    pub stderr: Option<Receiver>,
+    pub clock: Stopwatch,
 }
 
 /// Runs the command; the last frame is always an [`ExecEnd`] unless the host hung up.
 pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Bytes>) {
-    let end = match run(&reaper, &request, &frames).await {
-        Ok(end) => end,
+    let started = prepare(&request).and_then(|mut command| {
+        let (started, _) = start(&reaper, &mut command, false)?;
+        Ok(started)
+    });
+    follow(&reaper, &request, started, &frames).await;
+}
+
+/// Starts what was prepared; the other half is its input, if that is a pipe.
+pub fn start(
+    reaper: &Reaper,
+    command: &mut Command,
+    service: bool,
+) -> Result<(Started, Option<ChildStdin>), StartError> {
+    let (mut child, pid, exit) = reaper.start(command, service).map_err(|source| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        StartError::Spawn { program, source }
+    })?;
+    let pipe = |fd: Option<OwnedFd>| fd.and_then(|fd| Receiver::from_owned_fd(fd).ok());
+    let started = Started {
+        pid,
+        exit,
+        stdout: pipe(child.stdout.take().map(OwnedFd::from)),
+        stderr: pipe(child.stderr.take().map(OwnedFd::from)),
+        clock: Stopwatch::start(),
+    };
+    Ok((started, child.stdin.take()))
+}
+
+/// Follows a command to its end, which is the last frame.
+pub async fn follow(
+    reaper: &Reaper,
+    request: &ExecRequest,
+    started: Result<Started, StartError>,
+    frames: &Sender<Bytes>,
+) {
+    let end = match started {
+        Ok(started) => ended(reaper, request, started, frames).await,
         Err(error) => unstarted(&error),
     };
     let json = serde_json::to_vec(&end).unwrap_or_default();
@@ -61,20 +111,16 @@ pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Byte
     let _ = frames.send(frame::encode(Kind::End, &json)).await;
 }
 
-async fn run(
+async fn ended(
     reaper: &Reaper,
     request: &ExecRequest,
+    started: Started,
     frames: &Sender<Bytes>,
-) -> Result<ExecEnd, StartError> {
-    let mut command = prepare(request)?;
-    let (mut child, pid, mut exit) = reaper.start(&mut command).map_err(|source| {
-        let program = command.get_program().to_string_lossy().into_owned();
-        StartError::Spawn { program, source }
-    })?;
-    let clock = Stopwatch::start();
+) -> ExecEnd {
+    let Started { pid, mut exit, stdout, stderr, clock } = started;
     let limit = request.stream_limit_bytes;
-    let stdout = pump(Kind::Stdout, child.stdout.take().map(OwnedFd::from), limit, frames);
-    let stderr = pump(Kind::Stderr, child.stderr.take().map(OwnedFd::from), limit, frames);
+    let stdout = pump(Kind::Stdout, stdout, limit, frames);
+    let stderr = pump(Kind::Stderr, stderr, limit, frames);
     let mut timed_out = false;
     let first = tokio::select! {
         biased;
@@ -96,7 +142,7 @@ async fn run(
     reaper.sweep(pid);
     let drained = within_ms(DRAIN_MS, async { (join(stdout).await, join(stderr).await) }).await;
     let (dropped_stdout, dropped_stderr) = drained.unwrap_or_default();
-    Ok(ExecEnd {
+    ExecEnd {
         ended: reaped.ended,
         wall_ms,
         cpu_ms: reaped.cpu_ms,
@@ -104,14 +150,14 @@ async fn run(
         timed_out,
         dropped_stdout,
         dropped_stderr,
-    })
+    }
 }
 
 /// Reads a pipe to its end, sends what fits and counts the rest.
-fn pump(kind: Kind, pipe: Option<OwnedFd>, limit: u64, frames: &Sender<Bytes>) -> JoinHandle<u64> {
+fn pump(kind: Kind, pipe: Option<Receiver>, limit: u64, frames: &Sender<Bytes>) -> JoinHandle<u64> {
     let frames = frames.clone();
     tokio::spawn(async move {
-        let Some(Ok(mut pipe)) = pipe.map(Receiver::from_owned_fd) else { return 0 };
+        let Some(mut pipe) = pipe else { return 0 };
         let mut buffer = vec![0; READ_BYTES];
         let (mut room, mut dropped) = (limit, 0);
         while let Ok(count) = pipe.read(&mut buffer).await {
@@ -138,7 +184,8 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
+/// The command as a library call, with nothing as its input.
+pub fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
     let name = request.argv.first().filter(|name| !name.is_empty()).ok_or(StartError::Empty)?;
     if !fs::metadata(&request.cwd).is_ok_and(|found| found.is_dir()) {
         return Err(StartError::Cwd(request.cwd.clone()));

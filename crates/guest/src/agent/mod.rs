@@ -1,9 +1,10 @@
 //! Pid 1 of a sandbox.
 //!
 //! ```text
-//! stdin (socket) -> serve -> route -> { health | exec | file | collect }
-//!                                        |
-//! SIGCHLD -> reaper --- status ----------+
+//! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, watch | dial
+//!                                       | exec, run }
+//!                                           |
+//! SIGCHLD -> reaper --- status -------------+
 //! end of stdin -> run returns -> the pid namespace ends
 //! ```
 //! One thread and no blocking pool, so the agent is exactly one of the sandbox's processes. Its
@@ -12,17 +13,28 @@
 mod answer;
 mod clock;
 mod collect;
+mod dial;
 mod exec;
 mod file;
+mod metrics;
 mod reaper;
+mod run;
 mod serve;
+mod terminal;
+mod tree;
+mod watch;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Serves until the stream on stdin ends. What goes wrong is one line on stderr, the host's pipe.
 pub fn run() -> ExitCode {
-    match start() {
+    let mut args = std::env::args_os().skip(1);
+    let ended = match args.next() {
+        Some(word) if word == terminal::SESSION => Err(terminal::lead(args)),
+        _ => start(),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // With stderr gone there is nobody left to tell.

@@ -3,7 +3,7 @@
 //! `waitpid(-1)` takes any child, so nobody else in this process may wait. The usage of one child
 //! is the difference of `RUSAGE_CHILDREN` around the wait that took it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::process::{Child, Command};
@@ -22,6 +22,9 @@ use tokio::sync::oneshot;
 const TASK_OOM_SCORE: &str = "500";
 const AGENT_OOM_SCORE: &str = "0";
 
+/// Every process of the sandbox but the agent.
+const EVERYBODY: Pid = Pid::from_raw(-1);
+
 /// A child that is gone.
 #[derive(Debug)]
 pub struct Reaped {
@@ -33,7 +36,14 @@ pub struct Reaped {
 /// Who waits for which pid.
 #[derive(Debug, Default)]
 pub struct Reaper {
-    waiting: Mutex<HashMap<i32, oneshot::Sender<Reaped>>>,
+    waiting: Mutex<HashMap<i32, Waiter>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    sender: oneshot::Sender<Reaped>,
+    /// It and its descendants are spared when a command ends.
+    service: bool,
 }
 
 impl Reaper {
@@ -42,6 +52,7 @@ impl Reaper {
     pub fn start(
         &self,
         command: &mut Command,
+        service: bool,
     ) -> io::Result<(Child, Pid, oneshot::Receiver<Reaped>)> {
         let mut waiting = self.lock();
         // Raising our own score for the moment of the fork lets the child inherit it without a race;
@@ -54,17 +65,33 @@ impl Reaper {
         let child = child?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         let (sender, receiver) = oneshot::channel();
-        waiting.insert(pid, sender);
+        waiting.insert(pid, Waiter { sender, service });
         Ok((child, Pid::from_raw(pid), receiver))
     }
 
+    /// Sends a signal to a running command's group; `false` if it has ended.
+    pub fn signal(&self, group: Pid, signal: Signal) -> bool {
+        self.lock().contains_key(&group.as_raw()) && killpg(group, signal).is_ok()
+    }
+
     /// Kills one command's process group, and everything else in the sandbox too once no command
-    /// runs: a daemon must not outlive the command that left it.
+    /// runs, but for services: a daemon must not outlive the command that left it.
     pub fn sweep(&self, group: Pid) {
+        let waiting = self.lock();
         // ESRCH is the good case: nobody is left.
         let _ = killpg(group, Signal::SIGKILL);
-        if self.lock().is_empty() {
-            let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+        if waiting.contains_key(&group.as_raw()) {
+            // With a terminal it leads its group only from its first moments on.
+            let _ = kill(group, Signal::SIGKILL);
+        }
+        if waiting.values().any(|waiter| !waiter.service) {
+            return;
+        }
+        let services: HashSet<i32> = waiting.keys().copied().collect();
+        if services.is_empty() {
+            let _ = kill(EVERYBODY, Signal::SIGKILL);
+        } else {
+            kill_strangers(&services);
         }
     }
 
@@ -83,7 +110,7 @@ impl Reaper {
         loop {
             let before = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
             let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) else { return };
-            let Some(sender) = self.lock().remove(&pid.as_raw_nonzero().get()) else { continue };
+            let Some(waiter) = self.lock().remove(&pid.as_raw_nonzero().get()) else { continue };
             let ended = match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => Ended::Exit(code),
                 (None, signal) => Ended::Signal(signal.unwrap_or(0)),
@@ -92,13 +119,55 @@ impl Reaper {
             let cpu_ms = cpu_ms(after.as_ref()).saturating_sub(cpu_ms(before.as_ref()));
             let max_rss_kb = after.map_or(0, |usage| u64::try_from(usage.max_rss()).unwrap_or(0));
             // The command's task is gone when the host hung up; then nobody wants to know.
-            let _ = sender.send(Reaped { ended, cpu_ms, max_rss_kb });
+            let _ = waiter.sender.send(Reaped { ended, cpu_ms, max_rss_kb });
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<i32, oneshot::Sender<Reaped>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i32, Waiter>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Kills everybody but the services and their descendants.
+///
+/// All are stopped first, which one call does for every process at once and which also stops what is
+/// in the middle of a fork: nobody can slip away between the looking and the killing.
+fn kill_strangers(services: &HashSet<i32>) {
+    let _ = kill(EVERYBODY, Signal::SIGSTOP);
+    let parents = parents();
+    for pid in parents.keys().filter(|pid| **pid != 1 && !descends(**pid, services, &parents)) {
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+    }
+    let _ = kill(EVERYBODY, Signal::SIGCONT);
+}
+
+fn descends(pid: i32, services: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {
+    let mut at = pid;
+    // A chain has no more links than there are processes.
+    for _ in 0..=parents.len() {
+        if services.contains(&at) {
+            return true;
+        }
+        match parents.get(&at) {
+            Some(parent) => at = *parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// The parent of every process.
+fn parents() -> HashMap<i32, i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name may hold anything, parentheses included; what follows the last one does not.
+        let end = stat.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+        Some((pid, rest.split_whitespace().nth(1)?.parse().ok()?))
+    })
+    .collect()
 }
 
 fn cpu_ms(usage: Option<&Usage>) -> u64 {
@@ -111,4 +180,25 @@ fn cpu_ms(usage: Option<&Usage>) -> u64 {
             seconds * 1_000 + micros / 1_000
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descent_is_followed_to_a_service_and_a_loop_ends() {
+        let parents = HashMap::from([(2, 1), (3, 2), (4, 3), (5, 1), (6, 7), (7, 6)]);
+        let services = HashSet::from([2]);
+        for (pid, spared) in [(2, true), (4, true), (5, false), (6, false), (9, false)] {
+            assert_eq!(descends(pid, &services, &parents), spared, "{pid}");
+        }
+    }
+
+    #[test]
+    fn our_own_parent_is_found() {
+        let ours = i32::try_from(std::process::id()).unwrap();
+        let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap();
+        assert_eq!(parents().get(&ours), Some(&parent));
+    }
 }

@@ -23,7 +23,8 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::answer::{Answer, json, refuse, stream};
 use super::reaper::Reaper;
-use super::{collect, exec, file};
+use super::run::Running;
+use super::{collect, dial, exec, file, metrics, tree, watch};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -49,9 +50,10 @@ async fn connection(
     let reaper = Arc::new(Reaper::default());
     let waiter = Arc::clone(&reaper);
     let reaping = tokio::spawn(async move { waiter.run().await });
+    let running = Arc::new(Running::default());
     let service = service_fn(move |request| {
-        let reaper = Arc::clone(&reaper);
-        async move { Ok::<_, Infallible>(route(reaper, request).await) }
+        let (reaper, running) = (Arc::clone(&reaper), Arc::clone(&running));
+        async move { Ok::<_, Infallible>(route(reaper, running, request).await) }
     });
     let served = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -65,31 +67,60 @@ async fn connection(
     }
 }
 
-async fn route(reaper: Arc<Reaper>, request: Request<Incoming>) -> Response<Answer> {
+async fn route(
+    reaper: Arc<Reaper>,
+    running: Arc<Running>,
+    request: Request<Incoming>,
+) -> Response<Answer> {
     let (parts, body) = request.into_parts();
+    let query = parts.uri.query().unwrap_or("");
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, wire::HEALTH) => {
-            json(StatusCode::OK, &Health { version: env!("CARGO_PKG_VERSION").to_owned() })
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            json(StatusCode::OK, &Health { version, level: wire::LEVEL })
         }
-        (&Method::POST, wire::EXEC) => match parse::<ExecRequest>(body).await {
-            Ok(wanted) => {
-                let (frames, response) = stream();
-                tokio::spawn(exec::exec(reaper, wanted, frames));
-                response
-            }
-            Err(refusal) => refusal,
+        (&Method::GET, wire::METRICS) => json(StatusCode::OK, &metrics::usage()),
+        (&Method::PUT, wire::FILE) => file::put(query, body).await,
+        (&Method::PUT, wire::STDIN) => running.stdin(query, body).await,
+        (&Method::POST, wire::DIAL) => dial::dial(query, body).await,
+        (&Method::POST, path) => match posted(&reaper, &running, path, body).await {
+            Ok(response) | Err(response) => response,
         },
-        (&Method::POST, wire::COLLECT) => match parse::<CollectRequest>(body).await {
-            Ok(wanted) => {
-                let (frames, response) = stream();
-                tokio::spawn(collect::collect(wanted, frames));
-                response
-            }
-            Err(refusal) => refusal,
-        },
-        (&Method::PUT, wire::FILE) => file::put(parts.uri.query().unwrap_or(""), body).await,
         _ => refuse(StatusCode::NOT_FOUND, "no such route"),
     }
+}
+
+/// Routes whose request is JSON.
+async fn posted(
+    reaper: &Arc<Reaper>,
+    running: &Arc<Running>,
+    path: &str,
+    body: Incoming,
+) -> Result<Response<Answer>, Response<Answer>> {
+    Ok(match path {
+        wire::EXEC => {
+            let wanted = parse::<ExecRequest>(body).await?;
+            let (frames, response) = stream();
+            tokio::spawn(exec::exec(Arc::clone(reaper), wanted, frames));
+            response
+        }
+        wire::COLLECT => {
+            let wanted = parse::<CollectRequest>(body).await?;
+            let (frames, response) = stream();
+            tokio::spawn(collect::collect(wanted, frames));
+            response
+        }
+        wire::RUN => running.run(reaper, parse(body).await?),
+        wire::CONTROL => running.control(reaper, &parse(body).await?),
+        wire::READ => tree::read(parse(body).await?),
+        wire::STAT => tree::stat(&parse(body).await?),
+        wire::LIST => tree::list(parse(body).await?),
+        wire::MKDIR => tree::mkdir(&parse(body).await?),
+        wire::REMOVE => tree::remove(&parse(body).await?),
+        wire::RENAME => tree::rename(&parse(body).await?),
+        wire::WATCH => watch::watch(parse(body).await?),
+        _ => refuse(StatusCode::NOT_FOUND, "no such route"),
+    })
 }
 
 async fn parse<T: DeserializeOwned>(body: Incoming) -> Result<T, Response<Answer>> {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use cofferdam_guest::frame::{Kind, encode};
+use http_body_util::Full;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 
@@ -99,4 +100,65 @@ async fn collections_that_leave_their_bounds_are_errors() {
         let error = collect(&frames).await;
         assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
     }
+}
+
+#[tokio::test]
+async fn an_old_agent_is_never_asked_what_it_does_not_know() {
+    let (agent, _driver) = forger(StatusCode::OK, b"{\"version\":\"0.0.1\"}".to_vec()).await;
+    assert_eq!(agent.health().await.unwrap().level, 1);
+    for error in [
+        agent.start(exec_request(), Manner::default()).await.unwrap_err(),
+        agent.dial(80).await.unwrap_err(),
+        agent.metrics().await.unwrap_err(),
+        agent.read("/a", 1).await.unwrap_err(),
+        agent.watch(&["/a"], 1).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, AgentError::Old { has: 1, needs: 2 }), "{error:?}");
+    }
+}
+
+/// An agent that says it is new and then answers this.
+async fn new_forger(frames: &[(Kind, &[u8])]) -> (Agent, JoinHandle<()>) {
+    let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
+    let (agent, driver) = forger(StatusCode::OK, body).await;
+    agent.level.store(wire::LEVEL, Ordering::Release);
+    (agent, driver)
+}
+
+#[tokio::test]
+async fn forged_files_lists_and_changes_are_errors() {
+    let head = |size: u64| format!("{{\"path\":\"a\",\"size\":{size}}}").into_bytes();
+    let end = |files: u64| format!("{{\"files\":{files},\"error\":null}}").into_bytes();
+    let entry = |name: &str| {
+        format!("{{\"name\":\"{name}\",\"kind\":\"file\",\"size\":0,\"mode\":0,\"mtime\":0}}")
+            .into_bytes()
+    };
+    let (one, nine, ended) = (head(1), head(9), end(1));
+    for frames in [
+        vec![(Kind::Chunk, b"x".as_slice())],
+        vec![(Kind::File, nine.as_slice())],
+        vec![(Kind::File, &one), (Kind::Chunk, b"xx")],
+        vec![(Kind::File, &one), (Kind::End, &ended)],
+        vec![(Kind::File, &one), (Kind::File, &one)],
+    ] {
+        let (agent, _driver) = new_forger(&frames).await;
+        let error = agent.read("/a", 8).await.unwrap_err();
+        assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
+    }
+    let (a, b, up) = (entry("a"), entry("b"), entry("../a"));
+    for frames in [
+        vec![(Kind::Item, up.as_slice())],
+        vec![(Kind::Item, &a), (Kind::Item, &b)],
+        vec![(Kind::End, &ended)],
+        vec![(Kind::Stdout, b"x")],
+    ] {
+        let (agent, _driver) = new_forger(&frames).await;
+        let error = agent.list("/", 1).await.unwrap_err();
+        assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
+    }
+    let change = b"{\"path\":\"/a\",\"kind\":\"made\"}".as_slice();
+    let (agent, _driver) = new_forger(&[(Kind::Item, change), (Kind::Item, change)]).await;
+    let mut watching = agent.watch(&["/"], 1).await.unwrap();
+    assert!(watching.next().await.unwrap().is_some());
+    assert!(matches!(watching.next().await.unwrap_err(), AgentError::Forged(_)));
 }

@@ -1,0 +1,180 @@
+//! Services that run beside a task, inside its boundary.
+//!
+//! A service is written as a name that the host knows, or as an object:
+//!
+//! ```yaml
+//! services: [postgres, {name: api, cmd: [python3, -m, http.server, "8000"], port: 8000}]
+//! ```
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::{Deserialize, Serialize};
+
+/// Time to become healthy when a service does not say. PostgreSQL makes its database within a second
+/// or two; a loaded host may take ten times that.
+pub const DEFAULT_READY_MS: u64 = 30_000;
+/// The longest that a service may ask for: a task waits for it.
+pub const MAX_READY_MS: u64 = 300_000;
+/// Services of one sandbox.
+pub const MAX_SERVICES: usize = 8;
+
+/// A service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Its name; alone it must be one that the host knows: `postgres` or `redis`.
+    pub name: String,
+    /// What a plain name leaves open.
+    pub detail: Option<ServiceDetail>,
+}
+
+/// A service in full.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceDetail {
+    /// Its root file system: only the sandbox's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// argv, in the foreground. Needed unless the host knows the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cmd: Option<Vec<String>>,
+    /// Its port on the sandbox's loopback. Needed with `cmd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Its environment, where it has a `cmd`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// When it counts as healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<ServiceHealth>,
+}
+
+/// When a service counts as healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceHealth {
+    /// What is asked. Default: the known service's own protocol, otherwise `tcp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Probe>,
+    /// How long it may take, in milliseconds: 1 to 300,000. Default 30,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// What shows that a service works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Probe {
+    /// Its port takes a connection.
+    Tcp,
+    /// It answers `GET /` with any HTTP status.
+    Http,
+    /// It takes PostgreSQL's startup message.
+    Postgres,
+    /// It answers PING.
+    Redis,
+}
+
+/// How a service fared: one entry of a result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceReport {
+    /// Which.
+    pub name: String,
+    /// From its start to its first healthy answer, in milliseconds.
+    pub ready_ms: u64,
+    /// Its exit status if it ended before the task did; 128 + n for signal n.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<i32>,
+}
+
+/// The object form.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    /// Lower-case letters, digits and `-`.
+    name: String,
+    /// Its root file system: only the sandbox's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    /// argv, in the foreground.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cmd: Option<Vec<String>>,
+    /// Its port on the sandbox's loopback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    /// Its environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    env: BTreeMap<String, String>,
+    /// When it counts as healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    health: Option<ServiceHealth>,
+}
+
+impl JsonSchema for Service {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Service".into()
+    }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let whole = <Whole as JsonSchema>::json_schema(generator);
+        schemars::json_schema!({"oneOf": [
+            {"type": "string", "minLength": 1, "maxLength": 32},
+            whole
+        ]})
+    }
+}
+
+impl Serialize for Service {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(detail) = self.detail.clone() else {
+            return serializer.serialize_str(&self.name);
+        };
+        let ServiceDetail { image, cmd, port, env, health } = detail;
+        Whole { name: self.name.clone(), image, cmd, port, env, health }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Service {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Service;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the name of a service, or an object with its name")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Service, E> {
+                Ok(Service { name: text.to_owned(), detail: None })
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Service, A::Error> {
+                let Whole { name, image, cmd, port, env, health } =
+                    Whole::deserialize(MapAccessDeserializer::new(map))?;
+                let detail = ServiceDetail { image, cmd, port, env, health };
+                Ok(Service { name, detail: Some(detail) })
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_survive_and_an_unknown_field_is_refused() {
+        for text in [
+            r#""postgres""#,
+            r#"{"name":"postgres"}"#,
+            r#"{"name":"a","cmd":["x"],"port":1,"env":{"A":"b"},"health":{"probe":"http","timeout_ms":5}}"#,
+        ] {
+            let service: Service = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&service).unwrap(), text);
+        }
+        for bad in
+            [r#"{"name":"a","ports":[1]}"#, r#"{"cmd":["x"]}"#, "7", r#"{"name":"a","port":70000}"#]
+        {
+            assert!(serde_json::from_str::<Service>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Commands that can be talked to while they run.
+//!
+//! ```text
+//! run -> Running --- stdin, control find it by its id --> it ends, or the host hangs up -> forgotten
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cofferdam_guest::process::{Control, RunRequest};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::{Response, StatusCode};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+use super::answer::{Answer, done, refuse, stream};
+use super::clock::{Stopwatch, within_ms};
+use super::exec::{self, StartError, Started};
+use super::reaper::Reaper;
+use super::terminal;
+
+/// End of transmission: what a person types to end the input of a terminal.
+const END_OF_INPUT: &[u8] = &[4];
+/// How long a terminal's reader has to take what was typed before the end of input.
+const LAST_WORD_MS: u64 = 5_000;
+
+/// What is known of a running command.
+struct Entry {
+    pid: Option<Pid>,
+    /// Until somebody takes it.
+    stdin: Option<Sender>,
+    terminal: Option<Arc<OwnedFd>>,
+}
+
+/// The running commands.
+#[derive(Default)]
+pub struct Running {
+    entries: Mutex<HashMap<u64, Entry>>,
+}
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `POST /v1/run`. When it answers, the id is known.
+    pub fn run(self: &Arc<Self>, reaper: &Arc<Reaper>, request: RunRequest) -> Response<Answer> {
+        if self.lock().contains_key(&request.id) {
+            return refuse(StatusCode::CONFLICT, StartError::Busy(request.id).to_string());
+        }
+        let started = match begin(reaper, &request) {
+            Ok((started, entry)) => {
+                self.lock().insert(request.id, entry);
+                Ok(started)
+            }
+            Err(error) => Err(error),
+        };
+        let (frames, response) = stream();
+        let (running, reaper) = (Arc::clone(self), Arc::clone(reaper));
+        tokio::spawn(async move {
+            exec::follow(&reaper, &request.exec, started, &frames).await;
+            running.lock().remove(&request.id);
+        });
+        response
+    }
+
+    /// `PUT /v1/stdin?id=`.
+    pub async fn stdin(&self, query: &str, mut body: Incoming) -> Response<Answer> {
+        let id = query.strip_prefix("id=").and_then(|id| id.parse::<u64>().ok());
+        let taken = id.and_then(|id| {
+            let mut entries = self.lock();
+            let entry = entries.get_mut(&id)?;
+            Some((entry.stdin.take()?, entry.terminal.is_some()))
+        });
+        let Some((mut pipe, is_terminal)) = taken else {
+            return refuse(StatusCode::NOT_FOUND, "no command of this id waits for input");
+        };
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                return refuse(StatusCode::BAD_REQUEST, "the input broke off");
+            };
+            let Ok(bytes) = frame.into_data() else { continue };
+            if pipe.write_all(&bytes).await.is_err() {
+                return refuse(StatusCode::GONE, "the command reads no more");
+            }
+        }
+        if is_terminal {
+            // Closing our end would hang up on it instead.
+            let _ = within_ms(LAST_WORD_MS, pipe.write_all(END_OF_INPUT)).await;
+        }
+        done()
+    }
+
+    /// `POST /v1/control`.
+    pub fn control(&self, reaper: &Reaper, control: &Control) -> Response<Answer> {
+        let entries = self.lock();
+        let Some(entry) = entries.get(&control.id) else {
+            return refuse(StatusCode::NOT_FOUND, "no command of this id runs");
+        };
+        if let Some(size) = control.size {
+            let resized =
+                entry.terminal.as_ref().map(|terminal| terminal::resize(terminal, size).is_ok());
+            if resized != Some(true) {
+                return refuse(StatusCode::CONFLICT, "the command has no terminal");
+            }
+        }
+        let Some(number) = control.signal else { return done() };
+        let Ok(signal) = Signal::try_from(number) else {
+            return refuse(StatusCode::BAD_REQUEST, "a signal is 1 to 31");
+        };
+        match entry.pid.is_some_and(|pid| reaper.signal(pid, signal)) {
+            true => done(),
+            false => refuse(StatusCode::GONE, "the command has ended"),
+        }
+    }
+}
+
+fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), StartError> {
+    let mut command = exec::prepare(&request.exec)?;
+    if let Some(size) = request.terminal {
+        return with_terminal(reaper, request, &command, size);
+    }
+    drop_to(&mut command, request);
+    if request.stdin {
+        command.stdin(Stdio::piped());
+    }
+    let (started, stdin) = exec::start(reaper, &mut command, request.service)?;
+    let stdin = stdin.and_then(|pipe| Sender::from_owned_fd(pipe.into()).ok());
+    let entry = Entry { pid: Some(started.pid), stdin, terminal: None };
+    Ok((started, entry))
+}
+
+fn with_terminal(
+    reaper: &Reaper,
+    request: &RunRequest,
+    command: &std::process::Command,
+    size: cofferdam_guest::process::Size,
+) -> Result<(Started, Entry), StartError> {
+    let (mut session, master) = terminal::attach(command, size).map_err(StartError::Terminal)?;
+    drop_to(&mut session, request);
+    let clock = Stopwatch::start();
+    let (mut started, _) = exec::start(reaper, &mut session, request.service)?;
+    let halves = || -> io::Result<(Receiver, Sender)> {
+        let (read, write) = (master.try_clone()?, master.try_clone()?);
+        Ok((Receiver::from_owned_fd_unchecked(read)?, Sender::from_owned_fd_unchecked(write)?))
+    };
+    let (output, input) = match halves() {
+        Ok(halves) => halves,
+        Err(error) => {
+            reaper.sweep(started.pid);
+            return Err(StartError::Terminal(error));
+        }
+    };
+    started.stdout = Some(output);
+    started.clock = clock;
+    let entry = Entry {
+        pid: Some(started.pid),
+        stdin: request.stdin.then_some(input),
+        terminal: Some(Arc::new(master)),
+    };
+    Ok((started, entry))
+}
+
+fn drop_to(command: &mut std::process::Command, request: &RunRequest) {
+    if let Some(user) = request.user {
+        command.uid(user.uid).gid(user.gid);
+    }
+}

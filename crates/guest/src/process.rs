@@ -1,0 +1,80 @@
+//! Commands with more than output: input, a terminal, signals, a user, a life beyond the commands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::ExecRequest;
+
+/// A terminal's size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub cols: u16,
+}
+
+/// Whose rights a command has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group id; it has no other groups.
+    pub gid: u32,
+}
+
+/// One command that can be talked to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// What runs.
+    pub exec: ExecRequest,
+    /// The host's name for it while it runs: stdin and control carry it. One that is in use is
+    /// refused.
+    pub id: u64,
+    /// Whether its input comes by `PUT /v1/stdin`; otherwise it finds none.
+    #[serde(default)]
+    pub stdin: bool,
+    /// A terminal of this size as all three of its streams; everything then comes as standard output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<Size>,
+    /// Root without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+    /// It and what it starts outlive the other commands, until it ends or the host hangs up.
+    #[serde(default)]
+    pub service: bool,
+}
+
+/// Something for a running command. At least one of the two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// Of [`RunRequest`].
+    pub id: u64,
+    /// A signal for its process group: 1 to 31.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Its terminal's new size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+}
+
+/// What the sandbox uses, as it sees itself: the agent included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Usage {
+    /// Processes, zombies included.
+    pub processes: u64,
+    /// Sum of their resident sets in KiB; shared pages count for each.
+    pub rss_kb: u64,
+    /// Resident set of the agent alone in KiB.
+    pub agent_rss_kb: u64,
+    /// User and system time of all processes, those that are gone included, in milliseconds.
+    pub cpu_ms: u64,
+    /// Size of the writable layer in bytes.
+    pub disk_bytes: u64,
+    /// What is free of it.
+    pub disk_free_bytes: u64,
+}

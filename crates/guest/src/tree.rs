@@ -1,0 +1,119 @@
+//! Files and directories of the sandbox.
+//!
+//! Every path is absolute and of plain names, and no component of it may be a symbolic link: the
+//! agent works with the rights of the sandbox's root, and the host means what it names.
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::User;
+
+/// What stands at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link, which was not followed.
+    Link,
+    /// A socket, pipe or device.
+    Other,
+}
+
+/// A path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Path {
+    /// Absolute.
+    pub path: String,
+    /// Of a file: bytes that may come; of a directory: entries.
+    pub most: u64,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its name in its directory; bytes that are not UTF-8 are replaced.
+    pub name: String,
+    /// Whether the name had such bytes, so that it names nothing as it stands.
+    #[serde(default)]
+    pub mangled: bool,
+    /// What it is.
+    pub kind: NodeKind,
+    /// Bytes.
+    pub size: u64,
+    /// Permissions, the lower 12 bits.
+    pub mode: u32,
+    /// Last change of its content, in seconds since the epoch.
+    pub mtime: i64,
+}
+
+/// A directory to make; its parents are made too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewDir {
+    /// Absolute. One that exists already gets the mode and owner.
+    pub path: String,
+    /// Permissions of the last one, at most 0o1777; the parents get 0o755.
+    pub mode: u32,
+    /// Owner of the last one; root without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<User>,
+}
+
+/// A node to remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remove {
+    /// Absolute.
+    pub path: String,
+    /// With everything below it; without, a directory that is not empty is refused.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// A node to move.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rename {
+    /// Absolute.
+    pub from: String,
+    /// Absolute; what is there is replaced as rename(2) does.
+    pub to: String,
+}
+
+/// Directories to watch, not what is below their directories.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// Absolute; 1 to 64.
+    pub paths: Vec<String>,
+    /// Changes after which the watch ends.
+    pub most: u64,
+}
+
+/// What happened to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// It is new here, made or moved in.
+    Made,
+    /// It was open for writing and is closed now.
+    Written,
+    /// It is gone, removed or moved away.
+    Gone,
+    /// The kernel dropped changes, more than its queue holds: look for yourself.
+    Lost,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Of what; empty for lost ones.
+    pub path: String,
+    /// Which.
+    pub kind: ChangeKind,
+}

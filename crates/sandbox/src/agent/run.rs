@@ -1,0 +1,144 @@
+//! Commands that can be talked to, and ports.
+
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use cofferdam_guest::process::{Control, RunRequest, Size, Usage, User};
+use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
+use http_body_util::BodyExt as _;
+use hyper::Method;
+use hyper::body::Incoming;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::sync::mpsc;
+
+use super::body::Outgoing;
+use super::{Agent, Frames, Result, Stream, encode, follow, parse, short};
+
+/// Pieces on their way to a command or port; the writer waits beyond.
+const QUEUED: usize = 4;
+/// What a dialled stream holds each way, and one read of it.
+const DUPLEX_BYTES: usize = 64 * 1024;
+
+/// How a command is run, beyond what an exec knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Manner {
+    /// Whether it gets input.
+    pub stdin: bool,
+    /// A terminal of this size.
+    pub terminal: Option<Size>,
+    /// Root without it.
+    pub user: Option<User>,
+    /// It outlives the commands.
+    pub service: bool,
+}
+
+/// A command that runs. Dropping it, or what [`Running::follow`] gave, kills the command.
+#[derive(Debug)]
+pub struct Running {
+    agent: Agent,
+    id: u64,
+    frames: Frames,
+    limit: u64,
+}
+
+/// What can be said to a running command.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    agent: Agent,
+    id: u64,
+}
+
+impl Running {
+    /// Its other half, for another task.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        Remote { agent: self.agent.clone(), id: self.id }
+    }
+
+    /// Follows it to its end.
+    pub async fn follow(mut self, sink: impl FnMut(Stream, &[u8]) + Send) -> Result<ExecEnd> {
+        follow(&mut self.frames, self.limit, sink).await
+    }
+}
+
+impl Remote {
+    /// Gives it all its input, as the pieces come, then the end of input. It may be called once.
+    pub async fn stdin(&self, pieces: mpsc::Receiver<Bytes>) -> Result<()> {
+        let route = format!("{}?id={}", wire::STDIN, self.id);
+        self.agent.request(Method::PUT, &route, Outgoing::Stream(pieces)).await.map(|_| ())
+    }
+
+    /// Sends a signal to its process group.
+    pub async fn signal(&self, signal: i32) -> Result<()> {
+        self.control(&Control { id: self.id, signal: Some(signal), size: None }).await
+    }
+
+    /// Gives its terminal a new size.
+    pub async fn resize(&self, size: Size) -> Result<()> {
+        self.control(&Control { id: self.id, signal: None, size: Some(size) }).await
+    }
+
+    async fn control(&self, control: &Control) -> Result<()> {
+        self.agent.send(Method::POST, wire::CONTROL, encode(control)?).await.map(|_| ())
+    }
+}
+
+impl Agent {
+    /// Starts a command; its end tells whether it could be.
+    pub async fn start(&self, exec: ExecRequest, manner: Manner) -> Result<Running> {
+        self.needs(2)?;
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let limit = exec.stream_limit_bytes;
+        let Manner { stdin, terminal, user, service } = manner;
+        let request = RunRequest { exec, id, stdin, terminal, user, service };
+        let response = self.send(Method::POST, wire::RUN, encode(&request)?).await?;
+        Ok(Running { agent: self.clone(), id, frames: Frames::of(response), limit })
+    }
+
+    /// What the sandbox uses, as it says: the task may have taken the agent over.
+    pub async fn metrics(&self) -> Result<Usage> {
+        self.needs(2)?;
+        let response = self.send(Method::GET, wire::METRICS, Bytes::new()).await?;
+        parse(&short(response).await?)
+    }
+
+    /// A byte stream to a port of the sandbox's loopback; refused where nobody listens.
+    pub async fn dial(&self, port: u16) -> Result<DuplexStream> {
+        self.needs(2)?;
+        let (pieces, body) = mpsc::channel(QUEUED);
+        let route = format!("{}?port={port}", wire::DIAL);
+        let response = self.request(Method::POST, &route, Outgoing::Stream(body)).await?;
+        let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
+        let (from, to) = tokio::io::split(theirs);
+        let outward = tokio::spawn(send(from, pieces));
+        tokio::spawn(async move {
+            receive(response.into_body(), to).await;
+            outward.abort();
+        });
+        Ok(ours)
+    }
+}
+
+async fn send(mut from: impl tokio::io::AsyncRead + Unpin, pieces: mpsc::Sender<Bytes>) {
+    loop {
+        let mut buffer = BytesMut::with_capacity(DUPLEX_BYTES);
+        match from.read_buf(&mut buffer).await {
+            Ok(count) if count > 0 => {
+                if pieces.send(buffer.freeze()).await.is_err() {
+                    return;
+                }
+            }
+            _ => return,
+        }
+    }
+}
+
+async fn receive(mut body: Incoming, mut to: impl tokio::io::AsyncWrite + Unpin) {
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(bytes) = frame.into_data() else { continue };
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}

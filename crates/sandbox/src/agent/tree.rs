@@ -1,0 +1,177 @@
+//! Files and directories of the sandbox, from the host.
+
+use cofferdam_guest::frame::Kind;
+use cofferdam_guest::process::User;
+use cofferdam_guest::tree::{Change, ChangeKind, Entry, NewDir, Path, Remove, Rename, Watch};
+use cofferdam_guest::wire::{self, CollectEnd};
+use hyper::Method;
+use tokio::sync::mpsc;
+
+use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, short, wide};
+
+/// Changes that wait for their reader; beyond them a [`ChangeKind::Lost`] stands for the others. As
+/// many as the kernel's own queue holds.
+const QUEUED_CHANGES: usize = 16_384;
+
+/// Changes as they come. Dropping it ends the watch.
+///
+/// They are always taken off the connection, because HTTP/2 ends one on which too many small pieces
+/// wait, and with it the sandbox.
+#[derive(Debug)]
+pub struct Watching {
+    changes: mpsc::Receiver<Result<Change>>,
+}
+
+impl Watching {
+    /// The next change; `None` after as many as were asked for.
+    pub async fn next(&mut self) -> Result<Option<Change>> {
+        self.changes.recv().await.transpose()
+    }
+}
+
+/// Takes changes until there are no more, or nobody wants them.
+async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Result<Change>>) {
+    let mut lost = false;
+    loop {
+        let taken = tokio::select! {
+            frame = frames.next() => frame.and_then(|(kind, payload)| change(kind, &payload)),
+            permit = changes.reserve(), if lost => {
+                let Ok(permit) = permit else { return };
+                permit.send(Ok(Change { path: String::new(), kind: ChangeKind::Lost }));
+                lost = false;
+                continue;
+            }
+            () = changes.closed() => return,
+        };
+        let change = match (taken, room.checked_sub(1)) {
+            (Ok(Some(change)), Some(left)) => {
+                room = left;
+                change
+            }
+            (Ok(None), _) => return,
+            (Ok(Some(_)), None) => return drop(changes.send(Err(TOO_MUCH)).await),
+            (Err(error), _) => return drop(changes.send(Err(error)).await),
+        };
+        if lost || changes.try_send(Ok(change)).is_err() {
+            lost = true;
+        }
+    }
+}
+
+fn change(kind: Kind, payload: &[u8]) -> Result<Option<Change>> {
+    match kind {
+        Kind::Item => parse(payload).map(Some),
+        Kind::End => match parse::<CollectEnd>(payload)?.error {
+            Some(error) => Err(AgentError::Collect(error)),
+            None => Ok(None),
+        },
+        _ => Err(AgentError::Forged("something else in a watch")),
+    }
+}
+
+impl Agent {
+    /// The bytes of one regular file, at most `most`.
+    pub async fn read(&self, path: &str, most: u64) -> Result<Vec<u8>> {
+        self.needs(2)?;
+        let request = Path { path: path.to_owned(), most };
+        let response = self.send(Method::POST, wire::READ, encode(&request)?).await?;
+        let mut frames = Frames::of(response);
+        let mut bytes = Vec::new();
+        let mut owed: Option<u64> = None;
+        loop {
+            match frames.next().await? {
+                (Kind::File, payload) if owed.is_none() => {
+                    let size = parse::<wire::FileHead>(&payload)?.size;
+                    owed = Some(size).filter(|size| *size <= most);
+                    owed.ok_or(TOO_MUCH)?;
+                }
+                (Kind::Chunk, payload) => {
+                    let left = owed.and_then(|owed| owed.checked_sub(wide(payload.len())));
+                    owed = Some(left.ok_or(TOO_MUCH)?);
+                    bytes.extend_from_slice(&payload);
+                }
+                (Kind::End, payload) => {
+                    return match (parse::<CollectEnd>(&payload)?.error, owed) {
+                        (Some(error), _) => Err(AgentError::Collect(error)),
+                        (None, Some(0)) => Ok(bytes),
+                        (None, _) => Err(AgentError::Forged("fewer bytes than were announced")),
+                    };
+                }
+                _ => return Err(AgentError::Forged("something else in a file")),
+            }
+        }
+    }
+
+    /// What is at a path; a symbolic link at its end is described, not followed.
+    pub async fn stat(&self, path: &str) -> Result<Entry> {
+        self.needs(2)?;
+        let request = Path { path: path.to_owned(), most: 0 };
+        let response = self.send(Method::POST, wire::STAT, encode(&request)?).await?;
+        parse(&short(response).await?)
+    }
+
+    /// A directory's entries, sorted by name; more than `most` are an error.
+    pub async fn list(&self, path: &str, most: u64) -> Result<Vec<Entry>> {
+        self.needs(2)?;
+        let request = Path { path: path.to_owned(), most };
+        let response = self.send(Method::POST, wire::LIST, encode(&request)?).await?;
+        let mut frames = Frames::of(response);
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            match frames.next().await? {
+                (Kind::Item, payload) => {
+                    if wide(entries.len()) >= most {
+                        return Err(TOO_MUCH);
+                    }
+                    let entry: Entry = parse(&payload)?;
+                    if matches!(entry.name.as_str(), "" | "." | "..") || entry.name.contains('/') {
+                        return Err(AgentError::Forged("an entry whose name is no name"));
+                    }
+                    entries.push(entry);
+                }
+                (Kind::End, payload) => {
+                    let end: CollectEnd = parse(&payload)?;
+                    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+                    return match end.error {
+                        Some(error) => Err(AgentError::Collect(error)),
+                        None if end.files == wide(entries.len()) => Ok(entries),
+                        None => Err(AgentError::Forged("fewer entries than were announced")),
+                    };
+                }
+                _ => return Err(AgentError::Forged("something else in a list")),
+            }
+        }
+    }
+
+    /// Makes a directory and its parents.
+    pub async fn mkdir(&self, path: &str, mode: u32, owner: Option<User>) -> Result<()> {
+        self.needs(2)?;
+        let request = NewDir { path: path.to_owned(), mode, owner };
+        self.send(Method::POST, wire::MKDIR, encode(&request)?).await.map(|_| ())
+    }
+
+    /// Removes a node, with `recursive` all that is below it.
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
+        self.needs(2)?;
+        let request = Remove { path: path.to_owned(), recursive };
+        self.send(Method::POST, wire::REMOVE, encode(&request)?).await.map(|_| ())
+    }
+
+    /// Moves a node.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.needs(2)?;
+        let request = Rename { from: from.to_owned(), to: to.to_owned() };
+        self.send(Method::POST, wire::RENAME, encode(&request)?).await.map(|_| ())
+    }
+
+    /// Watches directories from this moment on, for at most `most` changes.
+    pub async fn watch(&self, paths: &[&str], most: u64) -> Result<Watching> {
+        self.needs(2)?;
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        let response =
+            self.send(Method::POST, wire::WATCH, encode(&Watch { paths, most })?).await?;
+        let (sender, changes) = mpsc::channel(QUEUED_CHANGES);
+        tokio::spawn(take(Frames::of(response), most, sender));
+        Ok(Watching { changes })
+    }
+}
