@@ -30,6 +30,7 @@ use tokio::task::JoinHandle;
 use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::host::{Host, HostFacts};
+use crate::image;
 use crate::input::{self, Input, InputError, Resolved};
 use crate::live;
 use crate::mounts;
@@ -165,6 +166,11 @@ async fn start(
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
     let resolved = input::resolve(plan, inputs, facts)?;
+    let hold = {
+        let (facts, base) = (Arc::clone(facts), plan.base.clone());
+        blocking(move || image::hold(&facts, &base)).await
+    };
+    let hold = hold.map_err(fault("using the image's root", &plan.base))?;
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known);
     let digest = blocking(move || bundle.make()).await?;
@@ -191,6 +197,7 @@ async fn start(
         peak_mem_mb: AtomicU64::new(0),
         effective: plan.effective.clone(),
         stream_limit_bytes: plan.stream_limit_bytes,
+        _hold: hold,
     };
     match upload(&sandbox.agent, &resolved).await {
         Ok(()) => Ok(sandbox),

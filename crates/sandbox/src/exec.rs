@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::ErrCode;
-use cofferdam_guest::wire::{Ended, ExecEnd};
+use cofferdam_guest::wire::{Ended, ExecEnd, User};
 
 use crate::cgroup::Events;
 
@@ -24,6 +24,8 @@ pub struct Command {
     pub cwd: String,
     /// Wall time in milliseconds.
     pub timeout_ms: u64,
+    /// Who runs it; `None` is root, without most of root's capabilities.
+    pub user: Option<User>,
 }
 
 /// Bytes beyond the limit of each stream: read, counted and dropped.

@@ -17,6 +17,7 @@ use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
+use crate::image::Hold;
 use crate::process;
 use crate::wipe::{self, Subject};
 
@@ -78,6 +79,8 @@ pub struct Sandbox {
     pub(crate) peak_mem_mb: AtomicU64,
     pub(crate) effective: EffectivePolicy,
     pub(crate) stream_limit_bytes: u64,
+    /// Keeps the image that it runs on.
+    pub(crate) _hold: Option<Hold>,
 }
 
 impl Sandbox {
@@ -135,6 +138,7 @@ impl Sandbox {
             env: command.env.clone(),
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
+            user: command.user,
             stream_limit_bytes: self.stream_limit_bytes,
         };
         let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
