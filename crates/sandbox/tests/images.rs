@@ -282,7 +282,7 @@ fn bombs_stop_at_the_bounds() {
         let mut bomb = layer(&[file("small", "x")]);
         bomb.resize(5_000_000, 0);
         let at = tempfile::tempdir().unwrap();
-        layout(at.path(), &[bomb.clone()], json!({}));
+        layout(at.path(), std::slice::from_ref(&bomb), json!({}));
         let blob = at.path().join("blobs/sha256").join(digest_bytes(&bomb).as_str());
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut gzip, &bomb).unwrap();
@@ -290,7 +290,7 @@ fn bombs_stop_at_the_bounds() {
         fs::remove_file(blob).unwrap();
         let renamed = digest_bytes(&packed);
         fs::write(at.path().join("blobs/sha256").join(renamed.as_str()), &packed).unwrap();
-        repoint(at.path(), &digest_bytes(&bomb).to_string(), renamed.as_str(), packed.len());
+        repoint(at.path(), digest_bytes(&bomb).as_ref(), renamed.as_str(), packed.len());
         let error = store.import(at.path(), Some(&name("bomb"))).unwrap_err();
         assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
         let left: Vec<PathBuf> =
@@ -323,17 +323,17 @@ fn bytes_that_are_not_what_they_are_called_are_refused() {
         let other = layer(&[file("a", "evil")]);
         // A blob under the name of another.
         let at = tempfile::tempdir().unwrap();
-        layout(at.path(), &[good.clone()], json!({}));
+        layout(at.path(), std::slice::from_ref(&good), json!({}));
         fs::write(at.path().join("blobs/sha256").join(digest_bytes(&good).as_str()), &other)
             .unwrap();
         let error = images(&bench).import(at.path(), Some(&name("x"))).unwrap_err();
         assert!(matches!(error, ImageError::Digest { what: "a blob", .. }), "{error}");
         // A layer whose diff id the configuration does not know.
         let at = tempfile::tempdir().unwrap();
-        layout(at.path(), &[good.clone()], json!({}));
+        layout(at.path(), std::slice::from_ref(&good), json!({}));
         let renamed = digest_bytes(&other);
         fs::write(at.path().join("blobs/sha256").join(renamed.as_str()), &other).unwrap();
-        repoint(at.path(), &digest_bytes(&good).to_string(), renamed.as_str(), other.len());
+        repoint(at.path(), digest_bytes(&good).as_ref(), renamed.as_str(), other.len());
         let error = images(&bench).import(at.path(), Some(&name("x"))).unwrap_err();
         assert!(matches!(error, ImageError::Digest { what: "a layer", .. }), "{error}");
         assert!(images(&bench).list().unwrap().is_empty());
@@ -345,7 +345,7 @@ fn a_tar_of_a_layout_and_a_docker_save_are_taken_too() {
     with_bench(|bench| async move {
         let one = layer(&[file("a", "1")]);
         let at = tempfile::tempdir().unwrap();
-        let digest = layout(at.path(), &[one.clone()], json!({}));
+        let digest = layout(at.path(), std::slice::from_ref(&one), json!({}));
         let packed = bench.shared("layout.tar");
         let mut tar = Builder::new(fs::File::create(&packed).unwrap());
         tar.append_dir_all(".", at.path()).unwrap();
@@ -391,7 +391,7 @@ fn eight_imports_at_once_are_one_image() {
 fn an_image_in_use_is_not_removed_and_what_others_share_stays() {
     with_bench(|bench| async move {
         let base = tools();
-        import(&bench, &[base.clone()], json!({"Env": ["PATH=/bin"]}), "a");
+        import(&bench, std::slice::from_ref(&base), json!({"Env": ["PATH=/bin"]}), "a");
         import(&bench, &[base, layer(&[file("b", "b")])], json!({"Env": ["PATH=/bin"]}), "b");
         let (sandbox, plan) = start(&bench, json!({"envRef": "image:b"})).await;
         let error = images(&bench).remove(&name("b")).unwrap_err();
