@@ -425,7 +425,8 @@ pub struct SandboxSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SandboxRequest {
-    /// Root file system: `host` (the host's `/usr`, read-only) or `dir:/abs/path`.
+    /// Root file system: `host` (the host's `/usr`, read-only), `dir:/abs/path`, or an image of the
+    /// worker's host: `image:NAME`, pinned by `image:NAME@sha256:HEX`.
     pub env_ref: String,
     /// argv of the task.
     pub cmd: Vec<String>,
@@ -692,7 +693,7 @@ pub struct EffectivePolicy {
     pub runtime_version: String,
     /// Kernel release.
     pub kernel: String,
-    /// Root file system.
+    /// Root file system; an image with the digest that it had.
     pub image: String,
     /// Limits as enforced.
     pub limits: Limits,

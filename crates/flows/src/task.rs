@@ -24,7 +24,7 @@ use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
 use cofferdam_sandbox::{
-    Command, ExecOutcome, Host, Input, Plan, Sandbox, SandboxError, Stream, plan, provision,
+    Command, ExecOutcome, Host, Input, Plan, Sandbox, SandboxError, Stream, provision,
     verify_absent,
 };
 use dbos::step;
@@ -195,7 +195,7 @@ async fn run_in_sandbox(
         return unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
-    let plan = match plan(request, id, host.facts()) {
+    let plan = match host.plan(request, id) {
         Ok(plan) => plan,
         Err(e) => {
             return unmade(

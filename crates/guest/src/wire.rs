@@ -102,6 +102,19 @@ pub struct ExecRequest {
     pub timeout_ms: u64,
     /// Bytes of each stream that are sent; the rest is read, counted and dropped.
     pub stream_limit_bytes: u64,
+    /// Who runs it; absent: the agent's own user, root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+}
+
+/// A user of the sandbox, by number: names are the host's to look up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group id; there are no further groups.
+    pub gid: u32,
 }
 
 /// How a command ended.

@@ -33,6 +33,7 @@ use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::egress::{self, EgressError, Prepared};
 use crate::host::{Host, HostFacts};
+use crate::image;
 use crate::input::{self, Input, InputError, Overlay, Resolved};
 use crate::limit;
 use crate::live;
@@ -187,6 +188,11 @@ async fn start(
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
         resolved.mounts.push(oci::bind(ca, egress::CA_PATH));
     }
+    let hold = {
+        let (facts, base) = (Arc::clone(facts), plan.base.clone());
+        blocking(move || image::hold(&facts, &base)).await
+    };
+    let hold = hold.map_err(fault("using the image's root", &plan.base))?;
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known, facts);
     let (digest, groups) = blocking(move || bundle.make()).await?;
@@ -216,6 +222,7 @@ async fn start(
         egress: None,
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
+        _hold: hold,
     };
     match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {
         Ok(()) => Ok(sandbox),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::{ErrCode, Phase};
-use cofferdam_guest::wire::{Ended, ExecEnd};
+use cofferdam_guest::wire::{Ended, ExecEnd, User};
 
 use crate::cgroup::Events;
 
@@ -26,6 +26,8 @@ pub struct Command {
     pub timeout_ms: u64,
     /// Whose network policy holds while it runs. A sandbox's phases only go forward.
     pub phase: Phase,
+    /// Who runs it; `None` is root, without most of root's capabilities.
+    pub user: Option<User>,
 }
 
 /// Bytes beyond the limit of each stream: read, counted and dropped.

@@ -9,6 +9,7 @@
 //! <state>/base/host-*   lower layer: skeleton      <live>/sandboxes/<id>/layer   tmpfs: all writes
 //! <state>/guest/<sha>   lower layer: the agent     <live>/sandboxes/<id>/root    overlay of them
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
+//! <state>/images        images, see [`image`]
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
 //! An attached OCI runtime (`crun run`, runc or runsc) holds the sandbox; the agent inside is its pid 1
@@ -26,6 +27,7 @@ mod egress;
 mod exec;
 mod gvisor;
 mod host;
+pub mod image;
 mod input;
 mod limit;
 mod live;
@@ -45,6 +47,7 @@ pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, W
 pub use boot::{ProvisionError, provision};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use class::{Class, ClassFact, Offer};
+pub use cofferdam_guest::wire::User;
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use input::Input;

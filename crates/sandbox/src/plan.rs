@@ -15,6 +15,7 @@ use crate::class::{self, Class};
 use crate::egress;
 use crate::exec::Command;
 use crate::host::HostFacts;
+use crate::image::ImageRoot;
 use crate::oci;
 use crate::refuse::{self, PlanError};
 use crate::runtime::Runtime;
@@ -77,11 +78,22 @@ pub struct Plan {
 }
 
 /// Plans a sandbox for a request on a host with these facts, or names the field that this host
-/// cannot enforce. Nothing is looked at and nothing is changed.
+/// cannot enforce. Nothing is looked at and nothing is changed; an image therefore needs
+/// [`crate::Host::plan`], which looks it up first.
 pub fn plan(
     request: &SandboxRequest,
     id: &SandboxId,
     facts: &HostFacts,
+) -> Result<Plan, PlanError> {
+    plan_on(request, id, facts, None)
+}
+
+/// The same on an image that was looked up already.
+pub(crate) fn plan_on(
+    request: &SandboxRequest,
+    id: &SandboxId,
+    facts: &HostFacts,
+    image: Option<&ImageRoot>,
 ) -> Result<Plan, PlanError> {
     refuse::check(request)?;
     let (class, runtime) = class::choose(request, facts)?;
@@ -89,12 +101,16 @@ pub fn plan(
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     carries(backend, request)?;
     let limits = with_defaults(refuse::limits(request, facts, class)?, facts);
-    let (base, host_usr) = root(&request.env_ref, facts)?;
+    let (base, host_usr) = match image {
+        Some(image) => (image.root.clone(), false),
+        None => root(&request.env_ref, facts)?,
+    };
     let spec = request.spec.as_ref();
     let workdir = request
         .workdir
         .clone()
         .or_else(|| spec?.working_dir.clone())
+        .or_else(|| image?.workdir.clone())
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
     let none = Programs::default();
     let programs = if host_usr { &facts.services } else { &none };
@@ -104,14 +120,15 @@ pub fn plan(
         let words = "only the class `container` runs services beside a task today";
         return Err(PlanError::new("spec.services", words));
     }
-    let services = service::plan(spec, &request.env_ref, programs, environment)?;
+    let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
     let command = |argv: &[String], timeout_ms, phase| Command {
         argv: argv.to_vec(),
-        env: environment(&request.env),
+        env: environment(&request.env, image),
         cwd: workdir.clone(),
         timeout_ms,
         phase,
+        user: image.and_then(|image| image.user),
     };
     let build = request.build.as_ref().map(|build| {
         command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)
@@ -147,7 +164,7 @@ pub fn plan(
         disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
         stream_limit_bytes: MAX_STREAM_BYTES,
         artifacts: request.artifacts.clone(),
-        effective: effective(request, facts, class, runtime, limits),
+        effective: effective(request, facts, class, runtime, limits, image),
         traces,
     })
 }
@@ -180,7 +197,10 @@ fn root(env_ref: &str, facts: &HostFacts) -> Result<(PathBuf, bool), PlanError> 
         return Ok((facts.base.clone(), true));
     }
     let Some(dir) = env_ref.strip_prefix("dir:") else {
-        return Err(PlanError::new("envRef", "must be `host` or `dir:/absolute/path`"));
+        return Err(PlanError::new(
+            "envRef",
+            "must be `host`, `dir:/absolute/path` or `image:NAME`",
+        ));
     };
     refuse::absolute("envRef", dir)?;
     let dir = Path::new(dir);
@@ -190,7 +210,10 @@ fn root(env_ref: &str, facts: &HostFacts) -> Result<(PathBuf, bool), PlanError> 
     Ok((dir.to_owned(), false))
 }
 
-fn environment(asked: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn environment(
+    asked: &BTreeMap<String, String>,
+    image: Option<&ImageRoot>,
+) -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> = [
         ("HOME", "/root"),
         ("LANG", "C.UTF-8"),
@@ -199,6 +222,7 @@ fn environment(asked: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
+    env.extend(image.map(|image| image.env.clone()).unwrap_or_default());
     env.extend(asked.iter().map(|(name, value)| (name.clone(), value.clone())));
     env
 }
@@ -209,13 +233,14 @@ fn effective(
     class: Class,
     runtime: &Runtime,
     limits: Limits,
+    image: Option<&ImageRoot>,
 ) -> EffectivePolicy {
     EffectivePolicy {
         isolation_class: class.strength(),
         runtime: runtime.name.clone(),
         runtime_version: runtime.version.clone(),
         kernel: facts.kernel.clone(),
-        image: request.env_ref.clone(),
+        image: image.map_or_else(|| request.env_ref.clone(), |image| image.pinned.clone()),
         limits,
         timeout_ms: request.timeout_ms,
         net: request.net.clone(),

@@ -19,6 +19,7 @@ use crate::boot::{Life, blocking, in_words};
 use crate::egress::Egress;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
+use crate::image::Hold;
 use crate::process;
 use crate::service::{ServiceEnd, Services};
 use crate::wipe::{self, Subject};
@@ -84,6 +85,8 @@ pub struct Sandbox {
     /// `None`: no phase has names, so there is no proxy.
     pub(crate) egress: Option<Egress>,
     pub(crate) services: Services,
+    /// Keeps the image that it runs on.
+    pub(crate) _hold: Option<Hold>,
 }
 
 impl Sandbox {
@@ -188,6 +191,7 @@ impl Sandbox {
             env: variables,
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
+            user: command.user,
             stream_limit_bytes: self.stream_limit_bytes,
         };
         let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));

@@ -33,6 +33,7 @@ fn script(text: &str) -> ExecRequest {
         cwd: "/work".into(),
         timeout_ms: 20_000,
         stream_limit_bytes: 1 << 20,
+        user: None,
     }
 }
 

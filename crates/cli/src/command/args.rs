@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Doctor(JsonArgs),
     /// API keys
     Key(KeyArgs),
+    /// Images of this host: what `image: image:NAME` of a task means
+    Image(ImageArgs),
     /// Print the database's URL, for psql and for auditors
     Db,
     /// Print the OpenAPI document
@@ -85,7 +87,11 @@ pub(crate) enum Command {
 impl Command {
     /// Whether sandboxes may be made by this very process.
     pub(crate) fn executes(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_))
+        match self {
+            Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_) => true,
+            Self::Image(args) => matches!(args.command, ImageCommand::Build { .. }),
+            _ => false,
+        }
     }
 }
 
@@ -118,7 +124,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Root file system: host, or dir:/path
+    /// Root file system: host, dir:/path, or image:NAME (see `image`)
     #[arg(long, default_value = "host")]
     pub image: String,
     /// Weakest isolation class accepted: container, gvisor, microvm, remote
@@ -294,6 +300,53 @@ pub(crate) struct ProveArgs {
 pub(crate) struct JsonArgs {
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Take in an OCI layout (a directory or tar) or the tar of `docker save`
+    Import {
+        file: PathBuf,
+        /// Default: the name that is written in the file
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take in an image from a registry: HOST/PATH:TAG or HOST/PATH@sha256:HEX
+    Pull {
+        reference: String,
+        /// Default: the reference
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Build an image from a list of steps; `copy` reads the file's own directory
+    Build {
+        /// YAML: from, steps (run, copy, env, workdir, user, cmd), limits, timeout_ms
+        file: PathBuf,
+        #[arg(long)]
+        name: String,
+        /// crun, runc or an absolute path; default: the best that is installed
+        #[arg(long)]
+        runtime: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List images with their digests
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove an image's name, and what only it needed
+    Rm { name: String },
 }
 
 #[derive(Debug, Args)]

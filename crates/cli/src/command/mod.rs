@@ -7,6 +7,7 @@ mod exec;
 mod exit;
 mod follow;
 mod gate;
+mod image;
 mod key;
 mod node;
 mod ops;
@@ -80,6 +81,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args),
         Command::Key(args) => key::key(&at, &args).await,
+        Command::Image(args) => image::image(&at, &args).await,
         Command::Db => node::database(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),

@@ -202,6 +202,10 @@ pub fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    if let Some(user) = request.user {
+        // The library drops every further group when it changes the user.
+        command.uid(user.uid).gid(user.gid);
+    }
     Ok(command)
 }
 

@@ -30,6 +30,7 @@ fn exec_request() -> ExecRequest {
         env: Default::default(),
         cwd: "/".into(),
         timeout_ms: 1,
+        user: None,
         stream_limit_bytes: 4,
     }
 }

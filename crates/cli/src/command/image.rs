@@ -1,0 +1,111 @@
+//! `image import | pull | build | ls | rm`: the images of this host's state directory.
+
+use std::path::Path;
+
+use anyhow::Context;
+use cofferdam_sandbox::image::{
+    BuildNote, ImageError, ImageFile, ImageName, Images, NamedImage, build,
+};
+use cofferdam_sandbox::{HostError, Stream};
+use serde_json::json;
+
+use super::args::{At, ImageArgs, ImageCommand};
+use super::exit::{Exit, Negative};
+use super::{output, state};
+
+const MIB: u64 = 1024 * 1024;
+
+pub(crate) async fn image(at: &At, args: &ImageArgs) -> anyhow::Result<Exit> {
+    // A root file system has files of every owner, and nobody else may look into it.
+    if !nix::unistd::geteuid().is_root() {
+        return Err(HostError::NotRoot.into());
+    }
+    let images = Images::open(&state::dir(at)?)?;
+    match act(&images, &args.command).await {
+        Ok(()) => Ok(Exit::Ok),
+        Err(error) => Err(judged(error)),
+    }
+}
+
+async fn act(images: &Images, command: &ImageCommand) -> anyhow::Result<()> {
+    match command {
+        ImageCommand::Import { file, name, json } => {
+            let name = parsed(name.as_deref())?;
+            say(&images.import(file, name.as_ref())?, *json);
+        }
+        ImageCommand::Pull { reference, name, json } => {
+            let name = parsed(name.as_deref())?;
+            say(&images.pull(reference, name.as_ref()).await?, *json);
+        }
+        ImageCommand::Build { file, name, runtime, json } => {
+            let name = ImageName::parse(name)?;
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            let steps = ImageFile::parse(&file.display().to_string(), &text)?;
+            let context = match file.parent() {
+                Some(dir) if dir != Path::new("") => dir,
+                _ => Path::new("."),
+            };
+            let made = build(images, runtime.clone(), &steps, context, &name, show).await?;
+            say(&made, *json);
+        }
+        ImageCommand::Ls { json } => list(&images.list()?, *json),
+        ImageCommand::Rm { name } => {
+            images.remove(&ImageName::parse(name)?)?;
+            output::line("removed");
+        }
+    }
+    Ok(())
+}
+
+fn parsed(name: Option<&str>) -> Result<Option<ImageName>, ImageError> {
+    name.map(ImageName::parse).transpose()
+}
+
+fn show(note: BuildNote<'_>) {
+    match note {
+        BuildNote::Step { number, of, text } => output::note(&format!("[{number}/{of}] {text}")),
+        // stdout is the command's data: the image. What a step prints is about what is going on.
+        BuildNote::Output(Stream::Stdout | Stream::Stderr, bytes) => {
+            output::note(String::from_utf8_lossy(bytes).trim_end_matches('\n'));
+        }
+    }
+}
+
+/// What is not here, or in use, is an expected no.
+fn judged(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<ImageError>() {
+        Some(ImageError::Unknown(_) | ImageError::InUse(_) | ImageError::Moved { .. }) => {
+            Negative(error.to_string()).into()
+        }
+        _ => error,
+    }
+}
+
+fn say(image: &NamedImage, as_json: bool) {
+    if as_json {
+        output::json(&json!({"schemaVersion": 1, "image": image}));
+    } else {
+        output::line(&format!("image:{}@sha256:{}", image.name, image.digest));
+    }
+}
+
+fn list(images: &[NamedImage], as_json: bool) {
+    if as_json {
+        return output::json(&json!({"schemaVersion": 1, "images": images}));
+    }
+    let rows: Vec<Vec<String>> = images
+        .iter()
+        .map(|image| {
+            vec![
+                image.name.clone(),
+                format!("sha256:{}", image.digest),
+                image.layers.to_string(),
+                image.bytes.div_ceil(MIB).to_string(),
+                output::time(image.created_at_ms),
+                image.source.clone(),
+            ]
+        })
+        .collect();
+    output::table(&["NAME", "DIGEST", "LAYERS", "MIB", "CREATED (UTC)", "SOURCE"], &rows);
+}
