@@ -78,7 +78,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Fork(args) => ops::fork(&at, &args).await,
         Command::Gate(args) => gate::gate(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
-        Command::Doctor(args) => doctor::doctor(&at, &args),
+        Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
         Command::Db => node::database(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
