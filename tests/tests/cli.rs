@@ -426,7 +426,8 @@ fn doctor_tries_to_escape_and_attests_what_it_saw() {
         assert!(wipes.len() == 2 && wipes.iter().all(|wipe| wipe["status"] == "verified"));
     }
     let text = stdout(&home.run(&["doctor", "--attest"]));
-    for line in ["# Isolation attestation", "- [x] every probe answered", "| yes | `net.metadata`"] {
+    for line in ["# Isolation attestation", "- [x] every probe answered", "| yes | `net.metadata`"]
+    {
         assert!(text.contains(line), "{line}: {text}");
     }
     let left: Vec<_> = std::fs::read_dir(home.path())
