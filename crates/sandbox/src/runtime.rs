@@ -84,6 +84,12 @@ impl Runtime {
         }
     }
 
+    /// Every runtime of the container class that is installed, the preferred one first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        Self::find(None)
+    }
+
     /// What is executed.
     pub(crate) fn program(&self) -> PathBuf {
         match &self.sealed {

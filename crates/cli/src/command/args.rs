@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// Run every proof query: exit 0 GO, 1 NO_GO
     Prove(ProveArgs),
     /// What this host can isolate, and what it lacks
-    Doctor(JsonArgs),
+    Doctor(DoctorArgs),
     /// API keys
     Key(KeyArgs),
     /// Images of this host: what `image: image:NAME` of a task means
@@ -88,7 +88,7 @@ impl Command {
     /// Whether sandboxes may be made by this very process.
     pub(crate) fn executes(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_) => true,
+            Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_) | Self::Doctor(_) => true,
             Self::Image(args) => matches!(args.command, ImageCommand::Build { .. }),
             _ => false,
         }
@@ -347,6 +347,30 @@ pub(crate) enum ImageCommand {
     },
     /// Remove an image's name, and what only it needed
     Rm { name: String },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 fit; 1 a probe saw a surprise, or weak with --strict; 2 unfit."
+)]
+pub(crate) struct DoctorArgs {
+    /// Try to escape from real sandboxes of every installed runtime, and say how that went
+    #[arg(long)]
+    pub probe: bool,
+    /// Print a checklist for a security review (markdown, or with --json the same as JSON); probes
+    #[arg(long)]
+    pub attest: bool,
+    /// Exit 1 where anything is weak
+    #[arg(long)]
+    pub strict: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DoctorArgs {
+    pub(crate) fn probes(&self) -> bool {
+        self.probe || self.attest
+    }
 }
 
 #[derive(Debug, Args)]

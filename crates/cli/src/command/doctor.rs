@@ -1,85 +1,56 @@
-//! `doctor`: what this host can isolate, what is weak, and how to mend it.
+//! `doctor`: what this host can isolate, what is weak, and how to mend it; with `--probe`, whether
+//! real sandboxes on it hold.
+//!
+//! ```text
+//! detect -> survey -> [probe each runtime] -> Report -> text | --json | --attest
+//! ```
 
-use cofferdam_sandbox::{Host, HostConfig, HostFacts, Offer};
-use serde_json::{Map, Value, json};
+mod attest;
+mod report;
+mod selftest;
+mod text;
 
-use super::args::{At, JsonArgs};
+use cofferdam_sandbox::{Host, HostConfig, Runtime, survey};
+use serde_json::json;
+
+use super::args::{At, DoctorArgs};
 use super::exit::Exit;
 use super::{output, state};
+use report::Report;
 
-pub(crate) fn doctor(at: &At, args: &JsonArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
-    let config = HostConfig { state_dir: dir, ..HostConfig::default() };
-    let found = match Host::detect(config) {
-        Ok(host) => facts(&host),
-        Err(error) => json!({"schemaVersion": 1, "ready": false, "problem": error.to_string()}),
+    let config = HostConfig { state_dir: dir.clone(), ..HostConfig::default() };
+    let host = match Host::detect(config) {
+        Ok(host) => host,
+        Err(error) => {
+            let problem = error.to_string();
+            if args.json {
+                output::json(&json!({
+                    "schemaVersion": 1, "ready": false, "fit": "unfit", "problem": problem,
+                }));
+            } else {
+                text::unfit(&problem);
+            }
+            return Ok(Exit::Error);
+        }
     };
-    let ready = found.get("ready").and_then(Value::as_bool).unwrap_or(false);
-    if args.json {
-        output::json(&found);
-    } else {
-        print(&found);
-    }
-    Ok(if ready { Exit::Ok } else { Exit::No })
-}
-
-fn facts(host: &Host) -> Value {
     let facts = host.facts();
-    json!({
-        "schemaVersion": 1,
-        "ready": true,
-        "classes": classes(facts),
-        "runtime": facts.runtime.path,
-        "runtimeVersion": facts.runtime.version,
-        "cgroups": format!("{:?}", facts.cgroups.mode),
-        "kernel": facts.kernel,
-        "cpus": facts.cpus,
-        "memMB": facts.mem_mb,
-        "weak": facts.weak(),
-    })
-}
-
-/// Which classes this host has; no provider elsewhere is known to any.
-fn classes(facts: &HostFacts) -> Value {
-    let present = |offer: &Offer| matches!(offer, Offer::Present(_)).into();
-    let mut said: Map<String, Value> = facts
-        .classes
-        .iter()
-        .map(|fact| (fact.class.as_str().to_owned(), present(&fact.offer)))
-        .collect();
-    said.insert("remote".to_owned(), false.into());
-    Value::Object(said)
-}
-
-fn print(found: &Value) {
-    let text = |name: &str| match found.get(name) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => String::new(),
+    let looked = facts.clone();
+    let findings = tokio::task::spawn_blocking(move || survey(&looked)).await?;
+    let report = Report {
+        now_ms: cofferdam_ambient::clock::now_ms(),
+        facts: facts.clone(),
+        findings,
+        database: report::database(at).await,
+        runtimes: Runtime::all(),
+        probed: if args.probes() { Some(selftest::every_runtime(&dir).await) } else { None },
     };
-    if let Some(problem) = found.get("problem").and_then(Value::as_str) {
-        output::line("this host cannot hold sandboxes yet");
-        output::line(&format!("  {problem}"));
-        return;
+    host.leave();
+    match (args.attest, args.json) {
+        (_, true) => output::json(&report.json()),
+        (true, false) => output::line(&attest::markdown(&report)),
+        (false, false) => text::print(&report),
     }
-    let classes = found.get("classes").and_then(Value::as_object);
-    let present: Vec<&str> = classes
-        .into_iter()
-        .flatten()
-        .filter_map(|(name, present)| (*present == true).then_some(name.as_str()))
-        .collect();
-    output::line(&format!("this host is ready: isolation classes {}", present.join(", ")));
-    for (label, name) in [
-        ("runtime", "runtime"),
-        ("version", "runtimeVersion"),
-        ("kernel", "kernel"),
-        ("cgroups", "cgroups"),
-        ("cpus", "cpus"),
-        ("memory MiB", "memMB"),
-    ] {
-        output::line(&format!("  {label:<11} {}", text(name).lines().next().unwrap_or("")));
-    }
-    for weak in found.get("weak").and_then(Value::as_array).into_iter().flatten() {
-        output::line(&format!("  weak        {}", weak.as_str().unwrap_or("")));
-    }
+    Ok(report.exit(args.strict))
 }

@@ -79,7 +79,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Fork(args) => ops::fork(&at, &args).await,
         Command::Gate(args) => gate::gate(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
-        Command::Doctor(args) => doctor::doctor(&at, &args),
+        Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Db => node::database(&at).await,

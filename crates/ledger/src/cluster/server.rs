@@ -41,6 +41,13 @@ impl Search {
         Self { dirs, pg_config: true }
     }
 
+    /// Directory and major version of the newest server; `None` where there is none that runs.
+    pub async fn newest(&self) -> Option<(PathBuf, u32)> {
+        let servers = self.servers().await.ok()?;
+        let newest = servers.into_iter().max_by_key(|server| server.major)?;
+        Some((newest.bin, newest.major))
+    }
+
     /// The newest server, or the one of version `need`, which wrote the files in `data`.
     pub(super) async fn server(&self, data: &Path) -> Result<Server, ClusterError> {
         let servers = self.servers().await?;

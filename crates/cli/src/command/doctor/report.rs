@@ -1,0 +1,153 @@
+//! What `doctor` found, its verdict, and its JSON.
+
+use std::path::PathBuf;
+
+use cofferdam_ledger::cluster::Search;
+use cofferdam_sandbox::{Class, Finding, Grade, HostFacts, Offer, Runtime};
+use serde_json::{Value, json};
+
+use super::selftest::Probed;
+use crate::command::args::At;
+use crate::command::exit::Exit;
+use crate::command::output;
+
+/// Where the database comes from.
+#[derive(Debug)]
+pub(super) enum Database {
+    /// `--db` or `DATABASE_URL` names one.
+    Given,
+    /// Server binaries of this machine.
+    Private(PathBuf, u32),
+    /// None: the first start fetches one, or fails.
+    Absent,
+}
+
+#[derive(Debug)]
+pub(super) struct Report {
+    pub now_ms: i64,
+    pub facts: HostFacts,
+    pub findings: Vec<Finding>,
+    pub database: Database,
+    pub runtimes: Vec<Runtime>,
+    pub probed: Option<Vec<Probed>>,
+}
+
+pub(super) async fn database(at: &At) -> Database {
+    if at.db.is_some() {
+        return Database::Given;
+    }
+    match Search::machine().newest().await {
+        Some((bin, major)) => Database::Private(bin, major),
+        None => Database::Absent,
+    }
+}
+
+impl Database {
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Given => "given by --db or DATABASE_URL".to_owned(),
+            Self::Private(bin, major) => format!("PostgreSQL {major} ({})", bin.display()),
+            Self::Absent => {
+                "no PostgreSQL server here: apt-get install postgresql, or give DATABASE_URL".into()
+            }
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn weak(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.grade == Grade::Weak)
+    }
+
+    /// Whether every sandbox that was probed held; true where none was.
+    pub(super) fn holds(&self) -> bool {
+        self.probed.iter().flatten().all(Probed::holds)
+    }
+
+    /// 1 for a surprise whatever was asked, and for weakness where `--strict` asks.
+    pub(super) fn exit(&self, strict: bool) -> Exit {
+        let is_weak = self.weak().next().is_some() || matches!(self.database, Database::Absent);
+        match !self.holds() || (strict && is_weak) {
+            true => Exit::No,
+            false => Exit::Ok,
+        }
+    }
+
+    pub(super) fn classes(&self) -> Vec<(&'static str, bool, String)> {
+        let runtimes: Vec<&str> =
+            self.runtimes.iter().map(|runtime| runtime.version.as_str()).collect();
+        let mut classes: Vec<(&'static str, bool, String)> = self
+            .facts
+            .classes
+            .iter()
+            .map(|fact| match &fact.offer {
+                // Every runtime of the class `container` is probed, so all of them are named.
+                Offer::Present(_) if fact.class == Class::Container => {
+                    (fact.class.as_str(), true, runtimes.join(", "))
+                }
+                Offer::Present(runtime) => (fact.class.as_str(), true, runtime.version.clone()),
+                Offer::Absent { why, remedy } => {
+                    (fact.class.as_str(), false, format!("{why} ({remedy})"))
+                }
+            })
+            .collect();
+        classes.push(("remote", false, "this build has no remote backend".to_owned()));
+        classes
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let facts = &self.facts;
+        let weak: Vec<String> =
+            self.weak().map(|finding| format!("{}: {}", finding.id, finding.found)).collect();
+        json!({
+            "schemaVersion": 1,
+            "at": output::time(self.now_ms),
+            "version": env!("CARGO_PKG_VERSION"),
+            "ready": true,
+            "fit": if weak.is_empty() { "fit" } else { "weak" },
+            "classes": self.classes().iter().map(|(class, present, _)| {
+                ((*class).to_owned(), json!(present))
+            }).collect::<serde_json::Map<_, _>>(),
+            "classNotes": self.classes().iter().map(|(class, _, note)| {
+                ((*class).to_owned(), json!(note))
+            }).collect::<serde_json::Map<_, _>>(),
+            "runtime": facts.runtime.path,
+            "runtimeVersion": facts.runtime.version,
+            "cgroups": format!("{:?}", facts.cgroups.mode),
+            "kernel": facts.kernel,
+            "cpus": facts.cpus,
+            "memMB": facts.mem_mb,
+            "database": self.database.words(),
+            "weak": weak,
+            "findings": self.findings.iter().map(|finding| json!({
+                "id": finding.id,
+                "grade": finding.grade.as_str(),
+                "found": finding.found,
+                "mend": finding.mend,
+            })).collect::<Vec<_>>(),
+            "probes": self.probed.as_ref().map(|all| all.iter().map(probed).collect::<Vec<_>>()),
+        })
+    }
+}
+
+fn probed(probed: &Probed) -> Value {
+    let head = json!({
+        "class": "container",
+        "runtime": probed.runtime.path,
+        "runtimeVersion": probed.runtime.version,
+        "holds": probed.holds(),
+    });
+    let tail = match &probed.outcome {
+        Ok(test) => json!({
+            "effective": test.effective, "probes": test.probes, "wipes": test.wipes,
+        }),
+        Err(error) => json!({"problem": error}),
+    };
+    match (head, tail) {
+        (Value::Object(mut head), Value::Object(tail)) => {
+            head.extend(tail);
+            Value::Object(head)
+        }
+        (head, _) => head,
+    }
+}

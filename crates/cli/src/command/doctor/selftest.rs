@@ -1,0 +1,48 @@
+//! The escape self-test in each runtime that is installed.
+
+use std::path::Path;
+
+use cofferdam_ambient::random;
+use cofferdam_sandbox::{Host, HostConfig, Runtime, SelfTest, self_test};
+
+use crate::command::output;
+
+/// What one runtime's sandboxes showed; an error is as bad as a surprise, since nothing was shown.
+#[derive(Debug)]
+pub(super) struct Probed {
+    pub runtime: Runtime,
+    pub outcome: Result<SelfTest, String>,
+}
+
+impl Probed {
+    pub(super) fn holds(&self) -> bool {
+        self.outcome.as_ref().is_ok_and(|test| test.surprises().next().is_none() && test.is_wiped())
+    }
+}
+
+/// One runtime after the other, so that only the two sandboxes of one test run at a time. In a state
+/// directory of its own: a worker that starts meanwhile takes sandboxes that its ledger does not
+/// know for orphans.
+pub(super) async fn every_runtime(dir: &Path) -> Vec<Probed> {
+    let own = dir.join(format!("doctor.{}", random::secret_hex(8)));
+    let mut probed = Vec::new();
+    for runtime in Runtime::all() {
+        let outcome = one(&own, &runtime).await.map_err(|error| format!("{error:#}"));
+        probed.push(Probed { runtime, outcome });
+    }
+    if let Err(error) = std::fs::remove_dir_all(&own) {
+        output::note(&format!("{} is left: {error}", own.display()));
+    }
+    probed
+}
+
+async fn one(state_dir: &Path, runtime: &Runtime) -> anyhow::Result<SelfTest> {
+    let host = Host::detect(HostConfig {
+        state_dir: state_dir.to_owned(),
+        runtime: Some(runtime.path.to_string_lossy().into_owned()),
+        ..HostConfig::default()
+    })?;
+    let test = self_test(&host).await;
+    host.leave();
+    Ok(test?)
+}

@@ -1,0 +1,242 @@
+//! The escape self-test: real attempts to get out of a real sandbox, while another one runs beside.
+//!
+//! ```text
+//! host: a listener, an abstract socket
+//! neighbour sandbox: marker file, listener, abstract socket      (runs until the probes are done)
+//! probed sandbox:    the agent's binary as `probe SETTING`  -> one line of JSON a probe
+//! both are wiped, and their evidence is part of the answer
+//! ```
+//! What is tried and what may be answered is the fixed list in `crates/guest/src/probe`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use cofferdam_ambient::random;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{
+    EffectivePolicy, Egress, Limits, Phase, SandboxRequest, WipeEvidence, WipeStatus,
+};
+use cofferdam_guest::escape::{NEIGHBOUR, NEIGHBOUR_READY, PROBE, Setting};
+use tokio::sync::oneshot;
+
+pub use cofferdam_guest::escape::Probed;
+
+use crate::agent::Stream;
+use crate::base::AGENT_PATH;
+use crate::boot::{ProvisionError, provision};
+use crate::exec::Command;
+use crate::host::Host;
+use crate::plan::{Plan, plan};
+use crate::refuse::PlanError;
+use crate::sandbox::{Sandbox, SandboxError};
+
+/// A hundred probes take a fifth of a second; a loaded host may need a hundred times that.
+const LIMIT_MS: u64 = 60_000;
+/// Small on purpose: the probes need little, and every host that holds sandboxes has it.
+const MEM_MB: u64 = 64;
+const DISK_MB: u64 = 8;
+const PIDS: u64 = 32;
+/// The kinds of which a sandbox has its own.
+const NAMESPACES: [&str; 5] = ["ipc", "mnt", "net", "pid", "uts"];
+
+/// Why the self-test could not be done. It then has shown nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    /// The host refuses even a small sandbox.
+    #[error("a sandbox for the probes cannot be planned")]
+    Plan(#[from] PlanError),
+    /// A sandbox could not be made.
+    #[error("a sandbox for the probes could not be made")]
+    Provision(#[from] ProvisionError),
+    /// A command in it could not be run.
+    #[error("the probes could not be run")]
+    Sandbox(#[from] SandboxError),
+    /// The host's own part failed.
+    #[error("the host's side of the probes could not be made")]
+    Host(#[from] io::Error),
+    /// The neighbour ended, so that nothing could be looked for.
+    #[error("the neighbour sandbox ended early: {0}")]
+    Neighbour(String),
+    /// The probes ended early.
+    #[error("the probes ended early: {0}")]
+    Early(String),
+    /// A line that is no answer.
+    #[error("a probe's answer cannot be read: {line:?}")]
+    Answer {
+        /// What it said.
+        line: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// What the probes saw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SelfTest {
+    /// In the order of the list.
+    pub probes: Vec<Probed>,
+    /// What the probed sandbox enforced.
+    pub effective: EffectivePolicy,
+    /// The probed sandbox's wipe, then the neighbour's.
+    pub wipes: Vec<WipeEvidence>,
+}
+
+impl SelfTest {
+    /// Probes that saw what a sandbox that holds does not show.
+    pub fn surprises(&self) -> impl Iterator<Item = &Probed> {
+        self.probes.iter().filter(|probe| !probe.ok)
+    }
+
+    /// Whether both sandboxes are gone without a trace.
+    #[must_use]
+    pub fn is_wiped(&self) -> bool {
+        self.wipes.iter().all(|wipe| wipe.status == WipeStatus::Verified)
+    }
+}
+
+/// The plan of a sandbox for probes on this host.
+pub fn self_test_plan(host: &Host) -> Result<Plan, SelfTestError> {
+    let id =
+        SandboxId::parse(&format!("sb{}", random::secret_hex(10))).map_err(io::Error::other)?;
+    Ok(plan(&request(), &id, host.facts())?)
+}
+
+/// Runs every probe in a sandbox of this host, with a neighbour beside it.
+pub async fn self_test(host: &Host) -> Result<SelfTest, SelfTestError> {
+    self_test_of(host, &self_test_plan(host)?).await
+}
+
+/// The same in a sandbox of this plan, which a test has weakened.
+pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTestError> {
+    let neighbour_plan = self_test_plan(host)?;
+    let neighbour = provision(host, &neighbour_plan, &[]).await?;
+    let probed = match provision(host, plan, &[]).await {
+        Ok(probed) => probed,
+        Err(error) => {
+            neighbour.wipe("self-test").await;
+            return Err(error.into());
+        }
+    };
+    let said = both(host, &neighbour, &neighbour_plan, &probed).await;
+    let effective = probed.effective().clone();
+    let wipes = vec![probed.wipe("self-test").await, neighbour.wipe("self-test").await];
+    Ok(SelfTest { probes: answers(&said?)?, effective, wipes })
+}
+
+async fn both(
+    host: &Host,
+    neighbour: &Sandbox,
+    plan: &Plan,
+    probed: &Sandbox,
+) -> Result<String, SelfTestError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let name = format!("cofferdam-host-{}", random::secret_hex(8));
+    let _socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    let marker = format!("cofferdam-neighbour-{}", random::secret_hex(8));
+    let facts = host.facts();
+    let setting = Setting {
+        namespaces: namespaces()?,
+        host_port: listener.local_addr()?.port(),
+        host_socket: name,
+        host_pid: i32::try_from(std::process::id()).map_err(io::Error::other)?,
+        host_dirs: [&facts.state_dir, &facts.live_dir]
+            .map(|dir| dir.to_string_lossy().into_owned())
+            .into(),
+        neighbour_dir: plan.traces.dir.to_string_lossy().into_owned(),
+        neighbour_marker: marker.clone(),
+        neighbour_pid: i32::try_from(neighbour.init_pid()).map_err(io::Error::other)?,
+    };
+    let setting = serde_json::to_string(&setting).map_err(io::Error::other)?;
+    let (ready, is_ready) = oneshot::channel();
+    let staying = async {
+        let (mut ready, mut heard) = (Some(ready), Vec::new());
+        let ended = neighbour
+            .exec(&command(&[NEIGHBOUR, &marker]), |_, bytes| {
+                heard.extend_from_slice(bytes);
+                if heard.starts_with(NEIGHBOUR_READY.as_bytes()) {
+                    // A receiver that is gone has ended with everything else.
+                    let _ = ready.take().map(|ready| ready.send(()));
+                }
+            })
+            .await?;
+        let words = String::from_utf8_lossy(&heard);
+        let cause = ended.cause.unwrap_or_default();
+        Err(SelfTestError::Neighbour(format!("{} ({cause})", words.trim())))
+    };
+    let probing = async {
+        let _ = is_ready.await;
+        let mut said = Vec::new();
+        let outcome = probed
+            .exec(&command(&[PROBE, &setting]), |stream, bytes| {
+                if stream == Stream::Stdout {
+                    said.extend_from_slice(bytes);
+                }
+            })
+            .await?;
+        match outcome.exit {
+            0 => Ok(String::from_utf8_lossy(&said).into_owned()),
+            _ => Err(SelfTestError::Early(outcome.cause.unwrap_or_default())),
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = staying => ended,
+        said = probing => said,
+    }
+}
+
+fn answers(said: &str) -> Result<Vec<Probed>, SelfTestError> {
+    said.lines()
+        .map(|line| {
+            serde_json::from_str(line)
+                .map_err(|source| SelfTestError::Answer { line: line.to_owned(), source })
+        })
+        .collect()
+}
+
+fn namespaces() -> io::Result<BTreeMap<String, String>> {
+    NAMESPACES
+        .iter()
+        .map(|kind| {
+            let link = std::fs::read_link(format!("/proc/thread-self/ns/{kind}"))?;
+            Ok(((*kind).to_owned(), link.to_string_lossy().into_owned()))
+        })
+        .collect()
+}
+
+fn command(words: &[&str]) -> Command {
+    Command {
+        argv: std::iter::once(AGENT_PATH).chain(words.iter().copied()).map(str::to_owned).collect(),
+        env: BTreeMap::new(),
+        cwd: "/".to_owned(),
+        timeout_ms: LIMIT_MS,
+        phase: Phase::Exec,
+        user: None,
+    }
+}
+
+fn request() -> SandboxRequest {
+    SandboxRequest {
+        env_ref: "host".to_owned(),
+        cmd: vec![AGENT_PATH.to_owned()],
+        files_in: Vec::new(),
+        env: BTreeMap::new(),
+        workdir: None,
+        timeout_ms: LIMIT_MS,
+        limits: Limits {
+            mem_mb: Some(MEM_MB),
+            disk_mb: Some(DISK_MB),
+            pids: Some(PIDS),
+            ..Limits::default()
+        },
+        net: Egress::None,
+        template_key: None,
+        deps_hash: None,
+        artifacts: Vec::new(),
+        build: None,
+        spec: None,
+    }
+}

@@ -1,0 +1,265 @@
+//! What `doctor` looks at beyond the facts that a plan needs: the kernel's features, the room, and
+//! what is weak. Each is tried where trying is harmless, because a file's presence proves little.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use cofferdam_ambient::random;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+
+use crate::host::HostFacts;
+use crate::mounts;
+
+/// Less room than this on the state directory's file system is weak: the private database and the
+/// artifacts lie there.
+const MIN_DISK_MB: u64 = 1_024;
+/// One sandbox with the default limits.
+const MIN_MEM_MB: u64 = 512;
+const MIB: u64 = 1024 * 1024;
+
+/// How good a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grade {
+    /// As it should be.
+    Good,
+    /// Worth knowing, neither good nor bad.
+    Fact,
+    /// Sandboxes hold, less well than they could.
+    Weak,
+}
+
+impl Grade {
+    /// As it is printed.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Fact => "fact",
+            Self::Weak => "weak",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Stable, such as `cgroup.controllers`.
+    pub id: &'static str,
+    /// How good.
+    pub grade: Grade,
+    /// What was found.
+    pub found: String,
+    /// What would make it better.
+    pub mend: Option<&'static str>,
+}
+
+fn finding(id: &'static str, good: bool, found: impl Into<String>, mend: &'static str) -> Finding {
+    let grade = if good { Grade::Good } else { Grade::Weak };
+    Finding { id, grade, found: found.into(), mend: (!good).then_some(mend) }
+}
+
+fn fact(id: &'static str, found: impl Into<String>) -> Finding {
+    Finding { id, grade: Grade::Fact, found: found.into(), mend: None }
+}
+
+/// Looks at everything. Blocking, a few milliseconds; mounts and unmounts an overlay of its own.
+#[must_use]
+pub fn survey(facts: &HostFacts) -> Vec<Finding> {
+    let controllers = controllers(facts);
+    let missing: Vec<&str> =
+        ["cpu", "memory", "pids"].into_iter().filter(|name| !facts.cgroups.has(name)).collect();
+    let actions = line("/proc/sys/kernel/seccomp/actions_avail");
+    vec![
+        fact("kernel", &facts.kernel),
+        user_namespaces(),
+        finding(
+            "user-namespace.in-use",
+            false,
+            "no: the task's root is the host's root, held by 8 capabilities, no_new_privs, a \
+             read-only /usr and the system call filter",
+            "for hostile code use a stronger class (gvisor, microvm)",
+        ),
+        overlay(&facts.live_dir),
+        fact("cgroup.mode", format!("{:?}", facts.cgroups.mode)),
+        finding(
+            "cgroup.controllers",
+            missing.is_empty(),
+            controllers,
+            "limits that name a missing controller are refused: mount cpu, memory and pids",
+        ),
+        favordynmods(),
+        finding(
+            "seccomp",
+            actions.split(' ').any(|action| action == "errno"),
+            if actions.is_empty() { "none".to_owned() } else { actions },
+            "run a kernel with CONFIG_SECCOMP_FILTER",
+        ),
+        security_modules(),
+        finding(
+            "swap",
+            !facts.swap,
+            if facts.swap { "on: a layer may reach the swap device unencrypted" } else { "off" },
+            "swapoff -a, or encrypt the swap device",
+        ),
+        finding(
+            "private-mounts",
+            facts.private_mounts,
+            if facts.private_mounts { "yes" } else { "no: a killed worker's mounts stay" },
+            "start as root, or with PrivateMounts=yes of systemd",
+        ),
+        live(&facts.live_dir),
+        kvm(),
+        finding(
+            "open-files",
+            facts.nofile >= 4_096,
+            format!("{} for a task", facts.nofile),
+            "raise the hard limit (LimitNOFILE= of systemd, ulimit -Hn)",
+        ),
+        fact("cpus", facts.cpus.to_string()),
+        memory(facts),
+        disk(&facts.state_dir),
+    ]
+}
+
+fn controllers(facts: &HostFacts) -> String {
+    let mut names: Vec<&str> = facts
+        .cgroups
+        .hierarchies
+        .iter()
+        .flat_map(|tree| tree.controllers.iter().map(String::as_str))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(" ")
+}
+
+/// By making one: sysctls, security modules and outer sandboxes may all forbid it.
+fn user_namespaces() -> Finding {
+    let tried = Command::new("unshare")
+        .args(["--user", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match tried {
+        Ok(status) if status.success() => fact("user-namespace.kernel", "can be made (tried)"),
+        Ok(_) => fact("user-namespace.kernel", "cannot be made (tried)"),
+        Err(_) => fact("user-namespace.kernel", "not tried: unshare(1) is not installed"),
+    }
+}
+
+fn overlay(live: &Path) -> Finding {
+    let mend = "load the module (modprobe overlay), or run where overlays may be mounted";
+    match try_overlay(live) {
+        Ok(()) => finding("overlay", true, "a layer was mounted, written and unmounted", mend),
+        Err(error) => finding("overlay", false, format!("a layer failed: {error}"), mend),
+    }
+}
+
+fn try_overlay(live: &Path) -> io::Result<()> {
+    let dir = live.join(format!(".survey-{}", random::secret_hex(8)));
+    let [layer, root, lower] = ["layer", "root", "lower"].map(|name| dir.join(name));
+    let (upper, work) = (layer.join("upper"), layer.join("work"));
+    let made = (|| {
+        for path in [&layer, &root, &lower] {
+            fs::create_dir_all(path)?;
+        }
+        mounts::mount_tmpfs(&layer, 1)?;
+        for path in [&upper, &work] {
+            fs::create_dir(path)?;
+        }
+        mounts::mount_overlay(&root, &[lower], &upper, &work)?;
+        fs::write(root.join("written"), "x")?;
+        fs::read(upper.join("written")).map(|_| ())
+    })();
+    // Whatever was made goes, in the opposite order; what was not is no error.
+    let _ = mounts::unmount(&root);
+    let _ = mounts::unmount(&layer);
+    fs::remove_dir_all(&dir)?;
+    made
+}
+
+fn favordynmods() -> Finding {
+    let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let on = text.lines().any(|line| line.contains(" - cgroup") && line.contains("favordynmods"));
+    finding(
+        "cgroup.favordynmods",
+        on,
+        if on { "on" } else { "off: the first move into a group can cost 20 ms" },
+        "mount -o remount,favordynmods the cgroup tree",
+    )
+}
+
+fn security_modules() -> Finding {
+    let listed = line("/sys/kernel/security/lsm");
+    let apparmor = line("/sys/module/apparmor/parameters/enabled");
+    let selinux = Path::new("/sys/fs/selinux/enforce").exists();
+    let found = match (listed.is_empty(), apparmor.as_str(), selinux) {
+        (false, ..) => listed,
+        (true, "Y", _) => "apparmor".to_owned(),
+        (true, _, true) => "selinux".to_owned(),
+        (true, ..) => "none to be seen".to_owned(),
+    };
+    let good = ["apparmor", "selinux"].iter().any(|name| found.contains(name));
+    finding("security-module", good, found, "a kernel with AppArmor or SELinux is one wall more")
+}
+
+fn live(dir: &Path) -> Finding {
+    let is_memory = statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
+    let found = dir.display();
+    let found = if is_memory { format!("tmpfs ({found})") } else { format!("disk ({found})") };
+    finding(
+        "live-directory",
+        is_memory,
+        found,
+        "mount a tmpfs at /run: a start is then a third faster and touches no disk",
+    )
+}
+
+/// Opened, and not trusted: that a virtual machine boots is shown only by booting one.
+fn kvm() -> Finding {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    fact(
+        "kvm",
+        match opened {
+            Ok(_) => "opens; whether it boots a guest is not shown by that".to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "absent".to_owned(),
+            Err(error) => format!("does not open: {error}"),
+        },
+    )
+}
+
+fn memory(facts: &HostFacts) -> Finding {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        / 1024;
+    finding(
+        "memory",
+        free >= MIN_MEM_MB,
+        format!("{free} of {} MiB available", facts.mem_mb),
+        "a sandbox takes up to 512 MiB unless its limits say less",
+    )
+}
+
+fn disk(state: &Path) -> Finding {
+    let free = statfs(state).map_or(0, |found| {
+        let block = u64::try_from(found.block_size()).unwrap_or(0);
+        found.blocks_available().saturating_mul(block) / MIB
+    });
+    finding(
+        "disk",
+        free >= MIN_DISK_MB,
+        format!("{free} MiB free at {}", state.display()),
+        "the private database and the artifacts need room: free 1 GiB",
+    )
+}
+
+fn line(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
