@@ -735,7 +735,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         ),
         (
             "services",
-            "{name: t, exec: {run: 'true'}, services: [postgres]}",
+            "{name: t, exec: {run: 'true'}, services: [oracle]}",
             "retries_exceeded",
             "BOOT_FAIL",
             3,

@@ -187,6 +187,8 @@ async fn while_the_database_is_away_the_api_says_unavailable_and_writes_nothing(
     let lock = File::open(home.path().join("database/start.lock")).unwrap();
     lock.lock().unwrap();
     signal(postmaster(&home).unwrap(), Signal::SIGKILL);
+    // Its children end a moment after it, and may answer until then.
+    until("the database is away", SOON, async || up.get("/healthz").await.0 == 503).await;
     let intent = json!({"goal": "lost?", "inputs": {}, "constraints": {}});
     let run_path = format!("/api/runs/{run}");
     let asked = tokio::join!(

@@ -5,6 +5,7 @@
 
 pub mod artifact;
 pub mod canonical;
+pub mod egress;
 pub mod error;
 pub mod gate;
 pub mod id;
@@ -19,3 +20,4 @@ pub mod schema;
 pub mod service;
 pub mod template;
 pub mod timeout;
+pub mod yaml;

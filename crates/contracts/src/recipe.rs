@@ -12,6 +12,7 @@ use crate::id::{Digest, GateKey, RecipeId};
 use crate::sandbox::{AccessMode, CacheSpec, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
 use crate::service::Service;
+use crate::yaml::{self, YamlError};
 
 /// Bytes of a recipe's text; a recipe is written by hand.
 pub const MAX_RECIPE_BYTES: usize = 256 * 1024;
@@ -276,19 +277,7 @@ impl Recipe {
         if text.len() > MAX_RECIPE_BYTES {
             return Err(invalid(origin, &format!("larger than {MAX_RECIPE_BYTES} bytes")));
         }
-        // YAML 1.2: only `true` and `false` are booleans. A form says `enum: [yes, no]`, or
-        // `required: [n]`, and means texts.
-        let options = serde_saphyr::options! { strict_booleans: true };
-        // The parser knows the place, the path the field: a wrong type alone would name no field.
-        let mut field = String::new();
-        let recipe: Self =
-            serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
-                serde_path_to_error::deserialize(yaml).map_err(|e| {
-                    field = e.path().to_string();
-                    e.into_inner()
-                })
-            })
-            .map_err(|e| unparsed(origin, &field, &e))?;
+        let recipe: Self = yaml::parse(text).map_err(|e| unparsed(origin, &e))?;
         recipe.check().map_err(|e| invalid(origin, &e))?;
         Ok(recipe)
     }
@@ -381,15 +370,12 @@ impl TaskSpec {
     }
 }
 
-/// `file:line:column: what`, as editors read it; the parser's source excerpt is left out.
-fn unparsed(origin: &str, field: &str, error: &serde_saphyr::Error) -> Refusal {
-    let text = error.without_snippet().to_string();
-    let text = text.lines().next().unwrap_or("not valid YAML");
-    let Some(at) = error.location() else { return invalid(origin, text) };
-    let again = format!(" at line {}, column {}", at.line(), at.column());
-    let text = text.strip_suffix(&again).unwrap_or(text);
-    let named = if field.is_empty() || field == "." { String::new() } else { format!("{field}: ") };
-    invalid(&format!("{origin}:{}:{}", at.line(), at.column()), &format!("{named}{text}"))
+/// `file:line:column: what`, as editors read it.
+fn unparsed(origin: &str, error: &YamlError) -> Refusal {
+    match error.at {
+        Some((line, column)) => invalid(&format!("{origin}:{line}:{column}"), &error.what),
+        None => invalid(origin, &error.what),
+    }
 }
 
 fn invalid(origin: &str, why: &str) -> Refusal {

@@ -64,7 +64,8 @@ mod tests {
     #[test]
     fn the_latest_state_wins_and_an_ended_session_is_forgotten() {
         let board = Board::default();
-        let (one, two) = (SandboxId::parse("sbone1").unwrap(), SandboxId::parse("sbtwo2").unwrap());
+        let [one, two] = ["sb00000000000000000001", "sb00000000000000000002"]
+            .map(|id| SandboxId::parse(id).unwrap());
         board.set(&one, SessionState::Building);
         board.set(&one, SessionState::Executing);
         board.set(&two, SessionState::Executing);

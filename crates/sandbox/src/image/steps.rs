@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cofferdam_contracts::recipe::Cmd;
 use cofferdam_contracts::sandbox::{DEFAULT_TIMEOUT_MS, Limits};
+use cofferdam_contracts::yaml;
 use serde::Deserialize;
 
 use super::error::ImageError;
@@ -71,9 +72,11 @@ impl ImageFile {
         if text.len() > MAX_FILE_BYTES {
             return Err(ImageError::malformed(origin, "larger than 1 MiB"));
         }
-        let file: Self = serde_saphyr::from_str(text).map_err(|error| {
-            let text = error.without_snippet().to_string();
-            ImageError::malformed(origin, text.lines().next().unwrap_or("not valid YAML"))
+        let file: Self = yaml::parse(text).map_err(|error| match error.at {
+            Some((line, column)) => {
+                ImageError::malformed(format!("{origin}:{line}:{column}"), error.what)
+            }
+            None => ImageError::malformed(origin, error.what),
         })?;
         file.check().map_err(|why| ImageError::malformed(origin, why))?;
         Ok(file)

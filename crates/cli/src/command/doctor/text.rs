@@ -15,9 +15,13 @@ pub(super) fn unfit(problem: &str) {
 
 pub(super) fn print(report: &Report) {
     let weak = report.weak().count();
+    let classes = report.classes();
+    let present: Vec<&str> =
+        classes.iter().filter(|(_, present, _)| *present).map(|(class, ..)| *class).collect();
     line(&format!(
-        "{} this host is ready: isolation class container{}",
+        "{} this host is ready: isolation classes {}{}",
         sign("fit", "32"),
+        present.join(", "),
         match weak {
             0 => String::new(),
             count => format!("; {count} weak"),

@@ -1,0 +1,180 @@
+//! What a phase of a sandbox may reach, and what was refused.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Network of a phase. `none` is an empty network namespace; names need an egress proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Egress {
+    /// No interface but loopback.
+    #[default]
+    None,
+    /// Exact names, or mirrors such as `@pip`.
+    Names(Vec<String>),
+}
+
+impl Egress {
+    /// Whether nothing may be reached.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+}
+
+impl JsonSchema for Egress {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Egress".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"oneOf": [
+            {"const": "none"},
+            {"type": "array", "minItems": 1, "maxItems": 64,
+             "items": {"type": "string", "minLength": 1, "maxLength": 253}}
+        ]})
+    }
+}
+
+impl Serialize for Egress {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_str("none"),
+            Self::Names(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Egress {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Egress;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"none\" or a list of 1 to 64 names")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Egress, E> {
+                if text == "none" {
+                    Ok(Egress::None)
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Str(text), &self))
+                }
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> Result<Egress, A::Error> {
+                let mut names = Vec::new();
+                while let Some(name) = seq.next_element::<String>()? {
+                    if name.is_empty() || name.len() > 253 || names.len() == 64 {
+                        return Err(serde::de::Error::custom(
+                            "expected 1 to 64 names of 1 to 253 characters",
+                        ));
+                    }
+                    names.push(name);
+                }
+                if names.is_empty() {
+                    return Err(serde::de::Error::custom("an empty list of names: write \"none\""));
+                }
+                Ok(Egress::Names(names))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A part of a sandbox's life with a network policy of its own. It only goes forward.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The command that runs first.
+    Build,
+    /// The task.
+    Exec,
+}
+
+impl Phase {
+    /// The phase as it stands in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Exec => "exec",
+        }
+    }
+}
+
+/// Why the egress proxy refused an attempt.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ViolationWhy {
+    /// The name is not one of the phase's.
+    Name,
+    /// The name is, the port is not one of its ports.
+    Port,
+    /// An address instead of a name.
+    IpLiteral,
+    /// The name leads to an address of the worker's host, or to one that no public name has.
+    Address,
+    /// TLS asked for another name than the tunnel.
+    Sni,
+    /// TLS named no server.
+    NoSni,
+    /// TLS hides the name that it asks for (encrypted client hello).
+    Ech,
+    /// Something else than TLS where only TLS is carried.
+    NotTls,
+    /// A DNS question that only a tunnel would ask of an allowed name.
+    DnsType,
+    /// Not a request at all.
+    Malformed,
+    /// More connections at once than a sandbox may have.
+    Flood,
+}
+
+impl ViolationWhy {
+    /// The reason in words that follow the attempt.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Name => "the name is not on the phase's list",
+            Self::Port => "the port is not one of this name's",
+            Self::IpLiteral => "an address is not a name",
+            Self::Address => "the name leads to an address that sandboxes must not reach",
+            Self::Sni => "TLS asks for another name than the tunnel",
+            Self::NoSni => "TLS names no server",
+            Self::Ech => "TLS hides the name of the server",
+            Self::NotTls => "only TLS is carried here",
+            Self::DnsType => "a question that no client of this name needs to ask",
+            Self::Malformed => "not a request",
+            Self::Flood => "too many connections at once",
+        }
+    }
+}
+
+/// Attempts of one kind that the egress proxy refused. Nothing of them left the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Violation {
+    /// When in the sandbox's life.
+    pub phase: Phase,
+    /// What was asked for, as far as it can be printed: at most 253 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address that was asked for, or that the name leads to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The port that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Why it was refused.
+    pub why: ViolationWhy,
+    /// How often.
+    pub count: u64,
+    /// The first attempt, ms since the epoch.
+    pub first_ms: i64,
+    /// The last attempt, ms since the epoch.
+    pub last_ms: i64,
+}
