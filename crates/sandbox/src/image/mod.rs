@@ -16,7 +16,7 @@
 //! What two roots have in common is shared by hard links when one was made from the other.
 //!
 //! **Nothing is named before every byte of it was checked**: blobs against their digest, layers
-//! against their diff id, entries against the rules of [`unpack`]. **A root is never changed once it
+//! against their diff id, entries against the rules of `unpack`. **A root is never changed once it
 //! has its name**, and never taken away while a sandbox holds it.
 
 mod blob;
