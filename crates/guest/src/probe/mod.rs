@@ -157,6 +157,11 @@ mod tests {
         let _socket = UnixListener::bind_addr(&name).unwrap();
         let mut neighbour =
             Command::new("sh").args(["-c", "sleep 60; true", &marker]).spawn().unwrap();
+        // A program that was just started has no arguments yet, for some microseconds.
+        let cmdline = format!("/proc/{}/cmdline", neighbour.id());
+        while !fs::read_to_string(&cmdline).unwrap().contains(&marker) {
+            std::thread::yield_now();
+        }
         let kinds = ["pid", "net", "mnt", "ipc", "uts"];
         let link = |kind: &str| fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
         let setting = Setting {
