@@ -147,14 +147,19 @@ impl Worker {
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         self.engine.shutdown().await;
         self.board.abort();
+        let given_back = self.give_back().await;
+        // Also where the ledger is gone: this host's memory is not the ledger's.
+        self.executor.host.leave();
+        given_back
+    }
+
+    async fn give_back(&self) -> Result<(), LedgerError> {
         self.executor.flows.ledger.resign().await?;
         let given_back = self.executor.flows.ledger.executor_leave(&self.executor.id).await?;
         if given_back > 0 {
             tracing::info!(workflows = given_back, "unfinished workflows are queued again");
         }
-        reconcile(&self.executor).await?;
-        self.executor.host.leave();
-        Ok(())
+        reconcile(&self.executor).await
     }
 }
 
