@@ -23,6 +23,8 @@ use cofferdam_tests::{Home, Server, assert_nothing_left, live_dir};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
 use support::{
     assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, texts,
     until,
@@ -91,6 +93,17 @@ async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
     assert_proven(&home);
 }
 
+/// Whoever holds this lock claims from the queue; workers wait until the connection is closed.
+async fn hold_claims(sql: &sqlx::PgPool, queue: &str) -> PoolConnection<Postgres> {
+    let mut held = sql.acquire().await.unwrap();
+    sqlx::query("SELECT pg_advisory_lock(hashtextextended('cofferdam.claim.' || $1, 0))")
+        .bind(queue)
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    held
+}
+
 /// The commit reached the database, its answer did not reach the worker: nobody else will ever look
 /// at a row that a live worker owns, so the worker itself must.
 #[tokio::test(flavor = "multi_thread")]
@@ -98,13 +111,7 @@ async fn a_claim_whose_answer_was_lost_is_found_and_run() {
     let home = Home::new();
     let up = home.up();
     let sql = up.sql().await;
-    // Whoever holds this lock claims; the worker waits for it.
-    let mut claims = sql.acquire().await.unwrap();
-    const LOCK: &str = "hashtextextended('cofferdam.claim.intentQ', 0)";
-    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_lock({LOCK})")))
-        .execute(&mut *claims)
-        .await
-        .unwrap();
+    let claims = hold_claims(&sql, "intentQ").await;
     let run =
         submit(&up, "id: v\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n", "lost").await;
     until("the worker is about to claim", SOON, async || {
@@ -128,11 +135,7 @@ async fn a_claim_whose_answer_was_lost_is_found_and_run() {
     .execute(&sql)
     .await
     .unwrap();
-    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_unlock({LOCK})")))
-        .execute(&mut *claims)
-        .await
-        .unwrap();
-    drop(claims);
+    claims.close().await.unwrap();
     let header = up.wait_terminal(&run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
     assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs").await, 1);
@@ -145,12 +148,7 @@ async fn an_attempt_that_lost_ten_workers_is_not_started_again() {
     let home = Home::new();
     let up = home.up();
     let sql = up.sql().await;
-    let mut claims = sql.acquire().await.unwrap();
-    const LOCK: &str = "hashtextextended('cofferdam.claim.sbxQ', 0)";
-    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_lock({LOCK})")))
-        .execute(&mut *claims)
-        .await
-        .unwrap();
+    let claims = hold_claims(&sql, "sbxQ").await;
     let run = submit(&up, &slow(0), "deadly").await;
     until("the task is queued", SOON, async || {
         count(&sql, "SELECT count(*) FROM app.sbx_runs").await == 1
@@ -163,11 +161,7 @@ async fn an_attempt_that_lost_ten_workers_is_not_started_again() {
     .execute(&sql)
     .await
     .unwrap();
-    sqlx::query(sqlx::AssertSqlSafe(format!("SELECT pg_advisory_unlock({LOCK})")))
-        .execute(&mut *claims)
-        .await
-        .unwrap();
-    drop(claims);
+    claims.close().await.unwrap();
     let header = up.wait_terminal(&run).await;
     assert_eq!(header["status"], "failed", "{header}");
     assert_eq!(

@@ -14,16 +14,6 @@ pub struct Size {
     pub cols: u16,
 }
 
-/// Whose rights a command has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct User {
-    /// User id.
-    pub uid: u32,
-    /// Group id; it has no other groups.
-    pub gid: u32,
-}
-
 /// One command that can be talked to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,9 +29,6 @@ pub struct RunRequest {
     /// A terminal of this size as all three of its streams; everything then comes as standard output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Size>,
-    /// Root without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<User>,
     /// It and what it starts outlive the other commands, until it ends or the host hangs up.
     #[serde(default)]
     pub service: bool,

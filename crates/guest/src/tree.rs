@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::User;
+use crate::wire::User;
 
 /// What stands at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

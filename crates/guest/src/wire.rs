@@ -113,7 +113,7 @@ pub struct ExecRequest {
 pub struct User {
     /// User id.
     pub uid: u32,
-    /// Group id; there are no further groups.
+    /// Group id; it has no other groups.
     pub gid: u32,
 }
 

@@ -258,12 +258,12 @@ impl Host {
 }
 
 fn choose(wanted: Option<String>, mode: CgroupMode) -> Result<Runtime, HostError> {
-    let found = Runtime::find(wanted.as_deref());
-    if found.is_empty() {
+    let mut found = Runtime::find(wanted.as_deref()).peekable();
+    if found.peek().is_none() {
+        drop(found);
         return Err(HostError::NoRuntime { wanted });
     }
     found
-        .into_iter()
         .find(|runtime| mode != CgroupMode::Hybrid || runtime.name != "crun")
         .ok_or(HostError::Hybrid)
 }

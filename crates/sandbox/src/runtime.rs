@@ -74,20 +74,20 @@ impl Sealed {
 
 impl Runtime {
     /// Every runtime that works here, the preferred one first. `wanted` is a name or an absolute
-    /// path and narrows the choice to it.
-    pub(crate) fn find(wanted: Option<&str>) -> Vec<Self> {
-        let ask = |path: &Path| Self::ask(path, &KNOWN);
-        match wanted {
-            Some(text) if text.starts_with('/') => ask(Path::new(text)).into_iter().collect(),
-            Some(name) => search(name).as_deref().and_then(ask).into_iter().collect(),
-            None => KNOWN.iter().filter_map(|name| ask(&search(name)?)).collect(),
-        }
+    /// path and narrows the choice to it. Each is started to ask for its version, so whoever needs
+    /// one only should take no more.
+    pub(crate) fn find(wanted: Option<&str>) -> impl Iterator<Item = Self> {
+        let names = wanted.map_or_else(|| KNOWN.to_vec(), |name| vec![name]);
+        names.into_iter().filter_map(|name| {
+            let path = if name.starts_with('/') { Some(name.into()) } else { search(name) };
+            Self::ask(&path?, &KNOWN)
+        })
     }
 
     /// Every runtime of the container class that is installed, the preferred one first.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        Self::find(None)
+        Self::find(None).collect()
     }
 
     /// What is executed.

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_guest::process::{Size, User};
+use cofferdam_guest::process::Size;
 use cofferdam_guest::tree::{ChangeKind, NodeKind};
-use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest};
+use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest, User};
 use cofferdam_sandbox::{AgentError, Manner, Running, Sandbox};
 use serde_json::json;
 use support::{sh, verified, with_bench};
@@ -188,7 +188,8 @@ fn another_user_has_no_rights_of_root() {
         let (sandbox, _) = bench.start(json!({})).await;
         let user = Some(User { uid: 1_000, gid: 1_000 });
         let text = "id -u; id -G; touch /etc/x 2>/dev/null || echo denied";
-        let running = sandbox.agent().start(script(text), Manner { user, ..Manner::default() });
+        let request = ExecRequest { user, ..script(text) };
+        let running = sandbox.agent().start(request, Manner::default());
         let (_, said) = follow(running.await.unwrap()).await.unwrap();
         assert_eq!(said, "1000\n1000\ndenied\n");
         verified(&sandbox.wipe("task-end").await);

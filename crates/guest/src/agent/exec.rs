@@ -202,11 +202,16 @@ pub fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    drop_to(&mut command, request);
+    Ok(command)
+}
+
+/// Gives the command the rights of its user.
+pub fn drop_to(command: &mut Command, request: &ExecRequest) {
     if let Some(user) = request.user {
         // The library drops every further group when it changes the user.
         command.uid(user.uid).gid(user.gid);
     }
-    Ok(command)
 }
 
 /// Looked up here rather than by the library: an absolute program takes the fast `posix_spawn` path,

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -127,7 +126,6 @@ fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), Star
     if let Some(size) = request.terminal {
         return with_terminal(reaper, request, &command, size);
     }
-    drop_to(&mut command, request);
     if request.stdin {
         command.stdin(Stdio::piped());
     }
@@ -144,7 +142,7 @@ fn with_terminal(
     size: cofferdam_guest::process::Size,
 ) -> Result<(Started, Entry), StartError> {
     let (mut session, master) = terminal::attach(command, size).map_err(StartError::Terminal)?;
-    drop_to(&mut session, request);
+    exec::drop_to(&mut session, &request.exec);
     let clock = Stopwatch::start();
     let (mut started, _) = exec::start(reaper, &mut session, request.service)?;
     let halves = || -> io::Result<(Receiver, Sender)> {
@@ -166,10 +164,4 @@ fn with_terminal(
         terminal: Some(Arc::new(master)),
     };
     Ok((started, entry))
-}
-
-fn drop_to(command: &mut std::process::Command, request: &RunRequest) {
-    if let Some(user) = request.user {
-        command.uid(user.uid).gid(user.gid);
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
-use cofferdam_guest::process::{Control, RunRequest, Size, Usage, User};
+use cofferdam_guest::process::{Control, RunRequest, Size, Usage};
 use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
 use http_body_util::BodyExt as _;
 use hyper::Method;
@@ -26,8 +26,6 @@ pub struct Manner {
     pub stdin: bool,
     /// A terminal of this size.
     pub terminal: Option<Size>,
-    /// Root without it.
-    pub user: Option<User>,
     /// It outlives the commands.
     pub service: bool,
 }
@@ -89,8 +87,8 @@ impl Agent {
         self.needs(2)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let limit = exec.stream_limit_bytes;
-        let Manner { stdin, terminal, user, service } = manner;
-        let request = RunRequest { exec, id, stdin, terminal, user, service };
+        let Manner { stdin, terminal, service } = manner;
+        let request = RunRequest { exec, id, stdin, terminal, service };
         let response = self.send(Method::POST, wire::RUN, encode(&request)?).await?;
         Ok(Running { agent: self.clone(), id, frames: Frames::of(response), limit })
     }

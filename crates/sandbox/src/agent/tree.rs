@@ -1,8 +1,8 @@
 //! Files and directories of the sandbox, from the host.
 
 use cofferdam_guest::frame::Kind;
-use cofferdam_guest::process::User;
 use cofferdam_guest::tree::{Change, ChangeKind, Entry, NewDir, Path, Remove, Rename, Watch};
+use cofferdam_guest::wire::User;
 use cofferdam_guest::wire::{self, CollectEnd};
 use hyper::Method;
 use tokio::sync::mpsc;

@@ -122,15 +122,7 @@ impl Images {
     pub fn list(&self) -> Result<Vec<NamedImage>, ImageError> {
         let mut named = Vec::new();
         for file in self.names()? {
-            let manifest: Manifest = self.document("the manifest", &file.manifest)?;
-            named.push(NamedImage {
-                name: file.name,
-                digest: file.manifest,
-                source: file.source,
-                created_at_ms: file.created_at_ms,
-                bytes: manifest.layers.iter().map(|layer| layer.size).sum(),
-                layers: manifest.layers.len(),
-            });
+            named.push(self.described(file)?);
         }
         named.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(named)
@@ -197,7 +189,11 @@ impl Images {
             fs::rename(draft.path(), self.name_path(name))
         };
         write().map_err(at(&self.name_path(name)))?;
-        let manifest: Manifest = self.document("the manifest", manifest)?;
+        self.described(file)
+    }
+
+    fn described(&self, file: NameFile) -> Result<NamedImage, ImageError> {
+        let manifest: Manifest = self.document("the manifest", &file.manifest)?;
         Ok(NamedImage {
             name: file.name,
             digest: file.manifest,

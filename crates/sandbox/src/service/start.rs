@@ -9,8 +9,7 @@ use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random;
 use cofferdam_contracts::service::ServiceReport;
-use cofferdam_guest::process::User;
-use cofferdam_guest::wire::{Ended, ExecRequest};
+use cofferdam_guest::wire::{Ended, ExecRequest, User};
 use tokio::sync::mpsc;
 
 use super::env::{self, HOST, POSTGRES_USER};
@@ -177,25 +176,24 @@ async fn launch(
 ) -> Result<(), ServiceError> {
     let fault = |source| ServiceError::Agent { name: service.name.clone(), source };
     let data = format!("{DATA}/{}", service.name);
-    let service_manner = Manner { service: true, ..Manner::default() };
-    let unprivileged = Manner { user: Some(UNPRIVILEGED), ..service_manner };
+    let manner = Manner { service: true, ..Manner::default() };
     let (request, manner, input) = match &service.program {
         Program::Postgres(bin) => {
             agent.mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             initdb(agent, service, bin, &data, password).await?;
-            (exec(postgres(bin, &data, service.port), "/", BTreeMap::new()), unprivileged, None)
+            (unprivileged(postgres(bin, &data, service.port), "/"), manner, None)
         }
         Program::Redis(program) => {
             agent.mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             let argv = vec![program.to_string_lossy().into_owned(), "-".to_owned()];
-            let manner = Manner { stdin: true, ..unprivileged };
+            let manner = Manner { stdin: true, ..manner };
             // By its input, because every user of the host can read a process's arguments.
-            (exec(argv, &data, BTreeMap::new()), manner, Some(redis(service.port, password)))
+            (unprivileged(argv, &data), manner, Some(redis(service.port, password)))
         }
         Program::Command { argv, env } => {
             let mut whole = earlier.clone();
             whole.extend(env.clone());
-            (exec(argv.clone(), "/", whole), service_manner, None)
+            (exec(argv.clone(), "/", whole), manner, None)
         }
     };
     let running = agent.start(request, manner).await.map_err(fault)?;
@@ -239,6 +237,10 @@ fn exec(argv: Vec<String>, cwd: &str, mut env: BTreeMap<String, String>) -> Exec
     ExecRequest { argv, env, cwd: cwd.to_owned(), timeout_ms, stream_limit_bytes, user: None }
 }
 
+fn unprivileged(argv: Vec<String>, cwd: &str) -> ExecRequest {
+    ExecRequest { user: Some(UNPRIVILEGED), ..exec(argv, cwd, BTreeMap::new()) }
+}
+
 /// Makes the database, with the password of its superuser.
 async fn initdb(
     agent: &Agent,
@@ -258,9 +260,8 @@ async fn initdb(
         argv.push(word.to_owned());
     }
     argv.extend([user, "--wal-segsize=1".to_owned(), "--no-instructions".to_owned()]);
-    let manner = Manner { user: Some(UNPRIVILEGED), ..Manner::default() };
     let mut said = Said::default();
-    let running = agent.start(exec(argv, "/", BTreeMap::new()), manner).await.map_err(fault)?;
+    let running = agent.start(unprivileged(argv, "/"), Manner::default()).await.map_err(fault)?;
     let end = running.follow(|_, bytes| said.push(bytes)).await.map_err(fault)?;
     agent.remove(&secret, false).await.map_err(fault)?;
     match status(&end.ended) {
