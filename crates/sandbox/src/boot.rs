@@ -188,14 +188,10 @@ async fn start(
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
         resolved.mounts.push(oci::bind(ca, egress::CA_PATH));
     }
-    let hold = {
-        let (facts, base) = (Arc::clone(facts), plan.base.clone());
-        blocking(move || image::hold(&facts, &base)).await
-    };
-    let hold = hold.map_err(fault("using the image's root", &plan.base))?;
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known, facts);
-    let (digest, groups) = blocking(move || bundle.make()).await?;
+    let held = Arc::clone(facts);
+    let Made { hold, digest, groups } = blocking(move || bundle.make(&held)).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
     let (mut life, stream) = spawn(plan, &groups)?;
@@ -333,6 +329,16 @@ async fn put(agent: &Agent, path: &str, mode: u32, bytes: Bytes) -> Result<(), B
         .map_err(|source| BootError::Upload { path: name(), source })
 }
 
+/// What came of making a bundle.
+struct Made {
+    /// Keeps the image that it lies on.
+    hold: Option<image::Hold>,
+    /// The base as it was before.
+    digest: Option<Digest>,
+    /// The cgroups that were made.
+    groups: Vec<PathBuf>,
+}
+
 /// What lies on the host before the runtime starts.
 struct Bundle {
     traces: Traces,
@@ -376,12 +382,7 @@ impl Bundle {
         let make = || -> io::Result<()> {
             live::make(live)?;
             for parent in [&traces::sandboxes(live), runtime_root] {
-                match DirBuilder::new().mode(0o700).create(parent) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(error);
-                    }
-                    _ => {}
-                }
+                live::private_dir(parent)?;
             }
             DirBuilder::new().mode(0o700).create(dir)
         };
@@ -395,8 +396,10 @@ impl Bundle {
         made.map_err(fault("making", dir))
     }
 
-    /// Makes it, and gives the digest of the base as it was before, and the cgroups that were made.
-    fn make(&self) -> Result<(Option<Digest>, Vec<PathBuf>), BootError> {
+    /// Makes it, once the image that it lies on is held.
+    fn make(&self, facts: &HostFacts) -> Result<Made, BootError> {
+        let hold = image::hold(facts, &self.base);
+        let hold = hold.map_err(fault("using the image's root", &self.base))?;
         let Traces { dir, layer, root, .. } = &self.traces;
         self.make_dir()?;
         for path in [layer, root] {
@@ -430,7 +433,7 @@ impl Bundle {
         fs::write(&config, self.config.to_string()).map_err(fault("writing", &config))?;
         let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);
         let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
-        Ok((digest, groups))
+        Ok(Made { hold, digest, groups })
     }
 }
 

@@ -27,6 +27,10 @@ use crate::service::Programs;
 /// Open files of a task: what the host's hard limit allows, but not more than a server needs.
 const MAX_NOFILE: u64 = 65_536;
 
+/// What holds a container's root in place of a user namespace.
+pub(crate) const NO_USER_NAMESPACE: &str = "the task's root is the host's root, held by 8 \
+    capabilities, no_new_privs, a read-only /usr and the system call filter";
+
 /// Why this host cannot hold sandboxes. Every text says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -157,9 +161,7 @@ impl HostFacts {
     pub fn weak_in(&self, class: Class) -> Vec<String> {
         let mut weak = vec![match class {
             Class::Gvisor => gvisor::weak(),
-            _ => "no user namespace: the task's root is the host's root, held by 8 capabilities, \
-                      no_new_privs, a read-only /usr and the system call filter"
-                .to_owned(),
+            _ => format!("no user namespace: {NO_USER_NAMESPACE}"),
         }];
         if self.swap {
             weak.push(

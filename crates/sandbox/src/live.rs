@@ -56,12 +56,17 @@ pub(crate) fn prepare(state: &Path) -> io::Result<PathBuf> {
     Ok(state.to_owned())
 }
 
+/// Makes one directory that only we may look into; one that is there stays as it is.
+pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a live directory, or finds it made by us.
 pub(crate) fn make(live: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(live) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
+    private_dir(live)?;
     let found = fs::symlink_metadata(live)?;
     match found.is_dir() && found.uid() == geteuid().as_raw() {
         true => Ok(()),
@@ -80,11 +85,15 @@ pub(crate) fn leave(state: &Path, live: &Path) {
 
 /// The host's tmpfs; `None` where it has none, or the state directory lies on one itself.
 fn memory(state: &Path) -> Option<PathBuf> {
-    let is_memory = |path: &Path| statfs(path).is_ok_and(|s| s.filesystem_type() == TMPFS_MAGIC);
     if is_memory(state) {
         return None;
     }
     CANDIDATES.iter().map(PathBuf::from).find(|path| is_memory(path))
+}
+
+/// Whether a path lies on a tmpfs.
+pub(crate) fn is_memory(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
 #[cfg(test)]

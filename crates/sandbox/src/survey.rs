@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cofferdam_ambient::random;
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::sys::statfs::statfs;
 
-use crate::host::HostFacts;
+use crate::host::{HostFacts, NO_USER_NAMESPACE};
+use crate::live;
 use crate::mounts;
 
 /// Less room than this on the state directory's file system is weak: the private database and the
@@ -77,8 +78,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
         finding(
             "user-namespace.in-use",
             false,
-            "no: the task's root is the host's root, held by 8 capabilities, no_new_privs, a \
-             read-only /usr and the system call filter",
+            format!("no: {NO_USER_NAMESPACE}"),
             "for hostile code use a stronger class (gvisor, microvm)",
         ),
         overlay(&facts.live_dir),
@@ -109,7 +109,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
             if facts.private_mounts { "yes" } else { "no: a killed worker's mounts stay" },
             "start as root, or with PrivateMounts=yes of systemd",
         ),
-        live(&facts.live_dir),
+        live_dir(&facts.live_dir),
         kvm(),
         finding(
             "open-files",
@@ -206,8 +206,8 @@ fn security_modules() -> Finding {
     finding("security-module", good, found, "a kernel with AppArmor or SELinux is one wall more")
 }
 
-fn live(dir: &Path) -> Finding {
-    let is_memory = statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
+fn live_dir(dir: &Path) -> Finding {
+    let is_memory = live::is_memory(dir);
     let found = dir.display();
     let found = if is_memory { format!("tmpfs ({found})") } else { format!("disk ({found})") };
     finding(

@@ -15,11 +15,7 @@ use std::fs;
 use cofferdam_contracts::sandbox::{AccessMode, ErrCode};
 use cofferdam_sandbox::{Input, SandboxError, provision};
 use serde_json::json;
-use support::{sh, verified, with_bench, write};
-
-fn host(path: &str, source: std::path::PathBuf, access: AccessMode) -> Input {
-    Input::Host { path: path.into(), source, access }
-}
+use support::{assert_given, given, host, sh, verified, with_bench, write};
 
 #[test]
 fn there_is_no_network_but_loopback() {
@@ -99,25 +95,8 @@ fn a_full_layer_is_enospc_and_leaves_the_sandbox_usable() {
 #[test]
 fn a_host_directory_is_copied_on_write_or_read_only() {
     with_bench(|bench| async move {
-        write(&bench.shared("repo/a.txt"), "before");
-        write(&bench.shared("ro/b.txt"), "before");
-        write(&bench.shared("one.txt"), "one");
-        let inputs = [
-            host("/work", bench.shared("repo"), AccessMode::WorkspaceWrite),
-            host("/data", bench.shared("ro"), AccessMode::ReadOnly),
-            host("/etc/one", bench.shared("one.txt"), AccessMode::WorkspaceWrite),
-            host("/opt/two", bench.shared("one.txt"), AccessMode::ReadOnly),
-            Input::Bytes { path: "/work/new/in.sh".into(), bytes: b"echo in".into(), mode: 0o755 },
-        ];
-        let (sandbox, plan) = bench.start_with(json!({}), &inputs).await;
-        let script = "cat a.txt; echo after > a.txt; cat a.txt; new/in.sh; touch /data/x || echo no; \
-                      cat /data/b.txt /opt/two; echo 1 >> /etc/one && cat /etc/one; echo 2 > /opt/two";
-        let said = sh(&sandbox, &plan, script).await;
-        assert_eq!(said.stdout, "beforeafter\nin\nno\nbeforeoneone1\n", "{}", said.stderr);
-        verified(&sandbox.wipe("task-end").await);
-        assert_eq!(fs::read_to_string(bench.shared("repo/a.txt")).unwrap(), "before");
-        assert_eq!(fs::read_to_string(bench.shared("one.txt")).unwrap(), "one");
-        assert!(!bench.shared("repo/new").exists());
+        let (sandbox, plan) = bench.start_with(json!({}), &given(&bench)).await;
+        assert_given(&bench, sandbox, &plan, verified).await;
     });
 }
 

@@ -27,13 +27,13 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
-use cofferdam_contracts::sandbox::{AccessMode, ErrCode, WipeEvidence, WipeStatus};
+use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
     Class, Command, Input, Offer, Plan, Sandbox, SandboxError, enter_private_mounts, provision,
     reconcile,
 };
 use serde_json::{Value, json};
-use support::{Bench, is_running, run, sh, verified, write};
+use support::{Bench, assert_given, given, is_running, run, sh, verified};
 
 /// A bench, and the class that is held against the list.
 struct Ground {
@@ -219,31 +219,10 @@ async fn surroundings(ground: Arc<Ground>) {
     assert_eq!(said.stdout, "world\n/tmp\nHOME LANG PATH PWD TERM WHO ");
 }
 
-fn host(path: &str, source: std::path::PathBuf, access: AccessMode) -> Input {
-    Input::Host { path: path.into(), source, access }
-}
-
 async fn files_in(ground: Arc<Ground>) {
-    let bench = &ground.bench;
-    write(&bench.shared("repo/a.txt"), "before");
-    write(&bench.shared("ro/b.txt"), "before");
-    write(&bench.shared("one.txt"), "one");
-    let inputs = [
-        host("/work", bench.shared("repo"), AccessMode::WorkspaceWrite),
-        host("/data", bench.shared("ro"), AccessMode::ReadOnly),
-        host("/etc/one", bench.shared("one.txt"), AccessMode::WorkspaceWrite),
-        host("/opt/two", bench.shared("one.txt"), AccessMode::ReadOnly),
-        Input::Bytes { path: "/work/new/in.sh".into(), bytes: b"echo in".into(), mode: 0o755 },
-    ];
+    let inputs = given(&ground.bench);
     let (sandbox, plan) = ground.start_with(json!({}), &inputs).await;
-    let script = "cat a.txt; echo after > a.txt; cat a.txt; new/in.sh; touch /data/x || echo no; \
-                  cat /data/b.txt /opt/two; echo 1 >> /etc/one && cat /etc/one; echo 2 > /opt/two";
-    let said = sh(&sandbox, &plan, script).await;
-    assert_eq!(said.stdout, "beforeafter\nin\nno\nbeforeoneone1\n", "{}", said.stderr);
-    wiped(&sandbox.wipe("task-end").await);
-    assert_eq!(fs::read_to_string(bench.shared("repo/a.txt")).unwrap(), "before");
-    assert_eq!(fs::read_to_string(bench.shared("one.txt")).unwrap(), "one");
-    assert!(!bench.shared("repo/new").exists());
+    assert_given(&ground.bench, sandbox, &plan, wiped).await;
 }
 
 async fn files_out(ground: Arc<Ground>) {

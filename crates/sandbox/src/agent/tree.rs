@@ -2,8 +2,7 @@
 
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::tree::{Change, ChangeKind, Entry, NewDir, Path, Remove, Rename, Watch};
-use cofferdam_guest::wire::User;
-use cofferdam_guest::wire::{self, CollectEnd};
+use cofferdam_guest::wire::{self, CollectEnd, User};
 use hyper::Method;
 use tokio::sync::mpsc;
 

@@ -1,8 +1,8 @@
 //! The directory that holds the images, and its lock.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::{clock, random};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{ImageError, at};
 use super::manifest::{Config, MAX_DOCUMENT, Manifest, parse};
 use super::name::{ImageName, Wanted};
+use crate::live;
 
 /// What an image may be at most; an image beyond it is refused while it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,12 +109,7 @@ impl Images {
             dir.join("names"),
             dir.join("drafts"),
         ] {
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(at(&path)(error));
-                }
-                _ => {}
-            }
+            live::private_dir(&path).map_err(at(&path))?;
         }
         Ok(Self { dir, bounds })
     }

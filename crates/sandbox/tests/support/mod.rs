@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::sandbox::{SandboxRequest, WipeEvidence, WipeStatus};
+use cofferdam_contracts::sandbox::{AccessMode, SandboxRequest, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
     Command, ExecOutcome, Host, HostConfig, Input, Plan, Sandbox, Stream, enter_private_mounts,
     plan, provision,
@@ -207,6 +207,41 @@ pub fn verified(evidence: &WipeEvidence) {
     for kind in ["mount", "cgroup", "directory", "runtime-state", "sentinel", "process"] {
         assert!(evidence.checks.iter().any(|check| check.kind == kind), "{kind}: {evidence:#?}");
     }
+}
+
+pub fn host(path: &str, source: PathBuf, access: AccessMode) -> Input {
+    Input::Host { path: path.into(), source, access }
+}
+
+/// Files and directories of the host, in every way in which a task may be given them.
+pub fn given(bench: &Bench) -> [Input; 5] {
+    write(&bench.shared("repo/a.txt"), "before");
+    write(&bench.shared("ro/b.txt"), "before");
+    write(&bench.shared("one.txt"), "one");
+    [
+        host("/work", bench.shared("repo"), AccessMode::WorkspaceWrite),
+        host("/data", bench.shared("ro"), AccessMode::ReadOnly),
+        host("/etc/one", bench.shared("one.txt"), AccessMode::WorkspaceWrite),
+        host("/opt/two", bench.shared("one.txt"), AccessMode::ReadOnly),
+        Input::Bytes { path: "/work/new/in.sh".into(), bytes: b"echo in".into(), mode: 0o755 },
+    ]
+}
+
+/// They are copied on write or read-only, and the host's own stay as they were.
+pub async fn assert_given(
+    bench: &Bench,
+    sandbox: Sandbox,
+    plan: &Plan,
+    wiped: impl Fn(&WipeEvidence),
+) {
+    let script = "cat a.txt; echo after > a.txt; cat a.txt; new/in.sh; touch /data/x || echo no; \
+                  cat /data/b.txt /opt/two; echo 1 >> /etc/one && cat /etc/one; echo 2 > /opt/two";
+    let said = sh(&sandbox, plan, script).await;
+    assert_eq!(said.stdout, "beforeafter\nin\nno\nbeforeoneone1\n", "{}", said.stderr);
+    wiped(&sandbox.wipe("task-end").await);
+    assert_eq!(fs::read_to_string(bench.shared("repo/a.txt")).unwrap(), "before");
+    assert_eq!(fs::read_to_string(bench.shared("one.txt")).unwrap(), "one");
+    assert!(!bench.shared("repo/new").exists());
 }
 
 pub fn write(path: &Path, text: &str) {
