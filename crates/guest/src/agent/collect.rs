@@ -5,17 +5,19 @@
 //! walk (bounded) -> matching paths, sorted -> head, chunks, head, chunks, ... -> end
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::glob::{Glob, GlobError};
 use cofferdam_guest::wire::{CollectEnd, CollectRequest, FileHead};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, openat};
 use tokio::sync::mpsc::Sender;
+
+use super::tree;
 
 /// Directory entries that one collection looks at: a large dependency tree has about 100,000.
 const MAX_ENTRIES: usize = 500_000;
@@ -74,13 +76,15 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
     if !fs::canonicalize(root).is_ok_and(|real| real == root && real.is_dir()) {
         return Err(CollectError::Root(request.root.clone()));
     }
+    let handle = tree::directory(&request.root);
+    let handle = handle.map_err(|_| CollectError::Root(request.root.clone()))?;
     let mut walk = Walk { globs: &globs, entries: 0, found: Vec::new(), max: request.max_files };
     walk.directory(root, "", 0)?;
     walk.found.sort_unstable();
     let mut room = request.max_bytes;
     let mut files = 0;
     for path in walk.found {
-        let (file, size) = open(root, &path)?;
+        let (file, size) = open(&handle, &path)?;
         room = room.checked_sub(size).ok_or(CollectError::Bytes(request.max_bytes))?;
         send(file, path, size, frames).await?;
         files += 1;
@@ -125,12 +129,15 @@ impl Walk<'_> {
     }
 }
 
-fn open(root: &Path, path: &str) -> Result<(File, u64), CollectError> {
+/// Component by component with descriptors: what was a directory when it was listed may be a link
+/// now, if something inside still runs.
+fn open(root: &OwnedFd, path: &str) -> Result<(File, u64), CollectError> {
+    let changed = |_| CollectError::Changed(path.to_owned());
     let fault = |source| CollectError::Io { path: path.to_owned(), source };
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let flags = i32::try_from(flags).map_err(|error| fault(io::Error::other(error)))?;
-    let file =
-        OpenOptions::new().read(true).custom_flags(flags).open(root.join(path)).map_err(fault)?;
+    let (at, name) = tree::holder_below(root, path).map_err(changed)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(&at, name, flags, Mode::empty()).map_err(|errno| fault(errno.into()))?;
+    let file = File::from(file);
     let found = file.metadata().map_err(fault)?;
     if !found.is_file() {
         return Err(CollectError::Changed(path.to_owned()));

@@ -84,6 +84,15 @@ fn root() -> Result<OwnedFd> {
     openat(CWD, "/", flags, Mode::empty()).map_err(|errno| TreeError::of("/", errno))
 }
 
+/// The directory that holds what `path` names below another, and its last name. No link is followed,
+/// whoever exchanges what meanwhile.
+pub fn holder_below<'a>(at: &OwnedFd, path: &'a str) -> Result<(OwnedFd, &'a str)> {
+    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let start = at.try_clone().map_err(|source| TreeError::Io { path: path.to_owned(), source })?;
+    let steps = above.split('/').filter(|name| !name.is_empty());
+    Ok((steps.into_iter().try_fold(start, |at, name| step(&at, name, path))?, name))
+}
+
 /// The directory at a path, as a handle without rights of its own.
 pub fn directory(path: &str) -> Result<OwnedFd> {
     names(path)?.into_iter().try_fold(root()?, |at, name| step(&at, name, path))
