@@ -5,13 +5,16 @@
 
 pub mod artifact;
 pub mod canonical;
+pub mod config;
 pub mod egress;
 pub mod error;
 pub mod gate;
 pub mod id;
 pub mod key;
+pub mod limit;
 pub mod ops;
 pub mod plan;
+pub mod profile;
 pub mod proof;
 pub mod recipe;
 pub mod run;

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::canonical::{self, CanonicalError};
+use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{Digest, GateKey, IntentId, RunId, StepId, TaskKey};
+use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
 use crate::template::{Globber, Scope, TemplateError, render, render_value};
-use crate::timeout;
+use crate::timeout::{self, Wall};
 
 /// The plan of one run: the `plan_card` artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +26,10 @@ pub struct Plan {
     /// The gate before execution, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateKey>,
+    /// The versions of the configuration that its wall times and limits were taken from or held
+    /// against.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config: Vec<ConfigRef>,
     /// Bounds.
     pub caps: Caps,
     /// The work, in order.
@@ -121,8 +127,16 @@ fn unreachable_key() -> TaskKey {
     TaskKey::parse(&"0".repeat(64)).unwrap_or_else(|_| unreachable_key())
 }
 
-/// Compiles a recipe for one form. `glob` lists files; everything else is pure.
-pub fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan, Refusal> {
+/// Compiles a recipe for one form with the configuration of this moment. `glob` lists files;
+/// everything else is pure.
+pub fn compile(
+    recipe: &Recipe,
+    form: &Value,
+    settings: &Settings,
+    glob: Globber<'_>,
+) -> Result<Plan, Refusal> {
+    let mut config =
+        Config { settings, used: settings.ceilings().iter().map(|c| c.source).collect() };
     let mut tasks: Vec<PlanTask> = Vec::new();
     for spec in &recipe.plan.tasks {
         let scope = Scope { form, item: None, glob };
@@ -134,11 +148,11 @@ pub fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan,
         // Before anything is built, so that a fan-out over its caps costs nothing.
         over_caps(recipe, tasks.len() + count)?;
         match items {
-            None => tasks.push(task_of(spec, &scope).map_err(|e| broken(recipe, spec, &e))?),
+            None => tasks.push(task_of(recipe, spec, &scope, &mut config)?),
             Some(items) => {
                 for (index, item) in items.iter().enumerate() {
                     let scope = Scope { form, item: Some((item, index, count)), glob };
-                    tasks.push(task_of(spec, &scope).map_err(|e| broken(recipe, spec, &e))?);
+                    tasks.push(task_of(recipe, spec, &scope, &mut config)?);
                 }
             }
         }
@@ -161,6 +175,7 @@ pub fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan,
         recipe_ref: recipe.reference(),
         recipe_hash,
         gate: recipe.plan.gate.clone(),
+        config: config.used.into_iter().collect(),
         caps: recipe.caps,
         tasks,
     })
@@ -203,7 +218,72 @@ fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, String> {
     }
 }
 
-fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
+/// The configuration, and what of it a plan has used.
+struct Config<'a> {
+    settings: &'a Settings,
+    used: std::collections::BTreeSet<ConfigRef>,
+}
+
+/// Which of a profile's wall times.
+#[derive(Clone, Copy)]
+enum Timed {
+    Build,
+    Exec,
+}
+
+impl Config<'_> {
+    fn profile(&mut self, language: profile::Language) -> Option<profile::Profile> {
+        let found = self.settings.profile(language)?;
+        self.used.insert(found.source);
+        Some(found.value)
+    }
+
+    fn profile_ms(&mut self, language: profile::Language, timed: Timed) -> Option<u64> {
+        let found = self.profile(language)?;
+        Some(match timed {
+            Timed::Build => found.build_timeout_ms,
+            Timed::Exec => found.exec_timeout_ms,
+        })
+    }
+
+    /// What was written, or the task's profile.
+    fn wall(
+        &mut self,
+        written: Option<&str>,
+        spec: &TaskSpec,
+        scope: &Scope<'_>,
+        (timed, field): (Timed, &str),
+    ) -> Result<Option<u64>, String> {
+        let Some(written) = written else {
+            return Ok(spec.profile.and_then(|language| self.profile_ms(language, timed)));
+        };
+        let rendered = text(written, scope, field)?;
+        Ok(match timeout::read(&rendered).map_err(|e| format!("{field}: {e}"))? {
+            Wall::Ms(ms) => Some(ms),
+            Wall::Profile(language) => self.profile_ms(language, timed),
+        })
+    }
+}
+
+fn task_of(
+    recipe: &Recipe,
+    spec: &TaskSpec,
+    scope: &Scope<'_>,
+    config: &mut Config<'_>,
+) -> Result<PlanTask, Refusal> {
+    let mut task = rendered(spec, scope, config).map_err(|e| broken(recipe, spec, &e))?;
+    if let Work::Sandbox(request) = &mut task.work {
+        let what = format!("recipe {}@{}: task {:?}", recipe.id, recipe.v, task.name);
+        config.settings.settle(&what, request)?;
+    }
+    Ok(task)
+}
+
+fn rendered(
+    spec: &TaskSpec,
+    scope: &Scope<'_>,
+    config: &mut Config<'_>,
+) -> Result<PlanTask, String> {
     let name = text(&spec.name, scope, "name")?;
     if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
         return Err("name: 1 to 128 characters, no control characters".into());
@@ -224,7 +304,12 @@ fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
         Some(b) => Some(BuildPhase {
             cmd: argv(&b.run, scope, "build.run")?,
             net: b.egress.clone(),
-            timeout_ms: wall(b.timeout.as_deref(), scope, "build.timeout")?,
+            timeout_ms: config.wall(
+                b.timeout.as_deref(),
+                spec,
+                scope,
+                (Timed::Build, "build.timeout"),
+            )?,
         }),
     };
     let request = SandboxRequest {
@@ -233,9 +318,13 @@ fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
         files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
         env,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
-        timeout_ms: wall(exec.timeout.as_deref(), scope, "exec.timeout")?
-            .unwrap_or(DEFAULT_TIMEOUT_MS),
-        limits: spec.limits,
+        timeout_ms: config
+            .wall(exec.timeout.as_deref(), spec, scope, (Timed::Exec, "exec.timeout"))?
+            .unwrap_or(config.settings.default_timeout_ms()),
+        limits: match spec.profile.and_then(|language| config.profile(language)) {
+            Some(profile) => profile::merged(spec.limits, profile.limits),
+            None => spec.limits,
+        },
         net: exec.egress.clone(),
         template_key: None,
         deps_hash: None,
@@ -287,15 +376,6 @@ fn argv(cmd: &Cmd, scope: &Scope<'_>, field: &str) -> Result<Vec<String>, String
     }
 }
 
-fn wall(value: Option<&str>, scope: &Scope<'_>, field: &str) -> Result<Option<u64>, String> {
-    value
-        .map(|v| {
-            text(v, scope, field)
-                .and_then(|t| timeout::parse(&t).map_err(|e| format!("{field}: {e}")))
-        })
-        .transpose()
-}
-
 fn text(value: &str, scope: &Scope<'_>, field: &str) -> Result<String, String> {
     let rendered = render(value, scope).map_err(|e: TemplateError| format!("{field}: {e}"))?;
     if rendered.contains('\0') {
@@ -316,6 +396,67 @@ fn invalid(recipe: &Recipe, why: &str) -> Refusal {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan, Refusal> {
+        super::compile(recipe, form, &Settings::default(), glob)
+    }
+
+    #[test]
+    fn a_profile_fills_what_is_left_out_and_its_version_is_in_the_plan() {
+        let yaml = "id: p\nv: '1'\nplan:\n  tasks:\n    - {name: a, profile: rust, limits: {pids: 9}, build: {run: make}, exec: {run: x}}\n    - {name: b, build: {run: make, timeout: go}, exec: {run: x, timeout: 7s}}\n";
+        let plan = compile(&recipe(yaml), &json!({}), &none).unwrap();
+        let (Work::Sandbox(a), Work::Sandbox(b)) = (&plan.tasks[0].work, &plan.tasks[1].work)
+        else {
+            panic!()
+        };
+        assert_eq!(
+            (a.timeout_ms, a.build.as_ref().unwrap().timeout_ms),
+            (1_200_000, Some(1_800_000))
+        );
+        assert_eq!((a.limits.pids, a.limits.mem_mb), (Some(9), Some(4_096)));
+        assert_eq!((b.timeout_ms, b.build.as_ref().unwrap().timeout_ms), (7_000, Some(900_000)));
+        assert_eq!(b.limits.mem_mb, None);
+        let used: Vec<String> = plan.config.iter().map(ToString::to_string).collect();
+        assert_eq!(used, ["profile.rust by default", "profile.go by default"]);
+        let row = crate::config::ConfigRow {
+            key: "profile.go".parse().unwrap(),
+            scope: crate::config::ConfigScope::Tenant,
+            version: 2,
+            value: json!({"buildTimeoutMs": 900_000, "execTimeoutMs": 1, "limits": {}}),
+        };
+        let settings = crate::config::settings(&[row]).unwrap();
+        let other = super::compile(&recipe(yaml), &json!({}), &settings, &none).unwrap();
+        assert_eq!(other.tasks, plan.tasks, "the numbers are the same");
+        assert_ne!(other.digest().unwrap(), plan.digest().unwrap(), "the version is not");
+    }
+
+    #[test]
+    fn what_is_above_a_ceiling_is_refused_by_whose_it_is() {
+        let row = crate::config::ConfigRow {
+            key: crate::config::ConfigKey::Ceiling,
+            scope: crate::config::ConfigScope::Global,
+            version: 3,
+            value: json!({"timeoutMs": 60_000, "limits": {"memMB": 1_000}}),
+        };
+        let settings = crate::config::settings(&[row]).unwrap();
+        let refused = |task: &str| {
+            let yaml = format!("id: p\nv: '1'\nplan: {{tasks: [{task}]}}\n");
+            super::compile(&recipe(&yaml), &json!({}), &settings, &none).map(|plan| plan.config)
+        };
+        for (task, field) in [
+            ("{name: a, limits: {memMB: 1001}, exec: {run: x}}", "limits.memMB"),
+            ("{name: a, exec: {run: x, timeout: 61s}}", "timeoutMs"),
+            ("{name: a, build: {run: b, timeout: 2m}, exec: {run: x}}", "build.timeoutMs"),
+        ] {
+            let refusal = refused(task).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::PolicyViolation, "{task}");
+            assert!(refusal.message.contains("limits.ceiling of the host, version 3"), "{refusal}");
+            assert_eq!(refusal.details.unwrap()["metric"], field);
+        }
+        let used = refused("{name: a, profile: rust, build: {run: b}, exec: {run: x}}").unwrap();
+        let used: Vec<String> = used.iter().map(ToString::to_string).collect();
+        assert_eq!(used, ["limits.ceiling of the host, version 3", "profile.rust by default"]);
+    }
 
     fn none(_: &str, _: &str) -> Result<Vec<String>, String> {
         Ok(vec!["a.txt".into(), "b.txt".into()])

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{Digest, GateKey, RecipeId};
+use crate::profile::Language;
 use crate::sandbox::{AccessMode, CacheSpec, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
 use crate::service::Service;
@@ -254,6 +255,9 @@ pub struct TaskSpec {
     /// A text that becomes the task's artifact: engine only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
+    /// The language whose profile gives the wall times and limits that the task leaves out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Language>,
     /// Limits.
     #[serde(default)]
     pub limits: Limits,
@@ -344,6 +348,9 @@ impl TaskSpec {
         match (&self.exec, &self.value) {
             (Some(_), None) => {}
             (None, Some(_)) => {
+                if self.profile.is_some() {
+                    return Err("profile: an engine-only task has no wall time or limits".into());
+                }
                 if self.build.is_some() || !self.files.is_empty() || !self.services.is_empty() {
                     return Err("value: an engine-only task has no build, files or services".into());
                 }

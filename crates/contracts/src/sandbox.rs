@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::egress::{Egress, Phase, Violation, ViolationWhy};
 use crate::id::{Digest, SandboxId, TaskKey};
+pub use crate::limit::LimitKind;
 use crate::service::{Service, ServiceReport};
 
 /// Longest wall time one task may ask for: one day. A bound so that a lost sandbox cannot hold a
@@ -29,6 +30,8 @@ pub const DEFAULT_DISK_MB: u64 = 512;
 /// Bytes of each output stream that are kept; the rest is counted and dropped. 8 MiB holds the log
 /// of a large test suite and keeps 100 floods on one host within reach of its memory.
 pub const MAX_STREAM_BYTES: u64 = 8 * 1024 * 1024;
+/// Fewest open files: below it the agent, whose limit it is too, could not serve its host.
+pub const MIN_NOFILE: u64 = 64;
 /// Bytes of all collected files of one task.
 pub const MAX_COLLECT_BYTES: u64 = 64 * 1024 * 1024;
 /// Collected files of one task.
@@ -91,12 +94,27 @@ pub struct Limits {
     )]
     #[schemars(range(min = 1, max = 4_194_304))]
     pub disk_mb: Option<u64>,
+    /// Bytes of each output stream that are kept: 1 to 8,388,608. The rest is counted and dropped.
+    #[serde(
+        default,
+        rename = "outputBytes",
+        alias = "output_bytes",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(range(min = 1, max = 8_388_608))]
+    pub output_bytes: Option<u64>,
+    /// Open files of each process: 64 to 1,048,576, and at most the host's own hard limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 64, max = 1_048_576))]
+    pub nofile: Option<u64>,
 }
 
 /// Recipes write `mem_mb` where requests write `memMB`: both are read, so the schema names both.
 fn publish_aliases(schema: &mut schemars::Schema) {
     let Some(serde_json::Value::Object(properties)) = schema.get_mut("properties") else { return };
-    for (name, alias) in [("memMB", "mem_mb"), ("diskMB", "disk_mb")] {
+    for (name, alias) in
+        [("memMB", "mem_mb"), ("diskMB", "disk_mb"), ("outputBytes", "output_bytes")]
+    {
         if let Some(property) = properties.get(name).cloned() {
             properties.insert(alias.to_owned(), property);
         }
@@ -394,9 +412,12 @@ pub struct SandboxResult {
     /// How its services fared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceReport>,
-    /// Why, in words, where `errCode` is not NONE.
+    /// Why, in words, where `errCode` is not NONE or a limit was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// The limits that it reached, the build phase included. A task may survive one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits_reached: Vec<LimitKind>,
     /// What the egress proxy refused, in the order of the first attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,

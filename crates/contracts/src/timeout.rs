@@ -1,23 +1,29 @@
 //! Wall times as recipes write them: a language profile, or a duration.
 
+use crate::profile::Language;
 use crate::sandbox::MAX_TIMEOUT_MS;
 
-/// The default wall time of each language's test or build command, in milliseconds. Compiled
-/// languages get longer because their tests compile first.
-pub const PROFILES: &[(&str, u64)] = &[
-    ("python", 300_000),
-    ("node", 300_000),
-    ("go", 600_000),
-    ("rust", 1_200_000),
-    ("java", 900_000),
-    ("dotnet", 900_000),
-    ("shell", 120_000),
-];
+/// A wall time as somebody wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wall {
+    /// So many milliseconds.
+    Ms(u64),
+    /// What the profile says when the plan is compiled.
+    Profile(Language),
+}
 
-/// `python`, `500ms`, `90s`, `5m`, `2h` into milliseconds.
+/// `python`, `500ms`, `90s`, `5m`, `2h` into milliseconds, a profile as it is by default.
 pub fn parse(text: &str) -> Result<u64, String> {
-    if let Some((_, ms)) = PROFILES.iter().find(|(name, _)| *name == text) {
-        return Ok(*ms);
+    Ok(match read(text)? {
+        Wall::Ms(ms) => ms,
+        Wall::Profile(language) => language.profile().exec_timeout_ms,
+    })
+}
+
+/// `python`, `500ms`, `90s`, `5m`, `2h`.
+pub fn read(text: &str) -> Result<Wall, String> {
+    if let Some(language) = Language::parse(text) {
+        return Ok(Wall::Profile(language));
     }
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -33,11 +39,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if ms == 0 || ms > MAX_TIMEOUT_MS {
         return Err(format!("{text:?} is not between 1ms and 24h"));
     }
-    Ok(ms)
+    Ok(Wall::Ms(ms))
 }
 
 fn hint(text: &str) -> String {
-    let names: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = Language::ALL.iter().map(|language| language.as_str()).collect();
     format!(
         "{text:?} is neither a duration (500ms, 90s, 5m, 2h) nor a profile ({})",
         names.join(", ")

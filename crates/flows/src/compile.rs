@@ -7,6 +7,7 @@ use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, GateKey, StepId, TaskKey};
 use cofferdam_contracts::plan::{self, Plan};
+use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
@@ -17,7 +18,7 @@ use cofferdam_ledger::{Ledger, LedgerError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::decide;
+use crate::{config, decide};
 
 /// The step's name in the ledger and in the engine.
 pub(crate) const COMPILE: &str = "CompileST";
@@ -41,9 +42,14 @@ pub(crate) async fn compile(
     roots: &[PathBuf],
     run: &RunContext,
 ) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
+    // What was committed stands: by now the configuration may say something else.
+    if let Some(text) = ledger.step_plan(&run.id).await? {
+        return committed(run, &text);
+    }
+    let settings = config::settings(ledger, &run.tenant).await?;
     let recipe = recipe_of(ledger, run).await?;
     let plan = match match recipe {
-        Ok(recipe) => plan_blocking(recipe, run, roots).await,
+        Ok(recipe) => plan_blocking(recipe, run, settings, roots).await,
         Err(refusal) => Err(refusal),
     } {
         Ok(plan) => plan,
@@ -68,13 +74,24 @@ pub(crate) async fn compile(
             output: json!({"planDigest": digest, "tasks": plan.tasks.len(), "gate": plan.gate}),
         })
         .await?;
+    Ok(compiled(run, digest, plan))
+}
+
+fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> (Card, Option<(Digest, Plan)>) {
     let card = Card {
         digest: Some(digest.clone()),
         gate: plan.gate.clone(),
         error: None,
         budget: run.budget,
     };
-    Ok((card, Some((digest, plan))))
+    (card, Some((digest, plan)))
+}
+
+/// The plan card of a compilation whose worker was lost before the engine heard of it.
+fn committed(run: &RunContext, text: &str) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
+    let plan = serde_json::from_str(text)
+        .map_err(|e| LedgerError::Row { what: "plan card", why: e.to_string() })?;
+    Ok(compiled(run, canonical::digest_bytes(text.as_bytes()), plan))
 }
 
 /// The plan as CompileST left it, checked against its digest.
@@ -109,21 +126,28 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
 async fn plan_blocking(
     recipe: Recipe,
     run: &RunContext,
+    settings: Settings,
     roots: &[PathBuf],
 ) -> Result<Plan, Refusal> {
     let run = run.clone();
     let roots = if run.by_host_admin { vec![PathBuf::from("/")] } else { roots.to_vec() };
-    let compiled = tokio::task::spawn_blocking(move || plan_of(&recipe, &run, &roots)).await;
+    let compiled =
+        tokio::task::spawn_blocking(move || plan_of(&recipe, &run, &settings, &roots)).await;
     compiled.unwrap_or_else(|e| {
         Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}")))
     })
 }
 
-fn plan_of(recipe: &Recipe, run: &RunContext, roots: &[PathBuf]) -> Result<Plan, Refusal> {
+fn plan_of(
+    recipe: &Recipe,
+    run: &RunContext,
+    settings: &Settings,
+    roots: &[PathBuf],
+) -> Result<Plan, Refusal> {
     // An intent that was written before its recipe was chosen has none of the form's defaults yet.
     let mut form = run.inputs.clone();
     with_defaults(&recipe.form_schema(), &mut form);
-    let plan = plan::compile(recipe, &form, &|dir, pattern| glob(roots, dir, pattern))?;
+    let plan = plan::compile(recipe, &form, settings, &|dir, pattern| glob(roots, dir, pattern))?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,

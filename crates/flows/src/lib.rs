@@ -11,6 +11,7 @@
 
 mod board;
 mod compile;
+pub mod config;
 pub mod decide;
 mod dispatch;
 mod gate;
@@ -25,6 +26,7 @@ mod run;
 pub mod submit;
 mod takeover;
 mod task;
+mod verdict;
 mod worker;
 
 pub use host::host_id;

@@ -5,6 +5,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, WorkflowId};
 use cofferdam_contracts::plan;
+use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::{Lane, Recipe};
 use cofferdam_contracts::run::{
     Budget, Constraints, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
@@ -18,7 +19,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
 use serde_json::{Value, json};
 
-use crate::{Flows, decide};
+use crate::{Flows, config, decide};
 
 /// The recipe of a run that names none: one shell command, `{cmd}`.
 const SHELL_RECIPE: &str = r#"
@@ -91,7 +92,7 @@ impl Flows {
             .filter(|r| version.is_none_or(|v| r.v == v))
             .ok_or_else(|| Refusal::not_found("recipe"))?;
         let form = form_of(&recipe, intent.inputs)?;
-        preview(&recipe, &form)?;
+        preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
         decide::queue_policy(
             &recipe.caps,
             request.workload.as_ref(),
@@ -125,7 +126,7 @@ impl Flows {
             .or_else(|| builtin().filter(|r| r.reference() == *reference))
             .ok_or_else(|| Refusal::not_found("recipe"))?;
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
-        preview(&recipe, &form)?;
+        preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
         let opts = &request.opts;
         decide::queue_policy(
             &recipe.caps,
@@ -326,9 +327,9 @@ fn form_of(recipe: &Recipe, mut form: Value) -> Result<Value, Refusal> {
 }
 
 /// Compiles without looking at files, so that what can be known now is refused now.
-fn preview(recipe: &Recipe, form: &Value) -> Result<(), Refusal> {
+fn preview(recipe: &Recipe, form: &Value, settings: &Settings) -> Result<(), Refusal> {
     const LATER: &str = "files are listed when the plan is compiled";
-    match plan::compile(recipe, form, &|_, _| Err(LATER.to_owned())) {
+    match plan::compile(recipe, form, settings, &|_, _| Err(LATER.to_owned())) {
         Err(refusal) if !refusal.message.contains(LATER) => Err(refusal),
         _ => Ok(()),
     }

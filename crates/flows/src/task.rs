@@ -35,6 +35,7 @@ use crate::decide::MAX_EXECUTIONS;
 use crate::output::Output;
 use crate::patience::patiently;
 use crate::run::{Flow, FlowError, step_error};
+use crate::verdict;
 
 /// The step's name in the engine.
 const EXECUTE: &str = "ExecuteST";
@@ -156,6 +157,7 @@ fn blank(
             "index.json",
         )),
         cause,
+        limits_reached: Vec::new(),
         violations: Vec::new(),
         violations_unlisted: 0,
     }
@@ -312,41 +314,39 @@ async fn drive(
     let mut phase =
         Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
     let mut outcome = Ok(None);
+    let mut result = blank(task, id.as_str(), ErrCode::CmdNonzero, None);
+    let mut in_build = false;
     if let Some(build) = &plan.build {
         executor.board.set(&id, SessionState::Building);
         outcome = phase.command(build).await.map(Some);
+        in_build = matches!(&outcome, Ok(Some(built)) if built.err_code != ErrCode::None);
+        if let Ok(Some(built)) = &outcome {
+            result.limits_reached.clone_from(&built.reached);
+        }
     }
     // Nothing of the task runs after a build that failed.
-    if !matches!(&outcome, Ok(Some(o)) if o.err_code != ErrCode::None) && outcome.is_ok() {
+    if !in_build && outcome.is_ok() {
         executor.board.set(&id, SessionState::Executing);
         outcome = phase.command(&plan.task).await.map(Some);
     }
     watched.show(executor, &task.key, true).await;
-    let mut result = blank(task, id.as_str(), ErrCode::CmdNonzero, None);
     let mut canceled = false;
     let mut files = Vec::new();
     match outcome {
         Ok(Some(outcome)) => {
-            record(&mut result, &outcome);
+            verdict::ran(&mut result, &outcome, in_build);
             if !plan.artifacts.is_empty() {
                 executor.board.set(&id, SessionState::Collecting);
                 match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
                     Ok(found) => files = found,
-                    Err(e) if result.err_code == ErrCode::None => {
-                        result.err_code = ErrCode::DownloadFail;
-                        result.cause = Some(format!("its files could not be collected: {e}"));
-                    }
                     Err(e) => {
-                        tracing::info!(task = %task.key, error = %e, "a failed task's files were not collected")
+                        tracing::info!(task = %task.key, error = %e, "a task's files were not collected");
+                        verdict::uncollected(&mut result, &e);
                     }
                 }
             }
         }
-        Err(SandboxError::Killed) => {
-            canceled = true;
-            result.cause = Some("canceled".into());
-        }
-        Err(e) => result.cause = Some(e.to_string()),
+        Err(e) => canceled = verdict::broke(&mut result, &e),
         Ok(None) => {}
     }
     let services = sandbox.services();
@@ -407,15 +407,6 @@ impl Executor {
     async fn is_canceled(&self, key: &TaskKey) -> bool {
         self.flows.ledger.workflow_is_canceled(key.as_str()).await.unwrap_or(false)
     }
-}
-
-fn record(result: &mut SandboxResult, outcome: &ExecOutcome) {
-    result.exit = outcome.exit;
-    result.err_code = outcome.err_code;
-    result.cause.clone_from(&outcome.cause);
-    result.dropped_bytes = outcome.dropped.stdout.saturating_add(outcome.dropped.stderr);
-    result.metrics.wall_ms = outcome.wall_ms;
-    result.metrics.cpu_ms = outcome.cpu_ms;
 }
 
 /// The artifacts in the order of their index: files, streams, what services said, metrics, and the

@@ -147,6 +147,14 @@ pub struct ExecEnd {
     pub dropped_stdout: u64,
     /// Bytes of standard error beyond the limit.
     pub dropped_stderr: u64,
+    /// Processes and threads besides the agent just before what was left was killed; only counted
+    /// where the command failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub crowd: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Which files to read out.

@@ -24,7 +24,7 @@ migrations! {
     "0001_law", "0002_api_keys", "0003_intents", "0004_recipes", "0005_runs", "0006_run_steps",
     "0007_artifacts", "0008_sbx_runs", "0009_sessions", "0010_gates", "0011_opencode_calls",
     "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
-    "0017_claim", "0018_enqueue",
+    "0017_claim", "0018_enqueue", "0021_config_by_tenant", "0022_config_key",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
@@ -132,7 +132,7 @@ impl Ledger {
 }
 
 /// Sandboxes of one host at a time. A sandbox's writable layer is memory, so this bounds memory as
-/// much as processors; an operator raises it with `cofferdam config set queue.sbxQ.worker_concurrency`.
+/// much as processors; an operator changes the row.
 const SBX_WORKER_CONCURRENCY: i32 = 32;
 /// Sandboxes of one tenant at a time over the whole fleet.
 const SBX_PARTITION_CONCURRENCY: i32 = 24;

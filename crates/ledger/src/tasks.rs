@@ -288,13 +288,7 @@ impl Ledger {
             artifacts_insert(&mut tx, task, end.artifacts).await?;
         }
         if let Some(evidence) = end.evidence {
-            let state = match (evidence.status, end.canceled, end.result.err_code) {
-                // No verified wipe, no terminal state: the session waits for an operator.
-                (WipeStatus::Failed, _, _) => SessionState::RemoteWipeVerifying,
-                (_, true, _) => SessionState::Canceled,
-                (_, false, ErrCode::None) => SessionState::Completed,
-                _ => SessionState::Failed,
-            };
+            let state = end_state(evidence.status, end.canceled, end.result.err_code);
             crate::sessions::session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
         }
         tx.commit().await?;
@@ -324,6 +318,18 @@ impl Ledger {
         .fetch_optional(self.pool())
         .await?;
         found.map(|text| id("sbx_runs.run_id", &text)).transpose()
+    }
+}
+
+/// The state in which a session ends. Pure.
+#[must_use]
+pub fn end_state(wipe: WipeStatus, canceled: bool, code: ErrCode) -> SessionState {
+    match (wipe, canceled, code) {
+        // No verified wipe, no terminal state: the session waits for an operator.
+        (WipeStatus::Failed, _, _) => SessionState::RemoteWipeVerifying,
+        (WipeStatus::Verified, true, _) => SessionState::Canceled,
+        (WipeStatus::Verified, false, ErrCode::None) => SessionState::Completed,
+        (WipeStatus::Verified, false, _) => SessionState::Failed,
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, Phase};
 use cofferdam_guest::wire::{Ended, ExecEnd, User};
 
-use crate::cgroup::Events;
+use crate::reached::{Ending, Seen};
 
 /// What shells answer where no program was started.
 const UNSTARTED: i32 = 127;
@@ -57,13 +58,15 @@ pub struct ExecOutcome {
     pub timed_out: bool,
     /// Output beyond the limit.
     pub dropped: Dropped,
+    /// The limits that it reached; a command may survive one and exit with 0.
+    pub reached: Vec<LimitKind>,
     /// Why, in words, where the code is not NONE; also what else is worth knowing.
     pub cause: Option<String>,
 }
 
-/// What the agent said, and what the cgroup counted before and after.
-pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) -> ExecOutcome {
-    let oom = after.oom_kills > before.oom_kills;
+/// What the agent said, and what was seen from outside.
+pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
+    let oom = seen.oom();
     let (exit, mut causes) = match end.ended {
         Ended::Exit(0) => (0, Vec::new()),
         Ended::Exit(code) => (code, vec![format!("exit status {code}")]),
@@ -79,7 +82,10 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) 
     if end.timed_out {
         causes = vec![format!("the wall time of {limit_ms} ms ran out")];
     }
-    notes(&mut causes, oom, before, after);
+    let dropped = Dropped { stdout: end.dropped_stdout, stderr: end.dropped_stderr };
+    let failed = err_code != ErrCode::None;
+    let ending = Ending { failed, timed_out: end.timed_out, dropped, crowd: end.crowd };
+    let reached = seen.reached(&ending, &mut causes);
     ExecOutcome {
         exit,
         err_code,
@@ -87,27 +93,23 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) 
         cpu_ms: end.cpu_ms,
         oom,
         timed_out: end.timed_out,
-        dropped: Dropped { stdout: end.dropped_stdout, stderr: end.dropped_stderr },
+        dropped,
+        reached,
         cause: (!causes.is_empty()).then(|| causes.join("; ")),
     }
 }
 
 /// The agent never said how the command ended.
-pub(crate) fn unheard(
-    wall_ms: u64,
-    timed_out: bool,
-    cause: &str,
-    before: Events,
-    after: Events,
-) -> ExecOutcome {
-    let oom = after.oom_kills > before.oom_kills;
+pub(crate) fn unheard(wall_ms: u64, timed_out: bool, cause: &str, seen: &Seen) -> ExecOutcome {
+    let oom = seen.oom();
     let err_code = match (timed_out, oom) {
         (true, _) => ErrCode::Timeout,
         (false, true) => ErrCode::Oom,
         (false, false) => ErrCode::CmdNonzero,
     };
     let mut causes = vec![cause.to_owned()];
-    notes(&mut causes, oom, before, after);
+    let ending = Ending { failed: true, timed_out, dropped: Dropped::default(), crowd: 0 };
+    let reached = seen.reached(&ending, &mut causes);
     ExecOutcome {
         exit: BY_SIGNAL + SIGKILL,
         err_code,
@@ -116,6 +118,7 @@ pub(crate) fn unheard(
         oom,
         timed_out,
         dropped: Dropped::default(),
+        reached,
         cause: Some(causes.join("; ")),
     }
 }
@@ -130,6 +133,7 @@ pub(crate) fn unconnected(cause: String) -> ExecOutcome {
         oom: false,
         timed_out: false,
         dropped: Dropped::default(),
+        reached: Vec::new(),
         cause: Some(cause),
     }
 }
@@ -142,22 +146,10 @@ pub(crate) fn explain(outcome: &mut ExecOutcome, words: String) {
     }
 }
 
-fn notes(causes: &mut Vec<String>, oom: bool, before: Events, after: Events) {
-    if oom {
-        let count = after.oom_kills - before.oom_kills;
-        causes.push(format!(
-            "the memory limit was reached and the kernel killed {count} process(es)"
-        ));
-    }
-    let refused = after.pids_refused.saturating_sub(before.pids_refused);
-    if refused > 0 {
-        causes.push(format!("the limit on processes refused {refused} of them"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::Events;
 
     fn end(ended: Ended) -> ExecEnd {
         ExecEnd {
@@ -168,14 +160,19 @@ mod tests {
             timed_out: false,
             dropped_stdout: 0,
             dropped_stderr: 0,
+            crowd: 0,
         }
+    }
+
+    fn seen(after: Events) -> Seen {
+        Seen { after, ..Seen::default() }
     }
 
     #[test]
     fn a_status_becomes_an_exit_and_a_code() {
         let quiet = Events::default();
         let code = |ended, after| {
-            let outcome = judge(end(ended), 1, quiet, after);
+            let outcome = judge(end(ended), 1, &seen(after));
             (outcome.exit, outcome.err_code)
         };
         let killed = Events { oom_kills: 1, pids_refused: 0 };
@@ -191,8 +188,9 @@ mod tests {
     fn a_timeout_comes_before_everything_else() {
         let mut late = end(Ended::Signal(9));
         late.timed_out = true;
-        let outcome = judge(late, 7, Events::default(), Events { oom_kills: 1, pids_refused: 2 });
+        let outcome = judge(late, 7, &seen(Events { oom_kills: 1, pids_refused: 2 }));
         assert_eq!(outcome.err_code, ErrCode::Timeout);
+        assert_eq!(outcome.reached, [LimitKind::Wall, LimitKind::Memory, LimitKind::Pids]);
         let cause = outcome.cause.unwrap();
         assert!(cause.contains("7 ms") && cause.contains("refused 2"), "{cause}");
     }

@@ -131,8 +131,10 @@ pub struct HostFacts {
     pub mem_mb: u64,
     /// Processes that the kernel can number.
     pub pids: u64,
-    /// Open files of a task.
+    /// Open files of each process of a task that does not say.
     pub nofile: u64,
+    /// Open files that a task may ask for: the worker's own hard limit.
+    pub nofile_most: u64,
     /// Whether the writable layer may reach a swap device.
     pub swap: bool,
     /// Whether our mounts vanish with this process.
@@ -217,6 +219,7 @@ impl Host {
             mem_mb: meminfo_kb(&meminfo, "MemTotal:").unwrap_or(0) / 1024,
             pids: text("/proc/sys/kernel/pid_max")?.trim().parse().unwrap_or(32_768),
             nofile: nofile.min(MAX_NOFILE),
+            nofile_most: nofile,
             swap: meminfo_kb(&meminfo, "SwapTotal:").unwrap_or(0) > 0,
             private_mounts: mounts::is_private(),
             base_digest: base::tree_digest(&base)

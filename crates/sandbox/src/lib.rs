@@ -36,6 +36,7 @@ mod mounts;
 mod oci;
 mod plan;
 mod process;
+mod reached;
 mod reconcile;
 mod refuse;
 mod runtime;

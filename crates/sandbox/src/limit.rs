@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn both_versions_are_told_the_same() {
-        let limits = Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(10), disk_mb: Some(1) };
+        let limits =
+            Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(10), ..Limits::default() };
         let said = |unified| {
             let all = ["memory", "pids", "cpu"];
             let all = all.into_iter().flat_map(|name| values(unified, name, limits, 2));

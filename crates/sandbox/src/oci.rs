@@ -116,7 +116,29 @@ pub(crate) struct Wanted<'a> {
     pub binds: &'a [PathBuf],
     pub limits: Limits,
     pub cpus: u32,
-    pub nofile: u64,
+    pub nofile: Nofile,
+}
+
+/// Open files of each process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Nofile {
+    soft: u64,
+    hard: u64,
+}
+
+/// What programs are used to: some walk all descriptors up to their limit before they start another.
+const USUAL_NOFILE: u64 = 1_024;
+
+impl Nofile {
+    /// What was asked for, from the start.
+    pub(crate) fn exact(asked: u64) -> Self {
+        Self { soft: asked, hard: asked }
+    }
+
+    /// Nobody asked: the usual number, which a program may raise for itself up to this one.
+    pub(crate) fn roomy(most: u64) -> Self {
+        Self { soft: most.min(USUAL_NOFILE), hard: most }
+    }
 }
 
 pub(crate) fn config(wanted: &Wanted<'_>) -> Value {
@@ -138,7 +160,7 @@ pub(crate) fn config(wanted: &Wanted<'_>) -> Value {
     })
 }
 
-fn process(nofile: u64) -> Value {
+fn process(nofile: Nofile) -> Value {
     json!({
         "terminal": false,
         "user": {"uid": 0, "gid": 0},
@@ -154,7 +176,7 @@ fn process(nofile: u64) -> Value {
         },
         "rlimits": [
             {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
-            {"type": "RLIMIT_NOFILE", "soft": nofile.min(1_024), "hard": nofile},
+            {"type": "RLIMIT_NOFILE", "soft": nofile.soft, "hard": nofile.hard},
         ],
         "noNewPrivileges": true,
         "oomScoreAdj": 0,

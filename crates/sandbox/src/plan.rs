@@ -16,7 +16,7 @@ use crate::egress;
 use crate::exec::Command;
 use crate::host::HostFacts;
 use crate::image::ImageRoot;
-use crate::oci;
+use crate::oci::{self, Nofile};
 use crate::refuse::{self, PlanError};
 use crate::runtime::Runtime;
 use crate::service::{self, PlannedService, Programs};
@@ -100,7 +100,8 @@ pub(crate) fn plan_on(
     let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     carries(backend, request)?;
-    let limits = with_defaults(refuse::limits(request, facts, class)?, facts);
+    let asked = refuse::limits(request, facts, class)?;
+    let limits = with_defaults(asked, facts);
     let (base, host_usr) = match image {
         Some(image) => (image.root.clone(), false),
         None => root(&request.env_ref, facts)?,
@@ -140,7 +141,7 @@ pub(crate) fn plan_on(
         binds: if host_usr { &facts.binds } else { &[] },
         limits,
         cpus: facts.cpus,
-        nofile: facts.nofile,
+        nofile: asked.nofile.map_or_else(|| Nofile::roomy(facts.nofile), Nofile::exact),
     });
     Ok(Plan {
         task: command(&request.cmd, request.timeout_ms, Phase::Exec),
@@ -162,7 +163,7 @@ pub(crate) fn plan_on(
             })
             .collect(),
         disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
-        stream_limit_bytes: MAX_STREAM_BYTES,
+        stream_limit_bytes: limits.output_bytes.unwrap_or(MAX_STREAM_BYTES),
         artifacts: request.artifacts.clone(),
         effective: effective(request, facts, class, runtime, limits, image),
         traces,
@@ -188,6 +189,8 @@ fn with_defaults(limits: Limits, facts: &HostFacts) -> Limits {
         mem_mb: Some(limits.mem_mb.unwrap_or(DEFAULT_MEM_MB)),
         pids: Some(limits.pids.unwrap_or(DEFAULT_PIDS)),
         disk_mb: Some(limits.disk_mb.unwrap_or(DEFAULT_DISK_MB)),
+        output_bytes: Some(limits.output_bytes.unwrap_or(MAX_STREAM_BYTES)),
+        nofile: Some(limits.nofile.unwrap_or(facts.nofile)),
     }
 }
 

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::{
-    AccessMode, Egress, Limits, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
+    AccessMode, Egress, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE, SandboxRequest,
+    SandboxSpec,
 };
 use cofferdam_guest::glob::Glob;
 
@@ -226,6 +227,8 @@ pub(crate) fn limits(
         mem_mb: one_of("spec.limits.mem_mb", asked.mem_mb, spec.mem_mb)?,
         pids: one_of("spec.limits.pids", asked.pids, spec.pids)?,
         disk_mb: one_of("spec.limits.disk_mb", asked.disk_mb, spec.disk_mb)?,
+        output_bytes: one_of("spec.limits.output_bytes", asked.output_bytes, spec.output_bytes)?,
+        nofile: one_of("spec.limits.nofile", asked.nofile, spec.nofile)?,
     };
     if let Some(cpu) = merged.cpu {
         let most = f64::from(facts.cpus);
@@ -239,6 +242,15 @@ pub(crate) fn limits(
     }
     within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
     within("limits.diskMB", merged.disk_mb, 1, facts.mem_mb, "MiB of this host's memory")?;
+    let (most, of) = (MAX_STREAM_BYTES, "bytes of a stream that a host keeps");
+    within("limits.outputBytes", merged.output_bytes, 1, most, of)?;
+    within(
+        "limits.nofile",
+        merged.nofile,
+        MIN_NOFILE,
+        facts.nofile_most,
+        "hard limit of this host",
+    )?;
     for (controller, field) in
         [("memory", "limits.memMB"), ("pids", "limits.pids"), ("cpu", "limits.cpu")]
     {

@@ -21,6 +21,7 @@ use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::image::Hold;
 use crate::process;
+use crate::reached::{Watch, Words};
 use crate::service::{ServiceEnd, Services};
 use crate::wipe::{self, Subject};
 
@@ -146,7 +147,8 @@ impl Sandbox {
         self.kill.clone()
     }
 
-    /// Runs a command and gives its output to `sink` as it comes, at most 8 MiB of each stream.
+    /// Runs a command and gives its output to `sink` as it comes, of each stream at most what the limit
+    /// on output allows.
     ///
     /// The host keeps the time too: an agent that is silent well after the wall time is killed with
     /// its sandbox, and the verdict is a timeout. An agent that dies ends the command. The network
@@ -179,10 +181,11 @@ impl Sandbox {
         &self,
         command: &Command,
         env: BTreeMap<String, String>,
-        sink: impl FnMut(Stream, &[u8]) + Send,
+        mut sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
-        let before = self.facts.cgroups.events(&self.subject.traces);
+        let mut watch = Watch::start(&self.facts.cgroups, &self.subject.traces);
+        let mut words = Words::default();
         // What the task says itself comes before what its services say.
         let mut variables = self.services.env.clone();
         variables.extend(env);
@@ -195,22 +198,27 @@ impl Sandbox {
             stream_limit_bytes: self.stream_limit_bytes,
         };
         let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
-        let said = tokio::time::timeout(limit, self.agent.exec(&request, sink)).await;
-        let after = self.facts.cgroups.events(&self.subject.traces);
+        let heard = |stream, bytes: &[u8]| {
+            words.hear(stream, bytes);
+            sink(stream, bytes);
+        };
+        let running = tokio::time::timeout(limit, self.agent.exec(&request, heard));
+        let said = watch.during(running).await;
+        let seen = watch.end(&self.facts.cgroups, &self.subject.traces, words, &self.effective);
         // Noted now, because a sandbox that dies takes its counters along.
         let _ = self.peak_mem_mb();
         match said {
-            Ok(Ok(end)) => Ok(exec::judge(end, command.timeout_ms, before, after)),
+            Ok(Ok(end)) => Ok(exec::judge(end, command.timeout_ms, &seen)),
             Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
             Ok(Err(error)) if error.is_lost() => {
                 let cause = "the agent ended before the command did";
-                Ok(exec::unheard(clock.elapsed_ms(), false, cause, before, after))
+                Ok(exec::unheard(clock.elapsed_ms(), false, cause, &seen))
             }
             Ok(Err(error)) => Err(error.into()),
             Err(_) => {
                 self.kill.kill();
                 let cause = "the wall time ran out and the agent was silent";
-                Ok(exec::unheard(clock.elapsed_ms(), true, cause, before, after))
+                Ok(exec::unheard(clock.elapsed_ms(), true, cause, &seen))
             }
         }
     }

@@ -16,6 +16,10 @@
     reason = "a helper of tests fails its test"
 )]
 
+#[path = "conformance/exhaustion.rs"]
+mod exhaustion;
+#[path = "conformance/hostile.rs"]
+mod hostile;
 mod support;
 
 use std::fs;
@@ -44,7 +48,7 @@ struct Ground {
 type Check = fn(Arc<Ground>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The list: a name for the table, and what is held.
-const BEHAVIOURS: [(&str, Check); 20] = [
+const BEHAVIOURS: [(&str, Check); 30] = [
     ("a command's exit status, signal and failure to start", |g| Box::pin(exits(g))),
     ("both output streams, as they come", |g| Box::pin(streams(g))),
     ("environment and working directory, and nothing of the host's", |g| Box::pin(surroundings(g))),
@@ -71,6 +75,24 @@ const BEHAVIOURS: [(&str, Check); 20] = [
     ("a kill from outside ends everything at once", |g| Box::pin(killed(g))),
     ("a start that fails is wiped, with evidence", |g| Box::pin(failed_start(g))),
     ("an orphan is found, destroyed and evidenced", |g| Box::pin(orphan(g))),
+    ("exhausted memory is named in the result", |g| Box::pin(exhaustion::memory(g))),
+    ("exhausted processes are named in the result", |g| Box::pin(exhaustion::pids(g))),
+    ("an exhausted layer is named in the result", |g| Box::pin(exhaustion::disk(g))),
+    ("open files end at their limit, which is named", |g| Box::pin(exhaustion::nofile(g))),
+    ("output ends at its limit, which is named", |g| Box::pin(exhaustion::output(g))),
+    ("a wall time that ran out is named, and nothing else is", |g| Box::pin(exhaustion::wall(g))),
+    ("a zip bomb or a sparse file in files out costs what it stores", |g| {
+        Box::pin(hostile::zip_bomb(g))
+    }),
+    ("100,000 files are refused as artifacts and wiped", |g| {
+        Box::pin(hostile::hundred_thousand_files(g))
+    }),
+    ("a link that is swapped while files are read leads nowhere", |g| {
+        Box::pin(hostile::swapped_link(g))
+    }),
+    ("a service that fakes its health, or that the class lacks, fails the start", |g| {
+        Box::pin(hostile::fake_health(g))
+    }),
 ];
 
 /// Narrows the list to the behaviours whose name has this part, for whoever works on one.

@@ -48,6 +48,7 @@ fn facts() -> HostFacts {
         mem_mb: 8_192,
         pids: 4_096,
         nofile: 65_536,
+        nofile_most: 524_288,
         swap: false,
         private_mounts: true,
         base: "/state/base/host-1".into(),
@@ -103,6 +104,14 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("limits.pids", json!({"limits": {"pids": 0}})),
         ("limits.pids", json!({"limits": {"pids": 4_097}})),
         ("limits.diskMB", json!({"limits": {"diskMB": 9_000}})),
+        ("limits.outputBytes", json!({"limits": {"outputBytes": 0}})),
+        ("limits.outputBytes", json!({"limits": {"output_bytes": MAX_STREAM_BYTES + 1}})),
+        ("limits.nofile", json!({"limits": {"nofile": 63}})),
+        ("limits.nofile", json!({"limits": {"nofile": 524_289}})),
+        (
+            "spec.limits.nofile",
+            json!({"limits": {"nofile": 64}, "spec": {"limits": {"nofile": 65}}}),
+        ),
         ("spec.tools_allowed", json!({"spec": {"tools_allowed": ["x"]}})),
         ("spec.tools_denied", json!({"spec": {"tools_denied": []}})),
         ("spec.max_turns", json!({"spec": {"max_turns": 1}})),
@@ -173,6 +182,9 @@ fn defaults_are_decided_and_recorded() {
         (limits.cpu, limits.mem_mb, limits.pids, limits.disk_mb),
         (Some(4.0), Some(512), Some(256), Some(512)),
     );
+    assert_eq!((limits.output_bytes, limits.nofile), (Some(MAX_STREAM_BYTES), Some(65_536)));
+    let nofile = &plan.config["process"]["rlimits"][1];
+    assert_eq!((&nofile["soft"], &nofile["hard"]), (&json!(1_024), &json!(65_536)));
     assert_eq!(plan.task.cwd, "/work");
     assert_eq!(plan.task.env["PATH"], "/x");
     assert_eq!(plan.task.env["HOME"], "/root");
@@ -184,6 +196,16 @@ fn defaults_are_decided_and_recorded() {
     assert!(plan.config["linux"]["resources"].get("cpu").is_none());
     assert!(plan.effective.weak.iter().any(|text| text.contains("user namespace")));
     assert_eq!(planned(json!({})).unwrap(), planned(json!({})).unwrap());
+}
+
+#[test]
+fn open_files_and_output_are_what_was_asked_for() {
+    let asked = json!({"limits": {"nofile": 200_000, "output_bytes": 1_000}});
+    let plan = planned(asked).unwrap();
+    assert_eq!(plan.effective.limits.nofile, Some(200_000));
+    assert_eq!((plan.stream_limit_bytes, plan.effective.limits.output_bytes), (1_000, Some(1_000)));
+    let nofile = &plan.config["process"]["rlimits"][1];
+    assert_eq!((&nofile["soft"], &nofile["hard"]), (&json!(200_000), &json!(200_000)));
 }
 
 #[test]

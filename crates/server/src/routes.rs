@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
 };
@@ -28,7 +29,7 @@ type Schema = fn() -> Value;
 /// One endpoint.
 #[derive(Clone, Copy)]
 pub struct Route {
-    /// `GET`, `POST` or `DELETE`.
+    /// `GET`, `POST`, `PUT` or `DELETE`.
     pub method: &'static str,
     /// With `{name}` for parameters; `{*name}` for a tail.
     pub path: &'static str,
@@ -144,6 +145,10 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),
     route!("POST" "/api/recipes/export", READ, [], s::<RecipeRef>(), 200, s::<Recipe>(), handlers::recipes::export, "A recipe in canonical form"),
+    route!("GET" "/api/config", READ, [], None, 200, s::<Vec<ConfigEntry>>(), handlers::config::list, "The configuration in force for the caller's tenant"),
+    route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One key of it"),
+    route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),
+    route!("PUT" "/api/config/{name}", OPERATE, [], s::<ConfigPut>(), 200, s::<ConfigEntry>(), handlers::config::put, "Writes a key's next version"),
     route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof over everything that the key may see"),
     route!("GET" "/api/keys", ADMIN, [], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets"),
     route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Makes a key; its secret is shown once"),

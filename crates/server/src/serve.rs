@@ -109,6 +109,7 @@ fn router(shared: &Arc<Shared>) -> Router {
         let filter = match route.method {
             "POST" => MethodFilter::POST,
             "DELETE" => MethodFilter::DELETE,
+            "PUT" => MethodFilter::PUT,
             _ => MethodFilter::GET,
         };
         let handler = move |params: Result<Path<Params>, PathRejection>, request: Request| {

@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Prove(ProveArgs),
     /// What this host can isolate, and what it lacks
     Doctor(DoctorArgs),
+    /// Profiles and ceilings: what is in force, and since when
+    Config(ConfigArgs),
     /// API keys
     Key(KeyArgs),
     /// Images of this host: what `image: image:NAME` of a task means
@@ -400,4 +402,46 @@ pub(crate) enum KeyCommand {
     },
     /// Revoke a key
     Revoke { key_id: String },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print a key's value as it is in force
+    Get {
+        /// limits.ceiling, or profile.LANGUAGE
+        name: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a key's next version
+    Set {
+        /// limits.ceiling, or profile.LANGUAGE
+        name: String,
+        /// The whole value as JSON; null takes an override back
+        value: String,
+        /// For every tenant: needs an admin key of the host's own tenant
+        #[arg(long)]
+        global: bool,
+        /// The version that the change is based on; default: the newest
+        #[arg(long, value_name = "VERSION")]
+        expect: Option<u32>,
+    },
+    /// List keys: what is in force, and whose
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// A key's versions, newest first
+    History {
+        /// limits.ceiling, or profile.LANGUAGE
+        name: String,
+        #[arg(long)]
+        json: bool,
+    },
 }

@@ -50,6 +50,14 @@ impl Client {
         read(self.send(Method::POST, path, Some(body)).await?).await
     }
 
+    pub(crate) async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> anyhow::Result<T> {
+        read(self.send(Method::PUT, path, Some(body)).await?).await
+    }
+
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         read(self.send(Method::DELETE, path, None).await?).await
     }

@@ -62,12 +62,19 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
             let text = |name: &str| s.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
             let attempt = s.get("attempt").and_then(Value::as_i64).unwrap_or(1).to_string();
             let key: String = text("taskKey").chars().take(16).collect();
-            vec![text("stepId"), attempt, text("status"), key, text("error")]
+            vec![text("stepId"), attempt, text("status"), key, limits(s), text("error")]
         })
         .collect();
     output::line("");
-    output::table(&["STEP", "ATTEMPT", "STATUS", "TASK KEY", "ERROR"], &rows);
+    output::table(&["STEP", "ATTEMPT", "STATUS", "TASK KEY", "LIMITS", "ERROR"], &rows);
     Ok(())
+}
+
+/// The limits that an attempt reached: `memory,output`.
+fn limits(step: &Value) -> String {
+    let reached = step.pointer("/output/limitsReached").and_then(Value::as_array);
+    let names: Vec<&str> = reached.into_iter().flatten().filter_map(Value::as_str).collect();
+    names.join(",")
 }
 
 pub(crate) async fn logs(at: &At, args: &LogsArgs) -> anyhow::Result<Exit> {

@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::clock::{Stopwatch, sleep_ms, within_ms};
+use super::metrics;
 use super::reaper::{Reaped, Reaper};
 
 /// One read of a pipe. A pipe holds 64 KiB; a quarter keeps two streams small in the agent.
@@ -129,6 +130,8 @@ async fn ended(
         () = frames.closed() => None,
     };
     let wall_ms = clock.elapsed_ms();
+    let failed = first.as_ref().is_none_or(|reaped| reaped.ended != Ended::Exit(0));
+    let crowd = if failed { metrics::crowd() } else { 0 };
     reaper.sweep(pid);
     let reaped = match first {
         Some(reaped) => reaped,
@@ -150,6 +153,7 @@ async fn ended(
         timed_out,
         dropped_stdout,
         dropped_stderr,
+        crowd,
     }
 }
 
@@ -249,5 +253,6 @@ fn unstarted(error: &StartError) -> ExecEnd {
         timed_out: false,
         dropped_stdout: 0,
         dropped_stderr: 0,
+        crowd: 0,
     }
 }

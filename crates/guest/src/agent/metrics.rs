@@ -6,6 +6,9 @@ use cofferdam_guest::process::Usage;
 use rustix::fs::statvfs;
 use rustix::param::{clock_ticks_per_second, page_size};
 
+/// The agent is the first process of its sandbox.
+const AGENT: u32 = 1;
+
 /// `GET /v1/metrics`.
 pub fn usage() -> Usage {
     let mut usage = Usage::default();
@@ -15,11 +18,11 @@ pub fn usage() -> Usage {
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
         // One that ended meanwhile is no longer used.
         let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { continue };
-        let Some((ticks, pages)) = used(&stat, pid == 1) else { continue };
+        let Some((ticks, pages)) = used(&stat, pid == AGENT) else { continue };
         usage.processes += 1;
         usage.cpu_ms += ticks.saturating_mul(tick_ms);
         usage.rss_kb += pages.saturating_mul(page_kb);
-        if pid == 1 {
+        if pid == AGENT {
             usage.agent_rss_kb = pages.saturating_mul(page_kb);
         }
     }
@@ -28,6 +31,17 @@ pub fn usage() -> Usage {
         usage.disk_free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
     }
     usage
+}
+
+/// Processes and threads that are not the agent's own.
+pub fn crowd() -> u64 {
+    let numbers = |path: &str| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let others = numbers("/proc").filter(|pid| *pid != AGENT);
+    let threads = others.map(|pid| numbers(&format!("/proc/{pid}/task")).count());
+    u64::try_from(threads.sum::<usize>()).unwrap_or(u64::MAX)
 }
 
 /// Clock ticks and resident pages. Children that are gone count at their last ancestor, the agent.

@@ -1,0 +1,99 @@
+//! `config get | set | ls | history`.
+
+use anyhow::Context;
+use cofferdam_contracts::config::{ConfigEntry, ConfigScope, ConfigVersion};
+use serde_json::{Value, json};
+
+use super::args::{At, ConfigArgs, ConfigCommand};
+use super::client::{Client, segment};
+use super::exit::{Exit, Misuse};
+use super::output;
+use super::session::Session;
+
+pub(crate) async fn config(at: &At, args: &ConfigArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let outcome = act(&session.client, &args.command).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+fn path(name: &str) -> String {
+    format!("/api/config/{}", segment(name))
+}
+
+async fn act(client: &Client, command: &ConfigCommand) -> anyhow::Result<()> {
+    match command {
+        ConfigCommand::Get { name, json: whole } => {
+            let entry: ConfigEntry = client.get(&path(name)).await?;
+            match whole {
+                true => output::json(&serde_json::to_value(&entry)?),
+                false => output::json(&entry.value),
+            }
+        }
+        ConfigCommand::Set { name, value, global, expect } => {
+            let value: Value = serde_json::from_str(value)
+                .map_err(|e| Misuse(format!("VALUE is not JSON: {e}")))?;
+            let expected = match expect {
+                Some(version) => *version,
+                None => newest(client, name, *global).await?,
+            };
+            let scope = if *global { "global" } else { "tenant" };
+            let body = json!({"value": value, "expectedVersion": expected, "scope": scope});
+            let entry: ConfigEntry =
+                client.put(&path(name), &body).await.context("nothing was written")?;
+            output::note(&format!(
+                "{} is in force: {}",
+                entry.key,
+                whose(entry.scope, entry.version)
+            ));
+        }
+        ConfigCommand::Ls { json: whole } => {
+            let entries: Vec<ConfigEntry> = client.get("/api/config").await?;
+            match whole {
+                true => output::json(&json!({"schemaVersion": 1, "config": entries})),
+                false => list(&entries),
+            }
+        }
+        ConfigCommand::History { name, json: whole } => {
+            let versions: Vec<ConfigVersion> =
+                client.get(&format!("{}/history", path(name))).await?;
+            match whole {
+                true => output::json(&json!({"schemaVersion": 1, "versions": versions})),
+                false => history(&versions),
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn newest(client: &Client, name: &str, global: bool) -> anyhow::Result<u32> {
+    let entry: ConfigEntry = client.get(&path(name)).await?;
+    Ok(if global { entry.global_version } else { entry.tenant_version })
+}
+
+fn whose(scope: ConfigScope, version: u32) -> String {
+    match scope {
+        ConfigScope::Default => "default".to_owned(),
+        ConfigScope::Global => format!("global v{version}"),
+        ConfigScope::Tenant => format!("tenant v{version}"),
+    }
+}
+
+fn list(entries: &[ConfigEntry]) {
+    let rows: Vec<Vec<String>> = entries
+        .iter()
+        .map(|e| vec![e.key.to_string(), whose(e.scope, e.version), e.value.to_string()])
+        .collect();
+    output::table(&["KEY", "FROM", "VALUE"], &rows);
+}
+
+fn history(versions: &[ConfigVersion]) {
+    let rows: Vec<Vec<String>> = versions
+        .iter()
+        .map(|v| {
+            let when = output::time(v.created_at);
+            vec![whose(v.scope, v.version), when, v.actor.clone(), v.value.to_string()]
+        })
+        .collect();
+    output::table(&["VERSION", "WRITTEN (UTC)", "BY", "VALUE"], &rows);
+}

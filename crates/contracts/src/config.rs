@@ -1,0 +1,343 @@
+//! Configuration that changes while it runs: known keys, typed values, versions.
+//!
+//! A key has one value for the host and may have one for a tenant; each is a row of its own, and a
+//! change is one more row. A `null` takes an override back.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::error::{ErrorCode, Refusal, Violation};
+use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
+use crate::schema::{Validator, schema_of};
+
+/// What can be configured. A closed list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConfigKey {
+    /// `limits.ceiling`, see [`Ceiling`].
+    Ceiling,
+    /// `profile.LANGUAGE`, see [`Profile`].
+    Profile(Language),
+}
+
+impl ConfigKey {
+    /// Every key.
+    pub fn all() -> impl Iterator<Item = Self> {
+        [Self::Ceiling].into_iter().chain(Language::ALL.map(Self::Profile))
+    }
+
+    /// What it is where nobody has configured it.
+    #[must_use]
+    pub fn default_value(self) -> Value {
+        match self {
+            Self::Ceiling => serde_json::to_value(Ceiling::default()).unwrap_or_default(),
+            Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
+        }
+    }
+
+    /// The JSON Schema of its value.
+    #[must_use]
+    pub fn schema(self) -> Value {
+        match self {
+            Self::Ceiling => schema_of::<Ceiling>(),
+            Self::Profile(_) => schema_of::<Profile>(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ceiling => f.write_str("limits.ceiling"),
+            Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
+        }
+    }
+}
+
+impl FromStr for ConfigKey {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        Self::all().find(|key| key.to_string() == text).ok_or_else(|| {
+            let known: Vec<String> = Self::all().map(|key| key.to_string()).collect();
+            Refusal::new(
+                ErrorCode::InvalidId,
+                format!("no such key: there are {}", known.join(", ")),
+            )
+        })
+    }
+}
+
+impl Serialize for ConfigKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ConfigKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|refusal: Refusal| serde::de::Error::custom(refusal.message))
+    }
+}
+
+impl JsonSchema for ConfigKey {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ConfigKey".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let names: Vec<String> = Self::all().map(|key| key.to_string()).collect();
+        schemars::json_schema!({"type": "string", "enum": names})
+    }
+}
+
+/// Whose value.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ConfigScope {
+    /// The one in code: nobody has written it.
+    Default,
+    /// The host's, for every tenant.
+    Global,
+    /// The tenant's own.
+    Tenant,
+}
+
+/// One version of one key.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigRef {
+    /// Which.
+    pub key: ConfigKey,
+    /// Whose.
+    pub scope: ConfigScope,
+    /// From 1; 0 is the default.
+    pub version: u32,
+}
+
+impl fmt::Display for ConfigRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scope {
+            ConfigScope::Default => write!(f, "{} by default", self.key),
+            ConfigScope::Global => write!(f, "{} of the host, version {}", self.key, self.version),
+            ConfigScope::Tenant => {
+                write!(f, "{} of the tenant, version {}", self.key, self.version)
+            }
+        }
+    }
+}
+
+/// Whose value a change is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WriteScope {
+    /// The caller's tenant's own.
+    #[default]
+    Tenant,
+    /// The host's, for every tenant: only an admin of the host's own tenant.
+    Global,
+}
+
+/// `PUT /api/config/{name}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConfigPut {
+    /// The whole value; `null` takes an override back.
+    pub value: Value,
+    /// The version of this scope that the change is based on; 0 where there is none.
+    #[schemars(range(max = 1_000_000))]
+    pub expected_version: u32,
+    /// Whose value.
+    #[serde(default)]
+    pub scope: WriteScope,
+}
+
+/// A key as it is in force for the caller's tenant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConfigEntry {
+    /// Which.
+    pub key: ConfigKey,
+    /// The value in force.
+    pub value: Value,
+    /// Whose that is.
+    pub scope: ConfigScope,
+    /// Its version; 0 is the default.
+    pub version: u32,
+    /// The newest version of the host's value, taken back or not; 0 where there is none.
+    pub global_version: u32,
+    /// The same of the tenant's.
+    pub tenant_version: u32,
+}
+
+/// One row of a key's history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConfigVersion {
+    /// Which.
+    pub key: ConfigKey,
+    /// Whose: `global` or `tenant`.
+    pub scope: ConfigScope,
+    /// From 1.
+    pub version: u32,
+    /// The value; `null`: an override was taken back.
+    pub value: Value,
+    /// The key that wrote it; another tenant's keys are not named.
+    pub actor: String,
+    /// When, ms since the epoch.
+    pub created_at: i64,
+}
+
+/// The newest row of one scope of one key, as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConfigRow {
+    /// Which.
+    pub key: ConfigKey,
+    /// Whose.
+    pub scope: ConfigScope,
+    /// Its version.
+    pub version: u32,
+    /// Its value.
+    pub value: Value,
+}
+
+/// Holds a value against its key: every violation, below `/value`. Gives it as it is to be stored.
+pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
+    if value.is_null() {
+        return Ok(Value::Null);
+    }
+    let mut violations = Validator::compile(&key.schema())?.violations(value);
+    for violation in &mut violations {
+        violation.instance_path = format!("/value{}", violation.instance_path);
+    }
+    if !violations.is_empty() {
+        return Err(Refusal::violations(&violations));
+    }
+    match key {
+        ConfigKey::Ceiling => stored::<Ceiling>(value),
+        ConfigKey::Profile(_) => stored::<Profile>(value),
+    }
+}
+
+/// The value through its type, so that a field has one name in every row.
+fn stored<T: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, Refusal> {
+    let typed: Result<T, _> = serde_json::from_value(value.clone());
+    typed.and_then(serde_json::to_value).map_err(|error| {
+        Refusal::violations(&[Violation {
+            instance_path: "/value".into(),
+            message: error.to_string(),
+        }])
+    })
+}
+
+/// The table that these rows make. A row that does not fit its type is an error and never a default.
+pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
+    let (mut profiles, mut ceilings) = (Vec::new(), Vec::new());
+    let mut sorted: Vec<&ConfigRow> = rows.iter().filter(|row| !row.value.is_null()).collect();
+    // The tenant's after the host's: for a profile the later one stands.
+    sorted.sort_by_key(|row| (row.scope, row.key));
+    for row in sorted {
+        let source = ConfigRef { key: row.key, scope: row.scope, version: row.version };
+        match row.key {
+            ConfigKey::Ceiling => {
+                ceilings
+                    .push(Sourced { value: serde_json::from_value(row.value.clone())?, source });
+            }
+            ConfigKey::Profile(language) => {
+                let value = serde_json::from_value(row.value.clone())?;
+                profiles.push((language, Sourced { value, source }));
+            }
+        }
+    }
+    Ok(Settings::new(profiles, ceilings))
+}
+
+/// Every key as it is in force.
+#[must_use]
+pub fn entries(rows: &[ConfigRow]) -> Vec<ConfigEntry> {
+    let of = |key: ConfigKey, scope: ConfigScope| {
+        rows.iter().find(|row| row.key == key && row.scope == scope)
+    };
+    ConfigKey::all()
+        .map(|key| {
+            let (global, tenant) = (of(key, ConfigScope::Global), of(key, ConfigScope::Tenant));
+            let found = [tenant, global].into_iter().flatten().find(|row| !row.value.is_null());
+            let version = |row: Option<&ConfigRow>| row.map_or(0, |row| row.version);
+            ConfigEntry {
+                key,
+                value: found.map_or_else(|| key.default_value(), |row| row.value.clone()),
+                scope: found.map_or(ConfigScope::Default, |row| row.scope),
+                version: version(found),
+                global_version: version(global),
+                tenant_version: version(tenant),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(key: &str, scope: ConfigScope, version: u32, value: Value) -> ConfigRow {
+        ConfigRow { key: key.parse().unwrap(), scope, version, value }
+    }
+
+    #[test]
+    fn a_key_reads_as_it_is_written_and_an_unknown_one_is_refused() {
+        for key in ConfigKey::all() {
+            assert_eq!(key.to_string().parse::<ConfigKey>().unwrap(), key);
+        }
+        for bad in ["", "profile", "profile.", "profile.cobol", "PROFILE.python", "limits"] {
+            assert_eq!(bad.parse::<ConfigKey>().unwrap_err().code, ErrorCode::InvalidId, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_tenants_value_stands_before_the_hosts_and_null_takes_it_back() {
+        let value = |ms: u64| json!({"buildTimeoutMs": ms, "execTimeoutMs": ms, "limits": {}});
+        let global = row("profile.go", ConfigScope::Global, 3, value(3_000));
+        let tenant = row("profile.go", ConfigScope::Tenant, 5, value(5_000));
+        let back = ConfigRow { version: 6, value: Value::Null, ..tenant.clone() };
+        for (rows, scope, version, ms) in [
+            (vec![tenant.clone(), global.clone()], ConfigScope::Tenant, 5, 5_000),
+            (vec![back.clone(), global.clone()], ConfigScope::Global, 3, 3_000),
+            (vec![back], ConfigScope::Default, 0, 600_000),
+        ] {
+            let settings = settings(&rows).unwrap();
+            let found = settings.profile(Language::Go).unwrap();
+            assert_eq!((found.source.scope, found.source.version), (scope, version));
+            assert_eq!(found.value.exec_timeout_ms, ms);
+            let entry = entries(&rows).into_iter().find(|e| e.key == rows[0].key).unwrap();
+            assert_eq!((entry.scope, entry.version), (scope, version));
+        }
+    }
+
+    #[test]
+    fn a_value_has_one_name_for_each_field_when_it_is_stored() {
+        let key = ConfigKey::Ceiling;
+        let kept = check(&key, &json!({"limits": {"mem_mb": 100}})).unwrap();
+        assert_eq!(kept, json!({"limits": {"memMB": 100}}));
+        for (bad, path) in [
+            (json!({"limits": {"memMB": 1}}), "/value/limits/memMB"),
+            (json!({"limits": {"memMB": 100, "mem_mb": 100}}), "/value"),
+            (json!({"limits": {"nofile": 1.5}}), "/value/limits/nofile"),
+            (json!({"surprise": 1}), "/value"),
+            (json!([]), "/value"),
+            (json!("null"), "/value"),
+        ] {
+            let refusal = check(&key, &bad).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::SchemaViolation, "{bad}");
+            assert_eq!(refusal.details.unwrap()[0]["instancePath"], path, "{bad}");
+        }
+    }
+}

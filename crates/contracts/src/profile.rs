@@ -1,0 +1,409 @@
+//! Wall times and limits by language: defaults in code, overridden by configuration, under ceilings.
+//!
+//! ```text
+//! defaults (here) <- profile.LANGUAGE of the host <- profile.LANGUAGE of the tenant
+//!      what a task itself says <------------------------ fills what it leaves out
+//!           limits.ceiling of the host, limits.ceiling of the tenant: refuse what is above
+//! ```
+//! [`Settings`] is that table for one tenant at one moment. It is resolved when a plan is compiled and
+//! never looked at again: what an approver agrees to has its numbers in it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigKey, ConfigRef, ConfigScope};
+use crate::error::{ErrorCode, Refusal};
+use crate::sandbox::{
+    DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
+    SandboxRequest,
+};
+
+/// A language that has a profile.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "languages are known by their names")]
+pub enum Language {
+    Python,
+    Node,
+    Rust,
+    Go,
+    Java,
+    Dotnet,
+    Ruby,
+    Php,
+    C,
+    Shell,
+}
+
+impl Language {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Python,
+        Self::Node,
+        Self::Rust,
+        Self::Go,
+        Self::Java,
+        Self::Dotnet,
+        Self::Ruby,
+        Self::Php,
+        Self::C,
+        Self::Shell,
+    ];
+
+    /// The name as recipes write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+            Self::Rust => "rust",
+            Self::Go => "go",
+            Self::Java => "java",
+            Self::Dotnet => "dotnet",
+            Self::Ruby => "ruby",
+            Self::Php => "php",
+            Self::C => "c",
+            Self::Shell => "shell",
+        }
+    }
+
+    /// Reads it back.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|language| language.as_str() == text)
+    }
+
+    /// The profile where no configuration says otherwise. Compiled languages get longer, because
+    /// their tests compile first; a compiler or a virtual machine gets more memory and processes.
+    #[must_use]
+    pub fn profile(self) -> Profile {
+        let (build_s, exec_s, mem_mb, pids, disk_mb) = match self {
+            Self::Python => (600, 300, 1_024, 256, 1_024),
+            Self::Node => (600, 300, 2_048, 512, 2_048),
+            Self::Rust => (1_800, 1_200, 4_096, 512, 4_096),
+            Self::Go => (900, 600, 2_048, 512, 2_048),
+            Self::Java | Self::Dotnet => (1_200, 900, 4_096, 1_024, 2_048),
+            Self::Ruby | Self::Php => (600, 300, 1_024, 256, 1_024),
+            Self::C => (900, 600, 2_048, 512, 2_048),
+            Self::Shell => (300, 120, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_DISK_MB),
+        };
+        Profile {
+            build_timeout_ms: build_s * 1_000,
+            exec_timeout_ms: exec_s * 1_000,
+            limits: Limits {
+                mem_mb: Some(mem_mb),
+                pids: Some(pids),
+                disk_mb: Some(disk_mb),
+                ..Limits::default()
+            },
+        }
+    }
+}
+
+/// What a task of a language gets where it does not say: the value of `profile.LANGUAGE`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Profile {
+    /// Wall time of the build phase in milliseconds.
+    #[schemars(range(min = 1, max = 86_400_000))]
+    pub build_timeout_ms: u64,
+    /// Wall time of the task in milliseconds.
+    #[schemars(range(min = 1, max = 86_400_000))]
+    pub exec_timeout_ms: u64,
+    /// Limits; what is left out is the host's default.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What nothing may exceed: the value of `limits.ceiling`. What is left out has no ceiling but the
+/// contract's own.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ceiling {
+    /// Wall time of a phase in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400_000))]
+    pub timeout_ms: Option<u64>,
+    /// Limits.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// Which version of which key.
+    pub source: ConfigRef,
+}
+
+/// The configuration that one plan is compiled with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    profiles: BTreeMap<Language, Sourced<Profile>>,
+    ceilings: Vec<Sourced<Ceiling>>,
+}
+
+impl Default for Settings {
+    /// Nothing is configured.
+    fn default() -> Self {
+        let profiles = Language::ALL.map(|language| {
+            let source = ConfigRef {
+                key: ConfigKey::Profile(language),
+                scope: ConfigScope::Default,
+                version: 0,
+            };
+            (language, Sourced { value: language.profile(), source })
+        });
+        Self { profiles: profiles.into(), ceilings: Vec::new() }
+    }
+}
+
+/// A number of a request beside the ceiling for it, by the field's name.
+fn pairs(limits: &Limits, most: &Limits) -> [(&'static str, Option<f64>, Option<f64>); 6] {
+    // Every whole number that a limit may have is far below 2^53, so nothing is lost.
+    let number = |value: Option<u64>| value.and_then(|value| value.to_string().parse().ok());
+    [
+        ("limits.cpu", limits.cpu, most.cpu),
+        ("limits.memMB", number(limits.mem_mb), number(most.mem_mb)),
+        ("limits.pids", number(limits.pids), number(most.pids)),
+        ("limits.diskMB", number(limits.disk_mb), number(most.disk_mb)),
+        ("limits.outputBytes", number(limits.output_bytes), number(most.output_bytes)),
+        ("limits.nofile", number(limits.nofile), number(most.nofile)),
+    ]
+}
+
+impl Ceiling {
+    /// The first number above it: field, limit, observed.
+    fn exceeded(&self, limits: &Limits, times: &[(&'static str, u64)]) -> Option<Excess> {
+        let excess = |field, limit: String, observed: String| Excess { field, limit, observed };
+        for (field, asked, most) in pairs(limits, &self.limits) {
+            if let (Some(asked), Some(most)) = (asked, most)
+                && asked > most
+            {
+                return Some(excess(field, most.to_string(), asked.to_string()));
+            }
+        }
+        let most = self.timeout_ms?;
+        let (field, ms) = times.iter().find(|(_, ms)| *ms > most)?;
+        Some(excess(*field, most.to_string(), ms.to_string()))
+    }
+}
+
+/// A number above a ceiling.
+struct Excess {
+    field: &'static str,
+    limit: String,
+    observed: String,
+}
+
+impl Sourced<Ceiling> {
+    fn refuse(&self, what: &str, excess: &Excess) -> Refusal {
+        let Excess { field, limit, observed } = excess;
+        let message = format!("{what}: {field} is {observed}, {} allows {limit}", self.source);
+        Refusal::new(ErrorCode::PolicyViolation, message).with(serde_json::json!({
+            "metric": field, "limit": limit, "observed": observed, "setBy": self.source,
+        }))
+    }
+}
+
+impl Settings {
+    /// With the values that are configured. A default that nobody wrote down gives way to a ceiling;
+    /// what somebody wrote is held against it when it is used.
+    #[must_use]
+    pub fn new(
+        profiles: Vec<(Language, Sourced<Profile>)>,
+        ceilings: Vec<Sourced<Ceiling>>,
+    ) -> Self {
+        let mut settings = Self { ceilings, ..Self::default() };
+        let lowered: Vec<Limits> =
+            settings.ceilings.iter().map(|ceiling| ceiling.value.limits).collect();
+        let most_ms = settings.most_ms();
+        for profile in settings.profiles.values_mut() {
+            let Profile { build_timeout_ms, exec_timeout_ms, limits } = &mut profile.value;
+            *build_timeout_ms =
+                most_ms.map_or(*build_timeout_ms, |most| most.min(*build_timeout_ms));
+            *exec_timeout_ms = most_ms.map_or(*exec_timeout_ms, |most| most.min(*exec_timeout_ms));
+            lowered.iter().for_each(|most| lower(limits, most));
+        }
+        settings.profiles.extend(profiles);
+        settings
+    }
+
+    /// A language's profile in force.
+    #[must_use]
+    pub fn profile(&self, language: Language) -> Option<&Sourced<Profile>> {
+        self.profiles.get(&language)
+    }
+
+    /// The ceilings in force.
+    #[must_use]
+    pub fn ceilings(&self) -> &[Sourced<Ceiling>] {
+        &self.ceilings
+    }
+
+    fn most_ms(&self) -> Option<u64> {
+        self.ceilings.iter().filter_map(|ceiling| ceiling.value.timeout_ms).min()
+    }
+
+    /// Wall time of a phase that does not say.
+    #[must_use]
+    pub fn default_timeout_ms(&self) -> u64 {
+        self.most_ms().map_or(DEFAULT_TIMEOUT_MS, |most| most.min(DEFAULT_TIMEOUT_MS))
+    }
+
+    /// Holds a profile against every ceiling.
+    pub fn check_profile(&self, what: &str, profile: &Profile) -> Result<(), Refusal> {
+        let times = [
+            ("buildTimeoutMs", profile.build_timeout_ms),
+            ("execTimeoutMs", profile.exec_timeout_ms),
+        ];
+        self.check(what, &profile.limits, &times)
+    }
+
+    /// Holds a ceiling against the others: a tenant's may be lower than the host's, never higher.
+    pub fn check_ceiling(&self, what: &str, ceiling: &Ceiling) -> Result<(), Refusal> {
+        let times: Vec<_> = ceiling.timeout_ms.map(|ms| ("timeoutMs", ms)).into_iter().collect();
+        self.check(what, &ceiling.limits, &times)
+    }
+
+    fn check(
+        &self,
+        what: &str,
+        limits: &Limits,
+        times: &[(&'static str, u64)],
+    ) -> Result<(), Refusal> {
+        for ceiling in &self.ceilings {
+            if let Some(excess) = ceiling.value.exceeded(limits, times) {
+                return Err(ceiling.refuse(what, &excess));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a request what it leaves out, then holds all of it against every ceiling.
+    pub fn settle(&self, what: &str, request: &mut SandboxRequest) -> Result<(), Refusal> {
+        for ceiling in &self.ceilings {
+            fill(&mut request.limits, &ceiling.value.limits);
+            if let (Some(_), Some(build)) = (ceiling.value.timeout_ms, &mut request.build) {
+                build.timeout_ms = Some(build.timeout_ms.unwrap_or(self.default_timeout_ms()));
+            }
+        }
+        let mut times = vec![("timeoutMs", request.timeout_ms)];
+        times.extend(request.build.as_ref().and_then(|b| Some(("build.timeoutMs", b.timeout_ms?))));
+        self.check(what, &request.limits, &times)
+    }
+}
+
+/// Whatever has a ceiling and was not asked for: the default, or the ceiling if that is less. All
+/// CPUs of a host is not a number that is known here, so one is, which every host has.
+fn fill(limits: &mut Limits, most: &Limits) {
+    let less = |default: u64| move |most: u64| most.min(default);
+    limits.cpu = limits.cpu.or(most.cpu.map(|most| most.min(1.0)));
+    limits.mem_mb = limits.mem_mb.or(most.mem_mb.map(less(DEFAULT_MEM_MB)));
+    limits.pids = limits.pids.or(most.pids.map(less(DEFAULT_PIDS)));
+    limits.disk_mb = limits.disk_mb.or(most.disk_mb.map(less(DEFAULT_DISK_MB)));
+    limits.output_bytes = limits.output_bytes.or(most.output_bytes.map(less(MAX_STREAM_BYTES)));
+    limits.nofile = limits.nofile.or(most.nofile.map(less(DEFAULT_NOFILE)));
+}
+
+/// Open files of a task that has a ceiling and does not ask: what programs are used to.
+const DEFAULT_NOFILE: u64 = 1_024;
+
+/// Each number at most that of the ceiling.
+fn lower(limits: &mut Limits, most: &Limits) {
+    let least = |value: Option<u64>, most: Option<u64>| match (value, most) {
+        (Some(value), Some(most)) => Some(value.min(most)),
+        (value, _) => value,
+    };
+    limits.mem_mb = least(limits.mem_mb, most.mem_mb);
+    limits.pids = least(limits.pids, most.pids);
+    limits.disk_mb = least(limits.disk_mb, most.disk_mb);
+    limits.output_bytes = least(limits.output_bytes, most.output_bytes);
+    limits.nofile = least(limits.nofile, most.nofile);
+    limits.cpu = match (limits.cpu, most.cpu) {
+        (Some(cpu), Some(most)) => Some(cpu.min(most)),
+        (cpu, _) => cpu,
+    };
+}
+
+/// What a task says comes before its profile.
+#[must_use]
+pub fn merged(asked: Limits, profile: Limits) -> Limits {
+    Limits {
+        cpu: asked.cpu.or(profile.cpu),
+        mem_mb: asked.mem_mb.or(profile.mem_mb),
+        pids: asked.pids.or(profile.pids),
+        disk_mb: asked.disk_mb.or(profile.disk_mb),
+        output_bytes: asked.output_bytes.or(profile.output_bytes),
+        nofile: asked.nofile.or(profile.nofile),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+
+    fn ceiling(scope: ConfigScope, timeout_ms: u64, mem_mb: u64) -> Sourced<Ceiling> {
+        let limits = Limits { mem_mb: Some(mem_mb), cpu: Some(2.0), ..Limits::default() };
+        Sourced {
+            value: Ceiling { timeout_ms: Some(timeout_ms), limits },
+            source: ConfigRef { key: ConfigKey::Ceiling, scope, version: 4 },
+        }
+    }
+
+    #[test]
+    fn every_default_is_a_value_that_could_be_configured() {
+        for language in Language::ALL {
+            assert_eq!(Language::parse(language.as_str()), Some(language));
+            let value = serde_json::to_value(language.profile()).unwrap();
+            check(&ConfigKey::Profile(language), &value).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_default_gives_way_to_a_ceiling_and_a_written_profile_is_refused() {
+        let most = vec![ceiling(ConfigScope::Global, 200_000, 900)];
+        let settings = Settings::new(Vec::new(), most);
+        let python = settings.profile(Language::Python).unwrap().value;
+        assert_eq!((python.build_timeout_ms, python.exec_timeout_ms), (200_000, 200_000));
+        assert_eq!((python.limits.mem_mb, python.limits.pids), (Some(900), Some(256)));
+        settings.check_profile("default", &python).unwrap();
+        let refusal =
+            settings.check_profile("profile.rust", &Language::Rust.profile()).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::PolicyViolation);
+        let details = refusal.details.unwrap();
+        assert_eq!(
+            (&details["metric"], &details["limit"]),
+            (&"limits.memMB".into(), &"900".into())
+        );
+        assert_eq!(details["setBy"]["version"], 4);
+    }
+
+    #[test]
+    fn the_lowest_of_two_ceilings_holds_and_says_whose_it_is() {
+        let both = vec![
+            ceiling(ConfigScope::Global, 500_000, 2_000),
+            ceiling(ConfigScope::Tenant, 100_000, 1_000),
+        ];
+        let settings = Settings::new(Vec::new(), both);
+        assert_eq!(settings.default_timeout_ms(), 100_000);
+        let json = serde_json::json!({
+            "envRef": "host", "cmd": ["true"], "timeoutMs": 100_000, "build": {"cmd": ["make"]},
+        });
+        let mut request: SandboxRequest = serde_json::from_value(json).unwrap();
+        settings.settle("t", &mut request).unwrap();
+        assert_eq!((request.limits.mem_mb, request.limits.cpu), (Some(512), Some(1.0)));
+        assert_eq!(request.limits.pids, None, "without a ceiling it stays the host's to say");
+        assert_eq!(request.build.as_ref().unwrap().timeout_ms, Some(100_000));
+        request.limits.mem_mb = Some(1_500);
+        let refusal = settings.settle("t", &mut request).unwrap_err();
+        assert!(refusal.message.contains("limits.ceiling of the tenant, version 4"), "{refusal}");
+    }
+}

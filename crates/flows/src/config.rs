@@ -1,0 +1,145 @@
+//! Configuration: read, changed, and resolved for a plan.
+
+use cofferdam_contracts::config::{
+    self, ConfigEntry, ConfigKey, ConfigPut, ConfigRow, ConfigScope, ConfigVersion, WriteScope,
+};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::key::Role;
+use cofferdam_contracts::profile::Settings;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::config::NewConfig;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::{Ledger, LedgerError};
+use serde_json::json;
+
+use crate::Flows;
+use crate::keys::DEFAULT_TENANT;
+
+/// The table that a tenant's plans are compiled with now.
+pub(crate) async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings, LedgerError> {
+    table(&ledger.config_rows(tenant).await?)
+}
+
+fn table(rows: &[ConfigRow]) -> Result<Settings, LedgerError> {
+    config::settings(rows)
+        .map_err(|e| LedgerError::Row { what: "dynamic_config.value", why: e.to_string() })
+}
+
+impl Flows {
+    /// Every key as it is in force for the caller's tenant.
+    pub async fn config_list(&self, who: &Principal) -> Result<Vec<ConfigEntry>, LedgerError> {
+        Ok(config::entries(&self.ledger.config_rows(&who.tenant).await?))
+    }
+
+    /// One key as it is in force for the caller's tenant.
+    pub async fn config_get(
+        &self,
+        who: &Principal,
+        key: ConfigKey,
+    ) -> Result<ConfigEntry, LedgerError> {
+        let found = self.config_list(who).await?.into_iter().find(|entry| entry.key == key);
+        Ok(found.ok_or_else(|| Refusal::not_found("key"))?)
+    }
+
+    /// A key's versions, newest first.
+    pub async fn config_history(
+        &self,
+        who: &Principal,
+        key: ConfigKey,
+        limit: i64,
+    ) -> Result<Vec<ConfigVersion>, LedgerError> {
+        self.ledger.config_history(&who.tenant, key, limit).await
+    }
+
+    /// Writes the next version. Every check comes before the write.
+    pub async fn config_put(
+        &self,
+        who: &Principal,
+        key: ConfigKey,
+        put: &ConfigPut,
+    ) -> Result<ConfigEntry, LedgerError> {
+        let of_host = who.tenant.as_str() == DEFAULT_TENANT && who.has(Role::Admin);
+        if put.scope == WriteScope::Global && !of_host {
+            let why = "the host's configuration needs an admin key of the host's own tenant";
+            return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+        }
+        let value = config::check(&key, &put.value)?;
+        let rows = self.ledger.config_rows(&who.tenant).await?;
+        below_ceilings(key, put.scope, &value, &rows)?;
+        let entry = Audit {
+            tenant: &who.tenant,
+            key_id: &who.key_id,
+            actor: &who.key_id,
+            op: "config.set",
+            target: &key.to_string(),
+            reason: "",
+            detail: Some(json!({
+                "scope": put.scope, "version": put.expected_version + 1, "value": value,
+            })),
+        };
+        let new =
+            NewConfig { scope: put.scope, key, expected: put.expected_version, value: &value };
+        if !self.ledger.config_put(&new, &entry).await? {
+            return Err(self.outdated(who, key, put).await?.into());
+        }
+        self.config_get(who, key).await
+    }
+
+    async fn outdated(
+        &self,
+        who: &Principal,
+        key: ConfigKey,
+        put: &ConfigPut,
+    ) -> Result<Refusal, LedgerError> {
+        let now = self.config_get(who, key).await?;
+        let newest = match put.scope {
+            WriteScope::Tenant => now.tenant_version,
+            WriteScope::Global => now.global_version,
+        };
+        let why = format!("{key} has version {newest}, not {}", put.expected_version);
+        let details = json!({"expectedVersion": put.expected_version, "version": newest});
+        Ok(Refusal::new(ErrorCode::Conflict, why).with(details))
+    }
+}
+
+/// An override above a ceiling is refused when it is written, not only when it is used. A change of a
+/// ceiling is held against those that it does not replace.
+fn below_ceilings(
+    key: ConfigKey,
+    scope: WriteScope,
+    value: &serde_json::Value,
+    rows: &[ConfigRow],
+) -> Result<(), LedgerError> {
+    if value.is_null() {
+        return Ok(());
+    }
+    let above = |row: &&ConfigRow| {
+        row.key == ConfigKey::Ceiling
+            && match (key, scope) {
+                // The host's own ceiling is above everything; nobody else's is above it.
+                (ConfigKey::Ceiling, WriteScope::Global) => false,
+                (ConfigKey::Ceiling, WriteScope::Tenant) | (_, WriteScope::Global) => {
+                    row.scope == ConfigScope::Global
+                }
+                (_, WriteScope::Tenant) => true,
+            }
+    };
+    let settings = table(&rows.iter().filter(above).cloned().collect::<Vec<_>>())?;
+    let wrong = |e: serde_json::Error| LedgerError::Row {
+        what: "dynamic_config.value",
+        why: e.to_string(),
+    };
+    let what = key.to_string();
+    match key {
+        ConfigKey::Ceiling => {
+            settings
+                .check_ceiling(&what, &serde_json::from_value(value.clone()).map_err(wrong)?)?;
+        }
+        ConfigKey::Profile(_) => {
+            settings
+                .check_profile(&what, &serde_json::from_value(value.clone()).map_err(wrong)?)?;
+        }
+    }
+    Ok(())
+}

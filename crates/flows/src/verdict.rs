@@ -1,0 +1,171 @@
+//! How the phases of a task add up to its result. Pure.
+//!
+//! | what ran out | `errCode` | session | attempt | run |
+//! |---|---|---|---|---|
+//! | wall time of the build phase | `TIMEOUT` | `FAILED` | final | `failed` |
+//! | wall time of the task | `TIMEOUT` | `FAILED` | final | `failed` |
+//! | time to collect its files | `DOWNLOAD_FAIL` | `FAILED` | tried again | `retries_exceeded` |
+//! | the run's deadline | `CMD_NONZERO`, canceled | `CANCELED` | final | `failed`, with a diagnosis |
+//!
+//! The last row is the run's own: its tasks are canceled, whatever they were doing.
+
+use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
+use cofferdam_sandbox::{ExecOutcome, SandboxError};
+
+/// The command that decides: the task's, or the build's where that failed.
+pub(crate) fn ran(result: &mut SandboxResult, outcome: &ExecOutcome, in_build: bool) {
+    result.exit = outcome.exit;
+    result.err_code = outcome.err_code;
+    let phase = |cause: &String| match in_build {
+        true => format!("in the build phase: {cause}"),
+        false => cause.clone(),
+    };
+    result.cause = outcome.cause.as_ref().map(phase);
+    result.dropped_bytes = outcome.dropped.stdout.saturating_add(outcome.dropped.stderr);
+    result.metrics.wall_ms = outcome.wall_ms;
+    result.metrics.cpu_ms = outcome.cpu_ms;
+    result.limits_reached.extend(&outcome.reached);
+    result.limits_reached.sort_unstable();
+    result.limits_reached.dedup();
+}
+
+/// Its files could not be read out. A task that failed by itself stays what it is.
+pub(crate) fn uncollected(result: &mut SandboxResult, error: &SandboxError) {
+    if result.err_code == ErrCode::None {
+        result.err_code = ErrCode::DownloadFail;
+        result.cause = Some(format!("its files could not be collected: {error}"));
+    }
+}
+
+/// Its sandbox ended before its command did. Whether somebody canceled it.
+pub(crate) fn broke(result: &mut SandboxResult, error: &SandboxError) -> bool {
+    let canceled = matches!(error, SandboxError::Killed);
+    result.cause = Some(if canceled { "canceled".to_owned() } else { error.to_string() });
+    canceled
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_contracts::limit::LimitKind;
+    use cofferdam_contracts::run::{Budget, RunStatus};
+    use cofferdam_contracts::sandbox::{Metrics, SessionState, WipeStatus};
+    use cofferdam_ledger::tasks::end_state;
+    use cofferdam_sandbox::Dropped;
+
+    use super::*;
+    use crate::decide::{Miss, Next, Round, after_round};
+
+    fn blank() -> SandboxResult {
+        SandboxResult {
+            exit: -1,
+            stdout: String::new(),
+            stderr: String::new(),
+            files_out: Vec::new(),
+            metrics: Metrics::default(),
+            sandbox_ref: String::new(),
+            err_code: ErrCode::CmdNonzero,
+            dropped_bytes: 0,
+            task_key: "0".repeat(64).parse().unwrap(),
+            artifact_index_ref: None,
+            services: Vec::new(),
+            cause: None,
+            limits_reached: Vec::new(),
+            violations: Vec::new(),
+            violations_unlisted: 0,
+        }
+    }
+
+    fn outcome(err_code: ErrCode) -> ExecOutcome {
+        let timed_out = err_code == ErrCode::Timeout;
+        ExecOutcome {
+            exit: if err_code == ErrCode::None { 0 } else { 137 },
+            err_code,
+            wall_ms: 5,
+            cpu_ms: 1,
+            oom: false,
+            timed_out,
+            dropped: Dropped::default(),
+            reached: if timed_out { vec![LimitKind::Wall] } else { Vec::new() },
+            cause: timed_out.then(|| "the wall time of 5 ms ran out".to_owned()),
+        }
+    }
+
+    /// The run's status once every attempt that it is given has ended so.
+    fn run_status(err_code: ErrCode) -> RunStatus {
+        for attempt in 1.. {
+            let miss = Miss { index: 0, name: "t".into(), err_code, cause: None };
+            let round = Round { ok: 0, missed: vec![miss], blocked: None };
+            match after_round(&round, attempt, &Budget::default()) {
+                Next::Finish { status, .. } => return status,
+                Next::Again { .. } => assert!(attempt < 100),
+            }
+        }
+        unreachable!("a run ends")
+    }
+
+    #[test]
+    fn every_timeout_ends_in_one_state() {
+        type Apply = fn(&mut SandboxResult) -> bool;
+        let table: [(&str, Apply, ErrCode, SessionState, RunStatus); 4] = [
+            (
+                "build",
+                |result| {
+                    ran(result, &outcome(ErrCode::Timeout), true);
+                    false
+                },
+                ErrCode::Timeout,
+                SessionState::Failed,
+                RunStatus::Failed,
+            ),
+            (
+                "exec",
+                |result| {
+                    ran(result, &outcome(ErrCode::Timeout), false);
+                    // What a timed out task left may be incomplete too: that changes nothing.
+                    uncollected(result, &SandboxError::Silent(7));
+                    false
+                },
+                ErrCode::Timeout,
+                SessionState::Failed,
+                RunStatus::Failed,
+            ),
+            (
+                "collect",
+                |result| {
+                    ran(result, &outcome(ErrCode::None), false);
+                    uncollected(result, &SandboxError::Silent(7));
+                    false
+                },
+                ErrCode::DownloadFail,
+                SessionState::Failed,
+                RunStatus::RetriesExceeded,
+            ),
+            (
+                "deadline of the run",
+                |result| broke(result, &SandboxError::Killed),
+                ErrCode::CmdNonzero,
+                SessionState::Canceled,
+                RunStatus::Failed,
+            ),
+        ];
+        for (what, apply, code, session, run) in table {
+            let mut result = blank();
+            let canceled = apply(&mut result);
+            assert_eq!(result.err_code, code, "{what}");
+            assert!(result.cause.is_some(), "{what} has a cause in words");
+            assert_eq!(end_state(WipeStatus::Verified, canceled, code), session, "{what}");
+            let held = SessionState::RemoteWipeVerifying;
+            assert_eq!(end_state(WipeStatus::Failed, canceled, code), held, "{what}");
+            assert_eq!(run_status(code), run, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_build_that_ran_out_of_time_says_that_it_was_the_build() {
+        let mut result = blank();
+        ran(&mut result, &outcome(ErrCode::Timeout), true);
+        let cause = result.cause.unwrap();
+        assert_eq!(cause, "in the build phase: the wall time of 5 ms ran out");
+        assert_eq!(result.limits_reached, [LimitKind::Wall]);
+    }
+}

@@ -1,0 +1,30 @@
+//! `/api/config`.
+
+use cofferdam_contracts::config::{ConfigKey, ConfigPut};
+use cofferdam_contracts::error::Refusal;
+
+use crate::answer::{Answered, ok};
+use crate::call::Call;
+
+fn key(call: &Call) -> Result<ConfigKey, Refusal> {
+    call.param("name").parse()
+}
+
+pub(crate) async fn list(call: Call) -> Answered {
+    ok(&call.flows().config_list(&call.who).await?)
+}
+
+pub(crate) async fn get(call: Call) -> Answered {
+    ok(&call.flows().config_get(&call.who, key(&call)?).await?)
+}
+
+pub(crate) async fn history(call: Call) -> Answered {
+    let limit = call.number("limit", 1..=500, 100)?;
+    ok(&call.flows().config_history(&call.who, key(&call)?, limit).await?)
+}
+
+pub(crate) async fn put(mut call: Call) -> Answered {
+    let key = key(&call)?;
+    let body: ConfigPut = call.body()?;
+    ok(&call.flows().config_put(&call.who, key, &body).await?)
+}
