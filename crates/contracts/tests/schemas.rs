@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use cofferdam_contracts::artifact::ArtifactIndex;
+use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
@@ -17,6 +18,7 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::profile::{Ceiling, Profile};
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{
@@ -36,6 +38,10 @@ fn published() -> Vec<(&'static str, Value)> {
     schemas![
         ApprovePlanRequest,
         ArtifactIndex,
+        Ceiling,
+        ConfigEntry,
+        ConfigPut,
+        ConfigVersion,
         Decision,
         EffectivePolicy,
         ErrorBody,
@@ -53,6 +59,7 @@ fn published() -> Vec<(&'static str, Value)> {
         OpsWorkflow,
         Plan,
         PlanApproved,
+        Profile,
         ProofReport,
         Prompt,
         PromptResult,
@@ -146,7 +153,8 @@ plan:
       files: [{text: hi, to: /work/a, access: workspace-write}]
       build: {run: make, egress: [\"@pip\"], cache: lock, timeout: 5m}
       exec: {run: [sh, -c, x], env: {A: b}, egress: none, timeout: python, workdir: /work}
-      limits: {cpu: 0.5, mem_mb: 512, pids: 64, disk_mb: 64}
+      profile: python
+      limits: {cpu: 0.5, mem_mb: 512, pids: 64, disk_mb: 64, output_bytes: 9, nofile: 64}
       services: [postgres]
       cache: {org: o, repo: r}
       isolation: {class_min: container}
@@ -158,6 +166,7 @@ plan:
     let validator = Validator::compile(&schema_of::<Recipe>()).unwrap();
     assert_eq!(validator.violations(&written), vec![], "as we write it");
     let mut by_hand = written;
-    by_hand["plan"]["tasks"][0]["limits"] = json!({"cpu": 0.5, "mem_mb": 512, "disk_mb": 64});
+    by_hand["plan"]["tasks"][0]["limits"] =
+        json!({"cpu": 0.5, "mem_mb": 512, "disk_mb": 64, "output_bytes": 9});
     assert_eq!(validator.violations(&by_hand), vec![], "as people write it");
 }
