@@ -10,9 +10,11 @@
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
 mod board;
+mod cache;
 mod compile;
 pub mod decide;
 mod dispatch;
+mod evict;
 mod gate;
 mod host;
 pub mod intents;

@@ -103,7 +103,8 @@ impl Ledger {
                     CASE WHEN canceled THEN 'canceled' WHEN err_code IS NULL THEN 'running'
                          WHEN err_code = 'NONE' THEN 'ok' ELSE 'failed' END,
                     jsonb_build_object('errCode', err_code, 'exit', response->'exit', 'metrics', metrics,
-                                       'sandboxRef', response->'sandboxRef', 'effective', effective),
+                                       'sandboxRef', response->'sandboxRef', 'effective', effective,
+                                       'cache', response->'cache'),
                     response->>'cause', app.ms(coalesce(finished_at, created_at)), task_key
                FROM app.sbx_runs WHERE run_id = $1
              ORDER BY at, step_id, attempt LIMIT 20000",
