@@ -367,7 +367,8 @@ pub(crate) enum CacheCommand {
     /// Give one base up: no task gets it any more, and its host takes it away
     Rm {
         /// Its key, whole or its beginning as `ls` shows it
-        key: String,
+        #[arg(value_name = "KEY")]
+        base: String,
         #[arg(long)]
         json: bool,
     },

@@ -34,8 +34,8 @@ async fn act(client: &Client, command: &CacheCommand) -> anyhow::Result<()> {
             let entries: Vec<CacheEntry> = client.get("/api/cache").await?;
             list(&entries, *json);
         }
-        CacheCommand::Rm { key, json } => {
-            let key = whole_key(client, key).await?;
+        CacheCommand::Rm { base, json } => {
+            let key = whole_key(client, base).await?;
             let path = format!("/api/cache/{}", segment(&key));
             say(&client.delete(&path).await?, *json);
         }
