@@ -32,7 +32,7 @@ struct Tampering {
 const OTHER_HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 macro_rules! tamper {
-    ($proof:literal: $($sql:literal),+ $(,)?) => { Tampering { proof: $proof, sql: &[$($sql),+] } };
+    ($proof:literal: $($sql:expr),+ $(,)?) => { Tampering { proof: $proof, sql: &[$($sql),+] } };
 }
 
 /// Drops every key and check of the table named in `$1`, as somebody who hides a duplicate would.
@@ -42,6 +42,21 @@ const UNBIND: &str = "DO $$ DECLARE c record; BEGIN
   FOR c IN SELECT indexrelid::regclass AS name FROM pg_index WHERE indrelid = '$1'::regclass AND indisunique LOOP
     EXECUTE format('DROP INDEX %s', c.name); END LOOP;
 END $$";
+
+/// A task's base, used on record by the task that made it: what the three claims hold of.
+const CACHED: &str = "WITH t AS (
+    SELECT s.task_key, r.tenant_id, encode(sha256(convert_to(r.tenant_id || E'\nr\n$H', 'UTF8')), 'hex') AS key
+      FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id WHERE s.provider <> 'engine' LIMIT 1),
+  i AS (
+    INSERT INTO app.dependency_cache_index
+      (org_id, repo_id, lock_hash, key, host_id, state_dir, digest, bytes, files, created_by, origin)
+    SELECT tenant_id, 'r', '$H', key, 'h', '/s', '$H', 1, 1, task_key, 'manual' FROM t RETURNING entry_id),
+  u AS (
+    INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin)
+    SELECT task_key, 1, entry_id, 'manual' FROM t, i)
+  UPDATE app.sbx_runs s SET response = s.response || jsonb_build_object('cache', jsonb_build_object(
+         'outcome', 'hit', 'org', t.tenant_id, 'repo', 'r', 'lockHash', '$H', 'key', t.key, 'digest', '$H'))
+    FROM t WHERE s.task_key = t.task_key";
 
 /// `double TABLE [WHERE ..]` is [`UNBIND`] and one row inserted again; `unbind TABLE` alone exists too.
 const TAMPERINGS: &[Tampering] = &[
@@ -114,6 +129,24 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_partition_key = NULL WHERE name = 'task'"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_partition_key = 'another' WHERE name = 'task'"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'intentQ' WHERE name = 'task'"),
+    tamper!("cache_keys_hold": CACHED, "double app.dependency_cache_index"),
+    tamper!("cache_keys_hold":
+        CACHED,
+        "unbind app.dependency_cache_index",
+        "UPDATE app.dependency_cache_index SET repo_id = 'another'"),
+    tamper!("cache_stays_with_its_tenant":
+        CACHED,
+        "unbind app.dependency_cache_index",
+        "UPDATE app.dependency_cache_index SET org_id = 'another'"),
+    tamper!("cache_stays_with_its_tenant":
+        CACHED,
+        "INSERT INTO app.dependency_cache_index (org_id, repo_id, lock_hash, key, host_id, state_dir, digest, bytes, files, created_by, origin) SELECT 'zenith', 'r', '$H', encode(sha256(convert_to(E'zenith\\nr\\n$H', 'UTF8')), 'hex'), 'h', '/s', '$H', 1, 1, '$H', 'manual'",
+        "INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin) SELECT s.task_key, 2, i.entry_id, 'manual' FROM app.sbx_runs s, app.dependency_cache_index i WHERE i.org_id = 'zenith' LIMIT 1"),
+    tamper!("cache_hits_are_on_record": CACHED, "DELETE FROM app.dependency_cache_uses"),
+    tamper!("cache_hits_are_on_record": CACHED, "UPDATE app.dependency_cache_index SET digest = repeat('0', 64)"),
+    tamper!("cache_hits_are_on_record":
+        CACHED,
+        "UPDATE app.sbx_runs SET response = jsonb_set(response, '{cache,org}', '\"zenith\"') WHERE response ? 'cache'"),
 ];
 
 /// One sandboxed run with bytes that are too many for a row, one engine-only, one behind a gate.
@@ -248,6 +281,17 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
         conn.close().await.unwrap();
     }
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// The rows that the cases above tamper with break no claim by themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cached_base_that_is_on_record_breaks_no_claim() {
+    let kept = Kept::with_runs().await;
+    let (url, mut conn) = kept.copy("cached").await;
+    apply(&mut conn, CACHED).await;
+    let (output, report) = kept.prove(&url, &[]);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    conn.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

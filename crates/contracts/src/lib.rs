@@ -4,6 +4,7 @@
 //! egress; unknown fields are refused everywhere.
 
 pub mod artifact;
+pub mod cache;
 pub mod canonical;
 pub mod config;
 pub mod egress;

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cache::CacheSpec;
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
@@ -334,16 +335,46 @@ fn rendered(
             .map(|a| text(a, scope, "artifacts"))
             .collect::<Result<_, _>>()?,
         build,
-        spec: extra_spec(spec),
+        spec: extra_spec(spec, cache_of(recipe, spec, scope)?),
     };
     Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
 }
 
-fn extra_spec(spec: &TaskSpec) -> Option<SandboxSpec> {
-    let asked = !spec.services.is_empty() || spec.cache.is_some() || spec.isolation.is_some();
+/// The task's own cache, with the build's lock file among its paths.
+fn cache_of(
+    recipe: &Recipe,
+    spec: &TaskSpec,
+    scope: &Scope<'_>,
+) -> Result<Option<CacheSpec>, String> {
+    let lock = spec.build.as_ref().and_then(|build| build.cache.as_deref());
+    let asked = match (&spec.cache, lock) {
+        (None, None) => return Ok(None),
+        (Some(asked), _) => asked.clone(),
+        (None, Some(_)) => CacheSpec {
+            org: None,
+            repo: recipe.id.to_string(),
+            paths: Vec::new(),
+            dirs: Vec::new(),
+        },
+    };
+    let all = |texts: &mut dyn Iterator<Item = &str>, field: &str| -> Result<Vec<String>, String> {
+        texts.map(|one| text(one, scope, field)).collect()
+    };
+    let mut paths = asked.paths.iter().map(String::as_str).chain(lock);
+    Ok(Some(CacheSpec {
+        // Never an expression: whose it is can be judged before anything is compiled.
+        org: asked.org.clone(),
+        repo: text(&asked.repo, scope, "cache.repo")?,
+        paths: all(&mut paths, "cache.paths")?,
+        dirs: all(&mut asked.dirs.iter().map(String::as_str), "cache.dirs")?,
+    }))
+}
+
+fn extra_spec(spec: &TaskSpec, cache: Option<CacheSpec>) -> Option<SandboxSpec> {
+    let asked = !spec.services.is_empty() || cache.is_some() || spec.isolation.is_some();
     asked.then(|| SandboxSpec {
         services: (!spec.services.is_empty()).then(|| spec.services.clone()),
-        cache: spec.cache.clone(),
+        cache,
         isolation: spec.isolation,
         ..SandboxSpec::default()
     })
@@ -509,6 +540,36 @@ plan:
         let err = compile(&recipe(SHARDS), &json!({"n": 5, "repo": "/r"}), &none).unwrap_err();
         assert_eq!(err.code, ErrorCode::QueuePolicyViolation);
         assert_eq!(err.details.unwrap()["observed"], 5);
+    }
+
+    #[test]
+    fn a_builds_lock_file_becomes_the_tasks_cache() {
+        let yaml = r#"
+id: deps
+v: "1"
+plan:
+  tasks:
+    - name: short
+      build: {run: install, cache: lock.txt}
+      exec: {run: work}
+    - name: long
+      cache: {repo: "lib-${index}", paths: [a.lock], dirs: [/opt/deps]}
+      build: {run: install, cache: b.lock}
+      exec: {run: work}
+    - {name: plain, build: {run: install}, exec: {run: work}}
+"#;
+        let one = |yaml: &str| compile(&recipe(yaml), &json!({}), &none);
+        let plan = one(&yaml.replace("${index}", "x")).unwrap();
+        let cache = |n: usize| {
+            let Work::Sandbox(r) = &plan.tasks[n].work else { panic!() };
+            r.spec.as_ref().and_then(|spec| serde_json::to_value(spec.cache.as_ref()?).ok())
+        };
+        assert_eq!(cache(0), Some(json!({"repo": "deps", "paths": ["lock.txt"]})));
+        let long = json!({"repo": "lib-x", "paths": ["a.lock", "b.lock"], "dirs": ["/opt/deps"]});
+        assert_eq!(cache(1), Some(long));
+        assert_eq!(cache(2), None);
+        let unbuilt = yaml.replace("      build: {run: install, cache: b.lock}\n", "");
+        assert!(Recipe::from_yaml("t.yaml", &unbuilt).unwrap_err().message.contains("cache"));
     }
 
     #[test]

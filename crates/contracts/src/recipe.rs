@@ -6,11 +6,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cache::CacheSpec;
 use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{Digest, GateKey, RecipeId};
 use crate::profile::Language;
-use crate::sandbox::{AccessMode, CacheSpec, Egress, IsolationSpec, Limits};
+use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
 use crate::service::Service;
 use crate::yaml::{self, YamlError};
@@ -203,7 +204,8 @@ pub struct BuildSpec {
     /// Its network.
     #[serde(default)]
     pub egress: Egress,
-    /// Lock file whose hash selects a cached base.
+    /// Lock file whose bytes select a cached base: short for a task's `cache` with this one path and
+    /// the recipe's id as its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
@@ -361,6 +363,9 @@ impl TaskSpec {
             if file.from.is_some() == file.text.is_some() {
                 return Err(format!("files[{i}]: exactly one of `from` and `text`"));
             }
+        }
+        if self.cache.is_some() && self.build.is_none() {
+            return Err("cache: a build phase fills it, and this task has none".into());
         }
         let timeouts = [
             ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),

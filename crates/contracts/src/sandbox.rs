@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, Phase, Violation, ViolationWhy};
 use crate::id::{Digest, SandboxId, TaskKey};
 pub use crate::limit::LimitKind;
@@ -210,19 +211,6 @@ pub struct PhasesSpec {
     pub exec: Option<PhaseSpec>,
 }
 
-/// A dependency cache that a spec asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CacheSpec {
-    /// Organisation, the outer key.
-    pub org: String,
-    /// Repository, the inner key.
-    pub repo: String,
-    /// Lock files whose hash selects the base.
-    #[serde(default)]
-    pub paths: Vec<String>,
-}
-
 /// The isolation that a spec asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -378,6 +366,10 @@ pub struct Metrics {
     /// From the decision to make the sandbox to its agent's first answer, in milliseconds.
     #[serde(default)]
     pub boot_ms: u64,
+    /// Until the dependencies were there, in milliseconds: the build phase and keeping what it left, or
+    /// finding them in the cache; 0 where neither was asked for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub build_ms: u64,
     /// From the end of the task to verified absence, in milliseconds.
     #[serde(default)]
     pub wipe_ms: u64,
@@ -424,6 +416,9 @@ pub struct SandboxResult {
     /// Refused attempts beyond the distinct ones that are listed: counted only.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub violations_unlisted: u64,
+    /// What came of the dependency cache, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -486,11 +481,12 @@ pub enum WipeStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeCheck {
-    /// `mount`, `cgroup`, `process`, `netns`, `directory`, `runtime-state`, `sentinel`, `base`.
+    /// `mount`, `cgroup`, `process`, `netns`, `directory`, `runtime-state`, `sentinel`, `base`,
+    /// `cache-base`.
     pub kind: String,
     /// What exactly: a path, a pid, an inode.
     pub subject: String,
-    /// Whether it is as it must be (absent; for `base`: unchanged).
+    /// Whether it is as it must be (absent; for a base: unchanged).
     pub ok: bool,
     /// What was seen, where not ok.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -521,6 +517,12 @@ pub struct WipeEvidence {
     /// The same after; equal, or the wipe is not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_after: Option<Digest>,
+    /// Digest of the cached dependencies' base before the task, where it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_before: Option<Digest>,
+    /// The same after; equal, or the wipe is not verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_after: Option<Digest>,
     /// Everything that was looked for.
     pub checks: Vec<WipeCheck>,
     /// What nobody can check again later, said plainly.
@@ -550,6 +552,9 @@ pub struct EffectivePolicy {
     /// Network of the build phase as enforced.
     #[serde(default, skip_serializing_if = "Egress::is_none")]
     pub build_net: Egress,
+    /// What came of the dependency cache, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
     /// What the host could not enforce though nobody asked for it; empty on a good host.
     pub weak: Vec<String>,
 }

@@ -10,10 +10,12 @@
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
 mod board;
+mod cache;
 mod compile;
 pub mod config;
 pub mod decide;
 mod dispatch;
+mod evict;
 mod gate;
 mod host;
 pub mod intents;

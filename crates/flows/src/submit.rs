@@ -91,6 +91,7 @@ impl Flows {
             })
             .filter(|r| version.is_none_or(|v| r.v == v))
             .ok_or_else(|| Refusal::not_found("recipe"))?;
+        crate::cache::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, intent.inputs)?;
         preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
         decide::queue_policy(
@@ -125,6 +126,7 @@ impl Flows {
             .await?
             .or_else(|| builtin().filter(|r| r.reference() == *reference))
             .ok_or_else(|| Refusal::not_found("recipe"))?;
+        crate::cache::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
         preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
         let opts = &request.opts;

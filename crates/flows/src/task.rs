@@ -24,13 +24,14 @@ use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
 use cofferdam_sandbox::{
-    Command, ExecOutcome, Host, Input, Plan, Sandbox, SandboxError, Stream, provision,
+    Command, ExecOutcome, Host, Input, Plan, Sandbox, SandboxError, Stream, provision_on,
     verify_absent,
 };
 use dbos::step;
 
 use crate::Flows;
 use crate::board::Board;
+use crate::cache::{self, Deps};
 use crate::decide::MAX_EXECUTIONS;
 use crate::output::Output;
 use crate::patience::patiently;
@@ -52,6 +53,8 @@ pub(crate) struct Executor {
     pub host: Host,
     /// Where its sandboxes are now.
     pub board: Board,
+    /// A base of the dependency cache was made: whoever keeps it within bounds should look.
+    pub promoted: tokio::sync::Notify,
     /// For the host's own admin, whose key is worth as much as this host's root anyway.
     pub open_host: Host,
 }
@@ -160,6 +163,7 @@ fn blank(
         limits_reached: Vec::new(),
         violations: Vec::new(),
         violations_unlisted: 0,
+        cache: None,
     }
 }
 
@@ -214,7 +218,14 @@ async fn run_in_sandbox(
         Ok(inputs) => inputs,
         Err(cause) => return unmade(executor, task, id, ErrCode::UploadFail, cause).await,
     };
-    let sandbox = match provision(host, &plan, &inputs).await {
+    let (deps, base) = match cache::prepare(executor, task, request, (host, &plan, &inputs)).await {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            let cause = format!("this host cannot enforce {why}");
+            return unmade(executor, task, id, ErrCode::BootFail, cause).await;
+        }
+    };
+    let sandbox = match provision_on(host, &plan, &inputs, base).await {
         Ok(sandbox) => sandbox,
         Err(e) => {
             let result = blank(task, id.as_str(), e.code, Some(e.message));
@@ -228,7 +239,7 @@ async fn run_in_sandbox(
             };
         }
     };
-    drive(executor, task, &plan, sandbox, wakes).await
+    drive(executor, task, (&plan, deps), sandbox, wakes).await
 }
 
 /// Inline texts, artifacts of this tenant, and directories of this host.
@@ -305,7 +316,7 @@ impl Watched {
 async fn drive(
     executor: &Executor,
     task: &TaskContext,
-    plan: &Plan,
+    (plan, mut deps): (&Plan, Option<Deps>),
     sandbox: Sandbox,
     mut wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
@@ -316,13 +327,21 @@ async fn drive(
     let mut outcome = Ok(None);
     let mut result = blank(task, id.as_str(), ErrCode::CmdNonzero, None);
     let mut in_build = false;
-    if let Some(build) = &plan.build {
+    let mut build_ms = deps.as_ref().map_or(0, |deps| deps.found_ms);
+    if let Some(build) = plan.build.as_ref().filter(|_| !deps.as_ref().is_some_and(Deps::is_hit)) {
         executor.board.set(&id, SessionState::Building);
+        let building = clock::Stopwatch::start();
         outcome = phase.command(build).await.map(Some);
         in_build = matches!(&outcome, Ok(Some(built)) if built.err_code != ErrCode::None);
         if let Ok(Some(built)) = &outcome {
             result.limits_reached.clone_from(&built.reached);
         }
+        if let (Some(deps), Ok(Some(built))) = (&mut deps, &outcome)
+            && built.err_code == ErrCode::None
+        {
+            deps.keep(executor, task, &sandbox).await;
+        }
+        build_ms += building.elapsed_ms();
     }
     // Nothing of the task runs after a build that failed.
     if !in_build && outcome.is_ok() {
@@ -351,7 +370,10 @@ async fn drive(
     }
     let services = sandbox.services();
     result.services = services.iter().map(|end| end.report.clone()).collect();
-    let effective = sandbox.effective().clone();
+    let mut effective = sandbox.effective().clone();
+    result.cache = deps.map(|deps| deps.report);
+    effective.cache.clone_from(&result.cache);
+    result.metrics.build_ms = build_ms;
     (result.violations, result.violations_unlisted) = sandbox.violations();
     result.metrics.boot_ms = sandbox.boot_ms();
     result.metrics.mem_peak_mb = sandbox.peak_mem_mb();

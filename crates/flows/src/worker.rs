@@ -65,6 +65,7 @@ pub struct Worker {
     dispatcher: JoinHandle<()>,
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
+    cache: JoinHandle<()>,
     fenced: watch::Receiver<bool>,
 }
 
@@ -88,6 +89,7 @@ impl Worker {
             host,
             open_host,
             board: Board::default(),
+            promoted: Notify::new(),
         });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
@@ -122,8 +124,10 @@ impl Worker {
             let executor = Arc::clone(&executor);
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
         };
+        let cache = tokio::spawn(crate::cache::keep_house(Arc::clone(&executor)));
         Ok(Self {
             executor,
+            cache,
             engine,
             board,
             dispatcher: tokio::spawn(dispatcher.run()),
@@ -144,6 +148,7 @@ impl Worker {
     pub async fn stop(self) -> Result<(), LedgerError> {
         self.dispatcher.abort();
         self.takeover.abort();
+        self.cache.abort();
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         self.engine.shutdown().await;
         self.board.abort();

@@ -166,6 +166,24 @@ pub const PROOFS: &[Proof] = &[
         meaning: "work in sbxQ belongs to no partition, or to another run's",
         sql: "SELECT w.workflow_uuid, w.queue_partition_key, r.partition_key FROM dbos.workflow_status w JOIN app.sbx_runs s ON s.task_key = w.workflow_uuid JOIN app.runs r ON r.id = s.run_id WHERE (w.queue_name IS DISTINCT FROM 'sbxQ' OR coalesce(btrim(w.queue_partition_key), '') = '' OR w.queue_partition_key <> r.partition_key) AND w.status <> 'MAX_RECOVERY_ATTEMPTS_EXCEEDED' AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
     },
+    Proof {
+        name: "cache_keys_hold",
+        claim: "a cached base stands once on its host, under the key of its tenant, repository and lock",
+        meaning: "a base has two rows, or a key that is not its tenant's",
+        sql: "SELECT i.key, i.host_id, count(*) AS rows, min(i.org_id) AS org FROM app.dependency_cache_index i WHERE i.state <> 'evicted' AND ($1::text IS NULL OR i.created_by IN (SELECT task_key FROM app.sbx_runs WHERE run_id = $1)) AND ($2::text IS NULL OR i.org_id = $2) GROUP BY i.host_id, i.state_dir, i.key HAVING count(*) > 1 UNION ALL SELECT i.key, i.host_id, 1, i.org_id FROM app.dependency_cache_index i WHERE i.key <> encode(sha256(convert_to(i.org_id || E'\\n' || i.repo_id || E'\\n' || i.lock_hash, 'UTF8')), 'hex') AND ($1::text IS NULL OR i.created_by IN (SELECT task_key FROM app.sbx_runs WHERE run_id = $1)) AND ($2::text IS NULL OR i.org_id = $2)",
+    },
+    Proof {
+        name: "cache_stays_with_its_tenant",
+        claim: "no task ever had, or made, a cached base of another tenant",
+        meaning: "dependencies crossed from one tenant to another",
+        sql: "SELECT t.task_key, t.entry_id, t.org_id, r.tenant_id FROM (SELECT u.task_key, u.entry_id, i.org_id FROM app.dependency_cache_uses u LEFT JOIN app.dependency_cache_index i ON i.entry_id = u.entry_id UNION ALL SELECT i.created_by, i.entry_id, i.org_id FROM app.dependency_cache_index i) t LEFT JOIN app.sbx_runs s ON s.task_key = t.task_key LEFT JOIN app.runs r ON r.id = s.run_id WHERE t.org_id IS DISTINCT FROM r.tenant_id AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR r.tenant_id = $2 OR t.org_id = $2)",
+    },
+    Proof {
+        name: "cache_hits_are_on_record",
+        claim: "every result from a cached base names a base of its own tenant, and that use is on record",
+        meaning: "a task ran on dependencies off the record, or on others than it says",
+        sql: "SELECT s.task_key, r.tenant_id, s.response #> '{cache}' AS said FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id WHERE s.response #>> '{cache,outcome}' = 'hit' AND NOT EXISTS (SELECT 1 FROM app.dependency_cache_uses u JOIN app.dependency_cache_index i ON i.entry_id = u.entry_id WHERE u.task_key = s.task_key AND i.org_id = r.tenant_id AND i.key = s.response #>> '{cache,key}' AND i.digest = s.response #>> '{cache,digest}' AND s.response #>> '{cache,org}' = r.tenant_id) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
+    },
 ];
 
 impl Ledger {

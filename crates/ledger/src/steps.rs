@@ -104,7 +104,8 @@ impl Ledger {
                          WHEN err_code = 'NONE' THEN 'ok' ELSE 'failed' END,
                     jsonb_build_object('errCode', err_code, 'exit', response->'exit', 'metrics', metrics,
                                        'sandboxRef', response->'sandboxRef', 'effective', effective,
-                                       'limitsReached', coalesce(response->'limitsReached', '[]')),
+                                       'limitsReached', coalesce(response->'limitsReached', '[]'),
+                                       'cache', response->'cache'),
                     response->>'cause', app.ms(coalesce(finished_at, created_at)), task_key
                FROM app.sbx_runs WHERE run_id = $1
              ORDER BY at, step_id, attempt LIMIT 20000",

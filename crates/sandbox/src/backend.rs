@@ -59,6 +59,11 @@ impl Backend {
         self == Self::Oci
     }
 
+    /// Whether the dependency cache is tried and tested in it.
+    pub(crate) fn holds_cache(self) -> bool {
+        self == Self::Oci
+    }
+
     /// Whether the cgroups are ours to make.
     pub(crate) fn makes_cgroups(self) -> bool {
         self == Self::Runsc

@@ -31,6 +31,7 @@ use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError};
 use crate::base;
+use crate::cache::CacheBase;
 use crate::egress::{self, EgressError, Prepared};
 use crate::host::{Host, HostFacts};
 use crate::image;
@@ -160,12 +161,22 @@ pub async fn provision(
     plan: &Plan,
     inputs: &[Input],
 ) -> Result<Sandbox, ProvisionError> {
+    provision_on(host, plan, inputs, None).await
+}
+
+/// The same on a base of the dependency cache: then the plan's build phase has nothing to do.
+pub async fn provision_on(
+    host: &Host,
+    plan: &Plan,
+    inputs: &[Input],
+    cache: Option<CacheBase>,
+) -> Result<Sandbox, ProvisionError> {
     let clock = Stopwatch::start();
     let facts = host.shared();
     let mut subject = Subject::found(plan.traces.clone());
     // Nothing was started yet, so there is no runtime to look for.
     subject.runtime_reaped = true;
-    let error = match start(host, &facts, plan, inputs, &mut subject, clock).await {
+    let error = match start(host, &facts, plan, inputs, cache, &mut subject, clock).await {
         Ok(sandbox) => return Ok(sandbox),
         Err(error) => error,
     };
@@ -180,10 +191,12 @@ async fn start(
     facts: &Arc<HostFacts>,
     plan: &Plan,
     inputs: &[Input],
+    cache: Option<CacheBase>,
     subject: &mut Subject,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
-    let mut resolved = input::resolve(plan, inputs, facts)?;
+    let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
+    subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
         resolved.mounts.push(oci::bind(ca, egress::CA_PATH));
@@ -219,6 +232,7 @@ async fn start(
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
         _hold: hold,
+        cached: cache,
     };
     match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {
         Ok(()) => Ok(sandbox),

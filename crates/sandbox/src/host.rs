@@ -9,18 +9,23 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use cofferdam_contracts::canonical::CanonicalError;
-use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::id::{Digest, TenantId};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
 use crate::base;
+use crate::boot::blocking;
+use crate::cache::{self, CacheWanted};
 use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact};
 use crate::egress;
 use crate::gvisor;
+use crate::input::Input;
 use crate::live;
 use crate::mounts;
+use crate::plan::Plan;
+use crate::refuse::PlanError;
 use crate::runtime::Runtime;
 use crate::service::Programs;
 
@@ -251,6 +256,22 @@ impl Host {
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
         live::leave(&self.facts.state_dir, &self.facts.live_dir);
+    }
+
+    /// The base that a plan's task wants, read off the files that it is given; `None` where it asks for
+    /// none. `org` is whose task it is.
+    pub async fn cache_wanted(
+        &self,
+        plan: &Plan,
+        inputs: &[Input],
+        org: &TenantId,
+    ) -> Result<Option<CacheWanted>, PlanError> {
+        if plan.cache.is_none() {
+            return Ok(None);
+        }
+        let (facts, plan, inputs) = (self.shared(), plan.clone(), inputs.to_vec());
+        let org = org.clone();
+        blocking(move || cache::identify(&plan, &inputs, &facts, &org)).await
     }
 
     pub(crate) fn egress(&self) -> &egress::Resources {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::AccessMode;
 use serde_json::Value;
 
+use crate::cache::{self, CacheBase};
 use crate::gvisor;
 use crate::host::HostFacts;
 use crate::mounts::overlay_options;
@@ -103,10 +104,11 @@ pub(crate) struct Resolved<'a> {
     pub uploads: Vec<Upload<'a>>,
 }
 
-/// Resolves the mounts of the plan and then the inputs, in order.
+/// Resolves the mounts of the plan and then the inputs, in order, and last the cached directories.
 pub(crate) fn resolve<'a>(
     plan: &'a Plan,
     inputs: &'a [Input],
+    base: Option<&CacheBase>,
     facts: &HostFacts,
 ) -> Result<Resolved<'a>, InputError> {
     let mut resolved = Resolved::default();
@@ -126,6 +128,7 @@ pub(crate) fn resolve<'a>(
             }
         }
     }
+    cache::mount(&mut resolved, plan, base);
     Ok(resolved)
 }
 

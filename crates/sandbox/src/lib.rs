@@ -10,6 +10,7 @@
 //! <state>/guest/<sha>   lower layer: the agent     <live>/sandboxes/<id>/root    overlay of them
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <state>/images        images, see [`image`]
+//! <state>/cache         what build phases left, see `cache`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
 //! An attached OCI runtime (`crun run`, runc or runsc) holds the sandbox; the agent inside is its pid 1
@@ -21,6 +22,7 @@ mod agent;
 mod backend;
 mod base;
 mod boot;
+mod cache;
 mod cgroup;
 mod class;
 mod egress;
@@ -47,7 +49,10 @@ mod traces;
 mod wipe;
 
 pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};
-pub use boot::{ProvisionError, provision};
+pub use boot::{ProvisionError, provision, provision_on};
+pub use cache::{
+    CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Found, Promotion, Removal,
+};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use class::{Class, ClassFact, Offer};
 pub use cofferdam_guest::wire::User;

@@ -11,6 +11,7 @@ use cofferdam_contracts::sandbox::{
 use serde_json::Value;
 
 use crate::backend::Backend;
+use crate::cache;
 use crate::class::{self, Class};
 use crate::egress;
 use crate::exec::Command;
@@ -71,6 +72,8 @@ pub struct Plan {
     pub task: Command,
     /// Globs of files to keep, relative to the task's working directory.
     pub artifacts: Vec<String>,
+    /// The dependencies that the build phase leaves for other tasks.
+    pub(crate) cache: Option<cache::Planned>,
     /// The names of each phase.
     pub(crate) egress: egress::Planned,
     /// What will be enforced.
@@ -121,6 +124,10 @@ pub(crate) fn plan_on(
         let words = "only the class `container` runs services beside a task today";
         return Err(PlanError::new("spec.services", words));
     }
+    if !backend.holds_cache() && spec.is_some_and(|s| s.cache.is_some()) {
+        let words = "only the class `container` keeps a dependency cache today";
+        return Err(PlanError::new("spec.cache", words));
+    }
     let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
     let command = |argv: &[String], timeout_ms, phase| Command {
@@ -145,6 +152,7 @@ pub(crate) fn plan_on(
     });
     Ok(Plan {
         task: command(&request.cmd, request.timeout_ms, Phase::Exec),
+        cache: cache::plan(request, &workdir, image.and_then(|image| image.user)),
         egress,
         build,
         services,
@@ -248,6 +256,7 @@ fn effective(
         timeout_ms: request.timeout_ms,
         net: request.net.clone(),
         build_net: request.build.as_ref().map_or(Egress::None, |build| build.net.clone()),
+        cache: None,
         weak: facts.weak_in(class),
     }
 }

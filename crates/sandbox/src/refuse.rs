@@ -10,6 +10,7 @@ use cofferdam_contracts::sandbox::{
 };
 use cofferdam_guest::glob::Glob;
 
+use crate::cache;
 use crate::class::Class;
 use crate::gvisor;
 use crate::host::HostFacts;
@@ -79,7 +80,7 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     require(spec.tools_denied.is_none(), "spec.tools_denied", TIER_ONE)?;
     require(spec.max_turns.is_none(), "spec.max_turns", TIER_ONE)?;
     require(spec.max_commands.is_none(), "spec.max_commands", TIER_ONE)?;
-    require(spec.cache.is_none(), "spec.cache", "this host keeps no dependency cache")?;
+    cache::check(request, spec)?;
     require(
         spec.access_mode.is_none_or(|mode| mode == AccessMode::WorkspaceWrite),
         "spec.access_mode",

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking, in_words};
+use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::egress::Egress;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
@@ -88,6 +89,8 @@ pub struct Sandbox {
     pub(crate) services: Services,
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<Hold>,
+    /// Keeps the cached dependencies that it runs on.
+    pub(crate) cached: Option<CacheBase>,
 }
 
 impl Sandbox {
@@ -221,6 +224,22 @@ impl Sandbox {
                 Ok(exec::unheard(clock.elapsed_ms(), true, cause, &seen))
             }
         }
+    }
+
+    /// Makes what the build phase left in the cached directories the base of its key: call it when
+    /// that phase ended well and before anything else runs. Nothing of a sandbox that already runs on
+    /// a base is kept.
+    pub async fn promote(
+        &self,
+        caches: &Caches,
+        wanted: &CacheWanted,
+    ) -> Result<Promotion, CacheError> {
+        if self.cached.is_some() {
+            return Ok(Promotion::Late);
+        }
+        let (caches, wanted) = (caches.clone(), wanted.clone());
+        let from = cache::fresh(&self.subject.traces.layer, wanted.dirs.len());
+        blocking(move || caches.promote(&wanted, &from)).await
     }
 
     /// Reads the regular files below `root` whose relative path matches a glob, in the order of

@@ -43,6 +43,8 @@ pub(crate) struct Subject {
     pub observed: Option<Observed>,
     /// The base and its digest before the task.
     pub base: Option<(PathBuf, Option<Digest>)>,
+    /// The cached dependencies below its layer, and their digest before the task.
+    pub cache: Option<(PathBuf, Digest)>,
     /// Whether our own runtime process was waited for, so that no other can exist.
     pub runtime_reaped: bool,
 }
@@ -50,7 +52,7 @@ pub(crate) struct Subject {
 impl Subject {
     /// A sandbox of which only the id is known.
     pub(crate) fn found(traces: Traces) -> Self {
-        Self { traces, observed: None, base: None, runtime_reaped: false }
+        Self { traces, observed: None, base: None, cache: None, runtime_reaped: false }
     }
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         checks.push(absent("cgroup", &dir));
     }
     let (base_before, base_after) = compare_base(subject, &mut checks);
+    let (cache_before, cache_after) = compare_cache(subject, &mut checks);
     let ok = checks.iter().all(|check| check.ok);
     WipeEvidence {
         sandbox_id: traces.id.clone(),
@@ -100,6 +103,8 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         upper_inodes,
         base_before,
         base_after,
+        cache_before,
+        cache_after,
         checks,
         not_recheckable: not_recheckable(facts),
     }
@@ -237,6 +242,20 @@ fn compare_base(
         Err(error) => (None, Some(error.to_string())),
     };
     checks.push(check("base", path.display().to_string(), seen));
+    (Some(before.clone()), after)
+}
+
+fn compare_cache(
+    subject: &Subject,
+    checks: &mut Vec<WipeCheck>,
+) -> (Option<Digest>, Option<Digest>) {
+    let Some((path, before)) = &subject.cache else { return (None, None) };
+    let (after, seen) = match base::tree_digest_of(path, usize::MAX) {
+        Ok(Some(after)) if after == *before => (Some(after), None),
+        Ok(after) => (after, Some("its digest changed".to_owned())),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    checks.push(check("cache-base", path.display().to_string(), seen));
     (Some(before.clone()), after)
 }
 

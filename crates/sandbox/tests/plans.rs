@@ -138,7 +138,7 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
             "spec.services[0]",
             json!({"envRef": "dir:/srv/allowed/root", "spec": {"services": ["postgres"]}}),
         ),
-        ("spec.cache", json!({"spec": {"cache": {"org": "a", "repo": "b"}}})),
+        ("spec.cache", json!({"spec": {"cache": {"repo": "b", "paths": ["l"]}}})),
         ("spec.isolation.class_min", json!({"spec": {"isolation": {"class_min": "gvisor"}}})),
         ("spec.access_mode", json!({"spec": {"access_mode": "full"}})),
         ("spec.access_mode", json!({"spec": {"access_mode": "read-only"}})),

@@ -16,6 +16,9 @@
     reason = "a bench that cannot go on should say so and stop"
 )]
 
+#[path = "bench/cache.rs"]
+mod cache;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -63,6 +66,9 @@ async fn main() {
     }
     if wanted("statements") {
         statements().await;
+    }
+    if wanted("cache") {
+        cache::second_run().await;
     }
     if wanted("idle") {
         idle();

@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Images of this host: what `image: image:NAME` of a task means
     Image(ImageArgs),
+    /// Cached dependencies: what build phases left for the next task
+    Cache(CacheArgs),
     /// Print the database's URL, for psql and for auditors
     Db,
     /// Print the OpenAPI document
@@ -349,6 +351,43 @@ pub(crate) enum ImageCommand {
     },
     /// Remove an image's name, and what only it needed
     Rm { name: String },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// List the bases of the key's tenant with their sizes, the longest unused first
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give one base up: no task gets it any more, and its host takes it away
+    Rm {
+        /// Its key, whole or its beginning as `ls` shows it
+        #[arg(value_name = "KEY")]
+        base: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give up every base that was not used for some time
+    Evict {
+        /// How long nobody had it; 0: all of them
+        #[arg(long, value_name = "HOURS", default_value_t = 0)]
+        unused_hours: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read every byte of this host's bases, and take damaged ones away
+    #[command(after_help = "Exit codes: 0 all whole; 1 some were damaged.")]
+    Verify {
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]

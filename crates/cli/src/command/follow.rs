@@ -98,9 +98,21 @@ async fn progress(
             step.get("error").and_then(Value::as_str).map(|e| format!(": {e}")).unwrap_or_default();
         let code = step.pointer("/output/errCode").and_then(Value::as_str).filter(|c| *c != "NONE");
         let code = code.map(|c| format!(" {c}")).unwrap_or_default();
-        output::mark(status == "ok", &format!("{name} ({wall} ms{again}){code}{why}"));
+        let cache = step.pointer("/output/cache").map(cached).unwrap_or_default();
+        output::mark(status == "ok", &format!("{name} ({wall} ms{again}{cache}){code}{why}"));
     }
     Ok(())
+}
+
+/// What came of the dependency cache, after a comma.
+fn cached(report: &Value) -> String {
+    let outcome = report.get("outcome").and_then(Value::as_str).unwrap_or("");
+    let why = report.get("why").and_then(Value::as_str);
+    match (outcome, why) {
+        ("", _) => String::new(),
+        (_, Some(why)) => format!(", cache {outcome}: {why}"),
+        (_, None) => format!(", cache {outcome}"),
+    }
 }
 
 /// Shows the plan and asks; with `--yes` answers.

@@ -1,6 +1,7 @@
 //! One module a command family. Only this crate prints, reads the process's environment and exits.
 
 mod args;
+mod cache;
 mod client;
 mod config;
 mod doctor;
@@ -84,6 +85,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Config(args) => config::config(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
+        Command::Cache(args) => cache::cache(&at, &args).await,
         Command::Db => node::database(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),

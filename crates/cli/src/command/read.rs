@@ -62,11 +62,21 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
             let text = |name: &str| s.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
             let attempt = s.get("attempt").and_then(Value::as_i64).unwrap_or(1).to_string();
             let key: String = text("taskKey").chars().take(16).collect();
-            vec![text("stepId"), attempt, text("status"), key, limits(s), text("error")]
+            let cache = s.pointer("/output/cache/outcome").and_then(Value::as_str).unwrap_or("");
+            vec![
+                text("stepId"),
+                attempt,
+                text("status"),
+                cache.to_owned(),
+                key,
+                limits(s),
+                text("error"),
+            ]
         })
         .collect();
     output::line("");
-    output::table(&["STEP", "ATTEMPT", "STATUS", "TASK KEY", "LIMITS", "ERROR"], &rows);
+    let columns = ["STEP", "ATTEMPT", "STATUS", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
+    output::table(&columns, &rows);
     Ok(())
 }
 

@@ -1,0 +1,41 @@
+//! Why a base cannot be kept, read or taken away.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What is wrong with what a build left, or with this host's store of it.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// Something that no base may hold.
+    #[error("{path:?} {why}")]
+    Hostile {
+        /// Relative to the cached directory.
+        path: String,
+        /// What it is.
+        why: &'static str,
+    },
+    /// More than the bounds allow.
+    #[error("{what} exceed this host's bound of {limit}")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
+    /// A base whose manifest is not ours.
+    #[error("the base's manifest cannot be read: {0}")]
+    Manifest(String),
+    /// The disk.
+    #[error("{path:?} cannot be used")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> CacheError {
+    let path = path.to_owned();
+    move |source| CacheError::Io { path, source }
+}

@@ -1,0 +1,189 @@
+//! Which base a task wants: a hash over everything that the base depends on.
+//!
+//! Lock files are read on this host, from what the task is given, before anything is made: never
+//! through a symbolic link, and never out of the directory that was allowed.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use cofferdam_contracts::cache::key;
+use cofferdam_contracts::canonical::{digest, digest_bytes};
+use cofferdam_contracts::id::{Digest, TenantId};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use serde_json::{Value, json};
+
+use crate::base;
+use crate::host::HostFacts;
+use crate::input::Input;
+use crate::plan::Plan;
+use crate::refuse::PlanError;
+
+/// Raise it when bases of before must not be used any more.
+const VERSION: u32 = 1;
+/// A lock file is read into memory; the largest in use have some MiB.
+const MAX_LOCK_BYTES: u64 = 32 * 1024 * 1024;
+/// Files of the host whose change means that a base that was built on its `/usr` may not fit any more:
+/// interpreters, compilers, the loader's cache, and what each package manager writes at every change.
+const MARKS: [&str; 14] = [
+    "/etc/ld.so.cache",
+    "/lib/apk/db/installed",
+    "/usr/bin/cargo",
+    "/usr/bin/gcc",
+    "/usr/bin/go",
+    "/usr/bin/java",
+    "/usr/bin/node",
+    "/usr/bin/perl",
+    "/usr/bin/python3",
+    "/usr/bin/ruby",
+    "/usr/local/bin",
+    "/usr/local/lib",
+    "/var/lib/dpkg/status",
+    "/var/lib/rpm/rpmdb.sqlite",
+];
+
+/// The base that a task wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The tenant.
+    pub org: TenantId,
+    /// The repository.
+    pub repo: String,
+    /// Hash of everything else.
+    pub lock_hash: Digest,
+    /// The base's name.
+    pub key: Digest,
+    /// The directories that it holds, absolute, inside.
+    pub dirs: Vec<String>,
+}
+
+/// `None`: the plan has no cache. Reads files; call it beside the runtime's own threads.
+pub(crate) fn identify(
+    plan: &Plan,
+    inputs: &[Input],
+    facts: &HostFacts,
+    org: &TenantId,
+) -> Result<Option<Wanted>, PlanError> {
+    let Some(planned) = &plan.cache else { return Ok(None) };
+    let mut locks = Vec::with_capacity(planned.locks.len());
+    for (index, path) in planned.locks.iter().enumerate() {
+        let found = lock(path, plan, inputs, facts)
+            .map_err(|error| PlanError::new(format!("spec.cache.paths[{index}]"), error))?;
+        locks.push(json!({"path": path, "sha256": found}));
+    }
+    let identity = json!({
+        "version": VERSION,
+        "arch": std::env::consts::ARCH,
+        "build": planned.build,
+        "dirs": planned.dirs,
+        "locks": locks,
+        "image": plan.effective.image,
+        "root": root(plan, facts)?,
+    });
+    let lock_hash =
+        digest(&identity).map_err(|error| PlanError::new("spec.cache", error.to_string()))?;
+    Ok(Some(Wanted {
+        key: key(org, &planned.repo, &lock_hash),
+        org: org.clone(),
+        repo: planned.repo.clone(),
+        lock_hash,
+        dirs: planned.dirs.clone(),
+    }))
+}
+
+/// What the root file system is. An image's effective name is pinned by its digest already.
+fn root(plan: &Plan, facts: &HostFacts) -> Result<Value, PlanError> {
+    if plan.base == facts.base {
+        let marks: Vec<Value> = MARKS.iter().filter_map(|path| mark(Path::new(path))).collect();
+        return Ok(json!({"skeleton": facts.base_digest, "marks": marks}));
+    }
+    if plan.base.starts_with(facts.state_dir.join("images")) {
+        return Ok(Value::Null);
+    }
+    match base::tree_digest(&plan.base) {
+        Ok(Some(digest)) => Ok(json!({"tree": digest})),
+        Ok(None) => Err(PlanError::new(
+            "spec.cache",
+            "the root directory has more than 20,000 entries: import it as an image",
+        )),
+        Err(error) => {
+            Err(PlanError::new("spec.cache", format!("the root cannot be described: {error}")))
+        }
+    }
+}
+
+fn mark(path: &Path) -> Option<Value> {
+    let real = fs::canonicalize(path).ok()?;
+    let found = fs::metadata(&real).ok()?;
+    Some(json!([real, found.len(), found.mtime(), found.mtime_nsec()]))
+}
+
+/// Where a lock file of the task comes from.
+enum Source<'a> {
+    Bytes(&'a [u8]),
+    /// A host path, and the lock file's path relative to it; empty: the path is the file.
+    Host(&'a Path, &'a Path),
+}
+
+/// The digest of a lock file, or why there is none in words.
+fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<Digest, String> {
+    let path = Path::new(path);
+    let mut offers = Vec::new();
+    for mount in &plan.mounts {
+        if let Ok(rest) = path.strip_prefix(&mount.target) {
+            offers.push((mount.target.as_str(), Source::Host(&mount.source, rest)));
+        }
+    }
+    for input in inputs {
+        match input {
+            Input::Bytes { path: target, bytes, .. } if Path::new(target) == path => {
+                offers.push((target.as_str(), Source::Bytes(bytes)));
+            }
+            Input::Host { path: target, source, .. } => {
+                if let Ok(rest) = path.strip_prefix(target) {
+                    offers.push((target.as_str(), Source::Host(source, rest)));
+                }
+            }
+            Input::Bytes { .. } => {}
+        }
+    }
+    // As in the sandbox: what is mounted deeper hides what is above it, what comes later what came
+    // before, and bytes are written when everything is mounted.
+    let best = offers.into_iter().max_by_key(|(target, source)| {
+        (Path::new(target).components().count(), matches!(source, Source::Bytes(_)))
+    });
+    match best {
+        None => Err("is not among the files that the task is given".to_owned()),
+        Some((_, Source::Bytes(bytes))) => Ok(digest_bytes(bytes)),
+        Some((_, Source::Host(source, rest))) => {
+            read(source, rest, facts).map_err(|error| format!("cannot be read: {error}"))
+        }
+    }
+}
+
+fn read(source: &Path, rest: &Path, facts: &HostFacts) -> io::Result<Digest> {
+    let real = fs::canonicalize(source)?;
+    if !facts.allowed_roots.iter().any(|root| real.starts_with(root)) {
+        return Err(io::Error::other("it lies outside the host's allowed roots"));
+    }
+    // A pipe that is opened for reading would otherwise wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let opened = if rest.as_os_str().is_empty() {
+        openat2(CWD, &real, flags, Mode::empty(), resolve)?
+    } else {
+        let dir = openat2(CWD, &real, flags | OFlags::DIRECTORY, Mode::empty(), resolve)?;
+        openat2(&dir, rest, flags, Mode::empty(), resolve | ResolveFlags::BENEATH)?
+    };
+    let file = File::from(opened);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_LOCK_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_LOCK_BYTES {
+        return Err(io::Error::other("it has more than 32 MiB"));
+    }
+    Ok(digest_bytes(&bytes))
+}

@@ -1,0 +1,35 @@
+//! The dependency cache of a state directory: what a build phase left, for the next task to begin with.
+//!
+//! ```text
+//! plan  --Planned-->  identify (lock files, root, build command) --Wanted (key)-->
+//!    open: Found::Base   each directory is an overlay: the base below, the task's own layer above
+//!          nothing       each directory is a place in the layer; the build fills it, then
+//!                        promote: copy to drafts/ -> manifest -> one rename to bases/<key>
+//!
+//! <state>/cache/bases/<key>/manifest.json   what the base is: key, digests, sizes
+//! <state>/cache/bases/<key>/layer/<n>       its directories, in their order
+//! <state>/cache/drafts/<random>             what is being written or taken away; nothing reads it
+//! <state>/cache/lock                        held, shared, by whoever writes a draft
+//! ```
+//! **A base is whole or not there.** It gets its name in one rename, after everything of it is on the
+//! disk; of two that are promoted at once the first one stays. **A base is never changed**: a task has
+//! it only below an overlay, `nosuid,nodev`; promotion happens before the task's own command starts and
+//! copies, so that nothing in a sandbox holds a file of it. **A build is hostile**: the copy follows no
+//! link, takes regular files, directories and symbolic links and nothing else, drops set-user-id bits and
+//! attributes, and is bounded in entries, bytes and depth. **A base that does not have the digest on
+//! record is no base**, and it is taken away. The key begins with the tenant: see the contracts.
+
+mod copy;
+mod error;
+mod identity;
+mod mount;
+mod planned;
+mod store;
+
+pub use error::CacheError;
+pub use identity::Wanted as CacheWanted;
+pub use store::{Bounds as CacheBounds, CacheBase, Caches, Found, Promotion, Removal};
+
+pub(crate) use identity::identify;
+pub(crate) use mount::{fresh, mount};
+pub(crate) use planned::{Planned, check, plan};

@@ -1,0 +1,393 @@
+//! The directory that holds the bases, and their locks.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use cofferdam_ambient::{clock, random};
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::{Digest, TenantId};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with, syncfs};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::copy::Walk;
+use super::error::{CacheError, at};
+use super::identity::Wanted;
+use crate::base;
+use crate::live;
+
+const SCHEMA_VERSION: u32 = 1;
+/// Bytes of a manifest: it has a fixed number of fields, and a repository's name of 256 bytes.
+const MAX_MANIFEST_BYTES: u64 = 16 * 1024;
+
+/// Bytes of a base's files. They are copied from memory to disk before the first task begins; 4 GiB
+/// holds the largest Python stacks, and beyond it that wait costs more than a build does.
+const MAX_BASE_BYTES: u64 = 4 << 30;
+/// Entries of a base: a large `node_modules`. Each is looked at before and after every task on it.
+const MAX_BASE_ENTRIES: u64 = 100_000;
+
+/// What one base may be at most: beyond it the build is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Its entries.
+    pub entries: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { bytes: MAX_BASE_BYTES, entries: MAX_BASE_ENTRIES }
+    }
+}
+
+/// The bases of a state directory.
+#[derive(Debug, Clone)]
+pub struct Caches {
+    dir: PathBuf,
+    bounds: Bounds,
+}
+
+/// What a base is: written before it gets its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Manifest {
+    schema_version: u32,
+    key: Digest,
+    org: TenantId,
+    repo: String,
+    lock_hash: Digest,
+    dirs: Vec<String>,
+    bytes: u64,
+    entries: u64,
+    /// Digest of paths and metadata: compared at every use, and before and after every task.
+    tree: Digest,
+    /// Digest of paths, modes, owners and bytes: compared on request.
+    content: Digest,
+    created_at_ms: i64,
+}
+
+/// A base that is held: nobody takes it away meanwhile.
+#[derive(Debug)]
+pub struct CacheBase {
+    dir: PathBuf,
+    manifest: Manifest,
+    digest: Digest,
+    _held: File,
+}
+
+impl CacheBase {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> &Digest {
+        &self.manifest.key
+    }
+
+    /// Digest of its manifest.
+    #[must_use]
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// Bytes of its files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.manifest.bytes
+    }
+
+    /// Its entries.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.manifest.entries
+    }
+
+    /// The tree that must not change, and its digest.
+    pub(crate) fn tree(&self) -> (PathBuf, Digest) {
+        (layers(&self.dir), self.manifest.tree.clone())
+    }
+
+    /// One of its directories.
+    pub(crate) fn layer(&self, index: usize) -> Option<PathBuf> {
+        self.manifest.dirs.get(index).map(|_| layers(&self.dir).join(index.to_string()))
+    }
+}
+
+/// What stands under a key.
+#[derive(Debug)]
+pub enum Found {
+    /// A base, whole.
+    Base(Box<CacheBase>),
+    /// Nothing, or somebody is taking it away.
+    Missing,
+    /// Something else than what is on record, in words.
+    Damaged(String),
+}
+
+/// How a promotion ended.
+#[derive(Debug)]
+pub enum Promotion {
+    /// It is the base now.
+    Kept(Box<CacheBase>),
+    /// Another was faster, and is the base.
+    Late,
+}
+
+/// How a removal ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone.
+    Removed,
+    /// A sandbox has it: later.
+    InUse,
+    /// It was not there.
+    Absent,
+}
+
+/// Gone when dropped, unless it was moved into place.
+struct Draft(PathBuf);
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Caches {
+    /// The bases of a state directory; its directories are made where they are not there. Only root
+    /// may look inside.
+    pub fn open(state_dir: &Path) -> Result<Self, CacheError> {
+        Self::bounded(state_dir, Bounds::default())
+    }
+
+    /// The same with bounds of its own.
+    pub fn bounded(state_dir: &Path, bounds: Bounds) -> Result<Self, CacheError> {
+        let dir = fs::canonicalize(state_dir).map_err(at(state_dir))?.join("cache");
+        for path in [dir.clone(), dir.join("bases"), dir.join("drafts")] {
+            live::private_dir(&path).map_err(at(&path))?;
+        }
+        Ok(Self { dir, bounds })
+    }
+
+    fn base(&self, key: &Digest) -> PathBuf {
+        self.dir.join("bases").join(key.as_str())
+    }
+
+    fn draft(&self) -> Draft {
+        Draft(self.dir.join("drafts").join(random::secret_hex(8)))
+    }
+
+    fn lock(&self) -> Result<File, CacheError> {
+        let path = self.dir.join("lock");
+        let mut options = File::options();
+        options.create(true).write(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))
+    }
+
+    /// The keys of everything that stands here.
+    pub fn keys(&self) -> Result<Vec<Digest>, CacheError> {
+        let dir = self.dir.join("bases");
+        let mut keys = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(at(&dir))? {
+            let name = entry.map_err(at(&dir))?.file_name();
+            keys.extend(name.to_str().and_then(|name| Digest::parse(name).ok()));
+        }
+        keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+        Ok(keys)
+    }
+
+    /// The base of a key, held, if it is the one with this digest: manifest, paths and metadata are
+    /// compared, not every byte.
+    pub fn find(&self, key: &Digest, digest: &Digest) -> Result<Found, CacheError> {
+        match self.held(key)? {
+            None => Ok(Found::Missing),
+            Some(held) => self.read(key, Some(digest), held),
+        }
+    }
+
+    /// Every byte of a base against its manifest.
+    pub fn verify(&self, key: &Digest) -> Result<Found, CacheError> {
+        let Some(held) = self.held(key)? else { return Ok(Found::Missing) };
+        let found = self.read(key, None, held)?;
+        let Found::Base(base) = &found else { return Ok(found) };
+        let mut walk = Walk::new(self.bounds);
+        let mut places = (0..base.manifest.dirs.len()).filter_map(|index| base.layer(index));
+        let walked = places.try_for_each(|place| walk.tree(&place, None));
+        match walked {
+            Err(error) => Ok(Found::Damaged(error.to_string())),
+            Ok(()) if walk.content() == base.manifest.content.as_str() => Ok(found),
+            Ok(()) => Ok(Found::Damaged("its bytes are not those that were kept".into())),
+        }
+    }
+
+    /// A shared lock on what stands under a key now.
+    fn held(&self, key: &Digest) -> Result<Option<File>, CacheError> {
+        let path = self.base(key);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(at(&path)(error)),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(at(&path)(errno.into())),
+        }
+        // It may have been taken away between the two, and another may have come.
+        Ok(same(&file, &path).then_some(file))
+    }
+
+    fn read(&self, key: &Digest, digest: Option<&Digest>, held: File) -> Result<Found, CacheError> {
+        let dir = self.base(key);
+        let path = dir.join("manifest.json");
+        let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
+        let small = fs::symlink_metadata(&path)
+            .is_ok_and(|found| found.is_file() && found.len() <= MAX_MANIFEST_BYTES);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) if small => bytes,
+            _ => return damaged("its manifest is missing or no manifest"),
+        };
+        let found = digest_bytes(&bytes);
+        if digest.is_some_and(|wanted| *wanted != found) {
+            return damaged("its manifest is not the one on record");
+        }
+        let manifest: Manifest = match serde_json::from_slice(&bytes) {
+            Ok(manifest) => manifest,
+            Err(error) => return damaged(&format!("its manifest cannot be read: {error}")),
+        };
+        if manifest.key != *key || manifest.schema_version != SCHEMA_VERSION {
+            return damaged("its manifest is another base's");
+        }
+        match self.described(&dir) {
+            Ok(Some(tree)) if tree == manifest.tree => {}
+            Ok(_) => return damaged("its files are not those that were kept"),
+            Err(error) => return damaged(&error.to_string()),
+        }
+        Ok(Found::Base(Box::new(CacheBase { dir, manifest, digest: found, _held: held })))
+    }
+
+    fn described(&self, dir: &Path) -> io::Result<Option<Digest>> {
+        let most = usize::try_from(self.bounds.entries).unwrap_or(usize::MAX);
+        // One more for each directory's own entry.
+        base::tree_digest_of(&layers(dir), most.saturating_add(64))
+    }
+
+    /// Makes what a build left the base of its key: a copy, which gets its name in one rename once all
+    /// of it is on the disk. `from` are the host's paths of the directories, in their order.
+    pub fn promote(&self, wanted: &Wanted, from: &[PathBuf]) -> Result<Promotion, CacheError> {
+        // While it is held no draft is swept away.
+        let lock = self.lock()?;
+        flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
+        let place = self.base(&wanted.key);
+        if place.is_dir() {
+            return Ok(Promotion::Late);
+        }
+        let draft = self.draft();
+        let fault = || at(&draft.0);
+        make_dir(&draft.0, 0o700).map_err(fault())?;
+        make_dir(&layers(&draft.0), 0o755).map_err(fault())?;
+        let mut walk = Walk::new(self.bounds);
+        for (index, from) in from.iter().enumerate() {
+            let to = layers(&draft.0).join(index.to_string());
+            make_dir(&to, 0o755).map_err(fault())?;
+            walk.tree(from, Some(&to))?;
+        }
+        let (bytes, entries) = (walk.bytes, walk.entries);
+        let tree = self.described(&draft.0).map_err(fault())?;
+        let tree = tree.ok_or(CacheError::TooLarge {
+            what: "the entries of a base",
+            limit: self.bounds.entries,
+        })?;
+        let manifest = Manifest {
+            schema_version: SCHEMA_VERSION,
+            key: wanted.key.clone(),
+            org: wanted.org.clone(),
+            repo: wanted.repo.clone(),
+            lock_hash: wanted.lock_hash.clone(),
+            dirs: wanted.dirs.clone(),
+            bytes,
+            entries,
+            tree,
+            content: Digest::parse(&walk.content())
+                .map_err(|error| CacheError::Manifest(error.to_string()))?,
+            created_at_ms: clock::now_ms(),
+        };
+        let text =
+            serde_json::to_vec(&manifest).map_err(|e| CacheError::Manifest(e.to_string()))?;
+        let held = self.publish(&draft, &place, &text);
+        let Some(held) = held.map_err(at(&place))? else { return Ok(Promotion::Late) };
+        let digest = digest_bytes(&text);
+        Ok(Promotion::Kept(Box::new(CacheBase { dir: place, manifest, digest, _held: held })))
+    }
+
+    /// On the disk first, then under its name. `None`: the name is taken.
+    fn publish(&self, draft: &Draft, place: &Path, manifest: &[u8]) -> io::Result<Option<File>> {
+        let mut file = File::options()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(draft.0.join("manifest.json"))?;
+        file.write_all(manifest)?;
+        let held = File::open(&draft.0)?;
+        // One call for thousands of files: each by itself would cost a journal commit.
+        syncfs(&held)?;
+        flock(&held, FlockOperation::NonBlockingLockShared)?;
+        match renameat_with(CWD, &draft.0, CWD, place, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+        File::open(self.dir.join("bases"))?.sync_all()?;
+        Ok(Some(held))
+    }
+
+    /// Takes a base away, out of sight in one move; not while somebody holds it.
+    pub fn remove(&self, key: &Digest) -> Result<Removal, CacheError> {
+        let place = self.base(key);
+        let Ok(file) = File::open(&place) else { return Ok(Removal::Absent) };
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if same(&file, &place) => {}
+            Ok(()) => return Ok(Removal::Absent),
+            Err(Errno::WOULDBLOCK) => return Ok(Removal::InUse),
+            Err(errno) => return Err(at(&place)(errno.into())),
+        }
+        // Nobody sweeps what is emptied here.
+        let lock = self.lock()?;
+        flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
+        let draft = self.draft();
+        fs::rename(&place, &draft.0).map_err(at(&place))?;
+        fs::remove_dir_all(&draft.0).map_err(at(&draft.0))?;
+        Ok(Removal::Removed)
+    }
+
+    /// Takes away what killed workers left half-way, unless somebody writes a draft now.
+    pub fn sweep(&self) -> Result<(), CacheError> {
+        let lock = self.lock()?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(()),
+            Err(errno) => return Err(at(&self.dir)(errno.into())),
+        }
+        let dir = self.dir.join("drafts");
+        for entry in fs::read_dir(&dir).map_err(at(&dir))? {
+            let path = entry.map_err(at(&dir))?.path();
+            fs::remove_dir_all(&path).map_err(at(&path))?;
+        }
+        Ok(())
+    }
+}
+
+fn layers(dir: &Path) -> PathBuf {
+    dir.join("layer")
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(mode).create(path)
+}
+
+fn same(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(named)) => (ours.dev(), ours.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}

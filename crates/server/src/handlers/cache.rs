@@ -1,0 +1,24 @@
+//! `/api/cache`.
+
+use axum::http::StatusCode;
+use cofferdam_contracts::id::Digest;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::Call;
+
+/// What the command line can ask for, and five hundred thousand years: beyond it a number is a mistake.
+const MAX_AGE_S: i64 = 15_461_882_262_000;
+
+pub(crate) async fn list(call: Call) -> Answered {
+    ok(&call.flows().ledger.cache_list(&call.who.tenant).await?)
+}
+
+pub(crate) async fn evict(call: Call) -> Answered {
+    let older_than_s = call.number("olderThanS", 0..=MAX_AGE_S, 0)?;
+    answer(StatusCode::ACCEPTED, &call.flows().cache_evict(&call.who, older_than_s).await?)
+}
+
+pub(crate) async fn forget(call: Call) -> Answered {
+    let key: Digest = call.id("key")?;
+    answer(StatusCode::ACCEPTED, &call.flows().cache_forget(&call.who, &key).await?)
+}

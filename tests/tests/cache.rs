@@ -1,0 +1,309 @@
+//! The dependency cache through the whole house: a second run hits, another tenant never does, and what
+//! is given up is gone from the disk and said in the ledger.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server};
+use serde_json::{Value, json};
+use support::{assert_proven, assert_wiped, count, names, recipe, said, texts, until};
+
+/// The build leaves what no other build leaves, so whoever has it has exactly that base.
+const DEPS: &str = r#"
+id: deps
+v: "1"
+form:
+  type: object
+  additionalProperties: false
+  properties: {lock: {type: string, default: "a==1"}}
+plan:
+  tasks:
+    - name: work
+      files: [{text: "${form.lock}", to: /work/req.txt}]
+      build: {run: "head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n' > /deps/id; echo built", cache: req.txt, timeout: 30s}
+      exec: {run: "cat /deps/id; echo x >> /deps/id; echo; ls /deps", timeout: 30s}
+      limits: {mem_mb: 128, disk_mb: 64}
+"#;
+
+struct Ended {
+    id: String,
+    cache: Value,
+    /// What the build left.
+    deps: String,
+    built: bool,
+}
+
+async fn run_with(up: &Server, key: &str, run_key: &str, form: Value) -> Ended {
+    let body = |value: Value| Some(value.to_string().into_bytes());
+    let import = body(json!({"yaml": DEPS}));
+    let (status, imported) = up.request("POST", "/api/recipes/import", Some(key), import).await;
+    assert_eq!(status, 201, "{imported}");
+    let run =
+        json!({"recipeRef": imported["recipeRef"], "formData": form, "opts": {"runKey": run_key}});
+    let (status, header) = up.request("POST", "/api/run", Some(key), body(run)).await;
+    assert_eq!(status, 201, "{header}");
+    let id = header["runId"].as_str().unwrap().to_owned();
+    let path = format!("/api/runs/{id}");
+    until("the run has ended", Duration::from_secs(60), async || {
+        up.request("GET", &path, Some(key), None).await.1["durableStatus"] == "SUCCESS"
+    })
+    .await;
+    let (_, steps) = up.request("GET", &format!("{path}/steps"), Some(key), None).await;
+    let step = steps.as_array().unwrap().iter().find(|s| s["stepId"] == "ExecuteST:work").unwrap();
+    assert_eq!(step["output"]["errCode"], "NONE", "{step}");
+    let cache = step["output"]["cache"].clone();
+    assert_eq!(
+        step["output"]["effective"]["cache"], cache,
+        "requested, effective, observed: one story"
+    );
+    let sql = up.sql().await;
+    let out =
+        texts(&sql, &format!("SELECT response->>'stdout' FROM app.sbx_runs WHERE run_id = '{id}'"))
+            .await
+            .remove(0);
+    sql.close().await;
+    let (built, out) = match out.strip_prefix("built\n") {
+        Some(rest) => (true, rest.to_owned()),
+        None => (false, out),
+    };
+    Ended { id, cache, deps: out.lines().next().unwrap().to_owned(), built }
+}
+
+async fn run(up: &Server, run_key: &str, form: Value) -> Ended {
+    run_with(up, &up.key, run_key, form).await
+}
+
+fn bases(home: &Home) -> Vec<String> {
+    names(&home.path().join("cache/bases"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_run_hits_and_a_changed_lock_file_does_not() {
+    let home = Home::new();
+    let mut up = home.up();
+    let first = run(&up, "1", json!({})).await;
+    assert_eq!((first.built, &first.cache["outcome"]), (true, &json!("kept")), "{}", first.cache);
+    let second = run(&up, "2", json!({})).await;
+    assert_eq!(
+        (second.built, &second.cache["outcome"]),
+        (false, &json!("hit")),
+        "{}",
+        second.cache
+    );
+    assert_eq!(second.deps, first.deps, "no build ran, and the first task's writes are not there");
+    assert_eq!(second.cache["digest"], first.cache["digest"]);
+    let other = run(&up, "3", json!({"lock": "a==2"})).await;
+    assert_eq!(other.cache["outcome"], "kept");
+    assert_ne!(other.deps, first.deps);
+    // A worker that starts again finds what is on the disk.
+    assert!(up.stop().success());
+    let up = home.up();
+    let third = run(&up, "4", json!({})).await;
+    assert_eq!((&third.deps, &third.cache["outcome"]), (&first.deps, &json!("hit")));
+    let sql = up.sql().await;
+    assert_eq!(
+        count(&sql, "SELECT count(*) FROM app.dependency_cache_index WHERE state = 'ready'").await,
+        2
+    );
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.dependency_cache_uses").await, 2);
+    let same = format!(
+        "SELECT w.evidence->>'cacheBefore' = w.evidence->>'cacheAfter' AND w.wipe_status = 'verified'
+                AND w.evidence->'checks' @> '[{{\"kind\": \"cache-base\", \"ok\": true}}]'
+           FROM app.secure_wipe_evidence w WHERE w.run_id = '{}'", second.id
+    );
+    assert!(
+        sqlx::query_scalar::<_, bool>(sqlx::AssertSqlSafe(same)).fetch_one(&sql).await.unwrap()
+    );
+    assert_wiped(&home, &sql).await;
+    sql.close().await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tenant_misses_sees_nothing_and_cannot_give_it_up() {
+    let home = Home::new();
+    let up = home.up();
+    let mut keys = Vec::new();
+    for tenant in ["acme", "zenith"] {
+        let roles = json!({"tenant": tenant, "roles": ["submitter", "operator"]});
+        let (status, made) = up.post("/api/keys", &roles).await;
+        assert_eq!(status, 201, "{made}");
+        keys.push(made["key"].as_str().unwrap().to_owned());
+    }
+    let [acme, zenith] = keys.as_slice() else { panic!("two keys") };
+    let first = run_with(&up, acme, "1", json!({})).await;
+    let (_, listed) = up.request("GET", "/api/cache", Some(zenith), None).await;
+    assert_eq!(listed, json!([]));
+    let key = first.cache["key"].as_str().unwrap();
+    let path = format!("/api/cache/{key}");
+    assert_eq!(up.request("DELETE", &path, Some(zenith), None).await.0, 404);
+    let theirs = run_with(&up, zenith, "1", json!({})).await;
+    assert_eq!(theirs.cache["outcome"], "kept", "the same request, and nothing of another's");
+    assert_eq!(theirs.cache["lockHash"], first.cache["lockHash"]);
+    assert_ne!(theirs.cache["key"], first.cache["key"]);
+    assert_ne!(theirs.deps, first.deps);
+    // Who names another tenant is refused before anything is written.
+    let foreign = DEPS.replace(
+        "      build:",
+        "      cache: {org: acme, repo: deps, paths: [req.txt]}\n      build:",
+    );
+    let body = |value: Value| Some(value.to_string().into_bytes());
+    let (status, imported) = up
+        .request(
+            "POST",
+            "/api/recipes/import",
+            Some(zenith),
+            body(json!({"yaml": foreign.replace("id: deps", "id: foreign")})),
+        )
+        .await;
+    assert_eq!(status, 201, "{imported}");
+    let start = json!({"recipeRef": imported["recipeRef"], "formData": {}, "opts": {}});
+    let sql = up.sql().await;
+    let before = count(&sql, "SELECT count(*) FROM app.intents").await;
+    let (status, refused) = up.request("POST", "/api/run", Some(zenith), body(start)).await;
+    assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
+    assert_eq!(refused["details"]["field"], "plan.tasks[0].cache.org", "{refused}");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.intents").await, before);
+    sql.close().await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_leaves_the_disk_and_what_left_the_disk_is_a_miss() {
+    let home = Home::new();
+    let up = home.up();
+    let first = run(&up, "1", json!({})).await;
+    let other = run(&up, "2", json!({"lock": "b==1"})).await;
+    let listed = home.run_json(&["cache", "ls", "--json"]);
+    assert_eq!(listed["entries"].as_array().unwrap().len(), 2, "{listed}");
+    assert!(listed["bytes"].as_u64().unwrap() >= 64, "{listed}");
+    let key = first.cache["key"].as_str().unwrap();
+    let output = home.run(&["cache", "rm", &key[..16]]);
+    assert!(output.status.success(), "{}", said(&output));
+    until("the base is gone", Duration::from_secs(20), async || {
+        !bases(&home).contains(&key.to_owned())
+    })
+    .await;
+    assert_eq!(bases(&home), [other.cache["key"].as_str().unwrap()]);
+    let output = home.run(&["cache", "rm", key]);
+    assert_eq!(output.status.code(), Some(1), "it is not there any more: {}", said(&output));
+    let again = run(&up, "3", json!({})).await;
+    assert_eq!(again.cache["outcome"], "kept");
+    assert_ne!(again.deps, first.deps);
+    // Damaged by hand: not used, and built again.
+    let file = home.path().join("cache/bases").join(key).join("layer/0/id");
+    std::fs::write(&file, "damaged").unwrap();
+    let healed = run(&up, "4", json!({})).await;
+    assert_eq!(healed.cache["outcome"], "kept");
+    // With its bytes changed in secret, only the full check sees it.
+    assert!(home.run(&["cache", "verify"]).status.success());
+    let before = std::fs::metadata(&file).unwrap();
+    let bytes = vec![b'x'; usize::try_from(before.len()).unwrap()];
+    std::fs::write(&file, bytes).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_modified(before.modified().unwrap())
+        .unwrap();
+    let output = home.run(&["cache", "verify", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(key), "{}", said(&output));
+    let rebuilt = run(&up, "5", json!({})).await;
+    assert_eq!(rebuilt.cache["outcome"], "kept");
+    let evicted = home.run_json(&["cache", "evict", "--json"]);
+    assert_eq!(evicted["doomed"], 2, "{evicted}");
+    until("all are gone", Duration::from_secs(20), async || bases(&home).is_empty()).await;
+    let sql = up.sql().await;
+    until("the ledger says so", Duration::from_secs(20), async || {
+        count(&sql, "SELECT count(*) FROM app.dependency_cache_index WHERE state <> 'evicted'")
+            .await
+            == 0
+    })
+    .await;
+    let whys = "SELECT evicted_why FROM app.dependency_cache_index ORDER BY entry_id";
+    assert_eq!(texts(&sql, whys).await, ["asked", "asked", "damaged", "missing", "asked"]);
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.audit WHERE op LIKE 'cache.%'").await, 2);
+    sql.close().await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fan_out_keeps_one_base_and_a_base_that_nobody_vouches_for_is_taken_away() {
+    let home = Home::new();
+    let file = recipe(
+        home.path(),
+        "fan.yaml",
+        &DEPS.replace("    - name: work\n", "    - name: work-${item}\n      each: [a, b, c]\n"),
+    );
+    let output = home.run(&["run", &file]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert_eq!(
+        text.matches(", cache kept)").count()
+            + text.matches(", cache hit)").count()
+            + text.matches(", cache dropped: another task's build").count(),
+        3,
+        "{text}"
+    );
+    assert!(text.contains(", cache kept)"), "{text}");
+    assert_eq!(bases(&home).len(), 1);
+    let output = home.run(&["run", &file]);
+    assert_eq!(said(&output).matches(", cache hit)").count(), 3, "{}", said(&output));
+    // As after a kill between the rename and its row.
+    let place = home.path().join("cache/bases");
+    let known = bases(&home).remove(0);
+    let nobodys = place.join("0".repeat(64));
+    std::fs::create_dir_all(nobodys.join("layer/0")).unwrap();
+    std::fs::create_dir_all(home.path().join("cache/drafts/left/layer")).unwrap();
+    let up = home.up();
+    until("what is nobody's is gone", Duration::from_secs(20), async || {
+        bases(&home) == [known.clone()] && names(&home.path().join("cache/drafts")).is_empty()
+    })
+    .await;
+    drop(up);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_fails_or_cannot_be_kept_leaves_no_base() {
+    let home = Home::new();
+    let fails = DEPS.replace("echo built\"", "exit 7\"").replace("id: deps", "id: fails");
+    let output = home.run(&["run", &recipe(home.path(), "fails.yaml", &fails)]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(
+        said(&output).contains("cache dropped: the build did not end well"),
+        "{}",
+        said(&output)
+    );
+    let pipe = DEPS.replace("echo built\"", "mkfifo /deps/p\"").replace("id: deps", "id: pipe");
+    let output = home.run(&["run", &recipe(home.path(), "pipe.yaml", &pipe)]);
+    assert!(output.status.success(), "the task has what it needs: {}", said(&output));
+    assert!(
+        said(&output).contains("cache dropped: \"p\" is a device, a pipe or a socket"),
+        "{}",
+        said(&output)
+    );
+    assert!(bases(&home).is_empty());
+    assert_proven(&home);
+}
+
+#[test]
+fn a_run_without_a_cache_leaves_no_trace_of_one() {
+    let home = Home::new();
+    let output = home.run(&["run", "examples/hello.yaml"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(!home.path().join("cache").exists());
+    let listed = home.run_json(&["cache", "ls", "--json"]);
+    assert_eq!(listed["entries"], json!([]));
+}
