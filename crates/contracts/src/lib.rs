@@ -18,6 +18,7 @@ pub mod run;
 pub mod sandbox;
 pub mod schema;
 pub mod service;
+pub mod session;
 pub mod template;
 pub mod timeout;
 pub mod yaml;

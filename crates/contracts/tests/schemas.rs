@@ -26,6 +26,7 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
+use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
 use serde_json::{Value, json};
 
 macro_rules! schemas {
@@ -66,6 +67,9 @@ fn published() -> Vec<(&'static str, Value)> {
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
+        SessionView,
+        SettleRequest,
+        Settlement,
         WipeEvidence,
     ]
 }

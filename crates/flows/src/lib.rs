@@ -22,6 +22,7 @@ mod output;
 mod patience;
 pub mod reply;
 mod run;
+pub mod settle;
 pub mod submit;
 mod takeover;
 mod task;

@@ -20,6 +20,7 @@ use cofferdam_contracts::sandbox::{
     AccessMode, EffectivePolicy, ErrCode, FileOut, Metrics, SandboxRequest, SandboxResult,
     SessionState, WipeEvidence, WipeStatus,
 };
+use cofferdam_contracts::session::findings;
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
@@ -360,7 +361,8 @@ async fn drive(
     let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
     if evidence.status == WipeStatus::Failed {
-        tracing::error!(sandbox = %id, ?evidence, "the wipe could not be verified: the session stays open");
+        let found = findings(&evidence).join("; ");
+        tracing::error!(sandbox = %id, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");
     }
     let (out, err) = watched.out.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     result.stdout = out.excerpt();

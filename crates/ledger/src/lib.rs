@@ -20,6 +20,7 @@ pub mod proofs;
 pub mod recipes;
 pub mod runs;
 pub mod sessions;
+pub mod settlements;
 pub mod steps;
 pub mod streams;
 pub mod tasks;

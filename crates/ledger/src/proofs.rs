@@ -96,9 +96,21 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "terminal_sessions_wiped",
-        claim: "a session ends only with a verified wipe",
-        meaning: "a sandbox is called ended without evidence that it is gone",
-        sql: "SELECT s.sandbox_id, s.state FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.wipe_status = 'verified' AND w.terminal_state = s.state WHERE s.state IN ('COMPLETED','FAILED','CANCELED','ORPHANED') AND w.sandbox_id IS NULL AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
+        claim: "a session ends only with a verified wipe, or by an operator's recorded settlement",
+        meaning: "a sandbox is called ended without evidence that it is gone, and nobody decided so",
+        sql: "SELECT s.sandbox_id, s.state FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.wipe_status = 'verified' AND w.terminal_state = s.state LEFT JOIN app.wipe_settlements d ON d.sandbox_id = s.sandbox_id AND d.terminal_state = s.state WHERE s.state IN ('COMPLETED','FAILED','CANCELED','ORPHANED') AND w.sandbox_id IS NULL AND d.sandbox_id IS NULL AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
+    },
+    Proof {
+        name: "settlements_are_decisions",
+        claim: "a session without a verified wipe ended by one audited decision over exactly the failed evidence that is on record",
+        meaning: "a settlement has no failed evidence, another one than was decided on, no audit row, or a verified wipe beside it",
+        sql: "SELECT d.sandbox_id, d.actor, d.evidence_look, w.wipe_status, s.state FROM app.wipe_settlements d LEFT JOIN app.remote_execution_sessions s ON s.sandbox_id = d.sandbox_id LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = d.sandbox_id AND w.look = d.evidence_look WHERE (s.state IS DISTINCT FROM d.terminal_state OR w.wipe_status IS DISTINCT FROM 'failed' OR encode(sha256(convert_to(w.evidence::text, 'UTF8')), 'hex') IS DISTINCT FROM d.evidence_digest OR EXISTS (SELECT 1 FROM app.secure_wipe_evidence v WHERE v.sandbox_id = d.sandbox_id AND (v.wipe_status = 'verified' OR v.look > d.evidence_look)) OR NOT EXISTS (SELECT 1 FROM app.audit a WHERE a.op = 'session.settle' AND a.target = d.sandbox_id AND a.tenant_id = d.tenant_id AND a.key_id = d.key_id AND a.reason = d.reason)) AND ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR d.tenant_id = $2)",
+    },
+    Proof {
+        name: "runs_wait_for_wipes",
+        claim: "a run ends by itself only after every one of its sandboxes is provably gone, or settled",
+        meaning: "a run ended while a session of it had not",
+        sql: "SELECT s.sandbox_id, s.run_id, s.state, r.status FROM app.remote_execution_sessions s JOIN app.runs r ON r.id = s.run_id WHERE r.status IN ('succeeded','failed','retries_exceeded') AND (s.ended_at IS NULL OR s.ended_at > r.finished_at) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
     },
     Proof {
         name: "wipe_evidence_holds",

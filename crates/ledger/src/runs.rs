@@ -107,7 +107,8 @@ pub struct ExistingRun {
 const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
     r.recipe_v, r.recipe_hash, r.intent_hash, r.trace_id, r.last_step, r.error, r.retry_count, r.app_version,
     r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
-    w.status AS durable";
+    w.status AS durable, (SELECT count(*) FROM app.remote_execution_sessions h
+      WHERE h.run_id = r.id AND h.state = 'REMOTE_WIPE_VERIFYING' AND h.wipe_looks > 0) AS held";
 
 fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status: String = row.try_get("status")?;
@@ -135,6 +136,7 @@ fn header_of(row: &PgRow) -> Result<RunHeader> {
         app_version: row.try_get("app_version")?,
         durable_status: optional("durable")?,
         retry_count: row.try_get("retry_count")?,
+        held_sessions: row.try_get("held")?,
         is_replay: None,
     })
 }

@@ -4,7 +4,7 @@ use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence, WipeStatus,
+    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
 use serde_json::Value;
 use sqlx::Row;
@@ -155,7 +155,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The outcomes of those attempts that have ended; `None` once their run was canceled.
+    /// The outcomes of those attempts that have ended with all their sessions: one whose sandbox is
+    /// not provably gone, or settled, has not. `None` once their run was canceled.
     pub async fn round_outcomes(
         &self,
         workflow: &str,
@@ -170,7 +171,8 @@ impl Ledger {
                        WHERE r.id = s.run_id AND a.op = 'resume' AND a.created_at > s.created_at) AS resumed
                FROM (SELECT EXISTS (SELECT 1 FROM dbos.workflow_status
                                      WHERE workflow_uuid = $1 AND status = 'CANCELLED') AS canceled) w
-               LEFT JOIN app.sbx_runs s ON s.task_key = ANY($2) AND s.response IS NOT NULL",
+               LEFT JOIN app.sbx_runs s ON s.task_key = ANY($2) AND s.response IS NOT NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key AND x.ended_at IS NULL)",
         )
         .bind(workflow)
         .bind(&keys)
@@ -288,14 +290,12 @@ impl Ledger {
             artifacts_insert(&mut tx, task, end.artifacts).await?;
         }
         if let Some(evidence) = end.evidence {
-            let state = match (evidence.status, end.canceled, end.result.err_code) {
-                // No verified wipe, no terminal state: the session waits for an operator.
-                (WipeStatus::Failed, _, _) => SessionState::RemoteWipeVerifying,
-                (_, true, _) => SessionState::Canceled,
-                (_, false, ErrCode::None) => SessionState::Completed,
+            let terminal = match (end.canceled, end.result.err_code) {
+                (true, _) => SessionState::Canceled,
+                (false, ErrCode::None) => SessionState::Completed,
                 _ => SessionState::Failed,
             };
-            crate::sessions::session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
+            crate::sessions::session_close(&mut tx, evidence, terminal, Origin::EngineDbos).await?;
         }
         tx.commit().await?;
         Ok(written)

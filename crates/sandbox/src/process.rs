@@ -101,12 +101,17 @@ impl Netns {
 
     /// Pids of every process in it.
     pub(crate) fn members(&self) -> Vec<u32> {
-        let is_in = |pid: &u32| {
-            let link = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
-            link.as_os_str() == self.name.as_str()
-        };
-        all().into_iter().filter(is_in).collect()
+        members_of(&self.name)
     }
+}
+
+/// Pids of every process in the network namespace of this name.
+pub(crate) fn members_of(netns: &str) -> Vec<u32> {
+    let is_in = |pid: &u32| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
+        link.as_os_str() == netns
+    };
+    all().into_iter().filter(is_in).collect()
 }
 
 /// Pids of runtimes that were started for this sandbox: its id and bundle stand in their argv.

@@ -14,6 +14,7 @@ use cofferdam_contracts::run::{
     IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
 };
 use cofferdam_contracts::schema::schema_of;
+use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -140,6 +141,9 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
     route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
     route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
+    route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),
+    route!("GET" "/api/sessions/{id}", READ, [], None, 200, s::<SessionView>(), handlers::sessions::get, "One session with every look at its wipe"),
+    route!("POST" "/api/sessions/{id}/settle", OPERATE, [], s::<SettleRequest>(), 200, s::<Settlement>(), handlers::sessions::settle, "Ends a session whose wipe could not be verified, on the operator's word"),
     route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::list, "Recipes"),
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),

@@ -7,3 +7,4 @@ pub(crate) mod ops;
 pub(crate) mod proofs;
 pub(crate) mod recipes;
 pub(crate) mod runs;
+pub(crate) mod sessions;
