@@ -12,6 +12,7 @@ pub mod id;
 pub mod key;
 pub mod ops;
 pub mod plan;
+pub mod policy;
 pub mod proof;
 pub mod recipe;
 pub mod run;

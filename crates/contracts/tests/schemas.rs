@@ -17,6 +17,7 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{
@@ -39,6 +40,7 @@ fn published() -> Vec<(&'static str, Value)> {
         ArtifactIndex,
         Decision,
         EffectivePolicy,
+        EgressSnapshot,
         ErrorBody,
         GateView,
         HitlEvent,

@@ -13,6 +13,7 @@ mod board;
 mod compile;
 pub mod decide;
 mod dispatch;
+mod egress;
 mod gate;
 mod host;
 pub mod intents;

@@ -18,7 +18,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
 use serde_json::{Value, json};
 
-use crate::{Flows, decide};
+use crate::{Flows, decide, egress};
 
 /// The recipe of a run that names none: one shell command, `{cmd}`.
 const SHELL_RECIPE: &str = r#"
@@ -92,6 +92,7 @@ impl Flows {
             .ok_or_else(|| Refusal::not_found("recipe"))?;
         let form = form_of(&recipe, intent.inputs)?;
         preview(&recipe, &form)?;
+        egress::admit(&self.ledger, who, Some(&request.intent_id), &recipe).await?;
         decide::queue_policy(
             &recipe.caps,
             request.workload.as_ref(),
@@ -126,6 +127,7 @@ impl Flows {
             .ok_or_else(|| Refusal::not_found("recipe"))?;
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
         preview(&recipe, &form)?;
+        egress::admit(&self.ledger, who, None, &recipe).await?;
         let opts = &request.opts;
         decide::queue_policy(
             &recipe.caps,

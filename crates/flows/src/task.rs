@@ -33,6 +33,7 @@ use dbos::step;
 use crate::Flows;
 use crate::board::Board;
 use crate::decide::MAX_EXECUTIONS;
+use crate::egress;
 use crate::output::Output;
 use crate::patience::patiently;
 use crate::run::{Flow, FlowError, step_error};
@@ -194,6 +195,9 @@ async fn run_in_sandbox(
             "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
         );
         return unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
+    }
+    if let Some(drift) = egress::drift(request, &task.egress) {
+        return unmade(executor, task, id, ErrCode::BootFail, drift).await;
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let plan = match host.plan(request, id) {

@@ -16,6 +16,7 @@ pub mod keys;
 pub mod listen;
 pub mod migrate;
 pub mod ops;
+pub mod policies;
 pub mod proofs;
 pub mod recipes;
 pub mod runs;

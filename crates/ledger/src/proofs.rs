@@ -155,6 +155,24 @@ pub const PROOFS: &[Proof] = &[
         sql: "SELECT s.task_key, e.started_at, p.approved_at, r.plan_digest, p.plan_digest AS approved FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id JOIN app.sbx_runs s ON s.run_id = g.run_id JOIN app.sbx_executions e ON e.task_key = s.task_key LEFT JOIN app.plan_approvals p ON p.run_id = g.run_id WHERE g.gate_key LIKE 'approve-plan%' AND (p.run_id IS NULL OR p.approved_at > e.started_at OR p.plan_digest IS DISTINCT FROM r.plan_digest) AND ($1::text IS NULL OR g.run_id = $1) AND ($2::text IS NULL OR g.tenant_id = $2)",
     },
     Proof {
+        name: "tasks_kept_their_egress",
+        claim: "every sandbox could reach exactly what its run's egress policy of the phase says",
+        meaning: "a task ran with another policy than the one on record, or the one on record was changed",
+        sql: "SELECT s.task_key, f.phase, s.effective->f.field AS ran_with, e.policy FROM app.sbx_runs s CROSS JOIN (VALUES ('build', 'buildNet'), ('exec', 'net')) AS f(phase, field) LEFT JOIN app.egress_policy_snapshots e ON e.run_id = s.run_id AND e.phase = f.phase WHERE s.effective IS NOT NULL AND (e.run_id IS NULL OR e.policy_digest <> encode(sha256(convert_to(e.policy::text, 'UTF8')), 'hex') OR NOT EXISTS (SELECT 1 FROM jsonb_array_elements(e.policy) p WHERE p = coalesce(s.effective->f.field, '\"none\"'))) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.run_id IN (SELECT id FROM app.runs WHERE tenant_id = $2))",
+    },
+    Proof {
+        name: "sandboxed_runs_have_egress_policies",
+        claim: "a run with a sandbox has its egress policy of each phase on record",
+        meaning: "a run is over whose sandboxes had no recorded egress policy",
+        sql: "SELECT r.id, f.phase FROM app.runs r CROSS JOIN (VALUES ('build'), ('exec')) AS f(phase) WHERE r.status IN ('succeeded','failed','canceled','retries_exceeded') AND EXISTS (SELECT 1 FROM app.remote_execution_sessions s WHERE s.run_id = r.id) AND NOT EXISTS (SELECT 1 FROM app.egress_policy_snapshots e WHERE e.run_id = r.id AND e.phase = f.phase) AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
+    },
+    Proof {
+        name: "exec_names_were_consented",
+        claim: "no task reached a name while it ran without the gate's approver, the host's own admin or the organisation's list",
+        meaning: "names of the exec phase have no consent, or another one than is on record",
+        sql: "SELECT e.run_id, e.source, e.approver, p.approved_by, e.policy_version FROM app.egress_policy_snapshots e LEFT JOIN app.plan_approvals p ON p.run_id = e.run_id WHERE e.phase = 'exec' AND e.source <> 'unrecorded' AND EXISTS (SELECT 1 FROM jsonb_array_elements(e.policy) n WHERE n <> '\"none\"') AND (e.approver IS NULL OR e.source = 'recipe' OR (e.source = 'gate' AND p.approved_by IS DISTINCT FROM e.approver) OR (e.source = 'host-admin' AND NOT app.is_host_admin(e.approver)) OR (e.source = 'org-policy' AND EXISTS (SELECT 1 FROM jsonb_array_elements(e.policy) l, jsonb_array_elements_text(CASE jsonb_typeof(l) WHEN 'array' THEN l ELSE '[]' END) n WHERE NOT EXISTS (SELECT 1 FROM app.dynamic_config c WHERE c.key = e.policy_key AND c.version = e.policy_version AND c.value ? n)))) AND ($1::text IS NULL OR e.run_id = $1) AND ($2::text IS NULL OR e.run_id IN (SELECT id FROM app.runs WHERE tenant_id = $2))",
+    },
+    Proof {
         name: "accepted_replies_decide",
         claim: "a gate accepts at most one reply, and every published decision has one or a timeout",
         meaning: "a gate took two answers, or a decision came from nowhere",

@@ -76,6 +76,8 @@ pub struct RunContext {
     pub inputs: Value,
     /// The intent's constraints.
     pub constraints: Constraints,
+    /// The key that started it.
+    pub key_id: String,
     /// Whether the host's own admin wrote the intent and started the run: then any host directory may be read for it.
     pub by_host_admin: bool,
     /// ms since the epoch.
@@ -221,7 +223,7 @@ impl Ledger {
     pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
-                    r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints,
+                    r.partition_key, r.priority, r.key_id, app.ms(r.created_at) AS created, i.inputs, i.constraints,
                     app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
                FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
         )
@@ -243,6 +245,7 @@ impl Ledger {
                 priority: row.try_get("priority")?,
                 inputs: row.try_get("inputs")?,
                 constraints: load("intents.constraints", row.try_get("constraints")?)?,
+                key_id: row.try_get("key_id")?,
                 by_host_admin: row.try_get("by_host_admin")?,
                 created_at: row.try_get("created")?,
             })

@@ -12,6 +12,7 @@ use sqlx::Row;
 use crate::artifacts::{NewArtifact, artifacts_insert};
 use crate::engine::{SBX_QUEUE, TASK_WORKFLOW};
 use crate::error::{LedgerError, Result, id, json, load};
+use crate::policies::{Granted, NewSnapshot, snapshots_json};
 use crate::{APP_VERSION, Ledger};
 
 /// A task attempt to be queued.
@@ -42,6 +43,8 @@ pub struct Round<'a> {
     pub priority: i32,
     /// The tasks.
     pub tasks: &'a [NewTask],
+    /// The run's egress policies, where these may be its first tasks: they commit together.
+    pub snapshots: &'a [NewSnapshot],
 }
 
 /// An attempt that a worker has to execute.
@@ -63,6 +66,8 @@ pub struct TaskContext {
     pub by_host_admin: bool,
     /// Physical start, from 1.
     pub execution_no: i32,
+    /// What its run's sandboxes may reach.
+    pub egress: Vec<Granted>,
     /// Whether it ended already; then nothing is executed.
     pub finished: Option<ErrCode>,
 }
@@ -134,6 +139,13 @@ impl Ledger {
                INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
                SELECT $1, s, k, a, n, p, r, 'engine-dbos'
                  FROM unnest($2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[]) AS x(s, k, a, n, p, r)
+               ON CONFLICT DO NOTHING),
+             e AS (
+               INSERT INTO app.egress_policy_snapshots
+                 (run_id, phase, policy, policy_digest, source, policy_key, policy_version, approver, origin)
+               SELECT $1, phase, policy, app.policy_digest(policy), source, policy_key, policy_version, approver, 'engine-dbos'
+                 FROM jsonb_to_recordset($14) AS x(phase text, policy jsonb, source text, policy_key text,
+                                                   policy_version integer, approver text)
                ON CONFLICT DO NOTHING)
              SELECT count(app.enqueue(k, $8, 'null', $9, $10, $11, NULL, $12, $13, 0)) FROM unnest($3::text[]) k",
         )
@@ -150,6 +162,7 @@ impl Ledger {
         .bind(round.priority)
         .bind(APP_VERSION)
         .bind(round.parent)
+        .bind(snapshots_json(round.snapshots)?)
         .execute(self.pool())
         .await?;
         Ok(())
@@ -228,7 +241,10 @@ impl Ledger {
                  (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
                  FROM t, e WHERE t.provider <> 'engine')
-             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, e.execution_no
+             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, e.execution_no,
+                    (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
+                              'whole', p.policy_digest = app.policy_digest(p.policy)))
+                       FROM app.egress_policy_snapshots p WHERE p.run_id = t.run_id) AS egress
                FROM t LEFT JOIN e ON true",
         )
         .bind(key.as_str())
@@ -249,6 +265,11 @@ impl Ledger {
                 work: load("sbx_runs.request", row.try_get("request")?)?,
                 by_host_admin: row.try_get("by_host_admin")?,
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
+                egress: row
+                    .try_get::<Option<Value>, _>("egress")?
+                    .map(|value| load("egress_policy_snapshots", value))
+                    .transpose()?
+                    .unwrap_or_default(),
                 finished: finished
                     .map(|c| load("sbx_runs.err_code", Value::String(c)))
                     .transpose()?,

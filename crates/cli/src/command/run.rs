@@ -193,6 +193,8 @@ pub(crate) async fn report(
             fields.insert("artifacts".into(), json!(artifacts));
             fields.insert("wipe".into(), json!(wipes));
             fields.insert("steps".into(), json!(steps));
+            let egress: Vec<Value> = client.get(&format!("{path}/egress")).await?;
+            fields.insert("egress".into(), json!(egress));
         }
         output::json(&whole);
         return Ok(());

@@ -21,12 +21,12 @@ pub(crate) async fn list(call: Call) -> Answered {
 }
 
 pub(crate) async fn get(call: Call) -> Answered {
-    let id: SandboxId = call.id("id")?;
+    let id: SandboxId = call.id("sandbox")?;
     let found = call.flows().ledger.session_get(&call.who.tenant, &id).await?;
     ok(&found.ok_or_else(|| Refusal::not_found("session"))?)
 }
 
 pub(crate) async fn settle(mut call: Call) -> Answered {
-    let (id, request): (SandboxId, SettleRequest) = (call.id("id")?, call.body()?);
+    let (id, request): (SandboxId, SettleRequest) = (call.id("sandbox")?, call.body()?);
     ok(&call.flows().session_settle(&call.who, &id, &request).await?)
 }
