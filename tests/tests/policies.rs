@@ -15,8 +15,10 @@ mod support;
 use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, row_counts};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::{assert_proven, count, until};
+
+use support::{assert_proven, count, names, postmaster, signal, until};
 
 fn recipe(id: &str, gate: &str, egress: &str) -> String {
     format!(
@@ -241,4 +243,93 @@ async fn a_task_whose_policy_is_not_the_one_on_record_fails_to_start_by_its_fiel
             0
         );
     }
+}
+
+/// A server that answers every request, counting them.
+fn answering() -> (std::net::SocketAddr, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = std::sync::Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let mut request = [0; 4096];
+            if stream.read(&mut request).unwrap_or(0) > 0 {
+                counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let _ = stream.write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                );
+            }
+        }
+    });
+    (address, asked)
+}
+
+/// Stops a database's processes, and lets them go on when it is dropped.
+struct Silent(Vec<i32>);
+
+impl Silent {
+    fn stop(main: i32) -> Self {
+        let of_main = |pid: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let tail = stat.rsplit_once(')').map(|(_, tail)| tail.to_owned()).unwrap_or_default();
+            tail.split_whitespace().nth(1) == Some(main.to_string().as_str())
+        };
+        let mut all = vec![main];
+        all.extend(
+            names(std::path::Path::new("/proc"))
+                .iter()
+                .filter_map(|n| n.parse().ok())
+                .filter(of_main),
+        );
+        all.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
+        Self(all)
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.0.iter().rev().for_each(|pid| signal(*pid, Signal::SIGCONT));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_silent_cuts_a_tasks_names_off_until_it_answers() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let (address, asked) = answering();
+    let home = Home::new();
+    let listed = format!("a.example={address}");
+    let up =
+        Server::start(&home, &["up", "--listen", "127.0.0.1:0", "--egress-host", &listed], &[]);
+    let yaml = "id: asks\nv: \"1\"\nplan:\n  tasks:\n    - name: asks\n      exec: {run: \"while [ ! -e /work/never ]; do curl -sS -m 5 -o /dev/null http://a.example/; sleep 0.05; done\", egress: [a.example], timeout: 60s}\n";
+    let header = up.run_recipe(yaml, json!({}), json!({})).await;
+    let run = header["runId"].as_str().unwrap();
+    let rises = async |what: &str| {
+        let seen = asked.load(SeqCst);
+        until(what, Duration::from_secs(60), async || asked.load(SeqCst) > seen + 2).await;
+    };
+    rises("the task asks").await;
+    let silent = Silent::stop(postmaster(&home).unwrap());
+    until("it asks no more", Duration::from_secs(60), async || {
+        let seen = asked.load(SeqCst);
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        asked.load(SeqCst) == seen
+    })
+    .await;
+    drop(silent);
+    rises("it asks again, confirmed").await;
+    let wid = header["workflowID"].as_str().unwrap();
+    let (status, body) = up
+        .post(&format!("/api/ops/wf/{wid}/cancel"), &json!({"actor": "a", "reason": "enough"}))
+        .await;
+    assert_eq!(status, 202, "{body}");
+    up.wait_for(run, "over", |h| h["status"] == "canceled").await;
+    let sql = up.sql().await;
+    let refused = "SELECT count(*) FROM app.sbx_runs WHERE response->'violations' @> '[{\"why\": \"lease\", \"phase\": \"exec\"}]'";
+    until("the refusals are on record", Duration::from_secs(60), async || {
+        count(&sql, refused).await == 1
+    })
+    .await;
 }

@@ -13,10 +13,10 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{SessionState, WipeCheck, WipeEvidence, WipeStatus};
 use cofferdam_contracts::session::findings;
@@ -33,9 +33,14 @@ const BEAT: Duration = Duration::from_secs(1);
 /// disk, short enough that a run hardly notices.
 const DEAD_AFTER_MS: i64 = 5_000;
 /// A beat that takes longer is given up and tried again. A worker that cannot reach the database
-/// goes on meanwhile: its sandboxes have no network, and what they end with is committed only where
-/// nobody else was faster, so a worker in doubt can do no harm (decision 0005).
+/// goes on meanwhile: its sandboxes talk to nobody, and what they end with is committed only where
+/// nobody else was faster, so a worker in doubt can do no harm (decisions 0005 and 0018).
 const BEAT_TIMEOUT: Duration = Duration::from_secs(4);
+/// Names of the exec phase are cut off when the last confirmed beat was sent so long ago: a second before
+/// anybody else may take the task, for timers that are late.
+const EGRESS_LEASE: Duration = Duration::from_secs(4);
+/// While in doubt, a confirmed beat is noticed within this time.
+const DOUBT_LOOK: Duration = Duration::from_millis(100);
 /// Looks at an orphan before what is still there is recorded as a failed wipe: its runtime may be
 /// busy tearing down.
 const ORPHAN_LOOKS: u32 = 5;
@@ -50,12 +55,15 @@ pub(crate) struct Takeover {
     pub executor: Arc<Executor>,
     /// Set once this worker must stop.
     pub fenced: watch::Sender<bool>,
+    /// Since the last confirmed beat was sent.
+    pub confirmed: Mutex<Stopwatch>,
 }
 
 impl Takeover {
     pub(crate) async fn run(self) {
         tokio::select! {
             () = self.beats() => {}
+            () = self.doubts() => {}
             () = self.leads() => {}
             () = self.looks() => {}
         }
@@ -65,9 +73,10 @@ impl Takeover {
     async fn beats(&self) {
         let ledger = &self.executor.flows.ledger;
         loop {
+            let sent = Stopwatch::start();
             match tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(&self.executor.id)).await
             {
-                Ok(Ok(true)) => {}
+                Ok(Ok(true)) => *self.lease() = sent,
                 Ok(Ok(false)) => return self.fence().await,
                 Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),
                 Err(_) => tracing::warn!("a heartbeat timed out"),
@@ -76,7 +85,31 @@ impl Takeover {
         }
     }
 
+    /// Cuts the exec phase's names off while nobody confirmed that this worker lives.
+    async fn doubts(&self) {
+        let mut was_in_doubt = false;
+        loop {
+            let left = EGRESS_LEASE.saturating_sub(self.lease().elapsed());
+            let is_in_doubt = left.is_zero();
+            if is_in_doubt != was_in_doubt {
+                let what = if is_in_doubt { "cut off until it is confirmed" } else { "back" };
+                tracing::warn!(
+                    "this worker's lease is in doubt: {is_in_doubt}; names that tasks may reach are {what}"
+                );
+                self.executor.host.doubt(is_in_doubt);
+                was_in_doubt = is_in_doubt;
+            }
+            clock::sleep(if is_in_doubt { DOUBT_LOOK } else { left }).await;
+        }
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Stopwatch> {
+        // A poisoned lock only means that somebody panicked beside it; the watch is whole.
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn fence(&self) {
+        self.executor.host.doubt(true);
         tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops: its work is somebody else's now");
         let _ = self.fenced.send(true);
         // Whoever declared it dead leads already; should it have led itself, somebody else shall.

@@ -250,6 +250,12 @@ impl Host {
         live::leave(&self.facts.state_dir, &self.facts.live_dir);
     }
 
+    /// Says whether this worker is in doubt that its tasks are still its own: then names of the exec
+    /// phase are cut off on this host, until it is not.
+    pub fn doubt(&self, is_in_doubt: bool) {
+        self.egress.doubt(is_in_doubt);
+    }
+
     pub(crate) fn egress(&self) -> &egress::Resources {
         &self.egress
     }
