@@ -337,3 +337,42 @@ async fn a_run_in_good_order_is_held_by_nothing() {
     assert_eq!(up.get("/api/sessions/sb00000000000000000000").await.0, 404);
     assert_wiped(&home, &sql).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_says_what_its_sandbox_really_is_and_that_it_lives() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let slow = WAITS.replace("sleep 1", "sleep 6");
+    let header = up.run_recipe(&slow, json!({}), json!({"runKey": "lives"})).await;
+    let run = header["runId"].as_str().unwrap();
+    let sandbox = sandbox_of(&sql, run).await;
+    let path = format!("/api/sessions/{sandbox}");
+    let beat = async || up.get(&path).await.1["lastHeartbeatAt"].as_i64().unwrap_or(0);
+    until("it was seen alive", SOON, async || beat().await > 0).await;
+    let first = beat().await;
+    until("it was seen again", SOON, async || beat().await > first).await;
+    let (_, session) = up.get(&path).await;
+    let facts = &session["attestation"];
+    assert_eq!((&session["class"], &facts["class"]), (&json!("container"), &json!("container")));
+    assert_eq!(facts["runtimeDigest"].as_str().unwrap().len(), 64, "{facts}");
+    assert!(
+        facts["runtimeVersion"].as_str().unwrap().starts_with(facts["runtime"].as_str().unwrap())
+    );
+    assert!(["v1", "hybrid", "v2"].contains(&facts["cgroups"].as_str().unwrap()), "{facts}");
+    assert_eq!(session["stale"], false);
+    assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
+    // What its living worker no longer sees is said, not guessed.
+    let mut tx = sql.begin().await.unwrap();
+    for statement in [
+        "SET LOCAL session_replication_role = replica".to_owned(),
+        format!("UPDATE app.remote_execution_sessions SET state = 'EXECUTING', ended_at = NULL, wipe_looks = 0,
+                 last_heartbeat_at = clock_timestamp() - interval '1 minute' WHERE sandbox_id = '{sandbox}'"),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *tx).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    assert_eq!(up.get(&path).await.1["stale"], true);
+    let ls = home.run(&["session", "ls"]);
+    assert!(said(&ls).contains("EXECUTING (stale)"), "{}", said(&ls));
+}

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, RunId, SandboxId, TaskKey};
-use crate::sandbox::{SessionState, WipeEvidence};
+use crate::sandbox::{IsolationClass, SessionState, WipeEvidence};
 
 /// Body of `POST /api/sessions/:id/settle`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +50,27 @@ pub struct WipeLook {
     pub evidence: WipeEvidence,
 }
 
+/// What a sandbox really was, as its worker saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Attestation {
+    /// The class that was used, at least as strong as the one that was asked for.
+    pub class: IsolationClass,
+    /// The runtime, such as `crun`.
+    pub runtime: String,
+    /// Its version, as it prints it.
+    pub runtime_version: String,
+    /// The digest of its program; absent where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_digest: Option<Digest>,
+    /// Kernel release of the host.
+    pub kernel: String,
+    /// Version of the host's control groups: `v1`, `hybrid`, `v2`.
+    pub cgroups: String,
+    /// What the host could not enforce though nobody asked for it.
+    pub weak: Vec<String>,
+}
+
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -66,8 +87,17 @@ pub struct SessionView {
     pub state: SessionState,
     /// Whether it waits for a verified wipe or an operator: its run does not end before.
     pub held: bool,
-    /// Isolation class.
+    /// Isolation class: the one that was asked for, and once its sandbox exists the one that was used.
     pub class: String,
+    /// What its sandbox really was, once it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Attestation>,
+    /// When its worker last saw it alive, ms since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_at: Option<i64>,
+    /// Whether its worker lives and has not seen it alive for 10 s.
+    #[serde(default)]
+    pub stale: bool,
     /// The machine.
     pub host_id: String,
     /// The worker.

@@ -74,8 +74,9 @@ impl Takeover {
         let ledger = &self.executor.flows.ledger;
         loop {
             let sent = Stopwatch::start();
-            match tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(&self.executor.id)).await
-            {
+            let alive = self.executor.board.alive();
+            let beat = ledger.executor_beat(&self.executor.id, &alive);
+            match tokio::time::timeout(BEAT_TIMEOUT, beat).await {
                 Ok(Ok(true)) => *self.lease() = sent,
                 Ok(Ok(false)) => return self.fence().await,
                 Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),

@@ -20,7 +20,7 @@ use cofferdam_contracts::sandbox::{
     AccessMode, EffectivePolicy, ErrCode, FileOut, Metrics, SandboxRequest, SandboxResult,
     SessionState, WipeEvidence, WipeStatus,
 };
-use cofferdam_contracts::session::findings;
+use cofferdam_contracts::session::{Attestation, findings};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
@@ -63,6 +63,7 @@ struct End {
     effective: Option<EffectivePolicy>,
     artifacts: Vec<NewArtifact>,
     evidence: Option<WipeEvidence>,
+    attestation: Option<Attestation>,
     canceled: bool,
 }
 
@@ -105,6 +106,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         effective: end.effective.as_ref(),
         artifacts: &end.artifacts,
         evidence: end.evidence.as_ref(),
+        attestation: end.attestation.as_ref(),
         canceled: end.canceled,
     };
     if patiently(|| ledger.task_finish(&committed)).await.map_err(step_error)? {
@@ -131,7 +133,7 @@ fn value(task: &TaskContext, text: &str) -> End {
         name: "files/value.txt".into(),
         bytes: text.as_bytes().to_vec(),
     }];
-    End { result, effective: None, artifacts, evidence: None, canceled: false }
+    End { result, effective: None, artifacts, evidence: None, attestation: None, canceled: false }
 }
 
 fn blank(
@@ -179,6 +181,7 @@ async fn unmade(
         effective: None,
         artifacts: Vec::new(),
         evidence: Some(evidence),
+        attestation: None,
         canceled: false,
     }
 }
@@ -227,6 +230,7 @@ async fn run_in_sandbox(
                 effective: None,
                 artifacts: Vec::new(),
                 evidence,
+                attestation: None,
                 canceled: false,
             };
         }
@@ -313,6 +317,8 @@ async fn drive(
     mut wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
     let id = sandbox.id().clone();
+    let attestation = executor.host.attest(sandbox.effective()).await;
+    executor.board.made(&id, attestation.clone(), sandbox.kill_handle());
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
     let mut phase =
         Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
@@ -372,7 +378,14 @@ async fn drive(
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     let artifacts = artifacts(&mut result, out, err, files, services);
-    End { result, effective: Some(effective), artifacts, evidence: Some(evidence), canceled }
+    End {
+        result,
+        effective: Some(effective),
+        artifacts,
+        evidence: Some(evidence),
+        attestation: Some(attestation),
+        canceled,
+    }
 }
 
 /// One command of a sandbox, watched and cancelable.

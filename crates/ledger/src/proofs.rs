@@ -125,6 +125,12 @@ pub const PROOFS: &[Proof] = &[
         sql: "SELECT coalesce(e.task_key, s.task_key) AS task_key, e.execution_no, e.sandbox_id AS started, s.sandbox_id AS session FROM app.sbx_executions e FULL JOIN app.remote_execution_sessions s ON s.sandbox_id = e.sandbox_id WHERE (e.sandbox_id IS NOT NULL OR s.sandbox_id IS NOT NULL) AND (s.sandbox_id IS NULL OR e.task_key IS NULL OR e.execution_no <> s.execution_no OR e.task_key <> s.task_key) AND ($1::text IS NULL OR coalesce(s.run_id, (SELECT x.run_id FROM app.sbx_runs x WHERE x.task_key = e.task_key)) = $1) AND ($2::text IS NULL OR coalesce(s.tenant_id, (SELECT r.tenant_id FROM app.sbx_runs x JOIN app.runs r ON r.id = x.run_id WHERE x.task_key = e.task_key)) = $2)",
     },
     Proof {
+        name: "sessions_say_what_they_were",
+        claim: "a session names the class and runtime that its sandbox really had",
+        meaning: "a session claims another isolation than was enforced",
+        sql: "SELECT s.sandbox_id, s.class, s.runtime, s.attestation, x.effective->>'isolationClass' AS enforced, x.effective->>'runtime' AS ran FROM app.remote_execution_sessions s JOIN app.sbx_runs x ON x.task_key = s.task_key AND x.response->>'sandboxRef' = s.sandbox_id WHERE x.effective IS NOT NULL AND s.attestation IS NOT NULL AND (s.class IS DISTINCT FROM x.effective->>'isolationClass' OR s.runtime IS DISTINCT FROM x.effective->>'runtime' OR s.runtime_version IS DISTINCT FROM x.effective->>'runtimeVersion' OR s.attestation->>'class' IS DISTINCT FROM s.class OR s.attestation->>'runtime' IS DISTINCT FROM s.runtime OR s.attestation->>'kernel' IS DISTINCT FROM x.effective->>'kernel') AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
+    },
+    Proof {
         name: "results_were_executed",
         claim: "every result comes from a recorded start",
         meaning: "a task has a result although it was never started",

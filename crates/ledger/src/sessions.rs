@@ -10,7 +10,7 @@
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{RunId, SandboxId};
 use cofferdam_contracts::sandbox::{SessionState, WipeEvidence, WipeStatus};
-use cofferdam_contracts::session::findings;
+use cofferdam_contracts::session::{Attestation, findings};
 use serde_json::{Value, json as object};
 use sqlx::Row;
 
@@ -20,6 +20,21 @@ use crate::error::{LedgerError, Result, id, json, load};
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
 const MAX_LOOK_PAUSE_S: i32 = 3_600;
+
+/// Where a live session is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionMove {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its state.
+    pub state: SessionState,
+    /// What it really is, where that is known by now.
+    pub attestation: Option<Attestation>,
+}
+
+fn attestation_json(attestation: Option<&Attestation>) -> Result<Option<Value>> {
+    attestation.map(|facts| json("sessions.attestation", facts)).transpose()
+}
 
 /// A session of this host that somebody has to look at: its worker is gone, or its wipe failed before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,17 +59,26 @@ pub struct UnreachableSession {
 impl Ledger {
     /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
     /// already, stays as it is.
-    pub async fn sessions_advance(&self, states: &[(SandboxId, SessionState)]) -> Result<()> {
-        let (ids, states): (Vec<&str>, Vec<&str>) =
-            states.iter().map(|(id, state)| (id.as_str(), state.as_str())).unzip();
+    pub async fn sessions_advance(&self, moves: &[SessionMove]) -> Result<()> {
+        let mut ids = Vec::with_capacity(moves.len());
+        let mut states = Vec::with_capacity(moves.len());
+        let mut facts = Vec::with_capacity(moves.len());
+        for one in moves {
+            ids.push(one.sandbox.as_str());
+            states.push(one.state.as_str());
+            facts.push(attestation_json(one.attestation.as_ref())?);
+        }
         sqlx::query(
-            "UPDATE app.remote_execution_sessions s SET state = x.state
-               FROM unnest($1::text[], $2::text[]) AS x(id, state)
+            "UPDATE app.remote_execution_sessions s SET state = x.state, attestation = coalesce(x.facts, s.attestation),
+                    class = coalesce(x.facts->>'class', s.class), runtime = coalesce(x.facts->>'runtime', s.runtime),
+                    runtime_version = coalesce(x.facts->>'runtimeVersion', s.runtime_version)
+               FROM unnest($1::text[], $2::text[], $3::jsonb[]) AS x(id, state, facts)
               WHERE s.sandbox_id = x.id AND s.ended_at IS NULL AND NOT EXISTS (
                     SELECT 1 FROM app.secure_wipe_evidence w WHERE w.sandbox_id = s.sandbox_id)",
         )
         .bind(&ids)
         .bind(&states)
+        .bind(&facts)
         .execute(self.pool())
         .await?;
         Ok(())
@@ -141,7 +165,7 @@ impl Ledger {
         terminal: SessionState,
     ) -> Result<()> {
         let mut tx = self.pool().begin().await?;
-        session_close(&mut tx, evidence, terminal, Origin::EngineDbos).await?;
+        session_close(&mut tx, evidence, terminal, None, Origin::EngineDbos).await?;
         session_answered(&mut tx, &evidence.sandbox_id).await?;
         tx.commit().await?;
         Ok(())
@@ -188,6 +212,7 @@ pub(crate) async fn session_close(
     conn: &mut sqlx::PgConnection,
     evidence: &WipeEvidence,
     terminal: SessionState,
+    attestation: Option<&Attestation>,
     origin: Origin,
 ) -> Result<()> {
     let is_verified = evidence.status == WipeStatus::Verified;
@@ -196,6 +221,9 @@ pub(crate) async fn session_close(
         "WITH s AS (
            UPDATE app.remote_execution_sessions
               SET state = $2, ended_at = CASE WHEN $8 THEN clock_timestamp() END, wipe_looks = wipe_looks + 1,
+                  attestation = coalesce($12, attestation), class = coalesce($12->>'class', class),
+                  runtime = coalesce($12->>'runtime', runtime),
+                  runtime_version = coalesce($12->>'runtimeVersion', runtime_version),
                   wipe_next_at = CASE WHEN NOT $8 THEN
                     clock_timestamp() + make_interval(secs => least(power(2, wipe_looks), $11)) END
             WHERE sandbox_id = $1 AND ended_at IS NULL RETURNING sandbox_id, run_id, task_key, wipe_looks)
@@ -215,6 +243,7 @@ pub(crate) async fn session_close(
     .bind(json("secure_wipe_evidence.evidence", evidence)?)
     .bind(origin.as_str())
     .bind(MAX_LOOK_PAUSE_S)
+    .bind(attestation_json(attestation)?)
     .fetch_optional(&mut *conn)
     .await?;
     match (look, is_verified) {

@@ -14,6 +14,9 @@ use crate::error::{Result, id, load};
 use crate::sessions::{session_answered, state_of};
 
 const VIEW: &str = "SELECT s.sandbox_id, s.run_id, s.task_key, s.execution_no, s.state, s.class, s.host_id, s.executor_id,
+       s.attestation, app.ms(s.last_heartbeat_at) AS beat, s.ended_at IS NULL AND s.wipe_looks = 0 AND EXISTS (
+         SELECT 1 FROM app.executors x WHERE x.id = s.executor_id AND x.state = 'live')
+         AND coalesce(s.last_heartbeat_at, s.created_at) < clock_timestamp() - interval '10 seconds' AS stale,
        s.wipe_looks, app.ms(s.wipe_next_at) AS next_at, app.ms(s.created_at) AS created, app.ms(s.updated_at) AS updated,
        app.ms(s.ended_at) AS ended, w.evidence, d.terminal_state, d.actor, d.key_id, d.reason, d.evidence_look,
        d.evidence_digest, app.ms(d.settled_at) AS settled
@@ -170,6 +173,12 @@ fn view_of(row: &PgRow) -> Result<SessionView> {
         held: state == SessionState::RemoteWipeVerifying && looks > 0,
         state,
         class: row.try_get("class")?,
+        attestation: row
+            .try_get::<Option<Value>, _>("attestation")?
+            .map(|value| load("sessions.attestation", value))
+            .transpose()?,
+        last_heartbeat_at: row.try_get("beat")?,
+        stale: row.try_get("stale")?,
         host_id: row.try_get("host_id")?,
         executor_id: row.try_get("executor_id")?,
         wipe_looks: looks,

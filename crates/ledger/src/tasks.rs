@@ -6,6 +6,7 @@ use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
+use cofferdam_contracts::session::Attestation;
 use serde_json::Value;
 use sqlx::Row;
 
@@ -113,6 +114,8 @@ pub struct TaskEnd<'a> {
     pub artifacts: &'a [NewArtifact],
     /// The wipe, unless it was an engine-only task.
     pub evidence: Option<&'a WipeEvidence>,
+    /// What its sandbox really was, if one was made.
+    pub attestation: Option<&'a Attestation>,
     /// Whether somebody canceled it.
     pub canceled: bool,
 }
@@ -316,7 +319,14 @@ impl Ledger {
                 (false, ErrCode::None) => SessionState::Completed,
                 _ => SessionState::Failed,
             };
-            crate::sessions::session_close(&mut tx, evidence, terminal, Origin::EngineDbos).await?;
+            crate::sessions::session_close(
+                &mut tx,
+                evidence,
+                terminal,
+                end.attestation,
+                Origin::EngineDbos,
+            )
+            .await?;
         }
         tx.commit().await?;
         Ok(written)

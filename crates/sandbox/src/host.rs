@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
+use crate::attest;
 use crate::base;
 use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact};
@@ -183,6 +184,7 @@ impl HostFacts {
 pub struct Host {
     facts: Arc<HostFacts>,
     egress: Arc<egress::Resources>,
+    programs: Arc<attest::Programs>,
 }
 
 impl Host {
@@ -229,14 +231,18 @@ impl Host {
             live_dir,
         };
         let egress = Arc::new(egress::Resources::new(config.hosts));
-        Ok(Self { facts: Arc::new(facts), egress })
+        Ok(Self { facts: Arc::new(facts), egress, programs: Arc::default() })
     }
 
     /// The same host for somebody who may give tasks parts of other directories.
     pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
         let mut facts = self.facts().clone();
         facts.allowed_roots = roots.iter().map(|root| resolve(root)).collect::<Result<_, _>>()?;
-        Ok(Self { facts: Arc::new(facts), egress: Arc::clone(&self.egress) })
+        Ok(Self {
+            facts: Arc::new(facts),
+            egress: Arc::clone(&self.egress),
+            programs: Arc::clone(&self.programs),
+        })
     }
 
     /// What was found.
@@ -248,6 +254,10 @@ impl Host {
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
         live::leave(&self.facts.state_dir, &self.facts.live_dir);
+    }
+
+    pub(crate) fn programs(&self) -> &attest::Programs {
+        &self.programs
     }
 
     /// Says whether this worker is in doubt that its tasks are still its own: then names of the exec

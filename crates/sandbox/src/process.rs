@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process: its pid alone says nothing once it has ended.
@@ -44,6 +45,12 @@ pub(crate) fn handle(pid: u32) -> Option<OwnedFd> {
 /// Kills it. A process that has ended is no error: that is what was wanted.
 pub(crate) fn kill(handle: &OwnedFd) {
     let _ = pidfd_send_signal(handle, Signal::KILL);
+}
+
+/// Whether it has not ended yet: the handle of a process that has is readable.
+pub(crate) fn is_running(handle: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(handle, PollFlags::IN)];
+    matches!(poll(&mut asked, Some(&Timespec::default())), Ok(0))
 }
 
 /// Kills a pid if it is a member of this cgroup.

@@ -64,7 +64,9 @@ async fn act(client: &Client, command: &SessionCommand) -> anyhow::Result<()> {
 
 /// The state in one word, and whether it waits for a wipe or an operator.
 fn state(one: &SessionView) -> String {
-    let note = if one.held {
+    let note = if one.stale {
+        " (stale)"
+    } else if one.held {
         " (held)"
     } else if one.settlement.is_some() {
         " (settled)"
@@ -95,6 +97,15 @@ fn tell(one: &SessionView) {
     output::line(&format!("session {} {}", one.sandbox_id, state(one)));
     output::line(&format!("run {} task {} start {}", one.run_id, one.task_key, one.execution_no));
     output::line(&format!("{} on host {} by {}", one.class, one.host_id, one.executor_id));
+    if let Some(was) = &one.attestation {
+        output::line(&format!(
+            "{}, kernel {}, cgroups {}",
+            was.runtime_version, was.kernel, was.cgroups
+        ));
+    }
+    if let Some(at) = one.last_heartbeat_at {
+        output::line(&format!("last seen alive at {}", output::time(at)));
+    }
     for finding in &one.findings {
         output::line(&format!("not gone: {finding}"));
     }
