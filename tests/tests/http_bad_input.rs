@@ -50,6 +50,7 @@ struct World {
     done: Value,
     task: String,
     uri: String,
+    sandbox: String,
     _home: Home,
 }
 
@@ -77,7 +78,9 @@ impl World {
         let out = artifacts.as_array().unwrap().iter().find(|a| a["kind"] == "stdout").unwrap();
         let (task, uri) = (text(out, "taskKey"), text(out, "uri"));
         let sql = server.sql().await;
-        Self { server, sql, keys, stranger, gated, done, task, uri, _home: home }
+        let (_, sessions) = server.get("/api/sessions").await;
+        let sandbox = text(&sessions[0], "sandboxId");
+        Self { server, sql, keys, stranger, gated, done, task, uri, sandbox, _home: home }
     }
 
     /// The route's path with parameters that name things of acme.
@@ -91,6 +94,7 @@ impl World {
         path.replace("{id}", if recipe { "gated" } else { run["runId"].as_str().unwrap() })
             .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
             .replace("{gate}", "approve-plan")
+            .replace("{sandbox}", &self.sandbox)
             .replace("{*uri}", &self.uri)
             .replace("{name}", "profile.go")
             .replace(
@@ -137,7 +141,7 @@ impl World {
             (_, path) if path.ends_with("/fork") => {
                 json!({"actor": "ann", "reason": "because", "stepN": 0})
             }
-            (_, path) if path.starts_with("/api/ops/") => action,
+            (_, path) if path.starts_with("/api/ops/") || path.ends_with("/settle") => action,
             (_, "/api/recipes/import") => json!({"yaml": GATED, "origin": "gated.yaml"}),
             (_, "/api/recipes/export") => json!({"id": "gated", "v": "1"}),
             (_, "/api/config/{name}") => json!({
@@ -531,7 +535,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
         let good = world.path(route);
         let body = route.request.and_then(|_| bytes(&world.body(route)));
         // Every parameter, replaced by what cannot be one, and by what is nobody's.
-        for param in ["{id}", "{wid}", "{gate}", "{key}", "{*uri}"] {
+        for param in ["{id}", "{wid}", "{gate}", "{key}", "{sandbox}", "{*uri}"] {
             if !route.path.contains(param) {
                 continue;
             }
@@ -548,6 +552,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 "{id}" if route.path.starts_with("/api/recipes") => "nobody".to_owned(),
                 "{id}" => format!("rn_{}", "0".repeat(32)),
                 "{wid}" => format!("it_{}", "0".repeat(32)),
+                "{sandbox}" => format!("sb{}", "0".repeat(20)),
                 "{*uri}" => world.uri.replace("stdout.log", "nothing.log"),
                 _ => "nobody".to_owned(),
             };

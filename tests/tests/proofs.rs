@@ -58,7 +58,14 @@ const CACHED: &str = "WITH t AS (
          'outcome', 'hit', 'org', t.tenant_id, 'repo', 'r', 'lockHash', '$H', 'key', t.key, 'digest', '$H'))
     FROM t WHERE s.task_key = t.task_key";
 
-/// `double TABLE [WHERE ..]` is [`UNBIND`] and one row inserted again; `unbind TABLE` alone exists too.
+/// What an operator's settlement of one session leaves: its proof holds, until it is tampered with.
+const SETTLE: [&str; 3] = [
+    "UPDATE app.secure_wipe_evidence SET wipe_status = 'failed' WHERE sandbox_id = (SELECT min(sandbox_id) FROM app.secure_wipe_evidence)",
+    "INSERT INTO app.wipe_settlements (sandbox_id, run_id, tenant_id, terminal_state, evidence_look, evidence_digest, actor, key_id, reason, origin) SELECT w.sandbox_id, w.run_id, s.tenant_id, w.terminal_state, w.look, app.evidence_digest(w.evidence), 'ada', 'k', 'why', 'manual' FROM app.secure_wipe_evidence w JOIN app.remote_execution_sessions s USING (sandbox_id) WHERE w.wipe_status = 'failed'",
+    "INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason) SELECT tenant_id, key_id, actor, 'session.settle', sandbox_id, reason FROM app.wipe_settlements",
+];
+
+/// `$SETTLE` is [`SETTLE`]; `double TABLE [WHERE ..]` is [`UNBIND`] and one row inserted again; `unbind TABLE` alone exists too.
 const TAMPERINGS: &[Tampering] = &[
     tamper!("run_steps_unique": "double app.run_steps"),
     tamper!("artifacts_unique": "double app.artifacts"),
@@ -93,12 +100,23 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("terminal_sessions_wiped": "DELETE FROM app.secure_wipe_evidence"),
     tamper!("terminal_sessions_wiped": "UPDATE app.secure_wipe_evidence SET wipe_status = 'failed'"),
     tamper!("terminal_sessions_wiped": "UPDATE app.secure_wipe_evidence SET terminal_state = 'CANCELED'"),
+    tamper!("settlements_are_decisions": "$SETTLE", "DELETE FROM app.audit WHERE op = 'session.settle'"),
+    tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.audit SET reason = 'another' WHERE op = 'session.settle'"),
+    tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.wipe_settlements SET evidence_digest = '$H'"),
+    tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{reason}', '\"x\"') WHERE wipe_status = 'failed'"),
+    tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.secure_wipe_evidence SET wipe_status = 'verified'"),
+    tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.remote_execution_sessions SET state = 'CANCELED' WHERE sandbox_id IN (SELECT sandbox_id FROM app.wipe_settlements)"),
+    tamper!("runs_wait_for_wipes": "UPDATE app.remote_execution_sessions SET ended_at = NULL"),
+    tamper!("runs_wait_for_wipes": "UPDATE app.remote_execution_sessions SET ended_at = ended_at + interval '1 hour'"),
     tamper!("wipe_evidence_holds": "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{checks,0,ok}', 'false')"),
     tamper!("wipe_evidence_holds": "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{checks}', '[]')"),
     tamper!("wipe_evidence_holds": "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{sandboxId}', '\"sb00000000000000000000\"')"),
     tamper!("executions_have_sessions": "DELETE FROM app.remote_execution_sessions"),
     tamper!("executions_have_sessions": "DELETE FROM app.sbx_executions WHERE sandbox_id IS NOT NULL"),
     tamper!("executions_have_sessions": "UPDATE app.remote_execution_sessions SET execution_no = 7"),
+    tamper!("sessions_say_what_they_were": "UPDATE app.remote_execution_sessions SET class = 'microvm'"),
+    tamper!("sessions_say_what_they_were": "UPDATE app.remote_execution_sessions SET runtime = 'another'"),
+    tamper!("sessions_say_what_they_were": "UPDATE app.remote_execution_sessions SET attestation = jsonb_set(attestation, '{kernel}', '\"0\"')"),
     tamper!("results_were_executed": "DELETE FROM app.sbx_executions WHERE sandbox_id IS NULL"),
     tamper!("tasks_match_engine": "DELETE FROM dbos.workflow_status WHERE name = 'task'"),
     tamper!("tasks_match_engine": "UPDATE app.sbx_runs SET response = NULL, err_code = NULL"),
@@ -116,6 +134,20 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("gated_work_was_approved": "UPDATE app.plan_approvals SET approved_at = approved_at + interval '1 hour'"),
     tamper!("gated_work_was_approved": "UPDATE app.plan_approvals SET plan_digest = '$H'"),
     tamper!("gated_work_was_approved": "UPDATE app.runs SET plan_digest = '$H'"),
+    tamper!("tasks_kept_their_egress": "UPDATE app.sbx_runs SET effective = jsonb_set(effective, '{net}', '[\"a.example\"]') WHERE effective IS NOT NULL"),
+    tamper!("tasks_kept_their_egress": "UPDATE app.sbx_runs SET effective = jsonb_set(effective, '{buildNet}', '[\"a.example\"]') WHERE effective IS NOT NULL"),
+    tamper!("tasks_kept_their_egress": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]' WHERE phase = 'build'"),
+    tamper!("tasks_kept_their_egress": "UPDATE app.egress_policy_snapshots SET policy = policy || '[[\"a.example\"]]'"),
+    tamper!("tasks_kept_their_egress": "UPDATE app.egress_policy_snapshots SET policy_digest = '$H'"),
+    tamper!("sandboxed_runs_have_egress_policies": "DELETE FROM app.egress_policy_snapshots"),
+    tamper!("sandboxed_runs_have_egress_policies": "DELETE FROM app.egress_policy_snapshots WHERE phase = 'exec'"),
+    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', approver = 'ada' WHERE phase = 'exec'"),
+    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'gate', approver = 'nobody' WHERE phase = 'exec'"),
+    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'host-admin', approver = NULL WHERE phase = 'exec'"),
+    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'host-admin', approver = 'a-submitter' WHERE phase = 'exec'"),
+    tamper!("exec_names_were_consented":
+        "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', 1, '[\"b.example\"]', 'sec')",
+        "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\", \"b.example\"]]', source = 'org-policy', policy_key = 'egress.exec.allowed', policy_version = 1, approver = 'sec' WHERE phase = 'exec'"),
     tamper!("accepted_replies_decide": "DELETE FROM app.human_interactions"),
     tamper!("accepted_replies_decide":
         "INSERT INTO app.human_interactions OVERRIDING SYSTEM VALUE SELECT id + 100, workflow_id, run_id, gate_key, topic, 'another', payload_hash, payload, origin, outcome, key_id, created_at FROM app.human_interactions"),
@@ -224,6 +256,7 @@ impl Kept {
 async fn apply(conn: &mut PgConnection, sql: &str) {
     let sql = sql.replace("$H", OTHER_HASH);
     let statements = match sql.split_once(' ') {
+        _ if sql == "$SETTLE" => SETTLE.map(str::to_owned).to_vec(),
         Some(("unbind", table)) => vec![UNBIND.replace("$1", table)],
         Some(("double", what)) => {
             let table = what.split(' ').next().unwrap();
@@ -265,6 +298,11 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
         names(&tampered),
         "every proof has a case, and no case is for nothing"
     );
+    let (url, mut conn) = kept.copy("settled").await;
+    apply(&mut conn, "$SETTLE").await;
+    let (output, report) = kept.prove(&url, &[]);
+    assert_eq!(output.status.code(), Some(0), "a settlement in good order: {report}");
+    conn.close().await.unwrap();
     let mut missed = Vec::new();
     for (n, case) in TAMPERINGS.iter().enumerate() {
         let (url, mut conn) = kept.copy(&format!("case_{n}")).await;

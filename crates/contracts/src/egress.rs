@@ -132,6 +132,8 @@ pub enum ViolationWhy {
     Malformed,
     /// More connections at once than a sandbox may have.
     Flood,
+    /// The worker may have lost the task to another one.
+    Lease,
 }
 
 impl ViolationWhy {
@@ -150,6 +152,7 @@ impl ViolationWhy {
             Self::DnsType => "a question that no client of this name needs to ask",
             Self::Malformed => "not a request",
             Self::Flood => "too many connections at once",
+            Self::Lease => "the worker was cut off from its ledger, and another may run this task",
         }
     }
 }

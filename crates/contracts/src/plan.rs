@@ -272,7 +272,7 @@ fn task_of(
     scope: &Scope<'_>,
     config: &mut Config<'_>,
 ) -> Result<PlanTask, Refusal> {
-    let mut task = rendered(spec, scope, config).map_err(|e| broken(recipe, spec, &e))?;
+    let mut task = rendered(recipe, spec, scope, config).map_err(|e| broken(recipe, spec, &e))?;
     if let Work::Sandbox(request) = &mut task.work {
         let what = format!("recipe {}@{}: task {:?}", recipe.id, recipe.v, task.name);
         config.settings.settle(&what, request)?;
@@ -281,6 +281,7 @@ fn task_of(
 }
 
 fn rendered(
+    recipe: &Recipe,
     spec: &TaskSpec,
     scope: &Scope<'_>,
     config: &mut Config<'_>,

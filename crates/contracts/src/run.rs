@@ -278,6 +278,10 @@ impl NextAction {
     }
 }
 
+fn is_zero(n: &i64) -> bool {
+    *n == 0
+}
+
 /// A run's header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -324,6 +328,10 @@ pub struct RunHeader {
     pub durable_status: Option<String>,
     /// Which attempt of the intent this run is, from 0.
     pub retry_count: i32,
+    /// Its sandboxes whose wipe could not be verified: it does not end before they are wiped or settled.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0))]
+    pub held_sessions: i64,
     /// On an answer to a start: whether the run existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_replay: Option<bool>,

@@ -450,6 +450,25 @@ pub enum SessionState {
 }
 
 impl SessionState {
+    /// Every state, in the order of a session's life.
+    pub const ALL: &[Self] = &[
+        Self::Provisioning,
+        Self::Building,
+        Self::Executing,
+        Self::Collecting,
+        Self::RemoteWipeVerifying,
+        Self::Completed,
+        Self::Failed,
+        Self::Canceled,
+        Self::Orphaned,
+    ];
+
+    /// Reads it back.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|state| state.as_str() == text)
+    }
+
     /// The state as it stands in SQL.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -477,12 +496,23 @@ pub enum WipeStatus {
     Failed,
 }
 
+impl WipeStatus {
+    /// The status as it stands in SQL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verified => "verified",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// One thing that was looked for after the wipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeCheck {
     /// `mount`, `cgroup`, `process`, `netns`, `directory`, `runtime-state`, `sentinel`, `base`,
-    /// `cache-base`.
+    /// `cache-base`, or `host` where there is nobody to look.
     pub kind: String,
     /// What exactly: a path, a pid, an inode.
     pub subject: String,
@@ -499,7 +529,8 @@ pub struct WipeCheck {
 pub struct WipeEvidence {
     /// The sandbox that is gone.
     pub sandbox_id: SandboxId,
-    /// How: `tmpfs-unmount`, or `absence` for an orphan that the kernel had already taken away.
+    /// How: `tmpfs-unmount`, or `absence` for an orphan that the kernel had already taken away, or
+    /// `none` where nobody could look.
     pub method: String,
     /// Why: `task-end`, `boot-fail`, `canceled`, `orphan`.
     pub reason: String,

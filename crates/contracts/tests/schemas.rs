@@ -18,6 +18,7 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::profile::{Ceiling, Profile};
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe::Recipe;
@@ -28,6 +29,7 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
+use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
 use serde_json::{Value, json};
 
 macro_rules! schemas {
@@ -44,6 +46,7 @@ fn published() -> Vec<(&'static str, Value)> {
         ConfigVersion,
         Decision,
         EffectivePolicy,
+        EgressSnapshot,
         ErrorBody,
         GateView,
         HitlEvent,
@@ -73,6 +76,9 @@ fn published() -> Vec<(&'static str, Value)> {
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
+        SessionView,
+        SettleRequest,
+        Settlement,
         WipeEvidence,
     ]
 }

@@ -12,29 +12,51 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::SessionState;
+use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::Ledger;
+use cofferdam_ledger::sessions::SessionMove;
+use cofferdam_sandbox::KillHandle;
 use tokio::sync::Notify;
 
 /// How far behind a watcher may be.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What is not written yet.
+/// What is not written yet, and who lives.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    latest: Mutex<HashMap<SandboxId, SessionState>>,
+    latest: Mutex<HashMap<SandboxId, SessionMove>>,
+    alive: Mutex<HashMap<SandboxId, KillHandle>>,
     rung: Notify,
 }
 
 impl Board {
+    /// The session's sandbox exists: what it really is, and by what it is seen alive.
+    pub(crate) fn made(&self, session: &SandboxId, attestation: Attestation, pulse: KillHandle) {
+        let facts = Some(attestation);
+        let state = SessionState::Provisioning;
+        let made = SessionMove { sandbox: session.clone(), state, attestation: facts };
+        self.lock().insert(session.clone(), made);
+        self.pulses().insert(session.clone(), pulse);
+        self.rung.notify_one();
+    }
+
     /// The session's state now.
     pub(crate) fn set(&self, session: &SandboxId, state: SessionState) {
-        self.lock().insert(session.clone(), state);
+        let fresh = || SessionMove { sandbox: session.clone(), state, attestation: None };
+        self.lock().entry(session.clone()).or_insert_with(fresh).state = state;
         self.rung.notify_one();
     }
 
     /// The session is about to end, which is committed elsewhere.
     pub(crate) fn forget(&self, session: &SandboxId) {
         self.lock().remove(session);
+        self.pulses().remove(session);
+    }
+
+    /// The sandboxes that are seen alive now.
+    pub(crate) fn alive(&self) -> Vec<SandboxId> {
+        let pulses = self.pulses();
+        pulses.iter().filter(|(_, pulse)| pulse.is_alive()).map(|(id, _)| id.clone()).collect()
     }
 
     /// Writes until it is aborted. Losing a state costs nothing but a watcher's view.
@@ -42,16 +64,20 @@ impl Board {
         loop {
             self.rung.notified().await;
             clock::sleep(PAUSE).await;
-            let states: Vec<(SandboxId, SessionState)> = self.lock().drain().collect();
-            if !states.is_empty()
-                && let Err(error) = ledger.sessions_advance(&states).await
+            let moves: Vec<SessionMove> = self.lock().drain().map(|(_, one)| one).collect();
+            if !moves.is_empty()
+                && let Err(error) = ledger.sessions_advance(&moves).await
             {
                 tracing::warn!(%error, "states of sessions were not written");
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, SessionState>> {
+    fn pulses(&self) -> MutexGuard<'_, HashMap<SandboxId, KillHandle>> {
+        self.alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, SessionMove>> {
         // A poisoned lock only means that somebody panicked beside it; the map is whole.
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,6 +96,7 @@ mod tests {
         board.set(&one, SessionState::Executing);
         board.set(&two, SessionState::Executing);
         board.forget(&two);
-        assert_eq!(board.lock().drain().collect::<Vec<_>>(), [(one, SessionState::Executing)]);
+        let left: Vec<_> = board.lock().drain().map(|(_, one)| (one.sandbox, one.state)).collect();
+        assert_eq!(left, [(one, SessionState::Executing)]);
     }
 }

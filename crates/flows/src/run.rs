@@ -10,6 +10,7 @@ use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_contracts::run::{Budget, RunStatus};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::policies::NewSnapshot;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::tasks::{NewTask, Round as Wave, TaskOutcome};
 use dbos::step;
@@ -20,6 +21,7 @@ use tokio::sync::OnceCell;
 use crate::Flows;
 use crate::compile::{self, Card};
 use crate::decide::{self, Blocked, Miss, Next, Round};
+use crate::egress;
 use crate::gate;
 use crate::patience::patiently;
 
@@ -193,7 +195,8 @@ async fn round_run(
     let (flows, workflow) = (this.flows, this.workflow);
     let run = this.context().await?;
     let plan = this.plan(digest).await?;
-    consent(flows, run, plan, digest).await?;
+    let approver = consent(flows, run, plan, digest).await?;
+    let mut snapshots = snapshots(flows, run, plan, approver).await?;
     let mut todo = attempts_of(plan, run, attempt, only).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
@@ -215,8 +218,10 @@ async fn round_run(
                 partition: &run.partition_key,
                 priority: run.priority,
                 tasks: &fresh,
+                snapshots: &snapshots,
             };
             patiently(|| flows.ledger.tasks_enqueue(&wave)).await.map_err(step_error)?;
+            snapshots.clear();
         }
         if open.is_empty() {
             round.missed.sort_by_key(|m| m.index);
@@ -246,17 +251,38 @@ async fn round_run(
     }
 }
 
-/// Fail closed: behind a gate nothing starts without consent to exactly this plan.
-async fn consent(flows: &Flows, run: &RunContext, plan: &Plan, digest: &Digest) -> Flow<()> {
+/// Fail closed: behind a gate nothing starts without consent to exactly this plan. Who gave it.
+async fn consent(
+    flows: &Flows,
+    run: &RunContext,
+    plan: &Plan,
+    digest: &Digest,
+) -> Flow<Option<String>> {
     if plan.gate.is_none() {
-        return Ok(());
+        return Ok(None);
     }
-    let approved = patiently(|| flows.ledger.approval_digest(&run.id)).await.map_err(step_error)?;
-    if approved.as_ref() == Some(digest) {
-        return Ok(());
+    let approved = patiently(|| flows.ledger.approval_read(&run.id)).await.map_err(step_error)?;
+    match approved {
+        Some((approved, by)) if approved == *digest => Ok(Some(by)),
+        _ => Err(refused("the plan is not the one that was approved".to_owned())),
     }
-    let error = "the plan is not the one that was approved".to_owned();
-    Err(dbos::Error::Application(FlowError::Ended { status: "failed".into(), error }))
+}
+
+/// The run's egress policies, which commit with its first tasks; without consent to them none starts.
+async fn snapshots(
+    flows: &Flows,
+    run: &RunContext,
+    plan: &Plan,
+    approver: Option<String>,
+) -> Flow<Vec<NewSnapshot>> {
+    let consent =
+        patiently(|| egress::consent_of(&flows.ledger, run, plan, approver.clone())).await;
+    egress::snapshots(plan, &consent.map_err(step_error)?)
+        .map_err(|refusal| refused(refusal.message))
+}
+
+fn refused(error: String) -> dbos::Error<FlowError> {
+    dbos::Error::Application(FlowError::Ended { status: "failed".into(), error })
 }
 
 fn attempts_of(

@@ -19,7 +19,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
 use serde_json::{Value, json};
 
-use crate::{Flows, config, decide};
+use crate::{Flows, config, decide, egress};
 
 /// The recipe of a run that names none: one shell command, `{cmd}`.
 const SHELL_RECIPE: &str = r#"
@@ -94,6 +94,7 @@ impl Flows {
         crate::cache::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, intent.inputs)?;
         preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
+        egress::admit(&self.ledger, who, Some(&request.intent_id), &recipe).await?;
         decide::queue_policy(
             &recipe.caps,
             request.workload.as_ref(),
@@ -129,6 +130,7 @@ impl Flows {
         crate::cache::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
         preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
+        egress::admit(&self.ledger, who, None, &recipe).await?;
         let opts = &request.opts;
         decide::queue_policy(
             &recipe.caps,

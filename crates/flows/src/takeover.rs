@@ -1,5 +1,11 @@
 //! Who is alive, who leads, and what the dead left behind.
 //!
+//! ```text
+//! beat (1 s) --refused--> fenced        lead (1 s) -> the silent are dead; unreachable sessions are held
+//! looks (1 s) -> this host's due sessions: verified -> ended;  failed -> held, later again
+//! ```
+//! The three go side by side: a wipe that takes long must not delay a heartbeat.
+//!
 //! Every worker beats once a second. A worker whose beat is refused was declared dead: its work
 //! belongs to others, so it must stop at once. The leader declares dead whoever was silent too long
 //! and puts their workflows back on their queues. Sandboxes of the dead are looked for on their own
@@ -7,14 +13,16 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::sandbox::WipeStatus;
+use cofferdam_contracts::sandbox::{SessionState, WipeCheck, WipeEvidence, WipeStatus};
+use cofferdam_contracts::session::findings;
 use cofferdam_ledger::LedgerError;
-use cofferdam_sandbox::verify_absent;
+use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
+use cofferdam_sandbox::{verify_absent, verify_again};
 use tokio::sync::watch;
 
 use crate::task::Executor;
@@ -25,49 +33,100 @@ const BEAT: Duration = Duration::from_secs(1);
 /// disk, short enough that a run hardly notices.
 const DEAD_AFTER_MS: i64 = 5_000;
 /// A beat that takes longer is given up and tried again. A worker that cannot reach the database
-/// goes on meanwhile: its sandboxes have no network, and what they end with is committed only where
-/// nobody else was faster, so a worker in doubt can do no harm (decision 0005).
+/// goes on meanwhile: its sandboxes talk to nobody, and what they end with is committed only where
+/// nobody else was faster, so a worker in doubt can do no harm (decisions 0005 and 0018).
 const BEAT_TIMEOUT: Duration = Duration::from_secs(4);
+/// Names of the exec phase are cut off when the last confirmed beat was sent so long ago: a second before
+/// anybody else may take the task, for timers that are late.
+const EGRESS_LEASE: Duration = Duration::from_secs(4);
+/// While in doubt, a confirmed beat is noticed within this time.
+const DOUBT_LOOK: Duration = Duration::from_millis(100);
 /// Looks at an orphan before what is still there is recorded as a failed wipe: its runtime may be
 /// busy tearing down.
 const ORPHAN_LOOKS: u32 = 5;
+/// A session whose host has had no worker for so long is held: its wipe cannot be verified by anybody.
+/// Longer than a reboot's and a restart's usual gap would be too long for a run that waits; a host that
+/// comes back looks by itself, and ends the session with its evidence.
+const UNREACHABLE_MS: i64 = 60_000;
+/// The leader looks for such sessions each so many seconds.
+const UNREACHABLE_EVERY: u32 = 10;
 
 pub(crate) struct Takeover {
     pub executor: Arc<Executor>,
     /// Set once this worker must stop.
     pub fenced: watch::Sender<bool>,
+    /// Since the last confirmed beat was sent.
+    pub confirmed: Mutex<Stopwatch>,
 }
 
 impl Takeover {
     pub(crate) async fn run(self) {
+        tokio::select! {
+            () = self.beats() => {}
+            () = self.doubts() => {}
+            () = self.leads() => {}
+            () = self.looks() => {}
+        }
+    }
+
+    /// Ends once this worker is fenced.
+    async fn beats(&self) {
         let ledger = &self.executor.flows.ledger;
-        let mut looks: HashMap<SandboxId, u32> = HashMap::new();
         loop {
-            match tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(&self.executor.id)).await
-            {
-                Ok(Ok(true)) => {}
+            let sent = Stopwatch::start();
+            let alive = self.executor.board.alive();
+            let beat = ledger.executor_beat(&self.executor.id, &alive);
+            match tokio::time::timeout(BEAT_TIMEOUT, beat).await {
+                Ok(Ok(true)) => *self.lease() = sent,
                 Ok(Ok(false)) => return self.fence().await,
                 Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),
                 Err(_) => tracing::warn!("a heartbeat timed out"),
-            }
-            if let Err(error) = self.lead().await {
-                tracing::warn!(%error, "leading failed");
-            }
-            if let Err(error) = self.orphans(&mut looks).await {
-                tracing::warn!(%error, "looking for orphans failed");
             }
             clock::sleep(BEAT).await;
         }
     }
 
+    /// Cuts the exec phase's names off while nobody confirmed that this worker lives.
+    async fn doubts(&self) {
+        let mut was_in_doubt = false;
+        loop {
+            let left = EGRESS_LEASE.saturating_sub(self.lease().elapsed());
+            let is_in_doubt = left.is_zero();
+            if is_in_doubt != was_in_doubt {
+                let what = if is_in_doubt { "cut off until it is confirmed" } else { "back" };
+                tracing::warn!(
+                    "this worker's lease is in doubt: {is_in_doubt}; names that tasks may reach are {what}"
+                );
+                self.executor.host.doubt(is_in_doubt);
+                was_in_doubt = is_in_doubt;
+            }
+            clock::sleep(if is_in_doubt { DOUBT_LOOK } else { left }).await;
+        }
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Stopwatch> {
+        // A poisoned lock only means that somebody panicked beside it; the watch is whole.
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn fence(&self) {
+        self.executor.host.doubt(true);
         tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops: its work is somebody else's now");
         let _ = self.fenced.send(true);
         // Whoever declared it dead leads already; should it have led itself, somebody else shall.
         let _ = self.executor.flows.ledger.resign().await;
     }
 
-    async fn lead(&self) -> Result<(), LedgerError> {
+    async fn leads(&self) {
+        for turn in (0..UNREACHABLE_EVERY).cycle() {
+            if let Err(error) = self.lead(turn == 0).await {
+                tracing::warn!(%error, "leading failed");
+            }
+            clock::sleep(BEAT).await;
+        }
+    }
+
+    async fn lead(&self, unreachable: bool) -> Result<(), LedgerError> {
         let ledger = &self.executor.flows.ledger;
         if !ledger.leads().await? {
             return Ok(());
@@ -77,36 +136,96 @@ impl Takeover {
             tracing::warn!(%dead, workflows, "a worker is dead; its workflows are queued again");
         }
         ledger.release_delayed().await?;
+        if unreachable {
+            for lost in ledger.sessions_unreachable(UNREACHABLE_MS).await? {
+                record(&self.executor, &unreached(&lost), SessionState::Orphaned).await?;
+            }
+        }
         Ok(())
     }
 
-    async fn orphans(&self, looks: &mut HashMap<SandboxId, u32>) -> Result<(), LedgerError> {
-        let executor = &self.executor;
-        for lost in executor.flows.ledger.sessions_lost(&executor.host_id).await? {
-            let evidence =
-                verify_absent(&executor.host, &lost.sandbox, Path::new(&lost.state_dir), "orphan")
-                    .await;
-            let look = looks.entry(lost.sandbox.clone()).or_insert(0);
-            *look += 1;
-            if evidence.status == WipeStatus::Failed && *look < ORPHAN_LOOKS {
-                continue;
+    async fn looks(&self) {
+        let mut early: HashMap<SandboxId, u32> = HashMap::new();
+        loop {
+            if let Err(error) = self.look(&mut early).await {
+                tracing::warn!(%error, "looking for orphans failed");
             }
-            looks.remove(&lost.sandbox);
-            executor.flows.ledger.session_orphaned(&evidence).await?;
+            clock::sleep(BEAT).await;
+        }
+    }
+
+    async fn look(&self, early: &mut HashMap<SandboxId, u32>) -> Result<(), LedgerError> {
+        let executor = &self.executor;
+        for due in executor.flows.ledger.sessions_due(&executor.host_id).await? {
+            let (evidence, terminal) = look_at(executor, &due).await;
+            if due.last.is_none() {
+                let looks = early.entry(due.sandbox.clone()).or_insert(0);
+                *looks += 1;
+                if evidence.status == WipeStatus::Failed && *looks < ORPHAN_LOOKS {
+                    continue;
+                }
+                early.remove(&due.sandbox);
+            }
+            record(executor, &evidence, terminal).await?;
         }
         Ok(())
     }
 }
 
-/// At start and at the end: what this host's dead workers left, and what nobody remembers.
+/// Destroys what is left of a session's sandbox, and in which state the session ends if that worked.
+async fn look_at(executor: &Executor, due: &DueSession) -> (WipeEvidence, SessionState) {
+    let state_dir = Path::new(&due.state_dir);
+    match &due.last {
+        Some((last, terminal)) => (verify_again(&executor.host, last, state_dir).await, *terminal),
+        None => (
+            verify_absent(&executor.host, &due.sandbox, state_dir, "orphan").await,
+            SessionState::Orphaned,
+        ),
+    }
+}
+
+async fn record(
+    executor: &Executor,
+    evidence: &WipeEvidence,
+    terminal: SessionState,
+) -> Result<(), LedgerError> {
+    if evidence.status == WipeStatus::Failed {
+        let found = findings(evidence).join("; ");
+        tracing::error!(sandbox = %evidence.sandbox_id, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");
+    }
+    executor.flows.ledger.session_look(evidence, terminal).await
+}
+
+/// The evidence that there is nobody to look.
+fn unreached(lost: &UnreachableSession) -> WipeEvidence {
+    WipeEvidence {
+        sandbox_id: lost.sandbox.clone(),
+        method: "none".into(),
+        reason: "orphan".into(),
+        status: WipeStatus::Failed,
+        wiped_at_ms: clock::now_ms(),
+        upper_bytes: 0,
+        upper_inodes: 0,
+        base_before: None,
+        base_after: None,
+        checks: vec![WipeCheck {
+            kind: "host".into(),
+            subject: lost.host_id.clone(),
+            ok: false,
+            observed: Some("no worker of this host is alive, so nobody can look".into()),
+        }],
+        not_recheckable: Vec::new(),
+    }
+}
+
+/// At start and at the end: what this host's dead workers left, and what nobody remembers. A wipe
+/// that fails here is looked at again by a worker that lives.
 pub(crate) async fn reconcile(executor: &Executor) -> Result<(), LedgerError> {
     let ledger = &executor.flows.ledger;
-    for lost in ledger.sessions_lost(&executor.host_id).await? {
-        let evidence =
-            verify_absent(&executor.host, &lost.sandbox, Path::new(&lost.state_dir), "orphan")
-                .await;
+    for due in ledger.sessions_due(&executor.host_id).await? {
+        let (evidence, terminal) = look_at(executor, &due).await;
         if evidence.status == WipeStatus::Verified {
-            ledger.session_orphaned(&evidence).await?;
+            ledger.session_look(&evidence, terminal).await?;
         }
     }
     let live = ledger.sessions_open(&executor.host_id).await?;

@@ -20,6 +20,7 @@ use cofferdam_contracts::sandbox::{
     AccessMode, EffectivePolicy, ErrCode, FileOut, Metrics, SandboxRequest, SandboxResult,
     SessionState, WipeEvidence, WipeStatus,
 };
+use cofferdam_contracts::session::{Attestation, findings};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
@@ -33,6 +34,7 @@ use crate::Flows;
 use crate::board::Board;
 use crate::cache::{self, Deps};
 use crate::decide::MAX_EXECUTIONS;
+use crate::egress;
 use crate::output::Output;
 use crate::patience::patiently;
 use crate::run::{Flow, FlowError, step_error};
@@ -65,6 +67,7 @@ struct End {
     effective: Option<EffectivePolicy>,
     artifacts: Vec<NewArtifact>,
     evidence: Option<WipeEvidence>,
+    attestation: Option<Attestation>,
     canceled: bool,
 }
 
@@ -107,6 +110,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         effective: end.effective.as_ref(),
         artifacts: &end.artifacts,
         evidence: end.evidence.as_ref(),
+        attestation: end.attestation.as_ref(),
         canceled: end.canceled,
     };
     if patiently(|| ledger.task_finish(&committed)).await.map_err(step_error)? {
@@ -133,7 +137,7 @@ fn value(task: &TaskContext, text: &str) -> End {
         name: "files/value.txt".into(),
         bytes: text.as_bytes().to_vec(),
     }];
-    End { result, effective: None, artifacts, evidence: None, canceled: false }
+    End { result, effective: None, artifacts, evidence: None, attestation: None, canceled: false }
 }
 
 fn blank(
@@ -183,6 +187,7 @@ async fn unmade(
         effective: None,
         artifacts: Vec::new(),
         evidence: Some(evidence),
+        attestation: None,
         canceled: false,
     }
 }
@@ -199,6 +204,9 @@ async fn run_in_sandbox(
             "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
         );
         return unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
+    }
+    if let Some(drift) = egress::drift(request, &task.egress) {
+        return unmade(executor, task, id, ErrCode::BootFail, drift).await;
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let plan = match host.plan(request, id) {
@@ -235,6 +243,7 @@ async fn run_in_sandbox(
                 effective: None,
                 artifacts: Vec::new(),
                 evidence,
+                attestation: None,
                 canceled: false,
             };
         }
@@ -321,6 +330,8 @@ async fn drive(
     mut wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
     let id = sandbox.id().clone();
+    let attestation = executor.host.attest(sandbox.effective()).await;
+    executor.board.made(&id, attestation.clone(), sandbox.kill_handle());
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
     let mut phase =
         Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
@@ -382,13 +393,21 @@ async fn drive(
     let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
     if evidence.status == WipeStatus::Failed {
-        tracing::error!(sandbox = %id, ?evidence, "the wipe could not be verified: the session stays open");
+        let found = findings(&evidence).join("; ");
+        tracing::error!(sandbox = %id, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");
     }
     let (out, err) = watched.out.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     let artifacts = artifacts(&mut result, out, err, files, services);
-    End { result, effective: Some(effective), artifacts, evidence: Some(evidence), canceled }
+    End {
+        result,
+        effective: Some(effective),
+        artifacts,
+        evidence: Some(evidence),
+        attestation: Some(attestation),
+        canceled,
+    }
 }
 
 /// One command of a sandbox, watched and cancelable.

@@ -48,8 +48,8 @@ pub(crate) fn broke(result: &mut SandboxResult, error: &SandboxError) -> bool {
 mod tests {
     use cofferdam_contracts::limit::LimitKind;
     use cofferdam_contracts::run::{Budget, RunStatus};
-    use cofferdam_contracts::sandbox::{Metrics, SessionState, WipeStatus};
-    use cofferdam_ledger::tasks::end_state;
+    use cofferdam_contracts::sandbox::{Metrics, SessionState};
+    use cofferdam_ledger::tasks::terminal_state;
     use cofferdam_sandbox::Dropped;
 
     use super::*;
@@ -153,9 +153,7 @@ mod tests {
             let canceled = apply(&mut result);
             assert_eq!(result.err_code, code, "{what}");
             assert!(result.cause.is_some(), "{what} has a cause in words");
-            assert_eq!(end_state(WipeStatus::Verified, canceled, code), session, "{what}");
-            let held = SessionState::RemoteWipeVerifying;
-            assert_eq!(end_state(WipeStatus::Failed, canceled, code), held, "{what}");
+            assert_eq!(terminal_state(canceled, code), session, "{what}");
             assert_eq!(run_status(code), run, "{what}");
         }
     }

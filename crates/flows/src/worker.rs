@@ -119,7 +119,11 @@ impl Worker {
             started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);
-        let takeover = Takeover { executor: Arc::clone(&executor), fenced: fence };
+        let takeover = Takeover {
+            executor: Arc::clone(&executor),
+            fenced: fence,
+            confirmed: std::sync::Mutex::new(cofferdam_ambient::clock::Stopwatch::start()),
+        };
         let board = {
             let executor = Arc::clone(&executor);
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })

@@ -1,6 +1,6 @@
 //! Workers: heartbeats, the leader, and takeover from the dead.
 
-use cofferdam_contracts::id::ExecutorId;
+use cofferdam_contracts::id::{ExecutorId, SandboxId};
 
 use crate::error::{Result, id};
 use crate::{APP_VERSION, Ledger};
@@ -34,15 +34,27 @@ impl Ledger {
         Ok(())
     }
 
-    /// One heartbeat. `false`: this executor was declared dead, so its work is somebody else's now.
-    pub async fn executor_beat(&self, executor: &ExecutorId) -> Result<bool> {
-        let done = sqlx::query(
-            "UPDATE app.executors SET heartbeat_at = clock_timestamp() WHERE id = $1 AND state = 'live'",
+    /// One heartbeat, of the worker and of those of its sandboxes that it sees alive, in one statement.
+    /// `false`: this executor was declared dead, so its work is somebody else's now.
+    pub async fn executor_beat(&self, executor: &ExecutorId, alive: &[SandboxId]) -> Result<bool> {
+        let alive: Vec<&str> = alive.iter().map(SandboxId::as_str).collect();
+        // A session that is being written at this moment needs no beat, and must not delay the worker's.
+        let beaten: i64 = sqlx::query_scalar(
+            "WITH e AS (
+               UPDATE app.executors SET heartbeat_at = clock_timestamp() WHERE id = $1 AND state = 'live' RETURNING id),
+             s AS (
+               UPDATE app.remote_execution_sessions SET last_heartbeat_at = clock_timestamp()
+                WHERE sandbox_id IN (
+                      SELECT x.sandbox_id FROM app.remote_execution_sessions x, e
+                       WHERE x.sandbox_id = ANY($2) AND x.executor_id = e.id AND x.ended_at IS NULL
+                         FOR UPDATE OF x SKIP LOCKED))
+             SELECT count(*) FROM e",
         )
         .bind(executor.as_str())
-        .execute(self.steady())
+        .bind(&alive)
+        .fetch_one(self.steady())
         .await?;
-        Ok(done.rows_affected() == 1)
+        Ok(beaten == 1)
     }
 
     /// A worker leaves in good order: what it still held goes back to its queues.

@@ -261,13 +261,19 @@ impl Ledger {
     }
 
     /// The digest that a run's approval is bound to.
-    pub async fn approval_digest(&self, run: &RunId) -> Result<Option<Digest>> {
-        let found: Option<String> =
-            sqlx::query_scalar("SELECT plan_digest FROM app.plan_approvals WHERE run_id = $1")
-                .bind(run.as_str())
-                .fetch_optional(self.pool())
-                .await?;
-        found.map(|text| id("plan_approvals.plan_digest", &text)).transpose()
+    pub async fn approval_read(&self, run: &RunId) -> Result<Option<(Digest, String)>> {
+        let found = sqlx::query(
+            "SELECT plan_digest, approved_by FROM app.plan_approvals WHERE run_id = $1",
+        )
+        .bind(run.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        found
+            .map(|row| {
+                let digest = id("plan_approvals.plan_digest", row.try_get("plan_digest")?)?;
+                Ok((digest, row.try_get("approved_by")?))
+            })
+            .transpose()
     }
 
     /// Adds an audit event to a gate: `ui:<gate>:audit`, in the engine's own format.

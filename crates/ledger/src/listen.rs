@@ -28,6 +28,8 @@ pub enum Wake {
     Gate(String),
     /// Bases of the dependency cache on this host are doomed.
     Cache(String),
+    /// A session of this run is held, or no longer is.
+    Wipe(String),
     /// The connection was lost and made again: anything may have happened.
     All,
 }
@@ -43,6 +45,7 @@ impl Wake {
             "x" => Some(Self::Cancel(what)),
             "g" => Some(Self::Gate(what)),
             "c" => Some(Self::Cache(what)),
+            "w" => Some(Self::Wipe(what)),
             _ => None,
         }
     }

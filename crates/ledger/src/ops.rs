@@ -126,6 +126,7 @@ impl Ledger {
             return Err(wrong_state("cancel", &target.status, "PENDING or ENQUEUED"));
         }
         if target.is_parent {
+            held_refuse(&mut tx, &target.run).await?;
             cancel_run(&mut tx, &target.run, workflow).await?;
         }
         let tasks_of = target.is_parent.then_some(&target.run);
@@ -286,6 +287,24 @@ fn wrong_state(op: &str, status: &str, wanted: &str) -> crate::LedgerError {
     )
     .with(json!({"status": status}))
     .into()
+}
+
+/// A held run ends by its sessions' wipes or settlements: cancelling it would hide that one of its
+/// sandboxes may still be there.
+async fn held_refuse(conn: &mut sqlx::PgConnection, run: &RunId) -> Result<()> {
+    let held: Vec<String> = sqlx::query_scalar(
+        "SELECT sandbox_id FROM app.remote_execution_sessions
+          WHERE run_id = $1 AND state = 'REMOTE_WIPE_VERIFYING' AND wipe_looks > 0 ORDER BY sandbox_id LIMIT 50",
+    )
+    .bind(run.as_str())
+    .fetch_all(conn)
+    .await?;
+    if held.is_empty() {
+        return Ok(());
+    }
+    let why =
+        "the run is held: the wipe of a sandbox could not be verified; settle its session first";
+    Err(Refusal::new(ErrorCode::StateConflict, why).with(json!({"heldSessions": held})).into())
 }
 
 /// The run is over at once, and so are its gates; a parked wait is woken by a `sys:cancel` message.

@@ -96,9 +96,21 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "terminal_sessions_wiped",
-        claim: "a session ends only with a verified wipe",
-        meaning: "a sandbox is called ended without evidence that it is gone",
-        sql: "SELECT s.sandbox_id, s.state FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.wipe_status = 'verified' AND w.terminal_state = s.state WHERE s.state IN ('COMPLETED','FAILED','CANCELED','ORPHANED') AND w.sandbox_id IS NULL AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
+        claim: "a session ends only with a verified wipe, or by an operator's recorded settlement",
+        meaning: "a sandbox is called ended without evidence that it is gone, and nobody decided so",
+        sql: "SELECT s.sandbox_id, s.state FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.wipe_status = 'verified' AND w.terminal_state = s.state LEFT JOIN app.wipe_settlements d ON d.sandbox_id = s.sandbox_id AND d.terminal_state = s.state WHERE s.state IN ('COMPLETED','FAILED','CANCELED','ORPHANED') AND w.sandbox_id IS NULL AND d.sandbox_id IS NULL AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
+    },
+    Proof {
+        name: "settlements_are_decisions",
+        claim: "a session without a verified wipe ended by one audited decision over exactly the failed evidence that is on record",
+        meaning: "a settlement has no failed evidence, another one than was decided on, no audit row, or a verified wipe beside it",
+        sql: "SELECT d.sandbox_id, d.actor, d.evidence_look, w.wipe_status, s.state FROM app.wipe_settlements d LEFT JOIN app.remote_execution_sessions s ON s.sandbox_id = d.sandbox_id LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = d.sandbox_id AND w.look = d.evidence_look WHERE (s.state IS DISTINCT FROM d.terminal_state OR w.wipe_status IS DISTINCT FROM 'failed' OR encode(sha256(convert_to(w.evidence::text, 'UTF8')), 'hex') IS DISTINCT FROM d.evidence_digest OR EXISTS (SELECT 1 FROM app.secure_wipe_evidence v WHERE v.sandbox_id = d.sandbox_id AND (v.wipe_status = 'verified' OR v.look > d.evidence_look)) OR NOT EXISTS (SELECT 1 FROM app.audit a WHERE a.op = 'session.settle' AND a.target = d.sandbox_id AND a.tenant_id = d.tenant_id AND a.key_id = d.key_id AND a.reason = d.reason)) AND ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR d.tenant_id = $2)",
+    },
+    Proof {
+        name: "runs_wait_for_wipes",
+        claim: "a run ends by itself only after every one of its sandboxes is provably gone, or settled",
+        meaning: "a run ended while a session of it had not",
+        sql: "SELECT s.sandbox_id, s.run_id, s.state, r.status FROM app.remote_execution_sessions s JOIN app.runs r ON r.id = s.run_id WHERE r.status IN ('succeeded','failed','retries_exceeded') AND (s.ended_at IS NULL OR s.ended_at > r.finished_at) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
     },
     Proof {
         name: "wipe_evidence_holds",
@@ -111,6 +123,12 @@ pub const PROOFS: &[Proof] = &[
         claim: "every physical start of a sandbox has its session",
         meaning: "a sandbox was started off the record, or a start was erased",
         sql: "SELECT coalesce(e.task_key, s.task_key) AS task_key, e.execution_no, e.sandbox_id AS started, s.sandbox_id AS session FROM app.sbx_executions e FULL JOIN app.remote_execution_sessions s ON s.sandbox_id = e.sandbox_id WHERE (e.sandbox_id IS NOT NULL OR s.sandbox_id IS NOT NULL) AND (s.sandbox_id IS NULL OR e.task_key IS NULL OR e.execution_no <> s.execution_no OR e.task_key <> s.task_key) AND ($1::text IS NULL OR coalesce(s.run_id, (SELECT x.run_id FROM app.sbx_runs x WHERE x.task_key = e.task_key)) = $1) AND ($2::text IS NULL OR coalesce(s.tenant_id, (SELECT r.tenant_id FROM app.sbx_runs x JOIN app.runs r ON r.id = x.run_id WHERE x.task_key = e.task_key)) = $2)",
+    },
+    Proof {
+        name: "sessions_say_what_they_were",
+        claim: "a session names the class and runtime that its sandbox really had",
+        meaning: "a session claims another isolation than was enforced",
+        sql: "SELECT s.sandbox_id, s.class, s.runtime, s.attestation, x.effective->>'isolationClass' AS enforced, x.effective->>'runtime' AS ran FROM app.remote_execution_sessions s JOIN app.sbx_runs x ON x.task_key = s.task_key AND x.response->>'sandboxRef' = s.sandbox_id WHERE x.effective IS NOT NULL AND s.attestation IS NOT NULL AND (s.class IS DISTINCT FROM x.effective->>'isolationClass' OR s.runtime IS DISTINCT FROM x.effective->>'runtime' OR s.runtime_version IS DISTINCT FROM x.effective->>'runtimeVersion' OR s.attestation->>'class' IS DISTINCT FROM s.class OR s.attestation->>'runtime' IS DISTINCT FROM s.runtime OR s.attestation->>'kernel' IS DISTINCT FROM x.effective->>'kernel') AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.tenant_id = $2)",
     },
     Proof {
         name: "results_were_executed",
@@ -141,6 +159,24 @@ pub const PROOFS: &[Proof] = &[
         claim: "behind a plan gate nothing was started before exactly this plan was approved",
         meaning: "a task started without consent, before it, or for another plan",
         sql: "SELECT s.task_key, e.started_at, p.approved_at, r.plan_digest, p.plan_digest AS approved FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id JOIN app.sbx_runs s ON s.run_id = g.run_id JOIN app.sbx_executions e ON e.task_key = s.task_key LEFT JOIN app.plan_approvals p ON p.run_id = g.run_id WHERE g.gate_key LIKE 'approve-plan%' AND (p.run_id IS NULL OR p.approved_at > e.started_at OR p.plan_digest IS DISTINCT FROM r.plan_digest) AND ($1::text IS NULL OR g.run_id = $1) AND ($2::text IS NULL OR g.tenant_id = $2)",
+    },
+    Proof {
+        name: "tasks_kept_their_egress",
+        claim: "every sandbox could reach exactly what its run's egress policy of the phase says",
+        meaning: "a task ran with another policy than the one on record, or the one on record was changed",
+        sql: "SELECT s.task_key, f.phase, s.effective->f.field AS ran_with, e.policy FROM app.sbx_runs s CROSS JOIN (VALUES ('build', 'buildNet'), ('exec', 'net')) AS f(phase, field) LEFT JOIN app.egress_policy_snapshots e ON e.run_id = s.run_id AND e.phase = f.phase WHERE s.effective IS NOT NULL AND (e.run_id IS NULL OR e.policy_digest <> encode(sha256(convert_to(e.policy::text, 'UTF8')), 'hex') OR NOT EXISTS (SELECT 1 FROM jsonb_array_elements(e.policy) p WHERE p = coalesce(s.effective->f.field, '\"none\"'))) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.run_id IN (SELECT id FROM app.runs WHERE tenant_id = $2))",
+    },
+    Proof {
+        name: "sandboxed_runs_have_egress_policies",
+        claim: "a run with a sandbox has its egress policy of each phase on record",
+        meaning: "a run is over whose sandboxes had no recorded egress policy",
+        sql: "SELECT r.id, f.phase FROM app.runs r CROSS JOIN (VALUES ('build'), ('exec')) AS f(phase) WHERE r.status IN ('succeeded','failed','canceled','retries_exceeded') AND EXISTS (SELECT 1 FROM app.remote_execution_sessions s WHERE s.run_id = r.id) AND NOT EXISTS (SELECT 1 FROM app.egress_policy_snapshots e WHERE e.run_id = r.id AND e.phase = f.phase) AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
+    },
+    Proof {
+        name: "exec_names_were_consented",
+        claim: "no task reached a name while it ran without the gate's approver, the host's own admin or the organisation's list",
+        meaning: "names of the exec phase have no consent, or another one than is on record",
+        sql: "SELECT e.run_id, e.source, e.approver, p.approved_by, e.policy_version FROM app.egress_policy_snapshots e LEFT JOIN app.plan_approvals p ON p.run_id = e.run_id WHERE e.phase = 'exec' AND e.source <> 'unrecorded' AND EXISTS (SELECT 1 FROM jsonb_array_elements(e.policy) n WHERE n <> '\"none\"') AND (e.approver IS NULL OR e.source = 'recipe' OR (e.source = 'gate' AND p.approved_by IS DISTINCT FROM e.approver) OR (e.source = 'host-admin' AND NOT app.is_host_admin(e.approver)) OR (e.source = 'org-policy' AND EXISTS (SELECT 1 FROM jsonb_array_elements(e.policy) l, jsonb_array_elements_text(CASE jsonb_typeof(l) WHEN 'array' THEN l ELSE '[]' END) n WHERE NOT EXISTS (SELECT 1 FROM app.dynamic_config c WHERE c.key = e.policy_key AND c.version = e.policy_version AND c.value ? n)))) AND ($1::text IS NULL OR e.run_id = $1) AND ($2::text IS NULL OR e.run_id IN (SELECT id FROM app.runs WHERE tenant_id = $2))",
     },
     Proof {
         name: "accepted_replies_decide",

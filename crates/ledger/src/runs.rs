@@ -76,6 +76,8 @@ pub struct RunContext {
     pub inputs: Value,
     /// The intent's constraints.
     pub constraints: Constraints,
+    /// The key that started it.
+    pub key_id: String,
     /// Whether the host's own admin wrote the intent and started the run: then any host directory may be read for it.
     pub by_host_admin: bool,
     /// ms since the epoch.
@@ -107,7 +109,8 @@ pub struct ExistingRun {
 const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
     r.recipe_v, r.recipe_hash, r.intent_hash, r.trace_id, r.last_step, r.error, r.retry_count, r.app_version,
     r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
-    w.status AS durable";
+    w.status AS durable, (SELECT count(*) FROM app.remote_execution_sessions h
+      WHERE h.run_id = r.id AND h.state = 'REMOTE_WIPE_VERIFYING' AND h.wipe_looks > 0) AS held";
 
 fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status: String = row.try_get("status")?;
@@ -135,6 +138,7 @@ fn header_of(row: &PgRow) -> Result<RunHeader> {
         app_version: row.try_get("app_version")?,
         durable_status: optional("durable")?,
         retry_count: row.try_get("retry_count")?,
+        held_sessions: row.try_get("held")?,
         is_replay: None,
     })
 }
@@ -219,7 +223,7 @@ impl Ledger {
     pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
-                    r.partition_key, r.priority, app.ms(r.created_at) AS created, i.inputs, i.constraints,
+                    r.partition_key, r.priority, r.key_id, app.ms(r.created_at) AS created, i.inputs, i.constraints,
                     app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
                FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
         )
@@ -241,6 +245,7 @@ impl Ledger {
                 priority: row.try_get("priority")?,
                 inputs: row.try_get("inputs")?,
                 constraints: load("intents.constraints", row.try_get("constraints")?)?,
+                key_id: row.try_get("key_id")?,
                 by_host_admin: row.try_get("by_host_admin")?,
                 created_at: row.try_get("created")?,
             })

@@ -1,51 +1,100 @@
 //! `app.remote_execution_sessions` and `app.secure_wipe_evidence`: a session ends in the very
-//! transaction that writes its verified wipe.
+//! transaction that writes its verified wipe, or an operator's settlement (`settlements`).
+//!
+//! ```text
+//! lost or failed -> look -> verified: ended
+//!                    |  ^-- after 1, 2, 4, .. s
+//!                  failed: held (REMOTE_WIPE_VERIFYING) -> settled by an operator: ended
+//! ```
 
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{RunId, SandboxId};
 use cofferdam_contracts::sandbox::{SessionState, WipeEvidence, WipeStatus};
+use cofferdam_contracts::session::{Attestation, findings};
 use serde_json::{Value, json as object};
 use sqlx::Row;
 
 use crate::Ledger;
-use crate::error::{Result, id, json};
+use crate::error::{LedgerError, Result, id, json, load};
 
-/// A session whose worker is gone.
+/// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
+/// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
+const MAX_LOOK_PAUSE_S: i32 = 3_600;
+
+/// Where a live session is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LostSession {
+pub struct SessionMove {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its state.
+    pub state: SessionState,
+    /// What it really is, where that is known by now.
+    pub attestation: Option<Attestation>,
+}
+
+fn attestation_json(attestation: Option<&Attestation>) -> Result<Option<Value>> {
+    attestation.map(|facts| json("sessions.attestation", facts)).transpose()
+}
+
+/// A session of this host that somebody has to look at: its worker is gone, or its wipe failed before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueSession {
     /// The sandbox.
     pub sandbox: SandboxId,
     /// Where its worker kept its files.
     pub state_dir: String,
+    /// The last look, and the state that the session will end in; `None` before the first.
+    pub last: Option<(WipeEvidence, SessionState)>,
+}
+
+/// A session whose host has nobody to look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreachableSession {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The machine.
+    pub host_id: String,
 }
 
 impl Ledger {
     /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
     /// already, stays as it is.
-    pub async fn sessions_advance(&self, states: &[(SandboxId, SessionState)]) -> Result<()> {
-        let (ids, states): (Vec<&str>, Vec<&str>) =
-            states.iter().map(|(id, state)| (id.as_str(), state.as_str())).unzip();
+    pub async fn sessions_advance(&self, moves: &[SessionMove]) -> Result<()> {
+        let mut ids = Vec::with_capacity(moves.len());
+        let mut states = Vec::with_capacity(moves.len());
+        let mut facts = Vec::with_capacity(moves.len());
+        for one in moves {
+            ids.push(one.sandbox.as_str());
+            states.push(one.state.as_str());
+            facts.push(attestation_json(one.attestation.as_ref())?);
+        }
         sqlx::query(
-            "UPDATE app.remote_execution_sessions s SET state = x.state
-               FROM unnest($1::text[], $2::text[]) AS x(id, state)
+            "UPDATE app.remote_execution_sessions s SET state = x.state, attestation = coalesce(x.facts, s.attestation),
+                    class = coalesce(x.facts->>'class', s.class), runtime = coalesce(x.facts->>'runtime', s.runtime),
+                    runtime_version = coalesce(x.facts->>'runtimeVersion', s.runtime_version)
+               FROM unnest($1::text[], $2::text[], $3::jsonb[]) AS x(id, state, facts)
               WHERE s.sandbox_id = x.id AND s.ended_at IS NULL AND NOT EXISTS (
                     SELECT 1 FROM app.secure_wipe_evidence w WHERE w.sandbox_id = s.sandbox_id)",
         )
         .bind(&ids)
         .bind(&states)
+        .bind(&facts)
         .execute(self.pool())
         .await?;
         Ok(())
     }
 
-    /// Sessions of this host that have not ended and whose worker is no longer alive.
-    pub async fn sessions_lost(&self, host_id: &str) -> Result<Vec<LostSession>> {
+    /// Sessions of this host that have not ended and are to be looked at now: those without a look
+    /// whose worker is no longer alive, and those whose next look is due.
+    pub async fn sessions_due(&self, host_id: &str) -> Result<Vec<DueSession>> {
         let rows = sqlx::query(
-            "SELECT s.sandbox_id, s.state_dir FROM app.remote_execution_sessions s
+            "SELECT s.sandbox_id, s.state_dir, w.evidence, w.terminal_state FROM app.remote_execution_sessions s
                LEFT JOIN app.executors e ON e.id = s.executor_id
-              WHERE s.host_id = $1 AND e.state IS DISTINCT FROM 'live'
+               LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.look = s.wipe_looks
+              WHERE s.host_id = $1
                 AND s.state IN ('PROVISIONING','BUILDING','EXECUTING','COLLECTING','REMOTE_WIPE_VERIFYING')
-                AND NOT EXISTS (SELECT 1 FROM app.secure_wipe_evidence w WHERE w.sandbox_id = s.sandbox_id)
+                AND CASE WHEN s.wipe_looks = 0 THEN e.state IS DISTINCT FROM 'live'
+                         ELSE s.wipe_next_at <= clock_timestamp() END
               LIMIT 1000",
         )
         .bind(host_id)
@@ -53,9 +102,44 @@ impl Ledger {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(LostSession {
+                let evidence: Option<Value> = row.try_get("evidence")?;
+                let terminal: Option<String> = row.try_get("terminal_state")?;
+                let last = match (evidence, terminal) {
+                    (Some(evidence), Some(terminal)) => Some((
+                        load("secure_wipe_evidence.evidence", evidence)?,
+                        state_of("secure_wipe_evidence.terminal_state", &terminal)?,
+                    )),
+                    _ => None,
+                };
+                Ok(DueSession {
                     sandbox: id("sessions.sandbox_id", row.try_get("sandbox_id")?)?,
                     state_dir: row.try_get("state_dir")?,
+                    last,
+                })
+            })
+            .collect()
+    }
+
+    /// Sessions that nobody looked at, whose worker has been gone for so long, on hosts where no
+    /// worker is alive.
+    pub async fn sessions_unreachable(&self, gone_for_ms: i64) -> Result<Vec<UnreachableSession>> {
+        let rows = sqlx::query(
+            "SELECT s.sandbox_id, s.host_id FROM app.remote_execution_sessions s
+               LEFT JOIN app.executors e ON e.id = s.executor_id
+              WHERE s.state IN ('PROVISIONING','BUILDING','EXECUTING','COLLECTING','REMOTE_WIPE_VERIFYING')
+                AND s.wipe_looks = 0 AND e.state IS DISTINCT FROM 'live'
+                AND coalesce(e.ended_at, s.updated_at) < clock_timestamp() - make_interval(secs => $1::float8 / 1000)
+                AND NOT EXISTS (SELECT 1 FROM app.executors l WHERE l.host_id = s.host_id AND l.state = 'live')
+              LIMIT 1000",
+        )
+        .bind(gone_for_ms)
+        .fetch_all(self.steady())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(UnreachableSession {
+                    sandbox: id("sessions.sandbox_id", row.try_get("sandbox_id")?)?,
+                    host_id: row.try_get("host_id")?,
                 })
             })
             .collect()
@@ -73,27 +157,16 @@ impl Ledger {
         rows.iter().map(|text| id("sessions.sandbox_id", text)).collect()
     }
 
-    /// Ends an orphan's session with its evidence. An unverified wipe holds it where it is.
-    pub async fn session_orphaned(&self, evidence: &WipeEvidence) -> Result<()> {
+    /// Records a look at a session that nobody executes any more. Verified: it ends in `terminal`.
+    /// Failed: it is held, and looked at again. What ended is told to its run, which waits for it.
+    pub async fn session_look(
+        &self,
+        evidence: &WipeEvidence,
+        terminal: SessionState,
+    ) -> Result<()> {
         let mut tx = self.pool().begin().await?;
-        let state = match evidence.status {
-            WipeStatus::Verified => SessionState::Orphaned,
-            WipeStatus::Failed => SessionState::RemoteWipeVerifying,
-        };
-        session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
-        // A canceled task whose worker died is queued for nobody: its answer is given here.
-        sqlx::query(
-            "WITH answered AS (
-               UPDATE app.sbx_runs s SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
-                      response = app.canceled_response(s.task_key, 'canceled, and its worker was lost')
-                 FROM app.remote_execution_sessions r, dbos.workflow_status w
-                WHERE r.sandbox_id = $1 AND s.task_key = r.task_key AND s.response IS NULL
-                  AND w.workflow_uuid = s.task_key AND w.status = 'CANCELLED' RETURNING s.run_id)
-             SELECT pg_notify('cofferdam', 't:' || run_id) FROM answered",
-        )
-        .bind(evidence.sandbox_id.as_str())
-        .execute(&mut *tx)
-        .await?;
+        session_close(&mut tx, evidence, terminal, None, Origin::EngineDbos).await?;
+        session_answered(&mut tx, &evidence.sandbox_id).await?;
         tx.commit().await?;
         Ok(())
     }
@@ -102,8 +175,12 @@ impl Ledger {
     pub async fn wipe_list(&self, run: &RunId) -> Result<Vec<Value>> {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.task_key, s.state, w.terminal_state, w.wipe_status, w.reason, w.method, w.evidence,
-                    app.ms(w.wipe_timestamp) AS at
-               FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w USING (sandbox_id)
+                    app.ms(w.wipe_timestamp) AS at, s.wipe_looks,
+                    CASE WHEN d.sandbox_id IS NOT NULL THEN jsonb_build_object('actor', d.actor, 'reason', d.reason,
+                      'evidenceDigest', d.evidence_digest, 'settledAt', app.ms(d.settled_at)) END AS settlement
+               FROM app.remote_execution_sessions s
+               LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.look = s.wipe_looks
+               LEFT JOIN app.wipe_settlements d ON d.sandbox_id = s.sandbox_id
               WHERE s.run_id = $1 ORDER BY s.created_at, s.sandbox_id LIMIT 20000",
         )
         .bind(run.as_str())
@@ -121,48 +198,110 @@ impl Ledger {
                     "method": row.try_get::<Option<String>, _>("method")?,
                     "at": row.try_get::<Option<i64>, _>("at")?,
                     "evidence": row.try_get::<Option<Value>, _>("evidence")?,
+                    "looks": row.try_get::<i32, _>("wipe_looks")?,
+                    "settlement": row.try_get::<Option<Value>, _>("settlement")?,
                 }))
             })
             .collect()
     }
 }
 
-/// Evidence and session in the caller's transaction.
+/// One look and the session in the caller's transaction. Verified: the session ends in `terminal`.
+/// Failed: it is held, which an audit row and a notification say at the first look.
 pub(crate) async fn session_close(
     conn: &mut sqlx::PgConnection,
     evidence: &WipeEvidence,
-    state: SessionState,
+    terminal: SessionState,
+    attestation: Option<&Attestation>,
     origin: Origin,
 ) -> Result<()> {
-    let terminal = match state {
-        SessionState::RemoteWipeVerifying => SessionState::Failed,
-        other => other,
-    };
-    let ended = !matches!(state, SessionState::RemoteWipeVerifying);
-    sqlx::query(
+    let is_verified = evidence.status == WipeStatus::Verified;
+    let state = if is_verified { terminal } else { SessionState::RemoteWipeVerifying };
+    let look: Option<i32> = sqlx::query_scalar(
         "WITH s AS (
            UPDATE app.remote_execution_sessions
-              SET state = $2, ended_at = CASE WHEN $8 THEN clock_timestamp() END
-            WHERE sandbox_id = $1 AND ended_at IS NULL RETURNING sandbox_id, run_id, task_key)
+              SET state = $2, ended_at = CASE WHEN $8 THEN clock_timestamp() END, wipe_looks = wipe_looks + 1,
+                  attestation = coalesce($12, attestation), class = coalesce($12->>'class', class),
+                  runtime = coalesce($12->>'runtime', runtime),
+                  runtime_version = coalesce($12->>'runtimeVersion', runtime_version),
+                  wipe_next_at = CASE WHEN NOT $8 THEN
+                    clock_timestamp() + make_interval(secs => least(power(2, wipe_looks), $11)) END
+            WHERE sandbox_id = $1 AND ended_at IS NULL RETURNING sandbox_id, run_id, task_key, wipe_looks)
          INSERT INTO app.secure_wipe_evidence
-           (sandbox_id, run_id, task_key, terminal_state, wipe_timestamp, wipe_status, reason, method, evidence, origin)
-         SELECT sandbox_id, run_id, task_key, $3, to_timestamp($4::float8 / 1000), $5, $6, $7, $9, $10 FROM s
-         ON CONFLICT (sandbox_id) DO NOTHING",
+           (sandbox_id, run_id, task_key, look, terminal_state, wipe_timestamp, wipe_status, reason, method, evidence, origin)
+         SELECT sandbox_id, run_id, task_key, wipe_looks, $3, to_timestamp($4::float8 / 1000), $5, $6, $7, $9, $10 FROM s
+         RETURNING look",
     )
     .bind(evidence.sandbox_id.as_str())
     .bind(state.as_str())
     .bind(terminal.as_str())
     .bind(evidence.wiped_at_ms)
-    .bind(match evidence.status {
-        WipeStatus::Verified => "verified",
-        WipeStatus::Failed => "failed",
-    })
+    .bind(evidence.status.as_str())
     .bind(&evidence.reason)
     .bind(&evidence.method)
-    .bind(ended)
+    .bind(is_verified)
     .bind(json("secure_wipe_evidence.evidence", evidence)?)
     .bind(origin.as_str())
+    .bind(MAX_LOOK_PAUSE_S)
+    .bind(attestation_json(attestation)?)
+    .fetch_optional(&mut *conn)
+    .await?;
+    match (look, is_verified) {
+        (Some(1), false) => session_alert(conn, evidence, "wipe.held").await,
+        (Some(2..), true) => session_alert(conn, evidence, "wipe.verified").await,
+        _ => Ok(()),
+    }
+}
+
+/// Says on record, and to whoever listens, that a session is held or no longer is.
+async fn session_alert(
+    conn: &mut sqlx::PgConnection,
+    evidence: &WipeEvidence,
+    op: &str,
+) -> Result<()> {
+    let found = findings(evidence).join("; ");
+    let reason = match evidence.status {
+        WipeStatus::Failed => format!("the wipe could not be verified: {found}"),
+        WipeStatus::Verified => "a later look verified the wipe".to_owned(),
+    };
+    sqlx::query(
+        "WITH s AS (SELECT run_id, tenant_id, executor_id FROM app.remote_execution_sessions WHERE sandbox_id = $1),
+         a AS (INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason)
+               SELECT tenant_id, 'worker', executor_id, $2, $1, $3 FROM s)
+         SELECT pg_notify('cofferdam', 'w:' || run_id) FROM s",
+    )
+    .bind(evidence.sandbox_id.as_str())
+    .bind(op)
+    .bind(reason)
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// What follows a session that nobody executes any more: a canceled task whose worker died is queued
+/// for nobody, so its answer is given here; and the run is told, since it waits for its sessions.
+pub(crate) async fn session_answered(
+    conn: &mut sqlx::PgConnection,
+    sandbox: &SandboxId,
+) -> Result<()> {
+    sqlx::query(
+        "WITH r AS (SELECT run_id, task_key, ended_at FROM app.remote_execution_sessions WHERE sandbox_id = $1),
+         answered AS (
+           UPDATE app.sbx_runs s SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
+                  response = app.canceled_response(s.task_key, 'canceled, and its worker was lost')
+             FROM r, dbos.workflow_status w
+            WHERE s.task_key = r.task_key AND s.response IS NULL
+              AND w.workflow_uuid = s.task_key AND w.status = 'CANCELLED' RETURNING s.run_id)
+         SELECT pg_notify('cofferdam', 't:' || run_id)
+           FROM (SELECT run_id FROM answered UNION SELECT run_id FROM r WHERE ended_at IS NOT NULL) x",
+    )
+    .bind(sandbox.as_str())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Reads a state back.
+pub(crate) fn state_of(what: &'static str, text: &str) -> Result<SessionState> {
+    SessionState::parse(text).ok_or_else(|| LedgerError::Row { what, why: text.to_owned() })
 }

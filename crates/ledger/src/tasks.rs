@@ -4,14 +4,16 @@ use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence, WipeStatus,
+    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
+use cofferdam_contracts::session::Attestation;
 use serde_json::Value;
 use sqlx::Row;
 
 use crate::artifacts::{NewArtifact, artifacts_insert};
 use crate::engine::{SBX_QUEUE, TASK_WORKFLOW};
 use crate::error::{LedgerError, Result, id, json, load};
+use crate::policies::{Granted, NewSnapshot, snapshots_json};
 use crate::{APP_VERSION, Ledger};
 
 /// A task attempt to be queued.
@@ -42,6 +44,8 @@ pub struct Round<'a> {
     pub priority: i32,
     /// The tasks.
     pub tasks: &'a [NewTask],
+    /// The run's egress policies, where these may be its first tasks: they commit together.
+    pub snapshots: &'a [NewSnapshot],
 }
 
 /// An attempt that a worker has to execute.
@@ -63,6 +67,8 @@ pub struct TaskContext {
     pub by_host_admin: bool,
     /// Physical start, from 1.
     pub execution_no: i32,
+    /// What its run's sandboxes may reach.
+    pub egress: Vec<Granted>,
     /// Whether it ended already; then nothing is executed.
     pub finished: Option<ErrCode>,
 }
@@ -108,6 +114,8 @@ pub struct TaskEnd<'a> {
     pub artifacts: &'a [NewArtifact],
     /// The wipe, unless it was an engine-only task.
     pub evidence: Option<&'a WipeEvidence>,
+    /// What its sandbox really was, if one was made.
+    pub attestation: Option<&'a Attestation>,
     /// Whether somebody canceled it.
     pub canceled: bool,
 }
@@ -134,6 +142,13 @@ impl Ledger {
                INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
                SELECT $1, s, k, a, n, p, r, 'engine-dbos'
                  FROM unnest($2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[]) AS x(s, k, a, n, p, r)
+               ON CONFLICT DO NOTHING),
+             e AS (
+               INSERT INTO app.egress_policy_snapshots
+                 (run_id, phase, policy, policy_digest, source, policy_key, policy_version, approver, origin)
+               SELECT $1, phase, policy, app.policy_digest(policy), source, policy_key, policy_version, approver, 'engine-dbos'
+                 FROM jsonb_to_recordset($14) AS x(phase text, policy jsonb, source text, policy_key text,
+                                                   policy_version integer, approver text)
                ON CONFLICT DO NOTHING)
              SELECT count(app.enqueue(k, $8, 'null', $9, $10, $11, NULL, $12, $13, 0)) FROM unnest($3::text[]) k",
         )
@@ -150,12 +165,14 @@ impl Ledger {
         .bind(round.priority)
         .bind(APP_VERSION)
         .bind(round.parent)
+        .bind(snapshots_json(round.snapshots)?)
         .execute(self.pool())
         .await?;
         Ok(())
     }
 
-    /// The outcomes of those attempts that have ended; `None` once their run was canceled.
+    /// The outcomes of those attempts that have ended with all their sessions: one whose sandbox is
+    /// not provably gone, or settled, has not. `None` once their run was canceled.
     pub async fn round_outcomes(
         &self,
         workflow: &str,
@@ -170,7 +187,8 @@ impl Ledger {
                        WHERE r.id = s.run_id AND a.op = 'resume' AND a.created_at > s.created_at) AS resumed
                FROM (SELECT EXISTS (SELECT 1 FROM dbos.workflow_status
                                      WHERE workflow_uuid = $1 AND status = 'CANCELLED') AS canceled) w
-               LEFT JOIN app.sbx_runs s ON s.task_key = ANY($2) AND s.response IS NOT NULL",
+               LEFT JOIN app.sbx_runs s ON s.task_key = ANY($2) AND s.response IS NOT NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key AND x.ended_at IS NULL)",
         )
         .bind(workflow)
         .bind(&keys)
@@ -226,7 +244,10 @@ impl Ledger {
                  (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
                  FROM t, e WHERE t.provider <> 'engine')
-             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, e.execution_no
+             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, e.execution_no,
+                    (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
+                              'whole', p.policy_digest = app.policy_digest(p.policy)))
+                       FROM app.egress_policy_snapshots p WHERE p.run_id = t.run_id) AS egress
                FROM t LEFT JOIN e ON true",
         )
         .bind(key.as_str())
@@ -247,6 +268,11 @@ impl Ledger {
                 work: load("sbx_runs.request", row.try_get("request")?)?,
                 by_host_admin: row.try_get("by_host_admin")?,
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
+                egress: row
+                    .try_get::<Option<Value>, _>("egress")?
+                    .map(|value| load("egress_policy_snapshots", value))
+                    .transpose()?
+                    .unwrap_or_default(),
                 finished: finished
                     .map(|c| load("sbx_runs.err_code", Value::String(c)))
                     .transpose()?,
@@ -288,8 +314,9 @@ impl Ledger {
             artifacts_insert(&mut tx, task, end.artifacts).await?;
         }
         if let Some(evidence) = end.evidence {
-            let state = end_state(evidence.status, end.canceled, end.result.err_code);
-            crate::sessions::session_close(&mut tx, evidence, state, Origin::EngineDbos).await?;
+            let terminal = terminal_state(end.canceled, end.result.err_code);
+            let (attested, origin) = (end.attestation, Origin::EngineDbos);
+            crate::sessions::session_close(&mut tx, evidence, terminal, attested, origin).await?;
         }
         tx.commit().await?;
         Ok(written)
@@ -321,15 +348,13 @@ impl Ledger {
     }
 }
 
-/// The state in which a session ends. Pure.
+/// The state in which a session ends once its wipe is verified; until then it is held. Pure.
 #[must_use]
-pub fn end_state(wipe: WipeStatus, canceled: bool, code: ErrCode) -> SessionState {
-    match (wipe, canceled, code) {
-        // No verified wipe, no terminal state: the session waits for an operator.
-        (WipeStatus::Failed, _, _) => SessionState::RemoteWipeVerifying,
-        (WipeStatus::Verified, true, _) => SessionState::Canceled,
-        (WipeStatus::Verified, false, ErrCode::None) => SessionState::Completed,
-        (WipeStatus::Verified, false, _) => SessionState::Failed,
+pub fn terminal_state(canceled: bool, code: ErrCode) -> SessionState {
+    match (canceled, code) {
+        (true, _) => SessionState::Canceled,
+        (false, ErrCode::None) => SessionState::Completed,
+        (false, _) => SessionState::Failed,
     }
 }
 

@@ -93,6 +93,10 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
             "UPDATE app.remote_execution_sessions SET state = 'COMPLETED'",
         ),
         (
+            "a session is settled although nothing failed",
+            "INSERT INTO app.wipe_settlements (sandbox_id, run_id, tenant_id, terminal_state, evidence_look, evidence_digest, actor, key_id, reason, origin) SELECT sandbox_id, run_id, tenant_id, 'FAILED', 1, repeat('0', 64), 'a', 'k', 'r', 'manual' FROM app.remote_execution_sessions",
+        ),
+        (
             "an origin that is not on the list",
             "INSERT INTO app.run_steps (run_id, step_id, attempt, status, origin) SELECT id, 'S', 1, 'ok', 'somebody' FROM app.runs",
         ),

@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
+use crate::attest;
 use crate::base;
 use crate::boot::blocking;
 use crate::cache::{self, CacheWanted};
@@ -190,6 +191,7 @@ impl HostFacts {
 pub struct Host {
     facts: Arc<HostFacts>,
     egress: Arc<egress::Resources>,
+    programs: Arc<attest::Programs>,
 }
 
 impl Host {
@@ -237,14 +239,18 @@ impl Host {
             live_dir,
         };
         let egress = Arc::new(egress::Resources::new(config.hosts));
-        Ok(Self { facts: Arc::new(facts), egress })
+        Ok(Self { facts: Arc::new(facts), egress, programs: Arc::default() })
     }
 
     /// The same host for somebody who may give tasks parts of other directories.
     pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
         let mut facts = self.facts().clone();
         facts.allowed_roots = roots.iter().map(|root| resolve(root)).collect::<Result<_, _>>()?;
-        Ok(Self { facts: Arc::new(facts), egress: Arc::clone(&self.egress) })
+        Ok(Self {
+            facts: Arc::new(facts),
+            egress: Arc::clone(&self.egress),
+            programs: Arc::clone(&self.programs),
+        })
     }
 
     /// What was found.
@@ -272,6 +278,16 @@ impl Host {
         let (facts, plan, inputs) = (self.shared(), plan.clone(), inputs.to_vec());
         let org = org.clone();
         blocking(move || cache::identify(&plan, &inputs, &facts, &org)).await
+    }
+
+    pub(crate) fn programs(&self) -> &attest::Programs {
+        &self.programs
+    }
+
+    /// Says whether this worker is in doubt that its tasks are still its own: then names of the exec
+    /// phase are cut off on this host, until it is not.
+    pub fn doubt(&self, is_in_doubt: bool) {
+        self.egress.doubt(is_in_doubt);
     }
 
     pub(crate) fn egress(&self) -> &egress::Resources {

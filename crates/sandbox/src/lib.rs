@@ -17,8 +17,14 @@
 //! and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
 //! killed leaves nothing running. **No process of the task outlives its command**, and **no sandbox
 //! is reported as gone unless everything that it was made of was looked for and not found.**
+//!
+//! What a pool manager needs of every class is five functions, and plain ones, since there is one
+//! implementation for all classes ([`backend`] holds the differences): [`provision`], the heartbeat
+//! [`KillHandle::is_alive`], [`Sandbox::wipe`] to terminate and verify, [`verify_absent`] and
+//! [`verify_again`] to verify without the sandbox's owner; and [`Host::attest`] says what it was.
 
 mod agent;
+mod attest;
 mod backend;
 mod base;
 mod boot;
@@ -39,6 +45,7 @@ mod oci;
 mod plan;
 mod process;
 mod reached;
+mod recheck;
 mod reconcile;
 mod refuse;
 mod runtime;
@@ -62,6 +69,7 @@ pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use input::Input;
 pub use mounts::enter_private_mounts;
 pub use plan::{Plan, PlannedMount, plan};
+pub use recheck::verify_again;
 pub use reconcile::{reconcile, verify_absent};
 pub use refuse::PlanError;
 pub use runtime::{Runtime, Sealed};

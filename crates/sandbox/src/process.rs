@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process: its pid alone says nothing once it has ended.
@@ -44,6 +45,12 @@ pub(crate) fn handle(pid: u32) -> Option<OwnedFd> {
 /// Kills it. A process that has ended is no error: that is what was wanted.
 pub(crate) fn kill(handle: &OwnedFd) {
     let _ = pidfd_send_signal(handle, Signal::KILL);
+}
+
+/// Whether it has not ended yet: the handle of a process that has is readable.
+pub(crate) fn is_running(handle: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(handle, PollFlags::IN)];
+    matches!(poll(&mut asked, Some(&Timespec::default())), Ok(0))
 }
 
 /// Kills a pid if it is a member of this cgroup.
@@ -101,12 +108,17 @@ impl Netns {
 
     /// Pids of every process in it.
     pub(crate) fn members(&self) -> Vec<u32> {
-        let is_in = |pid: &u32| {
-            let link = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
-            link.as_os_str() == self.name.as_str()
-        };
-        all().into_iter().filter(is_in).collect()
+        members_of(&self.name)
     }
+}
+
+/// Pids of every process in the network namespace of this name.
+pub(crate) fn members_of(netns: &str) -> Vec<u32> {
+    let is_in = |pid: &u32| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
+        link.as_os_str() == netns
+    };
+    all().into_iter().filter(is_in).collect()
 }
 
 /// Pids of runtimes that were started for this sandbox: its id and bundle stand in their argv.

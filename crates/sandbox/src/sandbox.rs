@@ -65,6 +65,12 @@ impl KillHandle {
         process::kill(&self.init);
     }
 
+    /// Whether the sandbox's first process still runs: its heartbeat.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        process::is_running(&self.init)
+    }
+
     fn was_used(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }

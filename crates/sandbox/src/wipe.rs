@@ -27,6 +27,9 @@ use crate::traces::Traces;
 /// How long killed processes may take to leave the process table, a millisecond a try.
 const GONE_TRIES: usize = 1_000;
 
+/// What is said of a mount that somebody still uses.
+pub(crate) const BUSY: &str = "stayed busy and was only detached";
+
 /// The agent as it was seen alive.
 #[derive(Debug, Clone)]
 pub(crate) struct Observed {
@@ -163,7 +166,7 @@ fn unmount_all(
     for point in points {
         let fault = match mounts::unmount(point) {
             Ok(true) => continue,
-            Ok(false) => "stayed busy and was only detached".to_owned(),
+            Ok(false) => BUSY.to_owned(),
             Err(error) => error.to_string(),
         };
         faults.push((point, fault));
@@ -190,8 +193,9 @@ fn look_for_processes(observed: Option<&Observed>, checks: &mut Vec<WipeCheck>) 
     if !observed.others.is_empty() {
         let alive = survivors(&observed.others);
         let seen = (!alive.is_empty()).then(|| format!("pids {alive:?} are still running"));
-        let pids: Vec<u32> = observed.others.iter().map(|one| one.pid).collect();
-        checks.push(check("process", format!("others of its cgroup: pids {pids:?}"), seen));
+        let named = |one: &Process| format!("pid {} started {}", one.pid, one.started);
+        let others: Vec<String> = observed.others.iter().map(named).collect();
+        checks.push(check("process", format!("others of its cgroup: {}", others.join(", ")), seen));
     }
     if let Some(netns) = &observed.netns {
         // Nobody is in it, and our own handle, the last, is closed with this subject.

@@ -332,6 +332,49 @@ fn the_switch_cuts_live_flows_and_there_is_no_way_back() {
     });
 }
 
+#[test]
+fn a_worker_in_doubt_cuts_the_tasks_names_off_and_not_the_builds() {
+    let (address, told) = plain();
+    let told = Arc::new(Mutex::new(told));
+    with_hosts(&[("b.example", address)], |bench| async move {
+        let fields =
+            json!({"build": {"cmd": ["true"], "net": ["b.example"]}, "net": ["b.example"]});
+        let (sandbox, plan) = bench.start(fields).await;
+        let sandbox = Arc::new(sandbox);
+        let once = "curl -sS -o /dev/null -w '%{http_code}' http://b.example/ || echo none";
+        bench.host.doubt(true);
+        assert_eq!(
+            run(&sandbox, &build(&plan.task, once)).await.stdout,
+            "200",
+            "a build only fetches"
+        );
+        assert!(sh(&sandbox, &plan, once).await.stdout.contains("none"));
+        bench.host.doubt(false);
+        assert_eq!(sh(&sandbox, &plan, once).await.stdout, "200");
+        let live = tokio::spawn({
+            let (sandbox, plan) = (Arc::clone(&sandbox), plan.clone());
+            async move {
+                sh(&sandbox, &plan, "curl -sS -o /dev/null http://b.example/endless; echo cut $?")
+                    .await
+            }
+        });
+        assert!(heard(&told).await, "the flow runs");
+        bench.host.doubt(true);
+        assert!(!heard(&told).await, "the server's end was cut");
+        let cut = tokio::time::timeout(Duration::from_secs(10), live).await.unwrap().unwrap();
+        assert!(cut.stdout.contains("cut ") && !cut.stdout.contains("cut 0"), "{}", cut.stdout);
+        let violations = sandbox.violations().0;
+        assert!(
+            violations.iter().any(|v| v.why == ViolationWhy::Lease && v.phase == Phase::Exec),
+            "{violations:?}"
+        );
+        bench.host.doubt(false);
+        assert_eq!(sh(&sandbox, &plan, once).await.stdout, "200", "confirmed again");
+        let sandbox = Arc::into_inner(sandbox).unwrap();
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
 /// Whether nothing listens at this port of the proxy's address, seen from inside.
 fn refuses(netns: &File, port: u16) -> bool {
     let netns = netns.try_clone().unwrap();

@@ -10,12 +10,14 @@ use cofferdam_contracts::gate::{
 };
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
+use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
 use cofferdam_contracts::run::{
     IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
 };
 use cofferdam_contracts::schema::schema_of;
+use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -124,6 +126,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_artifacts, "Its artifacts"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_wipes, "Its sandboxes and the evidence that they are gone"),
+    route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "What its sandboxes may reach, by phase, and who consented"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<Value>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
     route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
@@ -142,6 +145,9 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
     route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
     route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
+    route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),
+    route!("GET" "/api/sessions/{sandbox}", READ, [], None, 200, s::<SessionView>(), handlers::sessions::get, "One session with every look at its wipe"),
+    route!("POST" "/api/sessions/{sandbox}/settle", OPERATE, [], s::<SettleRequest>(), 200, s::<Settlement>(), handlers::sessions::settle, "Ends a session whose wipe could not be verified, on the operator's word"),
     route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::list, "Recipes"),
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),

@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Fork(ForkArgs),
     /// Gates: what waits for a person
     Gate(GateArgs),
+    /// Sandboxes' sessions, and those whose wipe could not be verified
+    Session(SessionArgs),
     /// Run every proof query: exit 0 GO, 1 NO_GO
     Prove(ProveArgs),
     /// What this host can isolate, and what it lacks
@@ -286,6 +288,51 @@ pub(crate) enum GateCommand {
         /// Equal replies with equal keys are one; default: a fresh key
         #[arg(long)]
         dedupe_key: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionArgs {
+    #[command(subcommand)]
+    pub command: SessionCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List sessions, newest first
+    Ls {
+        /// Only those in this state, such as EXECUTING
+        #[arg(long, conflicts_with = "held")]
+        status: Option<String>,
+        /// Only those whose wipe could not be verified: they hold their runs
+        #[arg(long)]
+        held: bool,
+        /// At most this many
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// One session with every look at its wipe
+    Show {
+        sandbox: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a held session although its sandbox may not be gone; recorded with you and your reason
+    Settle {
+        sandbox: String,
+        /// Say that you accept it
+        #[arg(long)]
+        accept: bool,
+        /// Why, for the record
+        #[arg(long)]
+        reason: String,
+        /// Who, for the record
+        #[arg(long, default_value = "cli")]
+        actor: String,
         #[arg(long)]
         json: bool,
     },

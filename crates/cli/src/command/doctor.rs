@@ -43,6 +43,7 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
         facts: facts.clone(),
         findings,
         database: report::database(at).await,
+        held: report::held(&dir).await,
         runtimes: Runtime::all(),
         probed: if args.probes() { Some(selftest::every_runtime(&dir).await) } else { None },
     };

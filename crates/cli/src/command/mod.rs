@@ -19,6 +19,7 @@ mod read;
 mod run;
 mod serve;
 mod session;
+mod sessions;
 mod state;
 
 use std::process::ExitCode;
@@ -80,6 +81,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Retry(args) => ops::retry(&at, &args).await,
         Command::Fork(args) => ops::fork(&at, &args).await,
         Command::Gate(args) => gate::gate(&at, &args).await,
+        Command::Session(args) => sessions::session(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,

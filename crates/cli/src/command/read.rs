@@ -27,10 +27,14 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
         .map(|r| {
             let recipe =
                 r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
-            let error = r.error.clone().unwrap_or_default().chars().take(60).collect();
+            let error = match r.held_sessions {
+                0 => r.error.clone().unwrap_or_default().chars().take(60).collect(),
+                n => format!("{n} wipes unverified: cofferdam session ls --held"),
+            };
+            let held = if r.held_sessions > 0 { " (held)" } else { "" };
             vec![
                 r.run_id.to_string(),
-                r.status.as_str().to_owned(),
+                format!("{}{held}", r.status.as_str()),
                 recipe,
                 output::time(r.created_at),
                 error,

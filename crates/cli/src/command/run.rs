@@ -193,6 +193,8 @@ pub(crate) async fn report(
             fields.insert("artifacts".into(), json!(artifacts));
             fields.insert("wipe".into(), json!(wipes));
             fields.insert("steps".into(), json!(steps));
+            let egress: Vec<Value> = client.get(&format!("{path}/egress")).await?;
+            fields.insert("egress".into(), json!(egress));
         }
         output::json(&whole);
         return Ok(());
@@ -200,6 +202,12 @@ pub(crate) async fn report(
     output::line(&format!("run {} {}", header.run_id, header.status.as_str()));
     if let Some(error) = &header.error {
         output::line(&format!("error {error}"));
+    }
+    if header.held_sessions > 0 {
+        output::line(&format!(
+            "held: {} of its sandboxes are not provably gone (cofferdam session ls --held)",
+            header.held_sessions
+        ));
     }
     if let [only] = tasks(&steps).as_slice() {
         print_stdout(client, &artifacts, only).await?;
@@ -224,10 +232,11 @@ pub(crate) async fn report(
         .map(|w| {
             let checks =
                 w.pointer("/evidence/checks").and_then(Value::as_array).map_or(0, Vec::len);
+            let settled = w.get("settlement").is_some_and(|s| !s.is_null());
             vec![
                 text(w, "sandboxId"),
                 text(w, "state"),
-                text(w, "status"),
+                if settled { "settled".to_owned() } else { text(w, "status") },
                 text(w, "method"),
                 checks.to_string(),
             ]

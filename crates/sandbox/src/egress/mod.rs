@@ -9,7 +9,8 @@
 //! ```
 //! There is no route, so what does not come to the proxy reaches nobody: addresses, UDP, IPv6, ICMP.
 //! **The sockets of a phase without names are closed, and a sandbox without any name has none. When
-//! the phase changes, every flow of the one before is ended first. No name outside the list is ever
+//! the phase changes, every flow of the one before is ended first. While the worker is in doubt whether its
+//! tasks are still its own, the exec phase has no flow (decision 0018). No name outside the list is ever
 //! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
 //! names accordingly.
 
@@ -33,7 +34,7 @@ use std::sync::Arc;
 
 use cofferdam_ambient::env;
 use cofferdam_contracts::sandbox::{BuildPhase, Phase, SandboxRequest, Violation};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use dial::Dialer;
@@ -111,11 +112,18 @@ pub(crate) struct Resources {
     hosts: BTreeMap<String, SocketAddr>,
     /// As their clients answered, for as long as this process runs.
     mirrors: Mutex<BTreeMap<MirrorName, Arc<Mirror>>>,
+    /// Whether this host's tasks may be another worker's by now.
+    doubt: watch::Sender<bool>,
 }
 
 impl Resources {
     pub(crate) fn new(hosts: BTreeMap<String, SocketAddr>) -> Self {
-        Self { hosts, mirrors: Mutex::default() }
+        Self { hosts, mirrors: Mutex::default(), doubt: watch::Sender::new(false) }
+    }
+
+    /// In doubt, what runs under names of the exec phase is cut off, and nothing new gets out.
+    pub(crate) fn doubt(&self, is_in_doubt: bool) {
+        self.doubt.send_if_modified(|was| std::mem::replace(was, is_in_doubt) != is_in_doubt);
     }
 
     async fn mirror(&self, name: MirrorName) -> Result<Arc<Mirror>, EgressError> {
@@ -141,7 +149,7 @@ impl Resources {
         let exec = self.phase(Phase::Exec, &planned.exec, &mut ca).await?;
         let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
         let ca = ca.filter(|path| path.is_file());
-        Ok(Some(Prepared { build, exec, ca, dialer }))
+        Ok(Some(Prepared { build, exec, ca, dialer, doubt: self.doubt.subscribe() }))
     }
 
     async fn phase(
@@ -191,6 +199,7 @@ pub(crate) struct Prepared {
     exec: PhaseNet,
     ca: Option<PathBuf>,
     dialer: Dialer,
+    doubt: watch::Receiver<bool>,
 }
 
 impl Prepared {
@@ -234,6 +243,7 @@ impl Prepared {
             netns,
             dialer: Arc::new(self.dialer),
             log: Arc::default(),
+            doubt: self.doubt,
             state: Mutex::default(),
         })
     }
@@ -272,6 +282,7 @@ pub(crate) struct Egress {
     netns: Netns,
     dialer: Arc<Dialer>,
     log: Arc<Log>,
+    doubt: watch::Receiver<bool>,
     state: Mutex<State>,
 }
 
@@ -305,7 +316,9 @@ impl Egress {
                 log: Arc::clone(&self.log),
             };
             let (stop, stopped) = oneshot::channel();
-            let task = Abort(tokio::spawn(serve::serve(sockets, context, stopped)));
+            // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
+            let doubt = (phase == Phase::Exec).then(|| self.doubt.clone());
+            let task = Abort(tokio::spawn(serve::serve(sockets, context, stopped, doubt)));
             state.serving = Some(Serving { stop, task });
         }
         state.phase = Some(phase);

@@ -7,7 +7,7 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::ViolationWhy;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::dial::Dialer;
@@ -53,6 +53,7 @@ pub(crate) async fn serve(
     sockets: Sockets,
     context: Context,
     mut stop: oneshot::Receiver<()>,
+    mut doubt: Option<watch::Receiver<bool>>,
 ) -> Sockets {
     let mut flows = JoinSet::new();
     let mut packet = [0; dns::MAX_QUESTION_BYTES];
@@ -60,6 +61,10 @@ pub(crate) async fn serve(
         let (door, accepted) = tokio::select! {
             biased;
             _ = &mut stop => break,
+            true = in_doubt(&mut doubt), if !flows.is_empty() => {
+                flows.shutdown().await;
+                continue;
+            }
             Some(_) = flows.join_next(), if !flows.is_empty() => continue,
             got = sockets.dns.recv_from(&mut packet) => {
                 if let Ok((length, from)) = got {
@@ -77,6 +82,9 @@ pub(crate) async fn serve(
             got = sockets.dns_tcp.accept() => (Door::Dns, got),
         };
         match accepted {
+            Ok(_) if doubt.as_ref().is_some_and(|doubt| *doubt.borrow()) => {
+                context.refuse(&Refused::nameless(ViolationWhy::Lease, None));
+            }
             Ok(_) if flows.len() >= MAX_FLOWS => {
                 context.refuse(&Refused::nameless(ViolationWhy::Flood, None));
             }
@@ -91,6 +99,17 @@ pub(crate) async fn serve(
     }
     flows.shutdown().await;
     sockets
+}
+
+/// Resolves to true once the worker is in doubt; else it stays pending, or says false where nobody will tell.
+async fn in_doubt(doubt: &mut Option<watch::Receiver<bool>>) -> bool {
+    let Some(doubt) = doubt else { return std::future::pending().await };
+    let told = doubt.wait_for(|is| *is).await.is_ok();
+    match told {
+        true => true,
+        // The host is gone, and its worker with it.
+        false => std::future::pending().await,
+    }
 }
 
 async fn flow(door: Door, stream: TcpStream, context: Context) {

@@ -9,3 +9,4 @@ pub(crate) mod ops;
 pub(crate) mod proofs;
 pub(crate) mod recipes;
 pub(crate) mod runs;
+pub(crate) mod sessions;

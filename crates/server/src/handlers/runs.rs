@@ -60,6 +60,11 @@ pub(crate) async fn run_wipes(call: Call) -> Answered {
     ok(&call.flows().ledger.wipe_list(&run).await?)
 }
 
+pub(crate) async fn run_egress(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.snapshot_list(&run).await?)
+}
+
 pub(crate) async fn run_retry(call: Call) -> Answered {
     let run: WorkflowId = call.id("id")?;
     answer(StatusCode::ACCEPTED, &call.flows().run_retry(&call.who, run.as_str()).await?)

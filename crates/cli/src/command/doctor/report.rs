@@ -1,6 +1,6 @@
 //! What `doctor` found, its verdict, and its JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cofferdam_ledger::cluster::Search;
 use cofferdam_sandbox::{Class, Finding, Grade, HostFacts, Offer, Runtime};
@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::selftest::Probed;
 use crate::command::args::At;
+use crate::command::client::Client;
 use crate::command::exit::Exit;
-use crate::command::output;
+use crate::command::{output, state};
 
 /// Where the database comes from.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Report {
     pub facts: HostFacts,
     pub findings: Vec<Finding>,
     pub database: Database,
+    /// Sessions whose wipe could not be verified; `None` where no server of this state directory runs.
+    pub held: Option<i64>,
     pub runtimes: Vec<Runtime>,
     pub probed: Option<Vec<Probed>>,
 }
@@ -40,6 +43,14 @@ pub(super) async fn database(at: &At) -> Database {
         Some((bin, major)) => Database::Private(bin, major),
         None => Database::Absent,
     }
+}
+
+/// What a running server of this state directory says; doctor starts none.
+pub(super) async fn held(dir: &Path) -> Option<i64> {
+    let endpoint = state::endpoint_read(dir)?;
+    let client = Client::new(&endpoint.url, "").ok()?;
+    let health: Value = client.get("/healthz").await.ok()?;
+    health.get("heldSessions")?.as_i64()
 }
 
 impl Database {
@@ -118,6 +129,7 @@ impl Report {
             "cpus": facts.cpus,
             "memMB": facts.mem_mb,
             "database": self.database.words(),
+            "heldSessions": self.held,
             "weak": weak,
             "findings": self.findings.iter().map(|finding| json!({
                 "id": finding.id,

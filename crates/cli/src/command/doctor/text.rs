@@ -35,6 +35,11 @@ pub(super) fn print(report: &Report) {
     line("host");
     line(&row("runtime", &report.facts.runtime.path.to_string_lossy()));
     line(&row("database", &report.database.words()));
+    if let Some(held) = report.held.filter(|held| *held > 0) {
+        let mark = sign("held", "31");
+        line(&format!("  {:<24} {mark}  {held} whose wipe could not be verified", "sessions"));
+        line(&format!("  {:<24}       mend: cofferdam session ls --held", ""));
+    }
     for finding in &report.findings {
         print_finding(finding);
     }

@@ -1,0 +1,146 @@
+//! `session ls | show | settle`.
+
+use cofferdam_contracts::session::{SessionView, Settlement};
+use serde_json::json;
+
+use super::args::{At, SessionArgs, SessionCommand};
+use super::client::{Client, segment};
+use super::exit::{Exit, Misuse};
+use super::output;
+use super::session::Session;
+
+pub(crate) async fn session(at: &At, args: &SessionArgs) -> anyhow::Result<Exit> {
+    if let SessionCommand::Settle { accept: false, .. } = args.command {
+        let why =
+            "settling says that this sandbox may not be gone and that you accept it: add --accept";
+        return Err(Misuse(why.into()).into());
+    }
+    let session = Session::reading(at).await?;
+    let outcome = act(&session.client, &args.command).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+async fn act(client: &Client, command: &SessionCommand) -> anyhow::Result<()> {
+    match command {
+        SessionCommand::Ls { status, held, limit, json: as_json } => {
+            let state = if *held { Some("REMOTE_WIPE_VERIFYING") } else { status.as_deref() };
+            let state = state.map(|s| format!("&state={}", segment(s))).unwrap_or_default();
+            let mut all: Vec<SessionView> =
+                client.get(&format!("/api/sessions?limit={limit}{state}")).await?;
+            if *held {
+                all.retain(|one| one.held);
+            }
+            match as_json {
+                true => output::json(&json!({"schemaVersion": 1, "sessions": all})),
+                false => print(&all),
+            }
+        }
+        SessionCommand::Show { sandbox, json: as_json } => {
+            let one: SessionView =
+                client.get(&format!("/api/sessions/{}", segment(sandbox))).await?;
+            match as_json {
+                true => output::json(&serde_json::to_value(&one)?),
+                false => tell(&one),
+            }
+        }
+        SessionCommand::Settle { sandbox, reason, actor, json: as_json, accept: _ } => {
+            let body = json!({"actor": actor, "reason": reason});
+            let settled: Settlement =
+                client.post(&format!("/api/sessions/{}/settle", segment(sandbox)), &body).await?;
+            match as_json {
+                true => output::json(&serde_json::to_value(&settled)?),
+                false => output::line(&format!(
+                    "{} ended as {} without a verified wipe, by {}",
+                    settled.sandbox_id,
+                    settled.terminal_state.as_str(),
+                    settled.actor
+                )),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The state in one word, and whether it waits for a wipe or an operator.
+fn state(one: &SessionView) -> String {
+    let note = if one.stale {
+        " (stale)"
+    } else if one.held {
+        " (held)"
+    } else if one.settlement.is_some() {
+        " (settled)"
+    } else {
+        ""
+    };
+    format!("{}{note}", one.state.as_str())
+}
+
+fn print(all: &[SessionView]) {
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|one| {
+            vec![
+                one.sandbox_id.to_string(),
+                state(one),
+                one.class.clone(),
+                one.run_id.to_string(),
+                output::time(one.created_at),
+                one.findings.first().cloned().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    output::table(&["SANDBOX", "STATE", "CLASS", "RUN", "CREATED (UTC)", "NOT GONE"], &rows);
+}
+
+fn tell(one: &SessionView) {
+    output::line(&format!("session {} {}", one.sandbox_id, state(one)));
+    output::line(&format!("run {} task {} start {}", one.run_id, one.task_key, one.execution_no));
+    output::line(&format!("{} on host {} by {}", one.class, one.host_id, one.executor_id));
+    if let Some(was) = &one.attestation {
+        output::line(&format!(
+            "{}, kernel {}, cgroups {}",
+            was.runtime_version, was.kernel, was.cgroups
+        ));
+    }
+    if let Some(at) = one.last_heartbeat_at {
+        output::line(&format!("last seen alive at {}", output::time(at)));
+    }
+    for finding in &one.findings {
+        output::line(&format!("not gone: {finding}"));
+    }
+    if let Some(at) = one.next_look_at {
+        output::line(&format!("{} looks; the next at {}", one.wipe_looks, output::time(at)));
+    }
+    if let Some(settled) = &one.settlement {
+        output::line(&format!(
+            "settled by {} (key {}) at {}: {}",
+            settled.actor,
+            settled.key_id,
+            output::time(settled.settled_at),
+            settled.reason
+        ));
+        output::line(&format!(
+            "over the evidence of look {}, sha256 {}",
+            settled.evidence_look, settled.evidence_digest
+        ));
+    }
+    let rows: Vec<Vec<String>> = one
+        .looks
+        .iter()
+        .map(|look| {
+            let evidence = &look.evidence;
+            vec![
+                look.look.to_string(),
+                output::time(evidence.wiped_at_ms),
+                evidence.status.as_str().to_owned(),
+                evidence.method.clone(),
+                evidence.checks.iter().filter(|check| !check.ok).count().to_string(),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        output::line("");
+        output::table(&["LOOK", "AT (UTC)", "WIPE", "METHOD", "NOT GONE"], &rows);
+    }
+}

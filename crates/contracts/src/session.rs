@@ -1,0 +1,140 @@
+//! Sessions as readers see them, and an operator's decision over one whose wipe stays unverified.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Digest, RunId, SandboxId, TaskKey};
+use crate::sandbox::{IsolationClass, SessionState, WipeEvidence};
+
+/// Body of `POST /api/sessions/:id/settle`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SettleRequest {
+    /// Who, for the record; the authority is the key's.
+    #[schemars(length(min = 1, max = 256))]
+    pub actor: String,
+    /// Why it is accepted that this sandbox may not be gone.
+    #[schemars(length(min = 1, max = 4_000))]
+    pub reason: String,
+}
+
+/// An operator's recorded decision: the session ended without a verified wipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Settlement {
+    /// Which sandbox.
+    pub sandbox_id: SandboxId,
+    /// The state that its session ended in.
+    pub terminal_state: SessionState,
+    /// Who.
+    pub actor: String,
+    /// With which key.
+    pub key_id: String,
+    /// Why.
+    pub reason: String,
+    /// The look whose failed evidence was accepted, from 1.
+    pub evidence_look: i32,
+    /// The digest of that evidence: sha256 over its text as SQL shows it (`evidence::text`).
+    pub evidence_digest: Digest,
+    /// When, ms since the epoch.
+    pub settled_at: i64,
+}
+
+/// One look at a wipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WipeLook {
+    /// From 1.
+    pub look: i32,
+    /// What was looked for, and found.
+    pub evidence: WipeEvidence,
+}
+
+/// What a sandbox really was, as its worker saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Attestation {
+    /// The class that was used, at least as strong as the one that was asked for.
+    pub class: IsolationClass,
+    /// The runtime, such as `crun`.
+    pub runtime: String,
+    /// Its version, as it prints it.
+    pub runtime_version: String,
+    /// The digest of its program; absent where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_digest: Option<Digest>,
+    /// Kernel release of the host.
+    pub kernel: String,
+    /// Version of the host's control groups: `v1`, `hybrid`, `v2`.
+    pub cgroups: String,
+    /// What the host could not enforce though nobody asked for it.
+    pub weak: Vec<String>,
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionView {
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// Its run.
+    pub run_id: RunId,
+    /// Its task's attempt.
+    pub task_key: TaskKey,
+    /// Which physical start of it, from 1.
+    pub execution_no: i32,
+    /// Where it is in its life.
+    pub state: SessionState,
+    /// Whether it waits for a verified wipe or an operator: its run does not end before.
+    pub held: bool,
+    /// Isolation class: the one that was asked for, and once its sandbox exists the one that was used.
+    pub class: String,
+    /// What its sandbox really was, once it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Attestation>,
+    /// When its worker last saw it alive, ms since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_at: Option<i64>,
+    /// Whether its worker lives and has not seen it alive for 10 s.
+    #[serde(default)]
+    pub stale: bool,
+    /// The machine.
+    pub host_id: String,
+    /// The worker.
+    pub executor_id: String,
+    /// Looks at its wipe so far.
+    pub wipe_looks: i32,
+    /// When the next look is due, ms since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_look_at: Option<i64>,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch.
+    pub updated_at: i64,
+    /// ms since the epoch; absent while it has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<i64>,
+    /// What the last look found wrong, in a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
+    /// The decision that ended it, where no verified wipe did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settlement: Option<Settlement>,
+    /// Every look, for one session that is asked for by its id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub looks: Vec<WipeLook>,
+}
+
+/// What a look found wrong, in a line each.
+#[must_use]
+pub fn findings(evidence: &WipeEvidence) -> Vec<String> {
+    evidence
+        .checks
+        .iter()
+        .filter(|check| !check.ok)
+        .map(|check| {
+            let seen = check.observed.as_deref().unwrap_or("not as it must be");
+            format!("{} {}: {seen}", check.kind, check.subject)
+        })
+        .collect()
+}

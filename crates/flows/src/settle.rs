@@ -1,0 +1,32 @@
+//! An operator's decision over a session whose wipe could not be verified.
+
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::session::{SettleRequest, Settlement};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::keys::Principal;
+
+use crate::Flows;
+
+impl Flows {
+    /// Ends a held session on the operator's word, which is recorded with the evidence that it overrules.
+    pub async fn session_settle(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        request: &SettleRequest,
+    ) -> Result<Settlement, LedgerError> {
+        let audit = Audit {
+            tenant: &who.tenant,
+            key_id: &who.key_id,
+            actor: &request.actor,
+            op: "session.settle",
+            target: sandbox.as_str(),
+            reason: &request.reason,
+            detail: None,
+        };
+        let settlement = self.ledger.session_settle(sandbox, &audit).await?;
+        tracing::warn!(%sandbox, actor = request.actor, "a session was settled without a verified wipe");
+        Ok(settlement)
+    }
+}

@@ -1,0 +1,135 @@
+//! `app.egress_policy_snapshots`, and the one key of `app.dynamic_config` that consents to names.
+
+use cofferdam_contracts::egress::{Egress, Phase};
+use cofferdam_contracts::id::{IntentId, RunId, TenantId};
+use cofferdam_contracts::policy::{EXEC_ALLOWED, EgressSnapshot, PolicySource};
+use serde_json::Value;
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::error::{Result, id, json, load};
+
+/// A snapshot to be written with the first tasks of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// Which phase.
+    pub phase: Phase,
+    /// Each distinct policy.
+    pub policy: Vec<Egress>,
+    /// Who let it be.
+    pub source: PolicySource,
+    /// The version of the organisation's policy, where that let it be.
+    pub policy_version: Option<i32>,
+    /// Who consented.
+    pub approver: Option<String>,
+}
+
+/// The organisation's list of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrgPolicy {
+    /// Its version.
+    pub version: i32,
+    /// The names.
+    pub names: Vec<String>,
+    /// Who wrote it.
+    pub actor: String,
+}
+
+/// What a worker compares a task with: a phase's policies, and whether their digest holds.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Granted {
+    /// Which phase.
+    pub phase: Phase,
+    /// Each distinct policy.
+    pub policy: Vec<Egress>,
+    /// Whether the digest on record is that of the policy on record.
+    pub whole: bool,
+}
+
+impl Ledger {
+    /// A run's snapshots, build first.
+    pub async fn snapshot_list(&self, run: &RunId) -> Result<Vec<EgressSnapshot>> {
+        let rows = sqlx::query(
+            "SELECT phase, policy, policy_digest, source, policy_key, policy_version, approver, app.ms(created_at) AS at
+               FROM app.egress_policy_snapshots WHERE run_id = $1 ORDER BY phase",
+        )
+        .bind(run.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let text = |column: &'static str| -> Result<Value> {
+                    Ok(Value::String(row.try_get(column)?))
+                };
+                Ok(EgressSnapshot {
+                    phase: load("egress_policy_snapshots.phase", text("phase")?)?,
+                    policy: load("egress_policy_snapshots.policy", row.try_get("policy")?)?,
+                    policy_digest: id(
+                        "egress_policy_snapshots.policy_digest",
+                        row.try_get("policy_digest")?,
+                    )?,
+                    source: load("egress_policy_snapshots.source", text("source")?)?,
+                    policy_key: row.try_get("policy_key")?,
+                    policy_version: row.try_get("policy_version")?,
+                    approver: row.try_get("approver")?,
+                    created_at: row.try_get("at")?,
+                })
+            })
+            .collect()
+    }
+
+    /// The newest list of names that the tenant's tasks may reach without a gate: its own, else the
+    /// host's. A row without an owner is the host's.
+    pub async fn policy_exec_allowed(&self, tenant: &TenantId) -> Result<Option<OrgPolicy>> {
+        let row = sqlx::query(
+            "SELECT c.version, c.value, c.actor FROM app.dynamic_config c,
+                    LATERAL (SELECT coalesce(to_jsonb(c)->>'tenant_id', '*') AS owner) o
+              WHERE c.key = $1 AND o.owner IN ($2, '*')
+              ORDER BY (o.owner = $2) DESC, c.version DESC LIMIT 1",
+        )
+        .bind(EXEC_ALLOWED)
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(OrgPolicy {
+                version: row.try_get("version")?,
+                names: load("dynamic_config.value", row.try_get("value")?)?,
+                actor: row.try_get("actor")?,
+            })
+        })
+        .transpose()
+    }
+
+    /// Whether the host's own admin asks, and wrote the intent, if there is one already.
+    pub async fn key_is_host_admin(&self, key: &str, intent: Option<&IntentId>) -> Result<bool> {
+        Ok(sqlx::query_scalar(
+            "SELECT app.is_host_admin($1) AND coalesce(
+               (SELECT app.is_host_admin(i.key_id) FROM app.intents i WHERE i.id = $2), true)",
+        )
+        .bind(key)
+        .bind(intent.map(IntentId::as_str))
+        .fetch_one(self.pool())
+        .await?)
+    }
+}
+
+/// The snapshots as one parameter of the statement that queues a run's first tasks.
+pub(crate) fn snapshots_json(snapshots: &[NewSnapshot]) -> Result<Value> {
+    let rows: Result<Vec<Value>> = snapshots
+        .iter()
+        .map(|new| {
+            let of_org = new.source == PolicySource::OrgPolicy;
+            Ok(serde_json::json!({
+                "phase": new.phase.as_str(),
+                "policy": json("egress_policy_snapshots.policy", &new.policy)?,
+                "source": new.source.as_str(),
+                "policy_key": of_org.then_some(EXEC_ALLOWED),
+                "policy_version": new.policy_version.filter(|_| of_org),
+                "approver": new.approver,
+            }))
+        })
+        .collect();
+    Ok(Value::Array(rows?))
+}

@@ -1,0 +1,335 @@
+//! What a run's sandboxes may reach is on record before the first of them exists, with whose consent.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server, row_counts};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use support::{assert_proven, count, names, postmaster, signal, until};
+
+fn recipe(id: &str, gate: &str, egress: &str) -> String {
+    format!(
+        "id: {id}\nv: \"1\"\nplan:\n{gate}  tasks:\n    - name: t\n      build: {{run: 'true', egress: [b.example, '@pip']}}\n      \
+         exec: {{run: 'echo ran', egress: {egress}, timeout: 30s}}\n    - {{name: plain, exec: {{run: 'true', timeout: 30s}}}}\n"
+    )
+}
+
+/// A caller of the tenant `acme`, who is nobody's host admin.
+struct Caller<'a> {
+    up: &'a Server,
+    key: String,
+}
+
+impl<'a> Caller<'a> {
+    async fn new(up: &'a Server, roles: &[&str]) -> Self {
+        let (status, made) = up.post("/api/keys", &json!({"tenant": "acme", "roles": roles})).await;
+        assert_eq!(status, 201, "{made}");
+        Self { up, key: made["key"].as_str().unwrap().to_owned() }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.up.request("POST", path, Some(&self.key), Some(body.to_string().into_bytes())).await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        self.up.request("GET", path, Some(&self.key), None).await.1
+    }
+
+    async fn run(&self, yaml: &str) -> (u16, Value) {
+        let (status, imported) = self.post("/api/recipes/import", json!({"yaml": yaml})).await;
+        assert_eq!(status, 201, "{imported}");
+        self.post("/api/run", json!({"recipeRef": imported["recipeRef"], "formData": {}})).await
+    }
+
+    async fn succeeded(&self, run: &str) {
+        let path = format!("/api/runs/{run}");
+        until("the run has ended", Duration::from_secs(60), async || {
+            let header = self.get(&path).await;
+            assert!(
+                !["failed", "retries_exceeded"].contains(&header["status"].as_str().unwrap_or("")),
+                "{header}"
+            );
+            header["status"] == "succeeded" && header["durableStatus"] == "SUCCESS"
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_while_a_task_runs_are_refused_by_their_field_without_consent() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let acme = Caller::new(&up, &["submitter"]).await;
+    let named = recipe("named", "", "[a.example]");
+    let (_, imported) = acme.post("/api/recipes/import", json!({"yaml": named})).await;
+    let intent = json!({"goal": "g", "inputs": {}});
+    let (_, intent) = acme.post("/api/intents", intent).await;
+    let before = row_counts(&sql).await;
+    for (path, body) in [
+        ("/api/run", json!({"recipeRef": imported["recipeRef"], "formData": {}})),
+        (
+            "/api/runs",
+            json!({"intentId": intent["intentId"], "recipeName": "named", "recipeVersion": "1"}),
+        ),
+    ] {
+        let (status, refused) = acme.post(path, body).await;
+        assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
+        assert_eq!(
+            refused["details"],
+            json!({"field": "plan.tasks[0].exec.egress", "name": "a.example"})
+        );
+        assert!(refused["error"].as_str().unwrap().contains("plan.gate"), "{refused}");
+    }
+    assert_eq!(row_counts(&sql).await, before, "a refusal writes nothing");
+    // Another list of the organisation's, and another tenant's, are no consent either.
+    let refuses = async |names: &str| {
+        let (status, refused) = acme.run(&named).await;
+        assert_eq!(
+            (status, &refused["code"]),
+            (400, &json!("policy_violation")),
+            "{names}: {refused}"
+        );
+    };
+    for (version, names) in
+        [(1, json!([])), (2, json!(["b.example"])), (3, json!(["A.example", "*"]))]
+    {
+        org(&sql, version, &names).await;
+        refuses(&names.to_string()).await;
+    }
+    org(&sql, 4, &json!(["a.example", "c.example"])).await;
+    let (status, header) = acme.run(&named).await;
+    assert_eq!(status, 201, "{header}");
+    let run = header["runId"].as_str().unwrap();
+    acme.succeeded(run).await;
+    let egress = acme.get(&format!("/api/runs/{run}/egress")).await;
+    let by = |n: usize| {
+        (
+            egress[n]["source"].clone(),
+            egress[n]["policyVersion"].clone(),
+            egress[n]["approver"].clone(),
+        )
+    };
+    assert_eq!(by(0), (json!("recipe"), Value::Null, Value::Null));
+    assert_eq!(by(1), (json!("org-policy"), json!(4), json!("sec")));
+    assert_eq!(egress[0]["policy"], json!([["b.example", "@pip"], "none"]), "mirrors by name");
+    assert_eq!(egress[1]["policy"], json!([["a.example"], "none"]));
+    // What is withdrawn is no consent for the next run.
+    org(&sql, 5, &json!([])).await;
+    let (status, _) = acme
+        .post(
+            "/api/run",
+            json!({"recipeRef": imported["recipeRef"], "formData": {}, "opts": {"runKey": "2"}}),
+        )
+        .await;
+    assert_eq!(status, 400);
+    assert_proven(&home);
+}
+
+async fn org(sql: &sqlx::PgPool, version: i32, names: &Value) {
+    sqlx::query("INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', $1, $2, 'sec')")
+        .bind(version)
+        .bind(names)
+        .execute(sql)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gates_approver_and_the_hosts_admin_stand_on_record_for_the_names_they_let_be() {
+    let home = Home::new();
+    let up = home.up();
+    let acme = Caller::new(&up, &["submitter", "approver"]).await;
+    let (status, header) =
+        acme.run(&recipe("gated", "  gate: approve-plan\n", "[a.example]")).await;
+    assert_eq!(status, 201, "{header}");
+    let run = header["runId"].as_str().unwrap();
+    until("it waits", Duration::from_secs(60), async || {
+        acme.get(&format!("/api/runs/{run}")).await["status"] == "waiting_input"
+    })
+    .await;
+    assert_eq!(
+        acme.get(&format!("/api/runs/{run}/egress")).await,
+        json!([]),
+        "nothing is let be yet"
+    );
+    let (status, said) =
+        acme.post(&format!("/api/runs/{run}/approve-plan"), json!({"approvedBy": "ada"})).await;
+    assert_eq!(status, 202, "{said}");
+    acme.succeeded(run).await;
+    let egress = acme.get(&format!("/api/runs/{run}/egress")).await;
+    for n in [0, 1] {
+        assert_eq!(egress[n]["approver"], "ada", "{egress}");
+    }
+    assert_eq!((&egress[0]["source"], &egress[1]["source"]), (&json!("recipe"), &json!("gate")));
+
+    let exec = home.run_json(&["exec", "--egress", "a.example", "--json", "--", "true"]);
+    assert_eq!(exec["status"], "succeeded", "{exec}");
+    assert_eq!(exec["egress"][1]["source"], "host-admin");
+    assert!(exec["egress"][1]["approver"].as_str().is_some_and(|key| !key.is_empty()), "{exec}");
+    let other = Caller { up: &up, key: up.key.clone() };
+    assert_eq!(other.get(&format!("/api/runs/{run}/egress")).await["code"], "not_found");
+    let sql = up.sql().await;
+    for change in [
+        "UPDATE app.egress_policy_snapshots SET approver = 'eve'",
+        "DELETE FROM app.egress_policy_snapshots",
+    ] {
+        assert!(sqlx::query(change).execute(&sql).await.is_err(), "{change}");
+    }
+    assert_proven(&home);
+}
+
+/// Between the record and the sandbox somebody changes either: the sandbox is not made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_policy_is_not_the_one_on_record_fails_to_start_by_its_field() {
+    for (change, field) in [
+        (
+            "UPDATE app.egress_policy_snapshots SET policy = '[\"none\"]', policy_digest = app.policy_digest('[\"none\"]') WHERE phase = 'exec'",
+            "net: ",
+        ),
+        (
+            "UPDATE app.egress_policy_snapshots SET policy = policy || '[[\"x.example\"]]' WHERE phase = 'build'",
+            "build.net: ",
+        ),
+        ("DELETE FROM app.egress_policy_snapshots WHERE phase = 'exec'", "net: "),
+    ] {
+        let home = Home::new();
+        let up = home.up();
+        let sql = up.sql().await;
+        let mut held = sql.acquire().await.unwrap();
+        sqlx::query("SELECT pg_advisory_lock(hashtextextended('cofferdam.claim.sbxQ', 0))")
+            .execute(&mut *held)
+            .await
+            .unwrap();
+        let yaml = recipe("drift", "", "[a.example]");
+        let header =
+            up.run_recipe(&yaml, json!({}), json!({"budget": {"maxRetriesPerStep": 0}})).await;
+        let run = header["runId"].as_str().unwrap();
+        until("its policy is on record", Duration::from_secs(60), async || {
+            count(&sql, "SELECT count(*) FROM app.egress_policy_snapshots").await == 2
+        })
+        .await;
+        let mut tx = sql.begin().await.unwrap();
+        sqlx::query("SET LOCAL session_replication_role = replica")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        sqlx::query(sqlx::AssertSqlSafe(change.to_owned())).execute(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+        held.close().await.unwrap();
+        let header = up.wait_terminal(run).await;
+        assert_eq!(header["status"], "retries_exceeded", "{header}");
+        let error = header["error"].as_str().unwrap();
+        assert!(error.contains("BOOT_FAIL") && error.contains(field), "{error}");
+        assert_eq!(
+            count(
+                &sql,
+                "SELECT count(*) FROM app.sbx_runs WHERE effective->'net' = '[\"a.example\"]'"
+            )
+            .await,
+            0
+        );
+    }
+}
+
+/// A server that answers every request, counting them.
+fn answering() -> (std::net::SocketAddr, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = std::sync::Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let mut request = [0; 4096];
+            if stream.read(&mut request).unwrap_or(0) > 0 {
+                counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let _ = stream.write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                );
+            }
+        }
+    });
+    (address, asked)
+}
+
+/// Stops a database's processes, and lets them go on when it is dropped.
+struct Silent(Vec<i32>);
+
+impl Silent {
+    fn stop(main: i32) -> Self {
+        let of_main = |pid: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let tail = stat.rsplit_once(')').map(|(_, tail)| tail.to_owned()).unwrap_or_default();
+            tail.split_whitespace().nth(1) == Some(main.to_string().as_str())
+        };
+        let mut all = vec![main];
+        all.extend(
+            names(std::path::Path::new("/proc"))
+                .iter()
+                .filter_map(|n| n.parse().ok())
+                .filter(of_main),
+        );
+        all.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
+        Self(all)
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.0.iter().rev().for_each(|pid| signal(*pid, Signal::SIGCONT));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_silent_cuts_a_tasks_names_off_until_it_answers() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let (address, asked) = answering();
+    let home = Home::new();
+    let listed = format!("a.example={address}");
+    let up =
+        Server::start(&home, &["up", "--listen", "127.0.0.1:0", "--egress-host", &listed], &[]);
+    let yaml = "id: asks\nv: \"1\"\nplan:\n  tasks:\n    - name: asks\n      exec: {run: \"while [ ! -e /work/never ]; do curl -sS -m 5 -o /dev/null http://a.example/; sleep 0.05; done\", egress: [a.example], timeout: 60s}\n";
+    let header = up.run_recipe(yaml, json!({}), json!({})).await;
+    let run = header["runId"].as_str().unwrap();
+    let rises = async |what: &str| {
+        let seen = asked.load(SeqCst);
+        until(what, Duration::from_secs(60), async || asked.load(SeqCst) > seen + 2).await;
+    };
+    rises("the task asks").await;
+    let silent = Silent::stop(postmaster(&home).unwrap());
+    until("it asks no more", Duration::from_secs(60), async || {
+        let seen = asked.load(SeqCst);
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        asked.load(SeqCst) == seen
+    })
+    .await;
+    drop(silent);
+    rises("it asks again, confirmed").await;
+    let wid = header["workflowID"].as_str().unwrap();
+    let (status, body) = up
+        .post(&format!("/api/ops/wf/{wid}/cancel"), &json!({"actor": "a", "reason": "enough"}))
+        .await;
+    assert_eq!(status, 202, "{body}");
+    up.wait_for(run, "over", |h| h["status"] == "canceled").await;
+    let sql = up.sql().await;
+    let refused = "SELECT count(*) FROM app.sbx_runs WHERE response->'violations' @> '[{\"why\": \"lease\", \"phase\": \"exec\"}]'";
+    until("the refusals are on record", Duration::from_secs(60), async || {
+        count(&sql, refused).await == 1
+    })
+    .await;
+}
