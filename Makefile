@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
+LEFTOVERS = $(CARGO) run --quiet --package cofferdam-tests --bin leftovers --
 
 .DEFAULT_GOAL := build
 .PHONY: setup build check test demo bench chaos clean
@@ -22,10 +23,11 @@ check: setup
 	@scripts/advisories $(DENY)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
 
-## real database, real sandboxes
+## real database, real sandboxes; afterwards nothing of ours may be left on the host
 test: setup
 	$(CARGO) build --bin cofferdam
-	$(CARGO) test --workspace
+	@$(LEFTOVERS) keep target/leftovers
+	$(CARGO) test --workspace; status=$$?; $(LEFTOVERS) compare target/leftovers && exit $$status
 
 ## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end
 demo: setup build

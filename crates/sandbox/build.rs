@@ -27,6 +27,10 @@ const OUTER: [&str; 8] = [
     "RUSTFLAGS",
 ];
 
+/// The library starts a command without copying the agent first if it may change the directory there,
+/// and in a static program it looks for that function in vain unless the linker is told to keep it.
+const SPAWN_IN_PLACE: &str = "-C link-arg=-Wl,-u,posix_spawn_file_actions_addchdir_np";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let manifest = env::var("CARGO_MANIFEST_DIR")?;
     let workspace =
@@ -46,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         cargo.env_remove(name);
     }
     let status = cargo
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("RUSTFLAGS", format!("-C target-feature=+crt-static {SPAWN_IN_PLACE}"))
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")

@@ -14,6 +14,8 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+pub mod leftovers;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

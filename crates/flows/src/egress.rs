@@ -149,13 +149,14 @@ pub(crate) fn drift(request: &SandboxRequest, granted: &[Granted]) -> Option<Str
 mod tests {
     use super::*;
     use cofferdam_contracts::plan;
+    use cofferdam_contracts::profile::Settings;
 
     fn plan(exec: &str) -> Plan {
         let yaml = format!(
             "id: r\nv: \"1\"\nplan:\n  tasks:\n    - {{name: a, exec: {{run: x, egress: {exec}}}}}\n"
         );
         let recipe = Recipe::from_yaml("r", &yaml).unwrap();
-        plan::compile(&recipe, &json!({}), &|_, _| Ok(Vec::new())).unwrap()
+        plan::compile(&recipe, &json!({}), &Settings::default(), &|_, _| Ok(Vec::new())).unwrap()
     }
 
     fn org(names: &[&str]) -> Consent {

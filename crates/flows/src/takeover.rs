@@ -208,6 +208,8 @@ fn unreached(lost: &UnreachableSession) -> WipeEvidence {
         upper_inodes: 0,
         base_before: None,
         base_after: None,
+        cache_before: None,
+        cache_after: None,
         checks: vec![WipeCheck {
             kind: "host".into(),
             subject: lost.host_id.clone(),

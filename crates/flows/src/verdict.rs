@@ -72,6 +72,7 @@ mod tests {
             limits_reached: Vec::new(),
             violations: Vec::new(),
             violations_unlisted: 0,
+            cache: None,
         }
     }
 

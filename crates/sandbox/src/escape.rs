@@ -8,6 +8,8 @@
 //! ```
 //! What is tried and what may be answered is the fixed list in `crates/guest/src/probe`.
 
+mod gvisor;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,6 +22,7 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, Egress, Limits, Phase, SandboxRequest, WipeEvidence, WipeStatus,
 };
 use cofferdam_guest::escape::{NEIGHBOUR, NEIGHBOUR_READY, PROBE, Setting};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 pub use cofferdam_guest::escape::Probed;
@@ -27,6 +30,7 @@ pub use cofferdam_guest::escape::Probed;
 use crate::agent::Stream;
 use crate::base::AGENT_PATH;
 use crate::boot::{ProvisionError, provision};
+use crate::class::Class;
 use crate::exec::Command;
 use crate::host::Host;
 use crate::plan::{Plan, plan};
@@ -37,6 +41,8 @@ use crate::sandbox::{Sandbox, SandboxError};
 const LIMIT_MS: u64 = 60_000;
 /// Small on purpose: the probes need little, and every host that holds sandboxes has it.
 const MEM_MB: u64 = 64;
+/// The same where a kernel of its own has to fit in.
+const KERNEL_MEM_MB: u64 = 256;
 const DISK_MB: u64 = 8;
 const PIDS: u64 = 32;
 /// The kinds of which a sandbox has its own.
@@ -97,22 +103,44 @@ impl SelfTest {
     }
 }
 
-/// The plan of a sandbox for probes on this host.
+/// The plan of a sandbox for probes on this host, in the weakest class that it has.
 pub fn self_test_plan(host: &Host) -> Result<Plan, SelfTestError> {
-    let id =
-        SandboxId::parse(&format!("sb{}", random::secret_hex(10))).map_err(io::Error::other)?;
-    Ok(plan(&request(), &id, host.facts())?)
+    self_test_plan_in(host, Class::Container)
 }
 
-/// Runs every probe in a sandbox of this host, with a neighbour beside it.
+fn self_test_plan_in(host: &Host, class: Class) -> Result<Plan, SelfTestError> {
+    let id =
+        SandboxId::parse(&format!("sb{}", random::secret_hex(10))).map_err(io::Error::other)?;
+    Ok(plan(&request(class)?, &id, host.facts())?)
+}
+
+/// Runs every probe in a container of this host, with a neighbour beside it.
 pub async fn self_test(host: &Host) -> Result<SelfTest, SelfTestError> {
     self_test_of(host, &self_test_plan(host)?).await
 }
 
+/// The same in a class, both the probed sandbox and its neighbour. What a class shows otherwise
+/// though it holds is listed by probe, and is expected of no other class.
+pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTestError> {
+    let plan = self_test_plan_in(host, class)?;
+    let mut test = beside(host, &plan, &self_test_plan_in(host, class)?).await?;
+    if class == Class::Gvisor {
+        test.probes.iter_mut().for_each(gvisor::expect);
+    }
+    Ok(test)
+}
+
 /// The same in a sandbox of this plan, which a test has weakened.
 pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTestError> {
-    let neighbour_plan = self_test_plan(host)?;
-    let neighbour = provision(host, &neighbour_plan, &[]).await?;
+    beside(host, plan, &self_test_plan(host)?).await
+}
+
+async fn beside(
+    host: &Host,
+    plan: &Plan,
+    neighbour_plan: &Plan,
+) -> Result<SelfTest, SelfTestError> {
+    let neighbour = provision(host, neighbour_plan, &[]).await?;
     let probed = match provision(host, plan, &[]).await {
         Ok(probed) => probed,
         Err(error) => {
@@ -120,7 +148,7 @@ pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTest
             return Err(error.into());
         }
     };
-    let said = both(host, &neighbour, &neighbour_plan, &probed).await;
+    let said = both(host, &neighbour, neighbour_plan, &probed).await;
     let effective = probed.effective().clone();
     let wipes = vec![probed.wipe("self-test").await, neighbour.wipe("self-test").await];
     Ok(SelfTest { probes: answers(&said?)?, effective, wipes })
@@ -218,8 +246,10 @@ fn command(words: &[&str]) -> Command {
     }
 }
 
-fn request() -> SandboxRequest {
-    SandboxRequest {
+fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
+    let spec = json!({"isolation": {"class_min": class.as_str()}});
+    let spec = serde_json::from_value(spec).map_err(io::Error::other)?;
+    Ok(SandboxRequest {
         env_ref: "host".to_owned(),
         cmd: vec![AGENT_PATH.to_owned()],
         files_in: Vec::new(),
@@ -227,7 +257,7 @@ fn request() -> SandboxRequest {
         workdir: None,
         timeout_ms: LIMIT_MS,
         limits: Limits {
-            mem_mb: Some(MEM_MB),
+            mem_mb: Some(if class == Class::Container { MEM_MB } else { KERNEL_MEM_MB }),
             disk_mb: Some(DISK_MB),
             pids: Some(PIDS),
             ..Limits::default()
@@ -237,6 +267,6 @@ fn request() -> SandboxRequest {
         deps_hash: None,
         artifacts: Vec::new(),
         build: None,
-        spec: None,
-    }
+        spec: Some(spec),
+    })
 }

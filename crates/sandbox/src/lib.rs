@@ -63,7 +63,9 @@ pub use cache::{
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use class::{Class, ClassFact, Offer};
 pub use cofferdam_guest::wire::User;
-pub use escape::{Probed, SelfTest, SelfTestError, self_test, self_test_of, self_test_plan};
+pub use escape::{
+    Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,
+};
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use input::Input;

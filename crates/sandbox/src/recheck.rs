@@ -122,6 +122,8 @@ mod tests {
             upper_inodes: 0,
             base_before: None,
             base_after: None,
+            cache_before: None,
+            cache_after: None,
             checks,
             not_recheckable: Vec::new(),
         }

@@ -90,7 +90,7 @@ async fn killed_worker(bench: &Bench, class: Class, private: bool) -> (SandboxId
         }
         clock::sleep(Duration::from_millis(10)).await;
     }
-    assert!(!is_running(pid), "the sandbox outlived its worker");
+    assert!(!is_running(pid), "the sandbox outlived its worker: {}", class.as_str());
     (id, pid)
 }
 

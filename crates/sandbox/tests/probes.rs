@@ -5,6 +5,7 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stderr,
     reason = "a helper of tests fails its test"
 )]
 
@@ -12,7 +13,9 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use cofferdam_sandbox::{SelfTest, self_test, self_test_of, self_test_plan};
+use cofferdam_sandbox::{
+    Class, Offer, SelfTest, self_test, self_test_in, self_test_of, self_test_plan,
+};
 use serde_json::{Value, json};
 use support::{with_bench, with_runtime};
 
@@ -83,6 +86,19 @@ fn every_probe_finds_a_sandbox_of_crun_to_hold() {
 fn every_probe_finds_a_sandbox_of_runc_to_hold() {
     with_runtime(Some("runc"), |bench| async move {
         holds(&self_test(&bench.host).await.unwrap());
+    });
+}
+
+#[test]
+fn every_probe_finds_a_sandbox_of_gvisor_to_hold() {
+    with_bench(|bench| async move {
+        let facts = &bench.host.facts().classes;
+        let fact = facts.iter().find(|fact| fact.class == Class::Gvisor).unwrap();
+        match &fact.offer {
+            Offer::Present(_) => holds(&self_test_in(&bench.host, Class::Gvisor).await.unwrap()),
+            // Said by `doctor` and by the conformance matrix, too.
+            Offer::Absent { why, .. } => eprintln!("the class gvisor is absent here: {why}"),
+        }
     });
 }
 

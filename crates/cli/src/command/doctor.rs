@@ -45,7 +45,10 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
         database: report::database(at).await,
         held: report::held(&dir).await,
         runtimes: Runtime::all(),
-        probed: if args.probes() { Some(selftest::every_runtime(&dir).await) } else { None },
+        probed: match args.probes() {
+            true => Some(selftest::every_runtime(&dir, &host.facts().classes).await),
+            false => None,
+        },
     };
     host.leave();
     match (args.attest, args.json) {

@@ -4,8 +4,9 @@
 //! is the difference of `RUSAGE_CHILDREN` around the wait that took it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +38,8 @@ pub struct Reaped {
 #[derive(Debug, Default)]
 pub struct Reaper {
     waiting: Mutex<HashMap<i32, Waiter>>,
+    /// Our own score; opened once, because opening it takes longer than writing it.
+    score: Option<File>,
 }
 
 #[derive(Debug)]
@@ -47,6 +50,14 @@ struct Waiter {
 }
 
 impl Reaper {
+    /// Of this process.
+    pub fn new() -> Self {
+        // Not merely for writing: a kernel that lets the score be raised and not lowered again, as
+        // gVisor's does, refuses to truncate it.
+        let score = File::create("/proc/self/oom_score_adj").ok();
+        Self { score, ..Self::default() }
+    }
+
     /// Starts a command. The lock is held meanwhile, so that its end cannot be reaped before it is
     /// known who waits for it.
     pub fn start(
@@ -57,10 +68,12 @@ impl Reaper {
         let mut waiting = self.lock();
         // Raising our own score for the moment of the fork lets the child inherit it without a race;
         // going back down to the value we were started with needs no capability.
-        let raised = fs::write("/proc/self/oom_score_adj", TASK_OOM_SCORE);
+        let set =
+            |score: &str| self.score.as_ref().map(|file| file.write_all_at(score.as_bytes(), 0));
+        let raised = set(TASK_OOM_SCORE);
         let child = command.spawn();
-        if raised.is_ok() {
-            fs::write("/proc/self/oom_score_adj", AGENT_OOM_SCORE)?;
+        if let Some(Ok(())) = raised {
+            set(AGENT_OOM_SCORE).transpose()?;
         }
         let child = child?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;

@@ -47,7 +47,7 @@ pub async fn serve() -> io::Result<()> {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> io::Result<()> {
-    let reaper = Arc::new(Reaper::default());
+    let reaper = Arc::new(Reaper::new());
     let waiter = Arc::clone(&reaper);
     let reaping = tokio::spawn(async move { waiter.run().await });
     let running = Arc::new(Running::default());

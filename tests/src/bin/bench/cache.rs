@@ -4,7 +4,8 @@
 use cofferdam_tests::Home;
 use serde_json::json;
 
-use super::{emit, ended, import, median, submit};
+use crate::figures::{emit, median};
+use crate::runs::{ended, import, submit};
 
 const DEPS: &str = r#"
 id: deps

@@ -55,7 +55,8 @@ fn head(text: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 fn section(text: &mut String, probed: &Probed) -> std::fmt::Result {
-    writeln!(text, "\n## Probes: container, {}\n", cell(&probed.runtime.version))?;
+    let (class, version) = (probed.class.as_str(), cell(&probed.runtime.version));
+    writeln!(text, "\n## Probes: {class}, {version}\n")?;
     let test = match &probed.outcome {
         Ok(test) => test,
         Err(error) => return writeln!(text, "- [ ] the self-test failed: {}", cell(error)),

@@ -144,7 +144,7 @@ impl Report {
 
 fn probed(probed: &Probed) -> Value {
     let head = json!({
-        "class": "container",
+        "class": probed.class.as_str(),
         "runtime": probed.runtime.path,
         "runtimeVersion": probed.runtime.version,
         "holds": probed.holds(),

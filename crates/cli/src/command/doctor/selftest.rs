@@ -1,15 +1,18 @@
-//! The escape self-test in each runtime that is installed.
+//! The escape self-test in each runtime that is installed, and in the class `gvisor`.
 
 use std::path::Path;
 
 use cofferdam_ambient::random;
-use cofferdam_sandbox::{Host, HostConfig, Runtime, SelfTest, self_test};
+use cofferdam_sandbox::{
+    Class, ClassFact, Host, HostConfig, Offer, Runtime, SelfTest, self_test_in,
+};
 
 use crate::command::output;
 
 /// What one runtime's sandboxes showed; an error is as bad as a surprise, since nothing was shown.
 #[derive(Debug)]
 pub(super) struct Probed {
+    pub class: Class,
     pub runtime: Runtime,
     pub outcome: Result<SelfTest, String>,
 }
@@ -23,12 +26,22 @@ impl Probed {
 /// One runtime after the other, so that only the two sandboxes of one test run at a time. In a state
 /// directory of its own: a worker that starts meanwhile takes sandboxes that its ledger does not
 /// know for orphans.
-pub(super) async fn every_runtime(dir: &Path) -> Vec<Probed> {
+pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Probed> {
+    let gvisor = classes.iter().find_map(|fact| match &fact.offer {
+        Offer::Present(runtime) if fact.class == Class::Gvisor => Some(runtime.clone()),
+        _ => None,
+    });
     let own = dir.join(format!("doctor.{}", random::secret_hex(8)));
     let mut probed = Vec::new();
     for runtime in Runtime::all() {
-        let outcome = one(&own, &runtime).await.map_err(|error| format!("{error:#}"));
-        probed.push(Probed { runtime, outcome });
+        let test = self_test_on(&own, Some(&runtime), Class::Container);
+        let outcome = test.await.map_err(|error| format!("{error:#}"));
+        probed.push(Probed { class: Class::Container, runtime, outcome });
+    }
+    if let Some(runtime) = gvisor {
+        let test = self_test_on(&own, None, Class::Gvisor);
+        let outcome = test.await.map_err(|error| format!("{error:#}"));
+        probed.push(Probed { class: Class::Gvisor, runtime, outcome });
     }
     if let Err(error) = std::fs::remove_dir_all(&own) {
         output::note(&format!("{} is left: {error}", own.display()));
@@ -36,13 +49,17 @@ pub(super) async fn every_runtime(dir: &Path) -> Vec<Probed> {
     probed
 }
 
-async fn one(state_dir: &Path, runtime: &Runtime) -> anyhow::Result<SelfTest> {
+async fn self_test_on(
+    state_dir: &Path,
+    runtime: Option<&Runtime>,
+    class: Class,
+) -> anyhow::Result<SelfTest> {
     let host = Host::detect(HostConfig {
         state_dir: state_dir.to_owned(),
-        runtime: Some(runtime.path.to_string_lossy().into_owned()),
+        runtime: runtime.map(|runtime| runtime.path.to_string_lossy().into_owned()),
         ..HostConfig::default()
     })?;
-    let test = self_test(&host).await;
+    let test = self_test_in(&host, class).await;
     host.leave();
     Ok(test?)
 }

@@ -61,7 +61,8 @@ fn print_finding(finding: &Finding) {
 }
 
 fn print_probed(probed: &Probed) {
-    line(&format!("escape self-test in {}", probed.runtime.version));
+    let (class, version) = (probed.class.as_str(), &probed.runtime.version);
+    line(&format!("escape self-test in {class}, {version}"));
     let test = match &probed.outcome {
         Ok(test) => test,
         Err(error) => return line(&format!("  {} {error}", sign("FAILED", "31"))),

@@ -1,23 +1,5 @@
-//! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout.
-//!
-//! Every bench drives the real binary on a database of its own. Latencies are medians of many runs.
-//! `BENCH_ONLY=name,name` selects; `BENCH_QUICK=1` shrinks the long one. Nothing here asserts: a
-//! machine under load is slow, not wrong.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::as_conversions,
-    reason = "a bench that cannot go on should say so and stop"
-)]
-
-#[path = "bench/cache.rs"]
-mod cache;
+//! Runs on the real binary, each bench on a database of its own: latency, throughput, statements,
+//! cost at rest, start, and cost against history.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -26,6 +8,9 @@ use cofferdam_tests::{Home, Server, processes_mentioning};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
+use crate::cache;
+use crate::figures::{emit, median, percentile};
+
 const HELLO: &str =
     "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
 const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
@@ -33,31 +18,8 @@ const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kep
 const RUNS: usize = 200;
 const CONCURRENCY: usize = 20;
 
-fn emit(name: &str, value: f64, unit: &str, limit: f64, more: Value) {
-    let mut line = json!({"name": name, "value": (value * 1000.0).round() / 1000.0, "unit": unit, "target": limit});
-    for (key, value) in more.as_object().cloned().unwrap_or_default() {
-        line[key] = value;
-    }
-    println!("{line}");
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn percentile(mut values: Vec<f64>, p: usize) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values
-        .get((values.len() * p / 100).min(values.len().saturating_sub(1)))
-        .copied()
-        .unwrap_or(f64::NAN)
-}
-
-#[tokio::main]
-async fn main() {
-    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
-    let wanted = |name: &str| only.is_empty() || only.split(',').any(|o| o == name);
+/// The benches of this file, by name.
+pub async fn run(wanted: impl Fn(&str) -> bool) {
     if wanted("latency") {
         latency().await;
     }
@@ -81,13 +43,13 @@ async fn main() {
     }
 }
 
-async fn import(server: &Server, yaml: &str) -> Value {
+pub(crate) async fn import(server: &Server, yaml: &str) -> Value {
     let (status, imported) = server.post("/api/recipes/import", &json!({"yaml": yaml})).await;
     assert_eq!(status, 201, "{imported}");
     imported["recipeRef"].clone()
 }
 
-async fn submit(server: &Server, recipe: &Value, key: &str) -> String {
+pub(crate) async fn submit(server: &Server, recipe: &Value, key: &str) -> String {
     let body = json!({"recipeRef": recipe, "opts": {"runKey": key}});
     let (status, header) = server.post("/api/run", &body).await;
     assert_eq!(status, 201, "{header}");
@@ -95,7 +57,7 @@ async fn submit(server: &Server, recipe: &Value, key: &str) -> String {
 }
 
 /// Until this run and its workflow have ended: two rows by their keys, whatever else there is.
-async fn ended(sql: &PgPool, run: &str) {
+pub(crate) async fn ended(sql: &PgPool, run: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let done: bool = sqlx::query_scalar(
@@ -356,7 +318,8 @@ fn family(server: &Server, home: &Home) -> Vec<i32> {
     pids
 }
 
-fn proc_kb(path: &str, field: &str) -> f64 {
+/// A number behind a name in one of the kernel's files.
+pub fn proc_kb(path: &str, field: &str) -> f64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find(|l| l.starts_with(field)).unwrap_or("");
     line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0.0)

@@ -1,21 +1,19 @@
 //! What the egress proxy costs: a tunnel through it beside the same server without it.
-//!
-//! `cargo run --release --example egress -p cofferdam-sandbox`
-
-#![expect(clippy::print_stdout, reason = "the figures are this program's output")]
 
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
+use std::time::Instant;
 
-use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_ambient::random;
-use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::sandbox::{SandboxRequest, WipeStatus};
-use cofferdam_sandbox::{Host, HostConfig, enter_private_mounts, plan, provision};
+use cofferdam_contracts::sandbox::SandboxRequest;
+use cofferdam_sandbox::provision;
 use nix::sched::{CloneFlags, setns};
+use serde_json::json;
+
+use super::figures::{emit, median, rounded};
+use super::life::{Place, exec, ms, planned, wipe};
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -82,18 +80,18 @@ fn open(direct: Option<SocketAddr>) -> Fallible<TcpStream> {
 
 /// Milliseconds to a first answer, milliseconds of one exchange, MB/s.
 fn measure(direct: Option<SocketAddr>, bulk: bool) -> Fallible<[f64; 3]> {
-    let clock = Stopwatch::start();
+    let clock = Instant::now();
     let mut stream = open(direct)?;
-    let opened = clock.elapsed().as_secs_f64() * 1e3;
+    let opened = ms(clock);
     let mut byte = [0];
-    let clock = Stopwatch::start();
+    let clock = Instant::now();
     stream.write_all(b"x")?;
     stream.read_exact(&mut byte)?;
-    let exchange = clock.elapsed().as_secs_f64() * 1e3;
+    let exchange = ms(clock);
     if !bulk {
         return Ok([opened, exchange, 0.0]);
     }
-    let clock = Stopwatch::start();
+    let clock = Instant::now();
     stream.write_all(b"B")?;
     let mut buffer = vec![0; CHUNK];
     for _ in 0..BULK / CHUNK {
@@ -103,49 +101,33 @@ fn measure(direct: Option<SocketAddr>, bulk: bool) -> Fallible<[f64; 3]> {
     Ok([opened, exchange, megabytes / clock.elapsed().as_secs_f64()])
 }
 
-fn main() -> Fallible<()> {
-    enter_private_mounts()?;
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
+pub async fn run() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     let hello = hello().len();
     thread::spawn(move || serve(&listener, hello));
-    let state = tempfile::tempdir()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let host = Host::detect(HostConfig {
-        state_dir: state.path().to_owned(),
-        hosts: [(NAME.to_owned(), address)].into(),
-        ..HostConfig::default()
-    })?;
-    runtime.block_on(run(&host, address))?;
-    host.leave();
-    Ok(())
-}
-
-async fn run(host: &Host, address: SocketAddr) -> Fallible<()> {
-    let request: SandboxRequest = serde_json::from_value(serde_json::json!({
+    let place = Place::new(None, [(NAME.to_owned(), address)].into());
+    let request: SandboxRequest = serde_json::from_value(json!({
         "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000, "net": [NAME],
-    }))?;
-    let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))?;
-    let plan = plan(&request, &id, host.facts())?;
-    let sandbox = provision(host, &plan, &[]).await?;
-    sandbox.exec(&plan.task, |_, _| {}).await?;
-    let netns = File::open(format!("/proc/{}/ns/net", sandbox.init_pid()))?;
-    let measured = tokio::task::spawn_blocking(move || alternate(netns, address)).await?;
-    let evidence = sandbox.wipe("task-end").await;
-    if evidence.status != WipeStatus::Verified {
-        return Err(format!("{evidence:?}").into());
+    }))
+    .unwrap();
+    let plan = planned(&place.host, &request);
+    let sandbox = provision(&place.host, &plan, &[]).await.unwrap();
+    exec(&sandbox, &plan).await;
+    let netns = File::open(format!("/proc/{}/ns/net", sandbox.init_pid())).unwrap();
+    let measured = tokio::task::spawn_blocking(move || alternate(netns, address)).await.unwrap();
+    wipe(sandbox).await;
+    let [direct, proxied] = measured.unwrap();
+    let of = |all: &[[f64; 3]], index: usize| {
+        median(all.iter().map(|one| one[index]).filter(|value| *value > 0.0).collect())
+    };
+    for (index, name) in [(0, "egress_added_open"), (1, "egress_added_exchange")] {
+        let (without, with) = (of(&direct, index), of(&proxied, index));
+        let more = json!({"direct": rounded(without), "proxied": rounded(with), "n": TRIES});
+        emit(name, with - without, "ms", 1.0, more);
     }
-    let [mut direct, mut proxied] = measured?;
-    for (index, what) in [(0, "first answer ms"), (1, "exchange ms"), (2, "MB/s")] {
-        let of = |all: &mut Vec<[f64; 3]>| {
-            let mut kind: Vec<f64> =
-                all.iter().filter_map(|m| m.get(index).copied()).filter(|v| *v > 0.0).collect();
-            kind.sort_by(f64::total_cmp);
-            kind.get(kind.len() / 2).copied().unwrap_or(0.0)
-        };
-        println!("{what:16} direct {:8.3}   proxied {:8.3}", of(&mut direct), of(&mut proxied));
-    }
-    Ok(())
+    let more = json!({"direct": rounded(of(&direct, 2)), "at_least": true});
+    emit("egress_throughput", of(&proxied, 2), "MB/s", 200.0, more);
 }
 
 /// Two threads in turn: one stays outside, one lives in the sandbox's namespace.

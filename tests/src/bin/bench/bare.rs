@@ -1,0 +1,173 @@
+//! What our classes are compared with: the same command by the bare runtimes, bubblewrap and docker.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use cofferdam_ambient::random;
+use serde_json::json;
+
+use super::life::ms;
+
+/// A name of our own: it is removed again, whatever else the engine holds.
+const IMAGE: &str = "cofferdam-bench:true";
+
+/// One way of running `/usr/bin/true` in isolation.
+pub enum Bare {
+    /// An OCI runtime on a bundle of its own.
+    Oci {
+        name: String,
+        path: PathBuf,
+        bundle: PathBuf,
+    },
+    Bubblewrap(PathBuf),
+    /// An engine with an image of our own.
+    Docker(PathBuf),
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        if let Self::Docker(docker) = self {
+            let _ = quiet(docker).args(["image", "rm", "--force", IMAGE]).status();
+        }
+    }
+}
+
+impl Bare {
+    /// All that could be compared with, each present or with the reason of its absence.
+    pub fn all(state: &Path) -> Vec<(&'static str, Result<Self, String>)> {
+        let oci = |name: &'static str| match find(name) {
+            Some(path) => Ok(Self::Oci {
+                name: name.to_owned(),
+                bundle: bundle(&state.join(format!("bare-{name}"))),
+                path,
+            }),
+            None => Err("not installed".to_owned()),
+        };
+        vec![
+            ("runc run", oci("runc")),
+            ("crun run", oci("crun")),
+            ("runsc run", oci("runsc")),
+            ("bwrap", find("bwrap").map(Self::Bubblewrap).ok_or("not installed".to_owned())),
+            ("docker run", docker()),
+        ]
+    }
+
+    /// Milliseconds of one run.
+    pub fn run(&self) -> f64 {
+        let mut command = self.command();
+        let clock = Instant::now();
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let took = ms(clock);
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        took
+    }
+
+    fn command(&self) -> Command {
+        match self {
+            Self::Oci { name, path, bundle } => {
+                let mut command = Command::new(path);
+                command.args(match name.as_str() {
+                    "crun" => &["--cgroup-manager=cgroupfs"][..],
+                    "runsc" => &["--network=none", "--ignore-cgroups"],
+                    _ => &[],
+                });
+                command.arg("--root").arg(bundle.join("state")).args(["run", "--bundle"]);
+                command.arg(bundle).arg(format!("bare-{}", random::secret_hex(8)));
+                command
+            }
+            Self::Bubblewrap(path) => {
+                let mut command = Command::new(path);
+                command.args(["--unshare-all", "--ro-bind", "/usr", "/usr"]);
+                for (name, target) in links() {
+                    command.arg("--symlink").arg(target).arg(Path::new("/").join(name));
+                }
+                command.args(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]);
+                command.arg("/usr/bin/true");
+                command
+            }
+            Self::Docker(path) => {
+                let mut command = Command::new(path);
+                command.args(["run", "--rm", "--network=none", IMAGE, "/usr/bin/true"]);
+                command
+            }
+        }
+    }
+}
+
+fn quiet(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Searched beside `PATH`: an account often lacks the `sbin` directories.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':')
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"])
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.is_file())
+}
+
+/// Links of a merged root directory.
+fn links() -> Vec<(&'static str, PathBuf)> {
+    let names = ["bin", "sbin", "lib", "lib64"].into_iter();
+    names.filter_map(|name| Some((name, fs::read_link(Path::new("/").join(name)).ok()?))).collect()
+}
+
+fn bundle(bundle: &Path) -> PathBuf {
+    let root = bundle.join("root");
+    for name in ["usr", "proc", "dev", "tmp"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    for (name, target) in links() {
+        symlink(target, root.join(name)).unwrap();
+    }
+    let namespaces = ["pid", "network", "ipc", "uts", "mount"];
+    let namespaces = namespaces.map(|kind| json!({"type": kind}));
+    let config = json!({
+        "ociVersion": "1.0.0",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": ["/usr/bin/true"], "cwd": "/", "env": []},
+        "root": {"path": root},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["bind", "ro"]},
+        ],
+        "linux": {"namespaces": namespaces},
+    });
+    fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+    bundle.to_owned()
+}
+
+/// An image of `true` and its libraries, made of this host's files: no registry is asked.
+fn docker() -> Result<Bare, String> {
+    let docker = find("docker").ok_or("not installed")?;
+    if !quiet(&docker).arg("info").status().is_ok_and(|status| status.success()) {
+        return Err("no engine answers".to_owned());
+    }
+    let failed = |error: std::io::Error| error.to_string();
+    let files = Command::new("sh")
+        .args(["-c", "ldd /usr/bin/true | grep -o '/[^ ]*'; echo /usr/bin/true"])
+        .output()
+        .map_err(failed)?;
+    let mut packed = Command::new("tar");
+    packed.args(["--create", "--dereference", "--directory=/"]);
+    for file in String::from_utf8_lossy(&files.stdout).lines() {
+        packed.arg(file.trim_start_matches('/'));
+    }
+    let packed = packed.output().map_err(failed)?;
+    let mut import = quiet(&docker)
+        .args(["import", "-", IMAGE])
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    import.stdin.take().ok_or("no pipe")?.write_all(&packed.stdout).map_err(failed)?;
+    match import.wait().map_err(failed)?.success() {
+        true => Ok(Bare::Docker(docker)),
+        false => Err("the engine took no image".to_owned()),
+    }
+}

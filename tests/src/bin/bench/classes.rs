@@ -1,0 +1,142 @@
+//! Every class beside what it is built on: create, `/usr/bin/true`, verified wipe against the bare
+//! runtimes' `run`, bubblewrap and docker, all in turns in one run so that they see one machine.
+
+use cofferdam_sandbox::{Class, Offer, Runtime};
+use serde_json::json;
+
+use super::bare::Bare;
+use super::figures::{emit, median, percentile, rounded, table};
+use super::life::{Place, Times, life};
+
+/// Turns; one more before them warms the caches.
+const TURNS: usize = 30;
+/// The bounds: container against `runc run` and in milliseconds, gVisor against `runsc run`.
+const CONTAINER_RATIO: f64 = 1.2;
+const CONTAINER_MS: f64 = 12.0;
+const GVISOR_RATIO: f64 = 1.25;
+
+/// A class of ours on a runtime.
+struct Ours {
+    name: String,
+    class: &'static str,
+    place: Place,
+    times: Vec<Times>,
+}
+
+/// Somebody else's.
+struct Theirs {
+    name: &'static str,
+    bare: Bare,
+    times: Vec<f64>,
+}
+
+pub async fn run() {
+    let (mut ours, mut absent) = present();
+    let mut theirs = Vec::new();
+    let scratch = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
+    for (name, found) in Bare::all(scratch.path()) {
+        match found {
+            Ok(bare) => theirs.push(Theirs { name, bare, times: Vec::new() }),
+            Err(why) => absent.push((name.to_owned(), why)),
+        }
+    }
+    for turn in 0..=TURNS {
+        for one in &mut ours {
+            let times = life(&one.place.host, one.class).await;
+            if turn > 0 {
+                one.times.push(times);
+            }
+        }
+        for one in &mut theirs {
+            let took = one.bare.run();
+            if turn > 0 {
+                one.times.push(took);
+            }
+        }
+    }
+    report(&ours, &theirs, &absent);
+}
+
+/// Our classes on this host, and those that it has not.
+fn present() -> (Vec<Ours>, Vec<(String, String)>) {
+    let (mut ours, mut absent) = (Vec::new(), Vec::new());
+    let add = |class: Class, runtime: &str, wanted: Option<&str>| Ours {
+        name: format!("{} ({runtime})", class.as_str()),
+        class: class.as_str(),
+        place: Place::new(wanted, [].into()),
+        times: Vec::new(),
+    };
+    for runtime in Runtime::all() {
+        ours.push(add(Class::Container, &runtime.name, Some(&runtime.name)));
+    }
+    let facts = Place::new(None, [].into());
+    for fact in &facts.host.facts().classes {
+        match &fact.offer {
+            // Nobody is ever given it for a minimal class: there is no request to measure.
+            _ if matches!(fact.class, Class::Container | Class::Docker) => {}
+            Offer::Present(runtime) => ours.push(add(fact.class, &runtime.name, None)),
+            Offer::Absent { why, .. } => absent.push((fact.class.as_str().to_owned(), why.clone())),
+        }
+    }
+    (ours, absent)
+}
+
+fn report(ours: &[Ours], theirs: &[Theirs], absent: &[(String, String)]) {
+    let bare = |name: &str| theirs.iter().find(|one| one.name == name).map(|one| p50(&one.times));
+    let mut rows = vec![head()];
+    for one in ours {
+        let part = |of: fn(&Times) -> f64| one.times.iter().map(of).collect::<Vec<f64>>();
+        let all = part(Times::all);
+        let (beside, most, limit) = match one.class {
+            "container" => (bare("runc run"), CONTAINER_RATIO, Some(CONTAINER_MS)),
+            "gvisor" => (bare("runsc run"), GVISOR_RATIO, None),
+            _ => (None, f64::NAN, None),
+        };
+        let parts = [part(|t| t.boot), part(|t| t.exec), part(|t| t.wipe)].map(median);
+        let name = one.name.replace([' ', '(', ')'], "_").replace("__", "_");
+        let name = format!("life_{}", name.trim_matches('_'));
+        let more = json!({"p90": rounded(percentile(all.clone(), 90)), "n": TURNS,
+                          "boot": rounded(parts[0]), "exec": rounded(parts[1]),
+                          "wipe": rounded(parts[2])});
+        emit(&name, median(all.clone()), "ms", limit, more);
+        let ratio = beside.map(|beside| p50(&all) / beside);
+        if let Some(ratio) = ratio {
+            emit(&format!("{name}_ratio"), ratio, "x bare run", most, json!({"n": TURNS}));
+        }
+        let cells = parts
+            .into_iter()
+            .map(Some)
+            .chain([Some(p50(&all))])
+            .chain([Some(percentile(all.clone(), 90)), ratio]);
+        rows.push([one.name.clone()].into_iter().chain(cells.map(cell)).collect());
+    }
+    for one in theirs {
+        let name = format!("bare_{}", one.name.replace(' ', "_"));
+        let (half, most) = (p50(&one.times), percentile(one.times.clone(), 90));
+        emit(&name, half, "ms", None, json!({"p90": rounded(most), "n": TURNS}));
+        let cells = [None, None, None, Some(half), Some(most), None];
+        rows.push([one.name.to_owned()].into_iter().chain(cells.map(cell)).collect());
+    }
+    for (name, why) in absent {
+        println!("{}", json!({"name": name, "absent": why}));
+        rows.push(vec![format!("{name}: absent, {why}")]);
+    }
+    // Its width is no column's.
+    let (full, words): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.len() > 1);
+    table(&full);
+    table(&words);
+}
+
+fn head() -> Vec<String> {
+    let heads =
+        ["create -> /usr/bin/true -> gone, ms", "boot", "exec", "wipe", "p50", "p90", "x bare"];
+    heads.map(str::to_owned).into()
+}
+
+fn cell(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}
+
+fn p50(values: &[f64]) -> f64 {
+    median(values.to_vec())
+}

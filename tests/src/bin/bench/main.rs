@@ -1,0 +1,47 @@
+//! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
+//!
+//! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`
+//! (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
+//! root). `BENCH_QUICK=1` shrinks the long one. Latencies are medians of many runs. Nothing here
+//! asserts a time: a machine under load is slow, not wrong.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::as_conversions,
+    reason = "a bench that cannot go on should say so and stop"
+)]
+
+mod bare;
+mod cache;
+mod classes;
+mod egress;
+mod figures;
+mod life;
+mod runs;
+mod sandboxes;
+
+fn main() {
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
+    // Only the thread that calls it and those that it starts later are moved.
+    if ["classes", "sandboxes", "egress"].into_iter().any(wanted) {
+        cofferdam_sandbox::enter_private_mounts().expect("a private mount namespace (root)");
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if wanted("classes") {
+        runtime.block_on(classes::run());
+    }
+    if wanted("sandboxes") {
+        runtime.block_on(sandboxes::run());
+    }
+    if wanted("egress") {
+        runtime.block_on(egress::run());
+    }
+    runtime.block_on(runs::run(wanted));
+}

@@ -1,0 +1,110 @@
+//! The look for leftovers finds one of each kind, and nothing once they are gone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// Runs the tool; it is told our own name, for other tests of ours run on this host.
+fn leftovers(words: &[&str], about: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leftovers"));
+    command.args(words).args(["--about", about]).stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a careless program leaves behind; taken away when dropped.
+struct Mess {
+    dir: TempDir,
+    group: PathBuf,
+    netns: PathBuf,
+    child: Child,
+    name: String,
+}
+
+impl Mess {
+    fn make() -> Self {
+        let dir = tempfile::Builder::new().prefix("cofferdam-mess-").tempdir().unwrap();
+        let name = dir.path().file_name().unwrap().to_string_lossy().into_owned();
+        run("mount", &["-t", "tmpfs", "none", &dir.path().to_string_lossy()]);
+        let group = a_tree().join("cofferdam").join(&name);
+        fs::create_dir_all(&group).unwrap();
+        let netns = Path::new("/run").join(format!("{name}.netns"));
+        fs::write(&netns, "").unwrap();
+        run("unshare", &[&format!("--net={}", netns.display()), "true"]);
+        // Its argument names our directory, as a runtime's bundle does.
+        let inside = dir.path().join("sleeper");
+        let child = Command::new("/bin/sh")
+            .args(["-c", "sleep 60; :"])
+            .arg(inside)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { dir, group, netns, child, name }
+    }
+}
+
+impl Drop for Mess {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(format!("{}", self.child.id())).status();
+        let _ = self.child.wait();
+        let _ = Command::new("umount").arg(&self.netns).status();
+        let _ = fs::remove_file(&self.netns);
+        let _ = fs::remove_dir(&self.group);
+        let _ = Command::new("umount").arg(self.dir.path()).status();
+    }
+}
+
+fn run(program: &str, words: &[&str]) {
+    let status = Command::new(program).args(words).status().unwrap();
+    assert!(status.success(), "{program} {words:?}: {status}");
+}
+
+/// A mounted tree of cgroups.
+fn a_tree() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let tree = mounts.lines().find(|line| line.split(' ').nth(2).unwrap().starts_with("cgroup"));
+    Path::new(tree.expect("a tree of cgroups").split(' ').nth(1).unwrap()).to_owned()
+}
+
+#[test]
+fn each_kind_of_leftover_fails_the_look_and_what_was_there_before_does_not() {
+    let notes = tempfile::tempdir().unwrap();
+    let (clean, dirty) = (notes.path().join("clean"), notes.path().join("dirty"));
+    let (clean, dirty) = (clean.to_str().unwrap(), dirty.to_str().unwrap());
+    assert!(leftovers(&["keep", clean], "").status.success());
+    let mess = Mess::make();
+    let name = mess.name.clone();
+    let found = leftovers(&["compare", clean, "--now"], &name);
+    assert!(!found.status.success(), "{}", said(&found));
+    for kind in ["process", "mount", "netns", "cgroup", "file"] {
+        let line = format!("leftovers: {kind} ");
+        let hit = |text: &str| text.starts_with(&line) && text.contains(&name);
+        assert!(said(&found).lines().any(hit), "no {kind}: {}", said(&found));
+    }
+    assert!(leftovers(&["keep", dirty], "").status.success());
+    let again = leftovers(&["compare", dirty], &name);
+    assert!(again.status.success(), "it was there before: {}", said(&again));
+    drop(mess);
+    let gone = leftovers(&["compare", clean], &name);
+    assert!(gone.status.success(), "{}", said(&gone));
+}
+
+#[test]
+fn a_note_that_is_not_there_is_no_success() {
+    let found = leftovers(&["compare", "/nonexistent/note"], "anything");
+    assert!(!found.status.success());
+    assert!(said(&found).contains("/nonexistent/note"));
+}
