@@ -15,6 +15,7 @@ use cofferdam_contracts::gate::{
     PromptResult, ReplyAccepted, ReplyRequest,
 };
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
+use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::proof::ProofReport;
@@ -26,6 +27,9 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
+use cofferdam_contracts::webhook::{
+    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRequest, WebhookRow,
+};
 use serde_json::{Value, json};
 
 macro_rules! schemas {
@@ -37,6 +41,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ApprovePlanRequest,
         ArtifactIndex,
         Decision,
+        DeliveryReplayed,
+        DeliveryRow,
         EffectivePolicy,
         ErrorBody,
         GateView,
@@ -47,6 +53,10 @@ fn published() -> Vec<(&'static str, Value)> {
         KeyCreated,
         KeyRequest,
         KeyRow,
+        LinkCreated,
+        LinkReply,
+        LinkRequest,
+        LinkView,
         OpsAccepted,
         OpsAction,
         OpsStep,
@@ -66,6 +76,9 @@ fn published() -> Vec<(&'static str, Value)> {
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
+        WebhookCreated,
+        WebhookRequest,
+        WebhookRow,
         WipeEvidence,
     ]
 }

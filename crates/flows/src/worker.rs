@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::Flows;
 use crate::board::Board;
 use crate::dispatch::{Dispatcher, Registered, Started};
+use crate::notify::Sender;
 use crate::takeover::{Takeover, reconcile};
 use crate::task::Executor;
 
@@ -65,6 +66,7 @@ pub struct Worker {
     dispatcher: JoinHandle<()>,
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
+    sender: Option<JoinHandle<()>>,
     fenced: watch::Receiver<bool>,
 }
 
@@ -117,6 +119,8 @@ impl Worker {
             started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);
+        let sender = Sender::new(&executor.flows, executor.id.as_str())
+            .map(|sender| tokio::spawn(sender.run()));
         let takeover = Takeover { executor: Arc::clone(&executor), fenced: fence };
         let board = {
             let executor = Arc::clone(&executor);
@@ -126,6 +130,7 @@ impl Worker {
             executor,
             engine,
             board,
+            sender,
             dispatcher: tokio::spawn(dispatcher.run()),
             takeover: tokio::spawn(takeover.run()),
             fenced,
@@ -144,6 +149,10 @@ impl Worker {
     pub async fn stop(self) -> Result<(), LedgerError> {
         self.dispatcher.abort();
         self.takeover.abort();
+        // What it claimed is due again when its claim runs out.
+        if let Some(sender) = &self.sender {
+            sender.abort();
+        }
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         self.engine.shutdown().await;
         self.board.abort();

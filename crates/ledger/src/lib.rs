@@ -13,6 +13,7 @@ pub mod executors;
 pub mod gates;
 pub mod intents;
 pub mod keys;
+pub mod links;
 pub mod listen;
 pub mod migrate;
 pub mod ops;
@@ -20,9 +21,11 @@ pub mod proofs;
 pub mod recipes;
 pub mod runs;
 pub mod sessions;
+pub mod signing;
 pub mod steps;
 pub mod streams;
 pub mod tasks;
+pub mod webhooks;
 
 use std::time::Duration;
 

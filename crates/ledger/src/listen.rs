@@ -26,6 +26,8 @@ pub enum Wake {
     Cancel(String),
     /// A gate of this run changed.
     Gate(String),
+    /// Webhooks have something to deliver.
+    Webhooks,
     /// The connection was lost and made again: anything may have happened.
     All,
 }
@@ -40,6 +42,7 @@ impl Wake {
             "r" => Some(Self::Run(what)),
             "x" => Some(Self::Cancel(what)),
             "g" => Some(Self::Gate(what)),
+            "w" => Some(Self::Webhooks),
             _ => None,
         }
     }

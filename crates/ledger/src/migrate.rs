@@ -25,6 +25,7 @@ migrations! {
     "0007_artifacts", "0008_sbx_runs", "0009_sessions", "0010_gates", "0011_opencode_calls",
     "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
     "0017_claim", "0018_enqueue",
+    "0042_webhooks", "0043_webhook_events", "0044_signing_keys", "0045_reply_links",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// API keys
     Key(KeyArgs),
+    /// Webhooks: who is told when gates and runs move
+    Webhook(WebhookArgs),
     /// Images of this host: what `image: image:NAME` of a task means
     Image(ImageArgs),
     /// Print the database's URL, for psql and for auditors
@@ -182,6 +184,9 @@ pub(crate) struct WorkerArgs {
     /// Where a name that a phase lists really is; it is listed by its phase alone (repeatable)
     #[arg(long = "egress-host", value_name = "NAME=IP:PORT", value_parser = egress_host)]
     pub egress_hosts: Vec<(String, SocketAddr)>,
+    /// Let webhooks reach addresses of this host and its private networks
+    #[arg(long)]
+    pub webhook_private: bool,
 }
 
 fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
@@ -271,6 +276,25 @@ pub(crate) enum GateCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Make a link that answers a gate once, for a person without a key
+    Link {
+        run: String,
+        gate: String,
+        /// Who answers with it, for the record
+        #[arg(long = "for", value_name = "NAME")]
+        name: String,
+        /// How long it works, such as 1h: at most 24h, and never beyond the gate's deadline
+        #[arg(long, default_value = "1h", value_name = "DURATION")]
+        expires: String,
+        /// The only choice that it may make
+        #[arg(long, value_parser = ["yes", "no"])]
+        choice: Option<String>,
+        /// The server's address as that person reaches it; default: as this command does
+        #[arg(long, value_name = "URL")]
+        base: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
     /// Answer a gate
     Reply {
         run: String,
@@ -285,6 +309,47 @@ pub(crate) enum GateCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WebhookArgs {
+    #[command(subcommand)]
+    pub command: WebhookCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WebhookCommand {
+    /// Make a webhook; its secret is shown once
+    Add {
+        url: String,
+        /// gate.opened, gate.reminded, gate.decided, gate.timed_out, gate.escalated, gate.canceled or run.terminal (repeatable); default: all
+        #[arg(long = "event", value_name = "EVENT")]
+        events: Vec<String>,
+        #[arg(long)]
+        label: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List webhooks, without their secrets
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a webhook; what is on its way is given up
+    Rm { webhook: String },
+    /// List a webhook's deliveries, newest first
+    Deliveries {
+        webhook: String,
+        /// pending, delivered or dead
+        #[arg(long)]
+        state: Option<String>,
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send a delivery again that arrived or was given up
+    Replay { webhook: String, delivery: String },
 }
 
 #[derive(Debug, Args)]
@@ -400,4 +465,10 @@ pub(crate) enum KeyCommand {
     },
     /// Revoke a key
     Revoke { key_id: String },
+    /// The signing key of webhooks and reply links: whether this host has it
+    Signing {
+        /// Replace a lost or leaked one: webhooks get new secrets (add them again), open links are void
+        #[arg(long)]
+        replace: bool,
+    },
 }

@@ -17,7 +17,9 @@ mod read;
 mod run;
 mod serve;
 mod session;
+mod signing;
 mod state;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -81,6 +83,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
+        Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Db => node::database(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),

@@ -3,7 +3,9 @@
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
+pub(crate) mod links;
 pub(crate) mod ops;
 pub(crate) mod proofs;
 pub(crate) mod recipes;
 pub(crate) mod runs;
+pub(crate) mod webhooks;
