@@ -116,6 +116,13 @@ const TAMPERINGS: &[Tampering] = &[
         "INSERT INTO app.executors (id, host_id, pid, app_version, started_at) VALUES ('ex-idle', 'h', 1, 'v', now() - interval '1 hour')"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_partition_key = NULL WHERE name = 'task'"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_partition_key = 'another' WHERE name = 'task'"),
+    tamper!("egress_grants_were_decided": "DELETE FROM app.egress_grants"),
+    tamper!("egress_grants_were_decided": "UPDATE app.egress_grants SET name = 'other.example'"),
+    tamper!("egress_grants_were_decided": "UPDATE app.egress_grants SET until = until + interval '1 hour'"),
+    tamper!("egress_grants_were_decided": "UPDATE app.egress_asks SET gate_key = 'another'"),
+    tamper!("egress_grants_were_decided": "UPDATE app.human_interactions SET payload = '{\"choice\": \"no\"}' WHERE gate_key = 'egress-1'"),
+    tamper!("egress_grants_were_decided":
+        "UPDATE app.sbx_runs SET effective = jsonb_set(effective, '{granted,0,name}', '\"another.example\"') WHERE effective ? 'granted'"),
     tamper!("link_replies_consumed": "DELETE FROM app.reply_links"),
     tamper!("link_replies_consumed": "UPDATE app.reply_links SET name = 'Eve'"),
     tamper!("link_replies_consumed": "UPDATE app.reply_links SET expires_at = created_at + interval '1 microsecond'"),
@@ -142,6 +149,20 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'intentQ' WHERE name = 'task'"),
 ];
 
+/// A task that asks for a name and is granted it.
+async fn make_ask(up: &Server) {
+    let yaml = "id: asks\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      exec: {ask: true, timeout: 60s, run: 'until curl -sf http://wanted.example/; do sleep 0.1; done'}\n";
+    let header = up.run_recipe(yaml, json!({}), json!({})).await;
+    let run = header["runId"].as_str().unwrap();
+    let gate = format!("/api/runs/{run}/gates/egress-1");
+    until("it asks", Duration::from_secs(30), async || up.get(&gate).await.0 == 200).await;
+    let grant = json!({"name": "wanted.example", "until": 4_000_000_000_000_i64});
+    let reply = json!({"payload": {"choice": "yes", "grant": grant}, "dedupeKey": "k"});
+    let (status, body) = up.post(&format!("{gate}/reply"), &reply).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
+}
+
 /// A receiver of webhooks on loopback: it says 204 to everything, for as long as this process lives.
 fn receiver() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -151,8 +172,8 @@ fn receiver() -> String {
             let mut stream = stream.unwrap();
             let mut bytes = [0; 16_384];
             let mut read = 0;
-            // Bodies are one JSON object, and nothing else ends with its last brace.
-            while !bytes[..read].ends_with(b"}") {
+            // Bodies are one JSON object, and nothing else ends with its last brace. A task asks without.
+            while !bytes[..read].ends_with(b"}") && !bytes[..read].starts_with(b"GET") {
                 match stream.read(&mut bytes[read..]) {
                     Ok(n) if n > 0 => read += n,
                     _ => break,
@@ -202,13 +223,17 @@ struct Kept {
 impl Kept {
     async fn with_runs() -> Self {
         let home = Home::new();
-        let mut up = home.up_with(&["--webhook-private"], &[]);
-        let (status, made) = up.post("/api/webhooks", &json!({"url": receiver()})).await;
+        let url = receiver();
+        let address = url.trim_start_matches("http://").trim_end_matches('/');
+        let table = format!("wanted.example={address}");
+        let mut up = home.up_with(&["--webhook-private", "--egress-host", &table], &[]);
+        let (status, made) = up.post("/api/webhooks", &json!({"url": url})).await;
         assert_eq!(status, 201, "{made}");
         let runs = make_runs(&up).await;
+        make_ask(&up).await;
         let sql = up.sql().await;
         let told = "SELECT count(*) FROM app.webhook_deliveries WHERE state = 'delivered'";
-        until("all is told", Duration::from_secs(30), async || count(&sql, told).await == 5).await;
+        until("all is told", Duration::from_secs(30), async || count(&sql, told).await == 8).await;
         sql.close().await;
         let url = String::from_utf8(home.run(&["db"]).stdout).unwrap().trim().to_owned();
         let user = File::open(home.path().join("database/users.lock")).unwrap();

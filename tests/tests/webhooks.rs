@@ -464,3 +464,19 @@ async fn an_event_commits_with_what_made_it_or_not_at_all() {
         assert!(sql.execute(change).await.is_err(), "{change}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_has_a_bounded_number_of_webhooks() {
+    let home = Home::new();
+    let up = home.up();
+    let body = json!({"url": "https://example.com/", "events": ["gate.reminded"]});
+    let made =
+        futures_util::future::join_all((0..40).map(|_| up.post("/api/webhooks", &body))).await;
+    let refused: Vec<&Value> =
+        made.iter().filter(|(s, _)| *s == 400).map(|(_, answer)| answer).collect();
+    assert_eq!((made.iter().filter(|(s, _)| *s == 201).count(), refused.len()), (32, 8));
+    assert!(refused.iter().all(|answer| answer["code"] == "policy_violation"), "{refused:?}");
+    let id = made.iter().find(|(s, _)| *s == 201).unwrap().1["webhookId"].as_str().unwrap();
+    assert_eq!(home.run(&["webhook", "rm", id]).status.code(), Some(0));
+    assert_eq!(up.post("/api/webhooks", &body).await.0, 201, "one was removed");
+}

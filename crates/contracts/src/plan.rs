@@ -224,6 +224,7 @@ fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
         Some(b) => Some(BuildPhase {
             cmd: argv(&b.run, scope, "build.run")?,
             net: b.egress.clone(),
+            ask: b.ask,
             timeout_ms: wall(b.timeout.as_deref(), scope, "build.timeout")?,
         }),
     };
@@ -237,6 +238,7 @@ fn task_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<PlanTask, String> {
             .unwrap_or(DEFAULT_TIMEOUT_MS),
         limits: spec.limits,
         net: exec.egress.clone(),
+        net_ask: exec.ask,
         template_key: None,
         deps_hash: None,
         artifacts: spec

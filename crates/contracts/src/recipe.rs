@@ -202,6 +202,9 @@ pub struct BuildSpec {
     /// Its network.
     #[serde(default)]
     pub egress: Egress,
+    /// Whether a person is asked when it is refused a name; default no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
     /// Lock file whose hash selects a cached base.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
@@ -222,6 +225,9 @@ pub struct ExecSpec {
     /// Its network.
     #[serde(default)]
     pub egress: Egress,
+    /// Whether a person is asked when it is refused a name; default no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,

@@ -9,6 +9,7 @@
 //! **Workflows only control; steps only do IO; what is decided is decided in [`decide`], which is
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
+mod ask;
 mod board;
 mod compile;
 pub mod decide;

@@ -30,6 +30,7 @@ use cofferdam_sandbox::{
 use dbos::step;
 
 use crate::Flows;
+use crate::ask::Asks;
 use crate::board::Board;
 use crate::decide::MAX_EXECUTIONS;
 use crate::output::Output;
@@ -97,6 +98,10 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Work::Sandbox(request) => run_in_sandbox(executor, &task, request, &sandbox, wakes).await,
     };
     executor.board.forget(&sandbox);
+    if matches!(&task.work, Work::Sandbox(request) if asks(request)) {
+        // Before the result: nobody is left who could use an answer, or take one that is there.
+        patiently(|| ledger.egress_settle(key, true)).await.map_err(step_error)?;
+    }
     let committed = TaskEnd {
         task: &task,
         result: &end.result,
@@ -113,6 +118,11 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Some(code) => Ok(code),
         None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
     }
+}
+
+/// Whether a person may be asked for names on behalf of this request.
+fn asks(request: &SandboxRequest) -> bool {
+    request.net_ask || request.build.as_ref().is_some_and(|build| build.ask)
 }
 
 fn value(task: &TaskContext, text: &str) -> End {
@@ -309,8 +319,15 @@ async fn drive(
 ) -> End {
     let id = sandbox.id().clone();
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
-    let mut phase =
-        Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
+    let mut asks = Asks::new(&executor.flows, task);
+    let mut phase = Phase {
+        executor,
+        task,
+        sandbox: &sandbox,
+        watched: &watched,
+        wakes: &mut wakes,
+        asks: &mut asks,
+    };
     let mut outcome = Ok(None);
     if let Some(build) = &plan.build {
         executor.board.set(&id, SessionState::Building);
@@ -351,7 +368,8 @@ async fn drive(
     }
     let services = sandbox.services();
     result.services = services.iter().map(|end| end.report.clone()).collect();
-    let effective = sandbox.effective().clone();
+    let mut effective = sandbox.effective().clone();
+    effective.granted = asks.granted();
     (result.violations, result.violations_unlisted) = sandbox.violations();
     result.metrics.boot_ms = sandbox.boot_ms();
     result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
@@ -370,15 +388,16 @@ async fn drive(
 }
 
 /// One command of a sandbox, watched and cancelable.
-struct Phase<'a> {
+struct Phase<'a, 'b> {
     executor: &'a Executor,
     task: &'a TaskContext,
     sandbox: &'a Sandbox,
     watched: &'a Watched,
     wakes: &'a mut tokio::sync::broadcast::Receiver<Wake>,
+    asks: &'a mut Asks<'b>,
 }
 
-impl Phase<'_> {
+impl Phase<'_, '_> {
     async fn command(&mut self, command: &Command) -> Result<ExecOutcome, SandboxError> {
         let kill = self.sandbox.kill_handle();
         let running = self.sandbox.exec(command, |stream, chunk| self.watched.push(stream, chunk));
@@ -388,16 +407,23 @@ impl Phase<'_> {
                 biased;
                 ended = &mut running => return ended,
                 wake = self.wakes.recv() => {
+                    let is_gate = matches!(&wake, Ok(Wake::Gate(run)) if run == self.task.run.as_str());
                     let ask = match wake {
                         Ok(Wake::Cancel(id)) => id == self.task.key.as_str(),
                         Ok(Wake::All) | Err(_) => true,
                         Ok(_) => false,
                     };
+                    if is_gate {
+                        self.asks.turn(self.sandbox, command.timeout_ms, true).await;
+                    }
                     if ask && self.executor.is_canceled(&self.task.key).await {
                         kill.kill();
                     }
                 }
-                () = clock::sleep(TICK) => self.watched.show(self.executor, &self.task.key, false).await,
+                () = clock::sleep(TICK) => {
+                    self.watched.show(self.executor, &self.task.key, false).await;
+                    self.asks.turn(self.sandbox, command.timeout_ms, false).await;
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ pub mod engine;
 pub mod error;
 pub mod executors;
 pub mod gates;
+pub mod grants;
 pub mod intents;
 pub mod keys;
 pub mod links;

@@ -26,6 +26,7 @@ migrations! {
     "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
     "0017_claim", "0018_enqueue",
     "0042_webhooks", "0043_webhook_events", "0044_signing_keys", "0045_reply_links",
+    "0046_egress_asks", "0047_egress_grants",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

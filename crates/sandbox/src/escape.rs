@@ -233,6 +233,7 @@ fn request() -> SandboxRequest {
             ..Limits::default()
         },
         net: Egress::None,
+        net_ask: false,
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),

@@ -50,6 +50,7 @@ pub use boot::{ProvisionError, provision};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use class::{Class, ClassFact, Offer};
 pub use cofferdam_guest::wire::User;
+pub use egress::Asked;
 pub use escape::{Probed, SelfTest, SelfTestError, self_test, self_test_of, self_test_plan};
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};

@@ -303,6 +303,12 @@ pub(crate) enum GateCommand {
         choice: String,
         #[arg(long)]
         rationale: Option<String>,
+        /// With yes to a task that asks for a name: that name
+        #[arg(long, value_name = "NAME", requires = "until")]
+        grant: Option<String>,
+        /// How long it may use it, such as 10m
+        #[arg(long, value_name = "DURATION", requires = "grant")]
+        until: Option<String>,
         /// Equal replies with equal keys are one; default: a fresh key
         #[arg(long)]
         dedupe_key: Option<String>,

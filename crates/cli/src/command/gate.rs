@@ -10,6 +10,14 @@ use super::output;
 use super::session::Session;
 
 pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
+    let until_ms = match &args.command {
+        GateCommand::Reply { until: Some(text), .. } => {
+            let ms = timeout::parse(text).map_err(|why| Misuse(format!("--until: {why}")))?;
+            let ms = i64::try_from(ms)?;
+            Some(cofferdam_ambient::clock::now_ms().saturating_add(ms))
+        }
+        _ => None,
+    };
     let session = Session::reading(at).await?;
     let client = &session.client;
     let (answer, as_json): (anyhow::Result<Value>, bool) = match &args.command {
@@ -26,10 +34,15 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
             let base = base.as_deref().unwrap_or_else(|| client.url()).trim_end_matches('/');
             (answer.map(|made| with_url(made, base)), *json)
         }
-        GateCommand::Reply { run, gate, choice, rationale, dedupe_key, json } => {
+        GateCommand::Reply { run, gate, choice, rationale, grant, until: _, dedupe_key, json } => {
             let mut payload = json!({"choice": choice});
             if let (Some(object), Some(text)) = (payload.as_object_mut(), rationale) {
                 object.insert("rationale".into(), json!(text));
+            }
+            if let (Some(fields), Some(name), Some(until)) =
+                (payload.as_object_mut(), grant, &until_ms)
+            {
+                fields.insert("grant".into(), json!({"name": name, "until": until}));
             }
             let dedupe = dedupe_key
                 .clone()

@@ -45,7 +45,9 @@ pub(crate) async fn reply(mut call: Call) -> Answered {
 }
 
 fn page(view: &LinkView, nonce: &str) -> String {
-    let asks_a_choice = view.form_schema.pointer("/properties/choice").is_some();
+    let asks = |field: &str| view.form_schema.pointer(&format!("/properties/{field}")).is_some();
+    // A grant names what and until when: more than two buttons say.
+    let asks_a_choice = asks("choice") && !asks("grant");
     let button = |choice: &str| format!("<button value=\"{choice}\">{choice}</button> ");
     let buttons = match (asks_a_choice, view.choice) {
         (false, _) => String::new(),
