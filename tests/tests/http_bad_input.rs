@@ -694,7 +694,10 @@ async fn who_may_call_what_is_the_golden_matrix_and_nobody_else_may() {
     for route in ROUTES {
         // A body that no route accepts: who passes the door fails behind it and writes nothing.
         let (path, body) = (
-            world.path(route).replace(&world.keys["auditor"].0, "k_nobody"),
+            world
+                .path(route)
+                .replace(&world.keys["auditor"].0, "k_nobody")
+                .replace(&world.webhook, &format!("wh_{}", "0".repeat(32))),
             route.request.map(|_| b"{}".to_vec()),
         );
         let roles = &golden[&format!("{} {}", route.method, route.path)];

@@ -204,7 +204,7 @@ async fn events_arrive_signed_and_the_secret_is_shown_once_and_stored_nowhere() 
     }
     assert!(everything.contains(&id) && !everything.contains(secret.trim_start_matches("whsec_")));
     assert!(!everything.contains(key.trim()));
-    let listed = home.run_json(&["webhook", "deliveries", &id, "--state", "delivered", "--json"]);
+    let listed = home.run_json(&["webhook", "deliveries", &id, "--status", "delivered", "--json"]);
     assert_eq!(listed["deliveries"].as_array().unwrap().len(), 3);
     assert_proven(&home);
 }
@@ -479,4 +479,29 @@ async fn a_tenant_has_a_bounded_number_of_webhooks() {
     let id = made.iter().find(|(s, _)| *s == 201).unwrap().1["webhookId"].as_str().unwrap();
     assert_eq!(home.run(&["webhook", "rm", id]).status.code(), Some(0));
     assert_eq!(up.post("/api/webhooks", &body).await.0, 201, "one was removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_hangs_holds_up_nobody_else() {
+    let home = Home::new();
+    let up = home.up_with(&["--webhook-private"], &[]);
+    let (hangs, answers) = (Receiver::new(0).await, Receiver::new(200).await);
+    let slow = webhook(&up, &hangs.url, &["run.terminal"]).await.0;
+    webhook(&up, &answers.url, &["run.terminal"]).await;
+    for n in 0..30 {
+        up.run_recipe(VALUE, json!({"n": n}), json!({})).await;
+    }
+    let sql = up.sql().await;
+    // All of the one are there while the first attempts of the other still wait for their answer.
+    until("the other one has all of its own", LIMIT, async || {
+        let delivered = "SELECT count(*) FROM app.webhook_deliveries WHERE state = 'delivered'";
+        count(&sql, delivered).await == 30
+    })
+    .await;
+    let ended = format!(
+        "SELECT count(*) FROM app.webhook_deliveries d JOIN app.webhook_attempts a ON a.delivery_id = d.id WHERE d.webhook_id = '{slow}' AND a.ok"
+    );
+    assert_eq!(count(&sql, &ended).await, 0);
+    assert!(hangs.heard().len() < 30, "it has its share: {}", hangs.heard().len());
+    assert_eq!(answers.heard().len(), 30);
 }

@@ -2,22 +2,25 @@
 //!
 //! ```text
 //! wake (`w:` from the transaction that made an event) or the earliest next_at
-//!    -> claim a batch -> sign and POST, side by side -> record the attempt, decide what follows
+//!    -> claim what there is room for -> sign and POST, side by side -> record the attempt, decide what follows
 //! ```
 //! **An idle sender asks nothing: it sleeps until it is woken or something is due.** Every worker runs
 //! one; rows are claimed with SKIP LOCKED, so many are as good as one. A worker whose host lacks the
 //! signing key claims nothing.
 
+use std::collections::{BTreeMap, HashMap};
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::id::WebhookId;
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::webhooks::{Attempted, Due, Next};
+use tokio::sync::OnceCell;
 use tokio::sync::broadcast::Receiver;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 
 use crate::Flows;
 use crate::outbound::{self, ATTEMPT_LIMIT, NotPublic};
@@ -26,6 +29,12 @@ use crate::sign::Signer;
 /// Pauses between the attempts of one round, in seconds: close together for a restart of the receiver,
 /// far apart for an outage. After the last one the delivery is dead: about 28 hours in all.
 const PAUSES_S: [u64; 8] = [2, 15, 120, 600, 3_600, 10_800, 36_000, 50_000];
+/// Attempts of one worker at a time: an event is a few hundred bytes, a receiver's patience is what costs.
+const MAX_FLYING: i64 = 16;
+/// Of these, to one webhook: a receiver that hangs holds up its own deliveries and nobody else's. Claims
+/// are counted each by itself, so that it may have one less than twice as many for a moment.
+const PER_WEBHOOK: usize = 4;
+const PER_WEBHOOK_CLAIM: i64 = 4;
 /// The receiver wants no more of this: the one answer that ends a round at once.
 const GONE: u16 = 410;
 /// After a failure of the database.
@@ -37,68 +46,101 @@ const MAX_SLEEP: Duration = Duration::from_secs(86_400);
 pub(crate) struct Sender {
     flows: Flows,
     signer: Arc<Signer>,
-    http: reqwest::Client,
+    /// Made for the first delivery: most workers live without any, and it reads the host's certificates.
+    http: OnceCell<reqwest::Client>,
     worker: String,
+}
+
+/// Attempts that go on, by their task, each with its webhook.
+#[derive(Default)]
+struct Flying {
+    tasks: JoinSet<Result<(), LedgerError>>,
+    webhooks: HashMap<Id, WebhookId>,
+}
+
+impl Flying {
+    fn room(&self) -> i64 {
+        let flying = i64::try_from(self.tasks.len()).unwrap_or(i64::MAX);
+        MAX_FLYING.saturating_sub(flying).max(0)
+    }
+
+    /// Webhooks that have their share of this sender already.
+    fn busy(&self) -> Vec<&str> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        self.webhooks.values().for_each(|id| *counts.entry(id.as_str()).or_default() += 1);
+        counts.into_iter().filter(|(_, n)| *n >= PER_WEBHOOK).map(|(id, _)| id).collect()
+    }
+
+    /// Resolves once an attempt has ended; never where there is none.
+    async fn landed(&mut self) {
+        let (task, ended) = match self.tasks.join_next_with_id().await {
+            None => return std::future::pending().await,
+            Some(Ok((task, ended))) => (task, ended),
+            Some(Err(error)) => (error.id(), Ok(())),
+        };
+        self.webhooks.remove(&task);
+        if let Err(error) = ended {
+            // Its claim runs out, and it is sent again under the same id.
+            tracing::warn!(%error, "an attempt was not recorded");
+        }
+    }
 }
 
 impl Sender {
     /// `None` where this host lacks the signing key.
     pub(crate) fn new(flows: &Flows, worker: &str) -> Option<Self> {
-        let signer = Arc::clone(flows.signer.as_ref()?);
-        match outbound::client(flows.reach) {
-            Ok(http) => {
-                Some(Self { flows: flows.clone(), signer, http, worker: worker.to_owned() })
-            }
-            Err(error) => {
-                tracing::error!(%error, "this worker sends no webhooks: it has no client for them");
-                None
-            }
-        }
+        Some(Self {
+            flows: flows.clone(),
+            signer: Arc::clone(flows.signer.as_ref()?),
+            http: OnceCell::new(),
+            worker: worker.to_owned(),
+        })
     }
 
     /// Sends until it is aborted.
     pub(crate) async fn run(self) {
         let sender = Arc::new(self);
         let mut wakes = sender.flows.wakes.subscribe();
+        let mut flying = Flying::default();
         loop {
-            match sender.round().await {
-                Ok(None) => woken(&mut wakes).await,
-                Ok(Some(wait)) => {
-                    tokio::select! {
-                        () = woken(&mut wakes) => {}
-                        () = clock::sleep(wait.min(MAX_SLEEP)) => {}
-                    }
+            let wait = sender.take(&mut flying).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "webhooks wait for the database");
+                Some(LEDGER_PAUSE)
+            });
+            let due = async {
+                match wait {
+                    Some(wait) => clock::sleep(wait.min(MAX_SLEEP)).await,
+                    None => std::future::pending().await,
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "webhooks wait for the database");
-                    clock::sleep(LEDGER_PAUSE).await;
-                }
+            };
+            tokio::select! {
+                () = flying.landed() => {}
+                () = woken(&mut wakes) => {}
+                () = due => {}
             }
         }
     }
 
-    /// Sends what is due; how long until something is again.
-    async fn round(self: &Arc<Self>) -> Result<Option<Duration>, LedgerError> {
+    /// Begins what is due, as far as there is room; how long until something else is.
+    async fn take(self: &Arc<Self>, flying: &mut Flying) -> Result<Option<Duration>, LedgerError> {
         let ledger = &self.flows.ledger;
-        let batch = ledger.deliveries_claim().await?;
-        if batch.is_empty() {
-            return Ok(ledger
-                .deliveries_next_ms()
-                .await?
-                .map(|ms| Duration::from_millis(ms.max(1))));
-        }
-        let mut sending = JoinSet::new();
-        for due in batch {
-            let sender = Arc::clone(self);
-            sending.spawn(async move { sender.attempt(&due).await });
-        }
-        while let Some(ended) = sending.join_next().await {
-            if let Ok(Err(error)) = ended {
-                // Its claim runs out, and it is sent again under the same id.
-                tracing::warn!(%error, "an attempt was not recorded");
+        loop {
+            let room = flying.room();
+            if room == 0 {
+                // The next one that lands makes room.
+                return Ok(None);
+            }
+            let batch = ledger.deliveries_claim(room, PER_WEBHOOK_CLAIM, &flying.busy()).await?;
+            if batch.is_empty() {
+                let next = ledger.deliveries_next_ms(&flying.busy()).await?;
+                return Ok(next.map(|ms| Duration::from_millis(ms.max(1))));
+            }
+            for due in batch {
+                let (sender, webhook) = (Arc::clone(self), due.webhook.clone());
+                let task = flying.tasks.spawn(async move { sender.attempt(&due).await });
+                flying.webhooks.insert(task.id(), webhook);
             }
         }
-        Ok(Some(Duration::ZERO))
     }
 
     async fn attempt(&self, due: &Due) -> Result<(), LedgerError> {
@@ -131,6 +173,9 @@ impl Sender {
             self.signer.webhook_signature(&due.webhook, due.id.as_str(), timestamp_s, &due.body);
         let request = self
             .http
+            .get_or_try_init(|| async { outbound::client(self.flows.reach) })
+            .await
+            .map_err(|_| "this host has no client for it".to_owned())?
             .post(url)
             .header("content-type", "application/json")
             .header("webhook-id", due.id.as_str())

@@ -20,10 +20,6 @@ use crate::error::{LedgerError, Result, id};
 
 /// Webhooks of one tenant: every event is written once for each.
 const MAX_WEBHOOKS: i64 = 32;
-/// Deliveries that one worker sends at a time.
-const BATCH: i64 = 16;
-/// Of these, for one webhook: a receiver that hangs keeps the others waiting for none of theirs.
-const PER_WEBHOOK: i64 = 4;
 /// How long a claim holds: longer than any attempt may take.
 const LEASE_MS: i64 = 60_000;
 
@@ -265,12 +261,14 @@ impl Ledger {
         Ok(Some(true))
     }
 
-    /// Takes what is due, so that no other sender does for a while.
-    pub async fn deliveries_claim(&self) -> Result<Vec<Due>> {
+    /// Takes at most `limit` of what is due and `each` of one webhook, none of the `busy` ones, so that no
+    /// other sender does for a while.
+    pub async fn deliveries_claim(&self, limit: i64, each: i64, busy: &[&str]) -> Result<Vec<Due>> {
         let rows = sqlx::query(
             "WITH due AS (
                SELECT id, row_number() OVER (PARTITION BY webhook_id ORDER BY next_at, id) AS n
-                 FROM app.webhook_deliveries WHERE state = 'pending' AND next_at <= clock_timestamp()),
+                 FROM app.webhook_deliveries
+                WHERE state = 'pending' AND next_at <= clock_timestamp() AND NOT webhook_id = ANY ($4)),
              picked AS (
                SELECT d.id FROM app.webhook_deliveries d JOIN due ON due.id = d.id
                 WHERE due.n <= $1 AND d.state = 'pending' AND d.next_at <= clock_timestamp()
@@ -282,9 +280,10 @@ impl Ledger {
               WHERE d.id = picked.id AND w.id = d.webhook_id
              RETURNING d.id, d.webhook_id, w.url, d.body, d.attempts, d.attempts - d.round_start AS of_round",
         )
-        .bind(PER_WEBHOOK)
-        .bind(BATCH)
+        .bind(each)
+        .bind(limit)
         .bind(LEASE_MS)
+        .bind(busy)
         .fetch_all(self.pool())
         .await?;
         rows.iter()
@@ -301,11 +300,14 @@ impl Ledger {
             .collect()
     }
 
-    /// In how many ms the next one is due, where any is: 0 for one that is due already.
-    pub async fn deliveries_next_ms(&self) -> Result<Option<u64>> {
+    /// In how many ms the next one is due that is none of the `busy` webhooks', where any is: 0 for one
+    /// that is due already.
+    pub async fn deliveries_next_ms(&self, busy: &[&str]) -> Result<Option<u64>> {
         let ms: Option<i64> = sqlx::query_scalar(
-            "SELECT app.ms(min(next_at)) - app.ms(clock_timestamp()) FROM app.webhook_deliveries WHERE state = 'pending'",
+            "SELECT app.ms(min(next_at)) - app.ms(clock_timestamp()) FROM app.webhook_deliveries
+              WHERE state = 'pending' AND NOT webhook_id = ANY ($1)",
         )
+        .bind(busy)
         .fetch_one(self.pool())
         .await?;
         Ok(ms.map(|ms| u64::try_from(ms).unwrap_or(0)))

@@ -346,9 +346,9 @@ pub(crate) enum WebhookCommand {
     /// List a webhook's deliveries, newest first
     Deliveries {
         webhook: String,
-        /// pending, delivered or dead
+        /// Only those that are pending, delivered or dead
         #[arg(long)]
-        state: Option<String>,
+        status: Option<String>,
         #[arg(long, default_value_t = 50)]
         limit: u32,
         #[arg(long)]

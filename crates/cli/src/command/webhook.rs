@@ -52,8 +52,8 @@ async fn act(session: &Session, command: &WebhookCommand) -> anyhow::Result<()> 
             let _: Value = client.delete(&format!("/api/webhooks/{}", segment(webhook))).await?;
             output::line("removed");
         }
-        WebhookCommand::Deliveries { webhook, state, limit, json: as_json } => {
-            let state = state.as_deref().map(|s| format!("&state={}", segment(s)));
+        WebhookCommand::Deliveries { webhook, status, limit, json: as_json } => {
+            let state = status.as_deref().map(|s| format!("&state={}", segment(s)));
             let path = format!(
                 "/api/webhooks/{}/deliveries?limit={limit}{}",
                 segment(webhook),
