@@ -51,6 +51,8 @@ struct World {
     task: String,
     uri: String,
     sandbox: String,
+    webhook: String,
+    link: String,
     _home: Home,
 }
 
@@ -77,10 +79,20 @@ impl World {
             server.get(&format!("/api/runs/{}/artifacts", text(&done, "runId"))).await;
         let out = artifacts.as_array().unwrap().iter().find(|a| a["kind"] == "stdout").unwrap();
         let (task, uri) = (text(out, "taskKey"), text(out, "uri"));
+        // Of an event that does not happen here: nothing is sent anywhere.
+        let wanted = json!({"url": "https://example.com/", "events": ["gate.reminded"]});
+        let (status, made) = server.post("/api/webhooks", &wanted).await;
+        assert_eq!(status, 201, "{made}");
+        let webhook = text(&made, "webhookId");
+        let links = format!("/api/runs/{}/gates/approve-plan/links", text(&gated, "runId"));
+        let (status, made) = server.post(&links, &json!({"for": "Ada", "expiresS": 3600})).await;
+        assert_eq!(status, 201, "{made}");
+        let link = text(&made, "path").rsplit('/').next().unwrap().to_owned();
         let sql = server.sql().await;
         let (_, sessions) = server.get("/api/sessions").await;
         let sandbox = text(&sessions[0], "sandboxId");
-        Self { server, sql, keys, stranger, gated, done, task, uri, sandbox, _home: home }
+        let _home = home;
+        Self { server, sql, keys, stranger, gated, done, task, uri, sandbox, webhook, link, _home }
     }
 
     /// The route's path with parameters that name things of acme.
@@ -97,6 +109,9 @@ impl World {
             .replace("{sandbox}", &self.sandbox)
             .replace("{*uri}", &self.uri)
             .replace("{name}", "profile.go")
+            .replace("{webhook}", &self.webhook)
+            .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
+            .replace("{token}", &self.link)
             .replace(
                 "{key}",
                 if path.contains("stream") { "status" } else { &self.keys["auditor"].0 },
@@ -148,6 +163,13 @@ impl World {
                 "value": {"buildTimeoutMs": 1, "execTimeoutMs": 1, "limits": {}},
                 "expectedVersion": 0, "scope": "tenant",
             }),
+            (_, "/api/webhooks") => {
+                json!({"url": "https://example.com/", "events": ["gate.reminded"], "label": "x"})
+            }
+            (_, "/api/links/{token}") => json!({"payload": {"choice": "yes"}}),
+            (_, path) if path.ends_with("/links") => {
+                json!({"for": "Ada", "expiresS": 60, "choice": "yes"})
+            }
             (_, "/api/keys") => json!({"tenant": "acme", "roles": ["auditor"], "label": "x"}),
             (method, path) => panic!("{method} {path} takes a body: give this test a good one"),
         }
@@ -529,13 +551,28 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
 async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
     let world = World::new().await;
     let before = world.rows().await;
-    let any: Wants = &[(400, "invalid_id"), (404, "not_found"), (405, "method_not_allowed")];
+    let any: Wants = &[
+        (400, "invalid_id"),
+        (403, "link_invalid"),
+        (404, "not_found"),
+        (405, "method_not_allowed"),
+    ];
     let long = "a".repeat(4000);
     for route in ROUTES {
         let good = world.path(route);
         let body = route.request.and_then(|_| bytes(&world.body(route)));
         // Every parameter, replaced by what cannot be one, and by what is nobody's.
-        for param in ["{id}", "{wid}", "{gate}", "{key}", "{sandbox}", "{*uri}"] {
+        for param in [
+            "{id}",
+            "{wid}",
+            "{gate}",
+            "{key}",
+            "{sandbox}",
+            "{*uri}",
+            "{webhook}",
+            "{delivery}",
+            "{token}",
+        ] {
             if !route.path.contains(param) {
                 continue;
             }
@@ -554,11 +591,13 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 "{wid}" => format!("it_{}", "0".repeat(32)),
                 "{sandbox}" => format!("sb{}", "0".repeat(20)),
                 "{*uri}" => world.uri.replace("stdout.log", "nothing.log"),
+                "{webhook}" => format!("wh_{}", "0".repeat(32)),
+                "{delivery}" => format!("msg_{}", "1".repeat(32)),
                 _ => "nobody".to_owned(),
             };
-            world
-                .refused("nobody's id", route.method, &with(&nobody), body.clone(), NOT_FOUND)
-                .await;
+            let wants: Wants =
+                if param == "{token}" { &[(403, "link_invalid")] } else { NOT_FOUND };
+            world.refused("nobody's id", route.method, &with(&nobody), body.clone(), wants).await;
         }
         for query in [
             "surprise=1",
@@ -674,13 +713,19 @@ async fn who_may_call_what_is_the_golden_matrix_and_nobody_else_may() {
     for route in ROUTES {
         // A body that no route accepts: who passes the door fails behind it and writes nothing.
         let (path, body) = (
-            world.path(route).replace(&world.keys["auditor"].0, "k_nobody"),
+            world
+                .path(route)
+                .replace(&world.keys["auditor"].0, "k_nobody")
+                .replace(&world.webhook, &format!("wh_{}", "0".repeat(32))),
             route.request.map(|_| b"{}".to_vec()),
         );
         let roles = &golden[&format!("{} {}", route.method, route.path)];
         if roles == "everybody" {
-            let (status, answer) = world.server.request(route.method, &path, None, None).await;
-            assert_eq!((status, &answer["ok"]), (200, &json!(true)), "{answer}");
+            let (status, answer) =
+                world.server.request(route.method, &path, None, body.clone()).await;
+            // A health check asks for nothing, and a link is its own key.
+            let wants = if body.is_some() { 400 } else { 200 };
+            assert_eq!(status, wants, "{route:?} {answer}");
             continue;
         }
         for (what, key) in [

@@ -15,12 +15,15 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Output;
+use std::time::Duration;
 
 use cofferdam_tests::{Home, Server};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
-use support::{assert_proven, said, texts};
+use support::{assert_proven, count, said, texts, until};
 
 /// What somebody with the database in hand might do, and the claim that it breaks.
 struct Tampering {
@@ -160,6 +163,36 @@ const TAMPERINGS: &[Tampering] = &[
         "INSERT INTO app.executors (id, host_id, pid, app_version, started_at) VALUES ('ex-idle', 'h', 1, 'v', now() - interval '1 hour')"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_partition_key = NULL WHERE name = 'task'"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_partition_key = 'another' WHERE name = 'task'"),
+    tamper!("egress_grants_were_decided": "DELETE FROM app.egress_grants"),
+    tamper!("egress_grants_were_decided": "UPDATE app.egress_grants SET name = 'other.example'"),
+    tamper!("egress_grants_were_decided": "UPDATE app.egress_grants SET until = until + interval '1 hour'"),
+    tamper!("egress_grants_were_decided": "UPDATE app.egress_asks SET gate_key = 'another'"),
+    tamper!("egress_grants_were_decided": "UPDATE app.human_interactions SET payload = '{\"choice\": \"no\"}' WHERE gate_key = 'egress-1'"),
+    tamper!("egress_grants_were_decided":
+        "UPDATE app.sbx_runs SET effective = jsonb_set(effective, '{granted,0,name}', '\"another.example\"') WHERE effective ? 'granted'"),
+    tamper!("link_replies_consumed": "DELETE FROM app.reply_links"),
+    tamper!("link_replies_consumed": "UPDATE app.reply_links SET name = 'Eve'"),
+    tamper!("link_replies_consumed": "UPDATE app.reply_links SET expires_at = created_at + interval '1 microsecond'"),
+    tamper!("link_replies_consumed": "UPDATE app.reply_links SET plan_digest = '$H'"),
+    tamper!("link_replies_consumed": "UPDATE app.human_interactions SET dedupe_key = 'link:another'"),
+    tamper!("link_replies_consumed": "UPDATE app.human_interactions SET key_id = 'k_somebody'"),
+    tamper!("webhook_deliveries_have_events": "UPDATE app.webhook_deliveries SET gate_key = 'another' WHERE event_type = 'gate.opened'"),
+    tamper!("webhook_deliveries_have_events": "UPDATE app.webhook_deliveries SET event_type = 'gate.timed_out' WHERE event_type = 'gate.decided'"),
+    tamper!("webhook_deliveries_have_events": "UPDATE app.webhooks SET tenant_id = 'another'"),
+    tamper!("webhook_deliveries_have_events": "UPDATE app.webhooks SET events = '{gate.opened}'"),
+    tamper!("webhook_deliveries_have_events": "DELETE FROM app.human_interactions"),
+    tamper!("webhook_deliveries_have_events": "UPDATE app.webhook_deliveries SET body = jsonb_set(body::jsonb, '{data,runId}', '\"another\"')::text"),
+    tamper!("webhook_events_reach_the_outbox":
+        "UPDATE app.webhooks SET created_at = created_at - interval '1 hour'",
+        "DELETE FROM app.webhook_deliveries WHERE event_type = 'gate.opened'"),
+    tamper!("webhook_events_reach_the_outbox":
+        "UPDATE app.webhooks SET created_at = created_at - interval '1 hour'",
+        "DELETE FROM app.webhook_deliveries WHERE event_type = 'run.terminal'"),
+    tamper!("webhook_events_recorded_once": "double app.webhook_deliveries"),
+    tamper!("webhook_events_recorded_once": "DELETE FROM app.webhook_attempts"),
+    tamper!("webhook_events_recorded_once": "UPDATE app.webhook_attempts SET ok = false"),
+    tamper!("webhook_events_recorded_once":
+        "INSERT INTO app.webhook_attempts SELECT delivery_id, 2, true, 204, NULL, 1, worker, ended_at FROM app.webhook_attempts"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'intentQ' WHERE name = 'task'"),
     tamper!("cache_keys_hold": CACHED, "double app.dependency_cache_index"),
     tamper!("cache_keys_hold":
@@ -181,6 +214,42 @@ const TAMPERINGS: &[Tampering] = &[
         "UPDATE app.sbx_runs SET response = jsonb_set(response, '{cache,org}', '\"zenith\"') WHERE response ? 'cache'"),
 ];
 
+/// A task that asks for a name and is granted it.
+async fn make_ask(up: &Server) {
+    let yaml = "id: asks\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      exec: {ask: true, timeout: 60s, run: 'until curl -sf http://wanted.example/; do sleep 0.1; done'}\n";
+    let header = up.run_recipe(yaml, json!({}), json!({})).await;
+    let run = header["runId"].as_str().unwrap();
+    let gate = format!("/api/runs/{run}/gates/egress-1");
+    until("it asks", Duration::from_secs(30), async || up.get(&gate).await.0 == 200).await;
+    let grant = json!({"name": "wanted.example", "until": 4_000_000_000_000_i64});
+    let reply = json!({"payload": {"choice": "yes", "grant": grant}, "dedupeKey": "k"});
+    let (status, body) = up.post(&format!("{gate}/reply"), &reply).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
+}
+
+/// A receiver of webhooks on loopback: it says 204 to everything, for as long as this process lives.
+fn receiver() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 16_384];
+            let mut read = 0;
+            // Bodies are one JSON object, and nothing else ends with its last brace. A task asks without.
+            while !bytes[..read].ends_with(b"}") && !bytes[..read].starts_with(b"GET") {
+                match stream.read(&mut bytes[read..]) {
+                    Ok(n) if n > 0 => read += n,
+                    _ => break,
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n");
+        }
+    });
+    url
+}
+
 /// One sandboxed run with bytes that are too many for a row, one engine-only, one behind a gate.
 async fn make_runs(up: &Server) -> Vec<String> {
     let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 300000 /dev/urandom > big.bin; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n";
@@ -194,9 +263,12 @@ async fn make_runs(up: &Server) -> Vec<String> {
     }
     let gated = &runs[2];
     up.wait_for(gated, "waiting", |h| h["status"] == "waiting_input").await;
-    let reply = json!({"payload": {"choice": "yes"}, "dedupeKey": "k"});
-    let (status, body) =
-        up.post(&format!("/api/runs/{gated}/gates/approve-plan/reply"), &reply).await;
+    // Through a link, so that every kind of row is there.
+    let links = format!("/api/runs/{gated}/gates/approve-plan/links");
+    let (status, link) = up.post(&links, &json!({"for": "Ada", "expiresS": 600})).await;
+    assert_eq!(status, 201, "{link}");
+    let reply = json!({"payload": {"choice": "yes"}});
+    let (status, body) = up.post(link["path"].as_str().unwrap(), &reply).await;
     assert_eq!(status, 200, "{body}");
     for run in &runs {
         assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
@@ -216,8 +288,18 @@ struct Kept {
 impl Kept {
     async fn with_runs() -> Self {
         let home = Home::new();
-        let mut up = home.up();
+        let url = receiver();
+        let address = url.trim_start_matches("http://").trim_end_matches('/');
+        let table = format!("wanted.example={address}");
+        let mut up = home.up_with(&["--webhook-private", "--egress-host", &table], &[]);
+        let (status, made) = up.post("/api/webhooks", &json!({"url": url})).await;
+        assert_eq!(status, 201, "{made}");
         let runs = make_runs(&up).await;
+        make_ask(&up).await;
+        let sql = up.sql().await;
+        let told = "SELECT count(*) FROM app.webhook_deliveries WHERE state = 'delivered'";
+        until("all is told", Duration::from_secs(30), async || count(&sql, told).await == 8).await;
+        sql.close().await;
         let url = String::from_utf8(home.run(&["db"]).stdout).unwrap().trim().to_owned();
         let user = File::open(home.path().join("database/users.lock")).unwrap();
         user.lock_shared().unwrap();

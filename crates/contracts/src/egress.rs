@@ -2,6 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::id::GateKey;
 
 /// Network of a phase. `none` is an empty network namespace; names need an egress proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -180,4 +183,82 @@ pub struct Violation {
     pub first_ms: i64,
     /// The last attempt, ms since the epoch.
     pub last_ms: i64,
+}
+
+/// A name that a person granted to a running phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GrantedName {
+    /// To which phase.
+    pub phase: Phase,
+    /// The exact name.
+    pub name: String,
+    /// The gate that decided it.
+    pub gate: GateKey,
+    /// ms since the epoch.
+    pub until: i64,
+}
+
+/// The last instant that a grant may name, in the year 2200: times are whole numbers that every JSON
+/// reader holds. The phase's own end, a day away at most, comes before any of them.
+const MAX_UNTIL_MS: i64 = 7_258_118_400_000;
+
+/// The form of a gate that a refused name opens: no, or yes with exactly this name and a time.
+#[must_use]
+pub fn grant_form(name: &str) -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "choice": {"enum": ["yes", "no"]},
+            "grant": {
+                "type": "object",
+                "properties": {
+                    "name": {"const": name},
+                    "until": {"type": "integer", "minimum": 0, "maximum": MAX_UNTIL_MS,
+                              "description": "ms since the epoch"}
+                },
+                "required": ["name", "until"],
+                "additionalProperties": false
+            },
+            "rationale": {"type": "string", "maxLength": 4000}
+        },
+        "required": ["choice"],
+        "additionalProperties": false,
+        "if": {"properties": {"choice": {"const": "yes"}}},
+        "then": {"required": ["grant"]},
+        "else": {"properties": {"grant": false}}
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Validator;
+
+    #[test]
+    fn a_grant_names_exactly_what_was_asked_for_and_a_time() {
+        let form = Validator::compile(&grant_form("a.example")).unwrap();
+        let grant = |name: &str| json!({"name": name, "until": 1_800_000_000_000_i64});
+        for good in [
+            json!({"choice": "no"}),
+            json!({"choice": "no", "rationale": "why"}),
+            json!({"choice": "yes", "grant": grant("a.example")}),
+        ] {
+            assert!(form.check(&good).is_ok(), "{good}");
+        }
+        for bad in [
+            json!({}),
+            json!({"choice": "yes"}),
+            json!({"choice": "yes", "grant": grant("b.example")}),
+            json!({"choice": "yes", "grant": grant("*.example")}),
+            json!({"choice": "yes", "grant": {"name": "a.example"}}),
+            json!({"choice": "yes", "grant": {"name": "a.example", "until": "10m"}}),
+            json!({"choice": "yes", "grant": {"name": "a.example", "until": -1}}),
+            json!({"choice": "yes", "grant": {"name": "a.example", "until": 1e17}}),
+            json!({"choice": "no", "grant": grant("a.example")}),
+            json!({"choice": "yes", "grant": grant("a.example"), "more": 1}),
+        ] {
+            assert!(form.check(&bad).is_err(), "{bad}");
+        }
+    }
 }

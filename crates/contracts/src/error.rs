@@ -54,6 +54,8 @@ codes! {
     Unauthorized = ("unauthorized", 401);
     /// The key's roles do not allow this.
     Forbidden = ("forbidden", 403);
+    /// A reply link that this installation did not make, or that was altered.
+    LinkInvalid = ("link_invalid", 403);
     /// The thing does not exist, or belongs to another tenant.
     NotFound = ("not_found", 404);
     /// The path exists, but not with this method.
@@ -66,8 +68,12 @@ codes! {
     TopicMismatch = ("topic_mismatch", 409);
     /// The dedupe key was used with another payload or topic.
     DedupeConflict = ("dedupe_conflict", 409);
+    /// A reply link that is used, expired, or void because what it would approve has changed.
+    LinkSpent = ("link_spent", 410);
     /// The body is larger than the stated limit.
     BodyTooLarge = ("body_too_large", 413);
+    /// Too many links that are none; wait a minute.
+    TooManyGuesses = ("too_many_guesses", 429);
     /// A fault of ours; the operator's log has the cause.
     Internal = ("internal", 500);
     /// The database cannot be reached; try again.

@@ -158,6 +158,16 @@ id!(
             && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_:.-".contains(&b))
     }
 );
+id!(
+    /// An endpoint that is told of events: `wh_<32 hex>`.
+    WebhookId, "webhook id", "^wh_[0-9a-f]{32}$",
+    |t| t.strip_prefix("wh_").is_some_and(|h| is_lower_hex(h, 32))
+);
+id!(
+    /// One event on its way to one webhook; also what the receiver tells duplicates by.
+    DeliveryId, "delivery id", "^msg_[0-9a-f]{32}$",
+    |t| t.strip_prefix("msg_").is_some_and(|h| is_lower_hex(h, 32))
+);
 
 #[cfg(test)]
 mod tests {

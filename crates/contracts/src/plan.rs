@@ -306,6 +306,7 @@ fn rendered(
         Some(b) => Some(BuildPhase {
             cmd: argv(&b.run, scope, "build.run")?,
             net: b.egress.clone(),
+            ask: b.ask,
             timeout_ms: config.wall(
                 b.timeout.as_deref(),
                 spec,
@@ -328,6 +329,7 @@ fn rendered(
             None => spec.limits,
         },
         net: exec.egress.clone(),
+        net_ask: exec.ask,
         template_key: None,
         deps_hash: None,
         artifacts: spec

@@ -204,6 +204,9 @@ pub struct BuildSpec {
     /// Its network.
     #[serde(default)]
     pub egress: Egress,
+    /// Whether a person is asked when it is refused a name; default no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
     /// Lock file whose bytes select a cached base: short for a task's `cache` with this one path and
     /// the recipe's id as its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,6 +228,9 @@ pub struct ExecSpec {
     /// Its network.
     #[serde(default)]
     pub egress: Egress,
+    /// Whether a person is asked when it is refused a name; default no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::cache::{CacheReport, CacheSpec};
-pub use crate::egress::{Egress, Phase, Violation, ViolationWhy};
+pub use crate::egress::{Egress, GrantedName, Phase, Violation, ViolationWhy};
 use crate::id::{Digest, SandboxId, TaskKey};
 pub use crate::limit::LimitKind;
 use crate::service::{Service, ServiceReport};
@@ -169,6 +169,9 @@ pub struct BuildPhase {
     /// Network of this phase.
     #[serde(default)]
     pub net: Egress,
+    /// Whether a person is asked when the phase is refused a name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
     /// Wall time of this phase in milliseconds.
     #[serde(default, rename = "timeoutMs", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -278,6 +281,9 @@ pub struct SandboxRequest {
     /// Network of the task.
     #[serde(default)]
     pub net: Egress,
+    /// Whether a person is asked when the task is refused a name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub net_ask: bool,
     /// A warm template's key, unused by the container class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_key: Option<String>,
@@ -586,6 +592,9 @@ pub struct EffectivePolicy {
     /// What came of the dependency cache, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
+    /// Names that a person granted while it ran, each to one phase and until a time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted: Vec<GrantedName>,
     /// What the host could not enforce though nobody asked for it; empty on a good host.
     pub weak: Vec<String>,
 }

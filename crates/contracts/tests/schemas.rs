@@ -16,6 +16,7 @@ use cofferdam_contracts::gate::{
     PromptResult, ReplyAccepted, ReplyRequest,
 };
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
+use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::policy::EgressSnapshot;
@@ -30,6 +31,9 @@ use cofferdam_contracts::sandbox::{
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
+use cofferdam_contracts::webhook::{
+    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRequest, WebhookRow,
+};
 use serde_json::{Value, json};
 
 macro_rules! schemas {
@@ -45,6 +49,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ConfigPut,
         ConfigVersion,
         Decision,
+        DeliveryReplayed,
+        DeliveryRow,
         EffectivePolicy,
         EgressSnapshot,
         ErrorBody,
@@ -56,6 +62,10 @@ fn published() -> Vec<(&'static str, Value)> {
         KeyCreated,
         KeyRequest,
         KeyRow,
+        LinkCreated,
+        LinkReply,
+        LinkRequest,
+        LinkView,
         OpsAccepted,
         OpsAction,
         OpsStep,
@@ -79,6 +89,9 @@ fn published() -> Vec<(&'static str, Value)> {
         SessionView,
         SettleRequest,
         Settlement,
+        WebhookCreated,
+        WebhookRequest,
+        WebhookRow,
         WipeEvidence,
     ]
 }

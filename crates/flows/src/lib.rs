@@ -9,6 +9,7 @@
 //! **Workflows only control; steps only do IO; what is decided is decided in [`decide`], which is
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
+mod ask;
 mod board;
 mod cache;
 mod compile;
@@ -21,19 +22,26 @@ mod gate;
 mod host;
 pub mod intents;
 pub mod keys;
+pub mod links;
+mod notify;
 pub mod ops;
+mod outbound;
 mod output;
 mod patience;
 pub mod reply;
 mod run;
 pub mod settle;
+mod sign;
 pub mod submit;
 mod takeover;
 mod task;
 mod verdict;
+pub mod webhooks;
 mod worker;
 
 pub use host::host_id;
+pub use outbound::Reach;
+pub use sign::Signer;
 pub use worker::{FlowsError, Worker, WorkerConfig};
 
 use std::sync::Arc;
@@ -52,6 +60,11 @@ pub struct Flows {
     pub wakes: Wakes,
     /// Fresh ids.
     pub ids: Ids,
+    /// The installation's key, where this host has it.
+    signer: Option<Arc<Signer>>,
+    /// Which addresses webhooks may reach.
+    reach: Reach,
+    guesses: Arc<links::Guesses>,
     counter: Arc<AtomicU64>,
 }
 
@@ -59,7 +72,27 @@ impl Flows {
     /// Over one ledger.
     #[must_use]
     pub fn new(ledger: Ledger, wakes: Wakes, ids: Ids) -> Self {
-        Self { ledger, wakes, ids, counter: Arc::default() }
+        Self {
+            ledger,
+            wakes,
+            ids,
+            signer: None,
+            reach: Reach::default(),
+            guesses: Arc::default(),
+            counter: Arc::default(),
+        }
+    }
+
+    /// With what webhooks and reply links need.
+    #[must_use]
+    pub fn with_signing(self, signer: Option<Signer>, reach: Reach) -> Self {
+        Self { signer: signer.map(Arc::new), reach, ..self }
+    }
+
+    /// Whether this host can sign and check.
+    #[must_use]
+    pub fn is_signing(&self) -> bool {
+        self.signer.is_some()
     }
 
     /// A number that this process gives once: names what has no content of its own to be named by.

@@ -31,6 +31,7 @@ use cofferdam_sandbox::{
 use dbos::step;
 
 use crate::Flows;
+use crate::ask::Asks;
 use crate::board::Board;
 use crate::cache::{self, Deps};
 use crate::decide::MAX_EXECUTIONS;
@@ -104,6 +105,10 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Work::Sandbox(request) => run_in_sandbox(executor, &task, request, &sandbox, wakes).await,
     };
     executor.board.forget(&sandbox);
+    if matches!(&task.work, Work::Sandbox(request) if asks(request)) {
+        // Before the result: nobody is left who could use an answer, or take one that is there.
+        patiently(|| ledger.egress_settle(key, true)).await.map_err(step_error)?;
+    }
     let committed = TaskEnd {
         task: &task,
         result: &end.result,
@@ -121,6 +126,11 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Some(code) => Ok(code),
         None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
     }
+}
+
+/// Whether a person may be asked for names on behalf of this request.
+fn asks(request: &SandboxRequest) -> bool {
+    request.net_ask || request.build.as_ref().is_some_and(|build| build.ask)
 }
 
 fn value(task: &TaskContext, text: &str) -> End {
@@ -333,8 +343,15 @@ async fn drive(
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(&id, attestation.clone(), sandbox.kill_handle());
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
-    let mut phase =
-        Phase { executor, task, sandbox: &sandbox, watched: &watched, wakes: &mut wakes };
+    let mut asks = Asks::new(&executor.flows, task);
+    let mut phase = Phase {
+        executor,
+        task,
+        sandbox: &sandbox,
+        watched: &watched,
+        wakes: &mut wakes,
+        asks: &mut asks,
+    };
     let mut outcome = Ok(None);
     let mut result = blank(task, id.as_str(), ErrCode::CmdNonzero, None);
     let mut in_build = false;
@@ -384,6 +401,7 @@ async fn drive(
     let mut effective = sandbox.effective().clone();
     result.cache = deps.map(|deps| deps.report);
     effective.cache.clone_from(&result.cache);
+    effective.granted = asks.granted();
     result.metrics.build_ms = build_ms;
     (result.violations, result.violations_unlisted) = sandbox.violations();
     result.metrics.boot_ms = sandbox.boot_ms();
@@ -411,15 +429,16 @@ async fn drive(
 }
 
 /// One command of a sandbox, watched and cancelable.
-struct Phase<'a> {
+struct Phase<'a, 'b> {
     executor: &'a Executor,
     task: &'a TaskContext,
     sandbox: &'a Sandbox,
     watched: &'a Watched,
     wakes: &'a mut tokio::sync::broadcast::Receiver<Wake>,
+    asks: &'a mut Asks<'b>,
 }
 
-impl Phase<'_> {
+impl Phase<'_, '_> {
     async fn command(&mut self, command: &Command) -> Result<ExecOutcome, SandboxError> {
         let kill = self.sandbox.kill_handle();
         let running = self.sandbox.exec(command, |stream, chunk| self.watched.push(stream, chunk));
@@ -429,16 +448,23 @@ impl Phase<'_> {
                 biased;
                 ended = &mut running => return ended,
                 wake = self.wakes.recv() => {
+                    let is_gate = matches!(&wake, Ok(Wake::Gate(run)) if run == self.task.run.as_str());
                     let ask = match wake {
                         Ok(Wake::Cancel(id)) => id == self.task.key.as_str(),
                         Ok(Wake::All) | Err(_) => true,
                         Ok(_) => false,
                     };
+                    if is_gate {
+                        self.asks.turn(self.sandbox, command.timeout_ms, true).await;
+                    }
                     if ask && self.executor.is_canceled(&self.task.key).await {
                         kill.kill();
                     }
                 }
-                () = clock::sleep(TICK) => self.watched.show(self.executor, &self.task.key, false).await,
+                () = clock::sleep(TICK) => {
+                    self.watched.show(self.executor, &self.task.key, false).await;
+                    self.asks.turn(self.sandbox, command.timeout_ms, false).await;
+                }
             }
         }
     }

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::Flows;
 use crate::board::Board;
 use crate::dispatch::{Dispatcher, Registered, Started};
+use crate::notify::Sender;
 use crate::takeover::{Takeover, reconcile};
 use crate::task::Executor;
 
@@ -66,6 +67,7 @@ pub struct Worker {
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
     cache: JoinHandle<()>,
+    sender: Option<JoinHandle<()>>,
     fenced: watch::Receiver<bool>,
 }
 
@@ -119,6 +121,8 @@ impl Worker {
             started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);
+        let sender = Sender::new(&executor.flows, executor.id.as_str())
+            .map(|sender| tokio::spawn(sender.run()));
         let takeover = Takeover {
             executor: Arc::clone(&executor),
             fenced: fence,
@@ -134,6 +138,7 @@ impl Worker {
             cache,
             engine,
             board,
+            sender,
             dispatcher: tokio::spawn(dispatcher.run()),
             takeover: tokio::spawn(takeover.run()),
             fenced,
@@ -153,6 +158,10 @@ impl Worker {
         self.dispatcher.abort();
         self.takeover.abort();
         self.cache.abort();
+        // What it claimed is due again when its claim runs out.
+        if let Some(sender) = &self.sender {
+            sender.abort();
+        }
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         self.engine.shutdown().await;
         self.board.abort();

@@ -13,8 +13,10 @@ pub mod engine;
 pub mod error;
 pub mod executors;
 pub mod gates;
+pub mod grants;
 pub mod intents;
 pub mod keys;
+pub mod links;
 pub mod listen;
 pub mod migrate;
 pub mod ops;
@@ -24,9 +26,11 @@ pub mod recipes;
 pub mod runs;
 pub mod sessions;
 pub mod settlements;
+pub mod signing;
 pub mod steps;
 pub mod streams;
 pub mod tasks;
+pub mod webhooks;
 
 use std::time::Duration;
 

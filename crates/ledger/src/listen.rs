@@ -30,6 +30,8 @@ pub enum Wake {
     Cache(String),
     /// A session of this run is held, or no longer is.
     Wipe(String),
+    /// Webhooks have something to deliver.
+    Webhooks,
     /// The connection was lost and made again: anything may have happened.
     All,
 }
@@ -46,6 +48,7 @@ impl Wake {
             "g" => Some(Self::Gate(what)),
             "c" => Some(Self::Cache(what)),
             "w" => Some(Self::Wipe(what)),
+            "d" => Some(Self::Webhooks),
             _ => None,
         }
     }

@@ -220,6 +220,36 @@ pub const PROOFS: &[Proof] = &[
         meaning: "a task ran on dependencies off the record, or on others than it says",
         sql: "SELECT s.task_key, r.tenant_id, s.response #> '{cache}' AS said FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id WHERE s.response #>> '{cache,outcome}' = 'hit' AND NOT EXISTS (SELECT 1 FROM app.dependency_cache_uses u JOIN app.dependency_cache_index i ON i.entry_id = u.entry_id WHERE u.task_key = s.task_key AND i.org_id = r.tenant_id AND i.key = s.response #>> '{cache,key}' AND i.digest = s.response #>> '{cache,digest}' AND s.response #>> '{cache,org}' = r.tenant_id) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
     },
+    Proof {
+        name: "egress_grants_were_decided",
+        claim: "a running task used no name beyond its list that a person had not granted to that phase of it",
+        meaning: "a name was granted without a decision, or used without a grant",
+        sql: "SELECT e.run_id, e.task_key, e.phase, e.name FROM app.egress_grants e LEFT JOIN app.human_interactions i ON i.id = e.interaction_id LEFT JOIN app.egress_asks a ON a.task_key = e.task_key AND a.phase = e.phase AND a.name = e.name LEFT JOIN app.runs r ON r.id = e.run_id WHERE (i.id IS NULL OR i.outcome <> 'accepted' OR i.run_id <> e.run_id OR i.gate_key <> e.gate_key OR a.gate_key IS DISTINCT FROM e.gate_key OR a.run_id IS DISTINCT FROM e.run_id OR i.payload->>'choice' IS DISTINCT FROM 'yes' OR i.payload#>>'{grant,name}' IS DISTINCT FROM e.name OR (i.payload#>>'{grant,until}')::bigint IS DISTINCT FROM app.ms(e.until) OR e.created_at < i.created_at OR e.granted_by <> i.key_id) AND ($1::text IS NULL OR e.run_id = $1) AND ($2::text IS NULL OR r.tenant_id = $2) UNION ALL SELECT s.run_id, s.task_key, x->>'phase', x->>'name' FROM app.sbx_runs s CROSS JOIN LATERAL jsonb_array_elements(coalesce(s.effective->'granted', '[]')) x LEFT JOIN app.egress_grants e ON e.task_key = s.task_key AND e.phase = x->>'phase' AND e.name = x->>'name' WHERE (e.task_key IS NULL OR app.ms(e.until) <> (x->>'until')::bigint OR e.gate_key <> x->>'gate' OR e.created_at > s.finished_at) AND ($1::text IS NULL OR s.run_id = $1) AND ($2::text IS NULL OR s.run_id IN (SELECT id FROM app.runs WHERE tenant_id = $2))",
+    },
+    Proof {
+        name: "link_replies_consumed",
+        claim: "every reply in a link's name used that link up, in its time and for the plan that it was made for",
+        meaning: "somebody answered in a link's name without the link, or a link is called used that answered nothing",
+        sql: "SELECT i.run_id, i.gate_key, i.key_id, l.id AS link FROM app.human_interactions i LEFT JOIN app.reply_links l ON l.interaction_id = i.id LEFT JOIN app.runs r ON r.id = i.run_id LEFT JOIN app.plan_approvals p ON p.run_id = i.run_id AND p.key_id = i.key_id WHERE i.key_id LIKE 'link:%' AND (l.id IS NULL OR l.run_id <> i.run_id OR l.gate_key <> i.gate_key OR l.topic <> i.topic OR 'link:' || l.name <> i.key_id OR 'link:' || l.id <> i.dedupe_key OR l.tenant_id <> r.tenant_id OR l.used_at NOT BETWEEN l.created_at AND l.expires_at OR (p.run_id IS NOT NULL AND p.plan_digest IS DISTINCT FROM l.plan_digest)) AND ($1::text IS NULL OR i.run_id = $1) AND ($2::text IS NULL OR r.tenant_id = $2) UNION ALL SELECT l.run_id, l.gate_key, l.name, l.id FROM app.reply_links l WHERE (l.used_at IS NOT NULL OR l.interaction_id IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM app.human_interactions i WHERE i.id = l.interaction_id AND i.key_id = 'link:' || l.name) AND ($1::text IS NULL OR l.run_id = $1) AND ($2::text IS NULL OR l.tenant_id = $2)",
+    },
+    Proof {
+        name: "webhook_deliveries_have_events",
+        claim: "what webhooks are told happened, to their own tenant, and is what they asked for",
+        meaning: "a delivery tells of something that did not happen, or tells it to the wrong one",
+        sql: "SELECT d.id, d.event_type, d.run_id, d.gate_key FROM app.webhook_deliveries d LEFT JOIN app.webhooks w ON w.id = d.webhook_id LEFT JOIN app.runs r ON r.id = d.run_id LEFT JOIN app.human_gates g ON g.run_id = d.run_id AND g.gate_key = d.gate_key AND g.topic = d.topic WHERE (w.id IS NULL OR r.id IS NULL OR r.tenant_id <> w.tenant_id OR NOT d.event_type = ANY (w.events) OR d.body::jsonb->>'type' IS DISTINCT FROM d.event_type OR d.body::jsonb->'data'->>'runId' IS DISTINCT FROM d.run_id OR (d.event_type LIKE 'gate.%' AND (g.run_id IS NULL OR d.occurred_at < g.created_at)) OR (d.event_type = 'gate.decided' AND NOT EXISTS (SELECT 1 FROM app.human_interactions i WHERE i.run_id = d.run_id AND i.gate_key = d.gate_key AND i.outcome = 'accepted')) OR (d.event_type IN ('gate.timed_out','gate.escalated') AND g.escalation_workflow_id IS NULL) OR (d.event_type = 'run.terminal' AND r.finished_at IS NULL AND NOT EXISTS (SELECT 1 FROM app.audit a WHERE a.op = 'resume' AND a.target = r.workflow_id))) AND ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR w.tenant_id = $2)",
+    },
+    Proof {
+        name: "webhook_events_reach_the_outbox",
+        claim: "every gate that opened and every run that ended while a webhook asked for it has its delivery",
+        meaning: "something happened and a webhook was never told",
+        sql: "SELECT w.id, e.type, e.run_id, e.gate_key FROM app.webhooks w JOIN LATERAL (SELECT 'gate.opened' AS type, g.run_id, g.gate_key, g.created_at AS at FROM app.human_gates g WHERE g.tenant_id = w.tenant_id AND ($1::text IS NULL OR g.run_id = $1) UNION ALL SELECT 'run.terminal', r.id, NULL, r.finished_at FROM app.runs r WHERE r.tenant_id = w.tenant_id AND r.finished_at IS NOT NULL AND ($1::text IS NULL OR r.id = $1)) e ON e.type = ANY (w.events) WHERE e.at > w.created_at + interval '10 seconds' AND (w.removed_at IS NULL OR e.at < w.removed_at - interval '10 seconds') AND NOT EXISTS (SELECT 1 FROM app.webhook_deliveries d WHERE d.webhook_id = w.id AND d.event_type = e.type AND d.run_id = e.run_id AND d.gate_key IS NOT DISTINCT FROM e.gate_key) AND ($2::text IS NULL OR w.tenant_id = $2)",
+    },
+    Proof {
+        name: "webhook_events_recorded_once",
+        claim: "an event is recorded once for a webhook, and acknowledged once for each time that it was asked for",
+        meaning: "an event is recorded twice, or called delivered without an acknowledgement",
+        sql: "SELECT d.webhook_id, d.event_id, count(*) AS n FROM app.webhook_deliveries d JOIN app.webhooks w ON w.id = d.webhook_id WHERE ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR w.tenant_id = $2) GROUP BY 1, 2 HAVING count(*) > 1 UNION ALL SELECT d.webhook_id, d.event_id, k.n FROM app.webhook_deliveries d JOIN app.webhooks w ON w.id = d.webhook_id CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE a.ok) AS n, count(*) FILTER (WHERE a.ok AND a.attempt = d.attempts) AS last FROM app.webhook_attempts a WHERE a.delivery_id = d.id) k WHERE (k.n > 1 + (SELECT count(*) FROM app.audit x WHERE x.op = 'webhook.replay' AND x.target = d.id) OR (d.state = 'delivered' AND k.last = 0)) AND ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR w.tenant_id = $2)",
+    },
 ];
 
 impl Ledger {

@@ -263,6 +263,7 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
             ..Limits::default()
         },
         net: Egress::None,
+        net_ask: false,
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),

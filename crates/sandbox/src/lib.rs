@@ -63,6 +63,7 @@ pub use cache::{
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use class::{Class, ClassFact, Offer};
 pub use cofferdam_guest::wire::User;
+pub use egress::Asked;
 pub use escape::{
     Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,
 };

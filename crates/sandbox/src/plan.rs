@@ -182,7 +182,11 @@ pub(crate) fn plan_on(
 fn carries(backend: Backend, request: &SandboxRequest) -> Result<(), PlanError> {
     let build = request.build.as_ref().map_or(&Egress::None, |build| &build.net);
     for (field, names) in [("build.net", build), ("net", &request.net)] {
-        if *names != Egress::None && !backend.reaches_names() {
+        let asks = match field {
+            "net" => request.net_ask,
+            _ => request.build.as_ref().is_some_and(|build| build.ask),
+        };
+        if (*names != Egress::None || asks) && !backend.reaches_names() {
             let words = "only the class `container` reaches names through the egress proxy; ask for \
                          \"none\" or for that class";
             return Err(PlanError::new(field, words));
@@ -255,6 +259,7 @@ fn effective(
         limits,
         timeout_ms: request.timeout_ms,
         net: request.net.clone(),
+        granted: Vec::new(),
         build_net: request.build.as_ref().map_or(Egress::None, |build| build.net.clone()),
         cache: None,
         weak: facts.weak_in(class),

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
-use crate::egress::Egress;
+use crate::egress::{Asked, Egress};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::image::Hold;
@@ -141,6 +141,19 @@ impl Sandbox {
     #[must_use]
     pub fn violations(&self) -> (Vec<Violation>, u64) {
         self.egress.as_ref().map(Egress::violations).unwrap_or_default()
+    }
+
+    /// Names that the running phase was refused and asks for, since the last call.
+    #[must_use]
+    pub fn egress_asked(&self) -> Vec<Asked> {
+        self.egress.as_ref().map(Egress::asked).unwrap_or_default()
+    }
+
+    /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`:
+    /// it was not asked for.
+    #[must_use]
+    pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
+        self.egress.as_ref().is_some_and(|egress| egress.grant(asked, until_ms))
     }
 
     /// How its services fared so far, in the order of their start.

@@ -13,6 +13,8 @@ pub(crate) enum Answer {
     Json(StatusCode, Value),
     /// Bytes of an artifact; the ETag is their digest.
     Bytes { sha256: String, content_type: &'static str, bytes: Vec<u8>, matched: bool },
+    /// A page of ours whose script has this nonce. Its address is a secret, so nothing keeps or tells it.
+    Page { html: String, nonce: String },
     /// Lines or events as they come.
     Stream { content_type: &'static str, body: Body },
 }
@@ -49,6 +51,27 @@ pub(crate) fn respond(answered: Answered) -> Response<Body> {
             headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
             if let Ok(tag) = HeaderValue::from_str(&format!("\"{sha256}\"")) {
                 headers.insert(header::ETAG, tag);
+            }
+            response
+        }
+        Ok(Answer::Page { html, nonce }) => {
+            let mut response = Response::new(Body::from(html));
+            let policy = format!(
+                "default-src 'none'; script-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; \
+                 form-action 'none'; frame-ancestors 'none'"
+            );
+            let headers = response.headers_mut();
+            let fixed = [
+                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                (header::CACHE_CONTROL, "no-store"),
+                (header::REFERRER_POLICY, "no-referrer"),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            ];
+            for (name, value) in fixed {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+            if let Ok(policy) = HeaderValue::from_str(&policy) {
+                headers.insert(header::CONTENT_SECURITY_POLICY, policy);
             }
             response
         }

@@ -31,6 +31,7 @@ pub(crate) struct Call {
     pub body: Value,
     pub if_none_match: Option<String>,
     pub wants_events: bool,
+    pub wants_page: bool,
 }
 
 impl Call {

@@ -9,6 +9,7 @@ use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
 };
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
+use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
@@ -18,6 +19,9 @@ use cofferdam_contracts::run::{
 };
 use cofferdam_contracts::schema::schema_of;
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
+use cofferdam_contracts::webhook::{
+    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRequest, WebhookRow,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,6 +63,7 @@ impl std::fmt::Debug for Route {
 
 const SUBMIT: &[Role] = &[Role::Submitter];
 const APPROVE: &[Role] = &[Role::Approver];
+const LINK: &[Role] = &[Role::Approver, Role::Operator];
 const OPERATE: &[Role] = &[Role::Operator];
 const ADMIN: &[Role] = &[Role::Admin];
 const READ: &[Role] = &[Role::Submitter, Role::Approver, Role::Operator, Role::Auditor];
@@ -134,6 +139,9 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
     route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
     route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyAccepted>(), handlers::gates::gate_reply, "Answers a gate"),
+    route!("POST" "/api/runs/{id}/gates/{gate}/links", LINK, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Makes a link that answers the gate once, for a person without a key"),
+    route!("GET" "/api/links/{token}", &[], [], None, 200, s::<LinkView>(), handlers::links::view, "What a reply link would answer: JSON, or a page for browsers; changes nothing"),
+    route!("POST" "/api/links/{token}", &[], [], s::<LinkReply>(), 200, s::<ReplyAccepted>(), handlers::links::reply, "Answers a gate through a reply link, once"),
     route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Says yes to the run's plan"),
     route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Executes a failed run again, as a new run"),
     route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyAccepted>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
@@ -160,6 +168,11 @@ pub const ROUTES: &[Route] = &[
     route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Gives up cached dependencies that were not used for olderThanS"),
     route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Gives up the cached dependencies of one key"),
     route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof over everything that the key may see"),
+    route!("GET" "/api/webhooks", AUDIT, [], None, 200, s::<Vec<WebhookRow>>(), handlers::webhooks::list, "Webhooks, without their secrets"),
+    route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookCreated>(), handlers::webhooks::add, "Makes a webhook; its secret is shown once"),
+    route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<Value>(), handlers::webhooks::remove, "Removes a webhook"),
+    route!("GET" "/api/webhooks/{webhook}/deliveries", AUDIT, ["state", "limit"], None, 200, s::<Vec<DeliveryRow>>(), handlers::webhooks::deliveries, "Its deliveries, newest first"),
+    route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplayed>(), handlers::webhooks::replay, "Sends a delivery again that arrived or was given up"),
     route!("GET" "/api/keys", ADMIN, [], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets"),
     route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Makes a key; its secret is shown once"),
     route!("DELETE" "/api/keys/{key}", ADMIN, [], None, 200, s::<Value>(), handlers::keys::revoke, "Revokes a key"),

@@ -171,6 +171,7 @@ impl Endpoint {
             body,
             if_none_match: text(header::IF_NONE_MATCH).map(str::to_owned),
             wants_events: text(header::ACCEPT).is_some_and(|a| a.contains("text/event-stream")),
+            wants_page: text(header::ACCEPT).is_some_and(|a| a.contains("text/html")),
         })
     }
 

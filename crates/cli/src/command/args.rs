@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::webhook::WebhookArgs;
+
 /// Runs work that people and agents ask for, in sandboxes that do not outlive it.
 #[derive(Debug, Parser)]
 #[command(name = "cofferdam", version, propagate_version = true, after_help = EXIT_CODES)]
@@ -76,6 +78,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// API keys
     Key(KeyArgs),
+    /// Webhooks: who is told when gates and runs move
+    Webhook(WebhookArgs),
     /// Images of this host: what `image: image:NAME` of a task means
     Image(ImageArgs),
     /// Cached dependencies: what build phases left for the next task
@@ -188,6 +192,9 @@ pub(crate) struct WorkerArgs {
     /// Where a name that a phase lists really is; it is listed by its phase alone (repeatable)
     #[arg(long = "egress-host", value_name = "NAME=IP:PORT", value_parser = egress_host)]
     pub egress_hosts: Vec<(String, SocketAddr)>,
+    /// Let webhooks reach addresses of this host and its private networks
+    #[arg(long)]
+    pub webhook_private: bool,
 }
 
 fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
@@ -277,6 +284,25 @@ pub(crate) enum GateCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Make a link that answers a gate once, for a person without a key
+    Link {
+        run: String,
+        gate: String,
+        /// Who answers with it, for the record
+        #[arg(long = "for", value_name = "NAME")]
+        name: String,
+        /// How long it works, such as 1h: at most 24h, and never beyond the gate's deadline
+        #[arg(long, default_value = "1h", value_name = "DURATION")]
+        expires: String,
+        /// The only choice that it may make
+        #[arg(long, value_parser = ["yes", "no"])]
+        choice: Option<String>,
+        /// The server's address as that person reaches it; default: as this command does
+        #[arg(long, value_name = "URL")]
+        base: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
     /// Answer a gate
     Reply {
         run: String,
@@ -285,6 +311,12 @@ pub(crate) enum GateCommand {
         choice: String,
         #[arg(long)]
         rationale: Option<String>,
+        /// With yes to a task that asks for a name: that name
+        #[arg(long, value_name = "NAME", requires = "until")]
+        grant: Option<String>,
+        /// How long it may use it, such as 10m
+        #[arg(long, value_name = "DURATION", requires = "grant")]
+        until: Option<String>,
         /// Equal replies with equal keys are one; default: a fresh key
         #[arg(long)]
         dedupe_key: Option<String>,
@@ -488,6 +520,12 @@ pub(crate) enum KeyCommand {
     },
     /// Revoke a key
     Revoke { key_id: String },
+    /// The signing key of webhooks and reply links: whether this host has it
+    Signing {
+        /// Replace a lost or leaked one: webhooks get new secrets (add them again), open links are void
+        #[arg(long)]
+        replace: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -28,6 +28,11 @@ impl Client {
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), key: key.to_owned() })
     }
 
+    /// The server's address.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Whether a server answers there.
     pub(crate) async fn is_up(&self) -> bool {
         let asked = self
@@ -113,6 +118,7 @@ async fn refused(answer: Response) -> anyhow::Error {
         | ErrorCode::Conflict
         | ErrorCode::StateConflict
         | ErrorCode::DedupeConflict
+        | ErrorCode::LinkSpent
         | ErrorCode::TopicMismatch => Negative(text).into(),
         _ => anyhow::anyhow!(text),
     }

@@ -1,14 +1,23 @@
-//! `gate ls | show | reply`.
+//! `gate ls | show | link | reply`.
 
+use cofferdam_contracts::timeout;
 use serde_json::{Value, json};
 
 use super::args::{At, GateArgs, GateCommand};
 use super::client::segment;
-use super::exit::Exit;
+use super::exit::{Exit, Misuse};
 use super::output;
 use super::session::Session;
 
 pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
+    let until_ms = match &args.command {
+        GateCommand::Reply { until: Some(text), .. } => {
+            let ms = timeout::parse(text).map_err(|why| Misuse(format!("--until: {why}")))?;
+            let ms = i64::try_from(ms)?;
+            Some(cofferdam_ambient::clock::now_ms().saturating_add(ms))
+        }
+        _ => None,
+    };
     let session = Session::reading(at).await?;
     let client = &session.client;
     let (answer, as_json): (anyhow::Result<Value>, bool) = match &args.command {
@@ -16,10 +25,24 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
         GateCommand::Show { run, json } => {
             (client.get(&format!("/api/runs/{}/gates", segment(run))).await, *json)
         }
-        GateCommand::Reply { run, gate, choice, rationale, dedupe_key, json } => {
+        GateCommand::Link { run, gate, name, expires, choice, base, json } => {
+            let path = format!("/api/runs/{}/gates/{}/links", segment(run), segment(gate));
+            let answer = match link_body(name, expires, choice.as_deref()) {
+                Ok(body) => client.post(&path, &body).await,
+                Err(why) => Err(why),
+            };
+            let base = base.as_deref().unwrap_or_else(|| client.url()).trim_end_matches('/');
+            (answer.map(|made| with_url(made, base)), *json)
+        }
+        GateCommand::Reply { run, gate, choice, rationale, grant, until: _, dedupe_key, json } => {
             let mut payload = json!({"choice": choice});
             if let (Some(object), Some(text)) = (payload.as_object_mut(), rationale) {
                 object.insert("rationale".into(), json!(text));
+            }
+            if let (Some(fields), Some(name), Some(until)) =
+                (payload.as_object_mut(), grant, &until_ms)
+            {
+                fields.insert("grant".into(), json!({"name": name, "until": until}));
             }
             let dedupe = dedupe_key
                 .clone()
@@ -39,6 +62,50 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+fn link_body(name: &str, expires: &str, choice: Option<&str>) -> anyhow::Result<Value> {
+    let ms = timeout::parse(expires).map_err(|why| Misuse(format!("--expires: {why}")))?;
+    let mut body = json!({"for": name, "expiresS": ms / 1_000});
+    if let (Some(fields), Some(choice)) = (body.as_object_mut(), choice) {
+        fields.insert("choice".into(), json!(choice));
+    }
+    Ok(body)
+}
+
+/// The whole address, which the server cannot know: people may reach it by another one.
+fn with_url(mut made: Value, base: &str) -> Value {
+    let path = made.get("path").and_then(Value::as_str).unwrap_or("").to_owned();
+    if let Some(fields) = made.as_object_mut() {
+        fields.insert("url".into(), json!(format!("{base}{path}")));
+    }
+    made
+}
+
+/// A deadline as people read one: `in 4m`, `2h ago`.
+fn relative(at_ms: i64, now_ms: i64) -> String {
+    let left_s = (at_ms - now_ms).div_euclid(1_000);
+    let text = match left_s.unsigned_abs() {
+        s @ 0..=59 => format!("{s}s"),
+        s @ 60..=3_599 => format!("{}m", s / 60),
+        s @ 3_600..=86_399 => format!("{}h{:02}m", s / 3_600, s / 60 % 60),
+        s => format!("{}d", s / 86_400),
+    };
+    if left_s < 0 { format!("{text} ago") } else { format!("in {text}") }
+}
+
+/// What is late is red and what soon will be is yellow, on a terminal.
+fn mark(sla: &str) -> String {
+    let colour = match sla {
+        "CRITICAL" => "31",
+        "WARNING" => "33",
+        _ => return sla.to_owned(),
+    };
+    if output::is_colored(&std::io::stdout()) {
+        format!("\x1b[{colour}m{sla}\x1b[0m")
+    } else {
+        sla.to_owned()
+    }
+}
+
 fn print(command: &GateCommand, answer: &Value) {
     let text =
         |row: &Value, name: &str| row.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -48,18 +115,22 @@ fn print(command: &GateCommand, answer: &Value) {
     let rows = answer.as_array().cloned().unwrap_or_default();
     match command {
         GateCommand::Ls { .. } => {
+            let now_ms = cofferdam_ambient::clock::now_ms();
             let rows: Vec<Vec<String>> = rows
                 .iter()
                 .map(|r| {
+                    let deadline = r.get("deadline").and_then(Value::as_i64).unwrap_or(now_ms);
                     vec![
                         text(r, "runId"),
                         text(r, "gateKey"),
-                        text(r, "slaStatus"),
+                        relative(deadline, now_ms),
                         time(r, "deadline"),
+                        // Last, since what colours it has a width of its own.
+                        mark(&text(r, "slaStatus")),
                     ]
                 })
                 .collect();
-            output::table(&["RUN", "GATE", "SLA", "DEADLINE (UTC)"], &rows);
+            output::table(&["RUN", "GATE", "DUE", "DEADLINE (UTC)", "SLA"], &rows);
         }
         GateCommand::Show { .. } => {
             let rows: Vec<Vec<String>> = rows
@@ -77,6 +148,13 @@ fn print(command: &GateCommand, answer: &Value) {
                 .collect();
             output::table(&["GATE", "STATE", "DECISION", "DEADLINE (UTC)"], &rows);
         }
+        GateCommand::Link { name, .. } => {
+            output::line(&text(answer, "url"));
+            output::note(&format!(
+                "whoever holds it answers as {name}, once, until {} UTC",
+                time(answer, "expiresAt")
+            ));
+        }
         GateCommand::Reply { .. } => {
             let replay = answer.get("isReplay").and_then(Value::as_bool).unwrap_or(false);
             output::line(if replay {
@@ -84,6 +162,27 @@ fn print(command: &GateCommand, answer: &Value) {
             } else {
                 "accepted"
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::relative;
+
+    #[test]
+    fn a_deadline_is_told_by_its_distance() {
+        for (at_s, told) in [
+            (0, "in 0s"),
+            (59, "in 59s"),
+            (61, "in 1m"),
+            (3_600, "in 1h00m"),
+            (7_260, "in 2h01m"),
+            (200_000, "in 2d"),
+            (-5, "5s ago"),
+            (-3_700, "1h01m ago"),
+        ] {
+            assert_eq!(relative(at_s * 1_000, 0), told);
         }
     }
 }

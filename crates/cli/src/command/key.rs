@@ -1,4 +1,4 @@
-//! `key create | ls | revoke`.
+//! `key create | ls | revoke | signing`.
 
 use cofferdam_contracts::key::{KeyCreated, KeyRow};
 use serde_json::{Value, json};
@@ -10,6 +10,9 @@ use super::output;
 use super::session::Session;
 
 pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
+    if let KeyCommand::Signing { replace } = args.command {
+        return super::signing::signing(at, replace).await;
+    }
     let session = Session::reading(at).await?;
     let outcome = act(&session, &args.command).await;
     session.close().await?;
@@ -51,6 +54,8 @@ async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
             let _: Value = client.delete(&format!("/api/keys/{}", segment(key_id))).await?;
             output::line("revoked");
         }
+        // Of this host, not of the API: answered before a session is opened.
+        KeyCommand::Signing { .. } => {}
     }
     Ok(())
 }

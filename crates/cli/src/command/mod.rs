@@ -20,7 +20,9 @@ mod run;
 mod serve;
 mod session;
 mod sessions;
+mod signing;
 mod state;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -86,6 +88,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
+        Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
         Command::Db => node::database(&at).await,

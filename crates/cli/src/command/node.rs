@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
-use cofferdam_flows::{Flows, Worker, WorkerConfig};
+use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_server::{Auth, Server};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::args::{At, WorkerArgs};
 use super::exit::Exit;
-use super::{output, state};
+use super::{output, signing, state};
 
 /// What this process does.
 #[derive(Debug, Clone)]
@@ -23,6 +23,14 @@ pub(crate) struct Parts<'a> {
     pub worker: Option<&'a WorkerArgs>,
     /// Serves the API here.
     pub listen: Option<(SocketAddr, Auth)>,
+    /// Lets webhooks reach private addresses.
+    pub webhook_private: bool,
+}
+
+impl Parts<'_> {
+    fn reach(&self) -> Reach {
+        if self.webhook_private { Reach::Private } else { Reach::Public }
+    }
 }
 
 /// A running node.
@@ -34,6 +42,7 @@ pub(crate) struct Node {
     server: Option<Serving>,
     /// The host's own admin key.
     pub key: String,
+    is_signing: bool,
 }
 
 #[derive(Debug)]
@@ -58,7 +67,10 @@ impl Node {
         let ledger = Ledger::connect(&url).await.context("cannot connect to the database")?;
         ledger.migrate().await?;
         let wakes = ledger.listen().await?;
-        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env());
+        let reach = parts.reach();
+        let signer = signing::signer(&ledger, dir).await?;
+        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env()).with_signing(signer, reach);
+        let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {
             None => None,
@@ -76,12 +88,21 @@ impl Node {
                 Some(Serving { addr, end, task })
             }
         };
-        Ok(Self { cluster, ledger, worker, server, key })
+        Ok(Self { cluster, ledger, worker, server, key, is_signing })
     }
 
     /// The API's address.
     pub(crate) fn url(&self) -> Option<String> {
         self.server.as_ref().map(|s| format!("http://{}", s.addr))
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Whether webhooks and reply links work here.
+    pub(crate) fn is_signing(&self) -> bool {
+        self.is_signing
     }
 
     /// Stops in the order of dependence: API, worker, connections, database.

@@ -46,9 +46,18 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
     // Before anything starts, so that no signal ends the process without its clean-up.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let parts =
-        Parts { worker: (part != Part::Shim).then(|| args.worker()), listen: args.listen() };
+    let parts = Parts {
+        worker: (part != Part::Shim).then(|| args.worker()),
+        listen: args.listen(),
+        webhook_private: args.worker().webhook_private,
+    };
     let node = Node::start(at, &dir, &parts).await?;
+    if !node.is_signing() {
+        output::note(
+            "signing.key is not the one in force: no webhooks and no reply links here; copy it from \
+             a host that has it",
+        );
+    }
     match node.url() {
         Some(url) => {
             // The first line of stdout is the address: scripts read it.

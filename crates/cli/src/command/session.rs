@@ -48,7 +48,8 @@ impl Session {
                 return Ok(Self { client, node: None });
             }
         }
-        let parts = Parts { worker, listen: Some((ANY_PORT, Auth::Keys)) };
+        let listen = Some((ANY_PORT, Auth::Keys));
+        let parts = Parts { worker, listen, webhook_private: false };
         let node = Node::start(at, &dir, &parts).await?;
         let url = node.url().unwrap_or_default();
         let key = at.key.clone().unwrap_or_else(|| node.key.clone());

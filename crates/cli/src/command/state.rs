@@ -71,6 +71,33 @@ pub(crate) fn key_write(dir: &Path, key: &str) -> anyhow::Result<()> {
     replace(&dir.join("admin.key"), format!("{key}\n").as_bytes(), 0o600)
 }
 
+/// The signing key of webhooks and reply links, as it stands in its file.
+pub(crate) fn signing_read(dir: &Path) -> Option<String> {
+    fs::read_to_string(dir.join(SIGNING)).ok()
+}
+
+/// Keeps a fresh signing key, unless another process was faster: the one that is there.
+pub(crate) fn signing_keep(dir: &Path, fresh: &str) -> anyhow::Result<String> {
+    let path = dir.join(SIGNING);
+    let draft = path.with_extension(format!("new-{}", std::process::id()));
+    replace(&draft, fresh.as_bytes(), 0o600)?;
+    // A link is made only where no file is: two that start at once end up with one key.
+    let linked = fs::hard_link(&draft, &path);
+    fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot write {}", path.display()))
+        }
+        _ => signing_read(dir).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+pub(crate) fn signing_write(dir: &Path, key: &str) -> anyhow::Result<()> {
+    replace(&dir.join(SIGNING), key.as_bytes(), 0o600)
+}
+
+const SIGNING: &str = "signing.key";
+
 /// Whole or not at all: a reader never sees half a file.
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let draft = path.with_extension(format!("new-{}", std::process::id()));

@@ -94,7 +94,7 @@ pub(crate) async fn serve(stream: TcpStream, context: Context, entrance: Entranc
         && let Ok(upgraded) = client.await
         && let Ok((client, said)) = unwrap(upgraded)
     {
-        tunnel::asked_for(client, server, said, name.as_str(), port, &context).await;
+        tunnel::asked_for(client, server, said, &name, port, &context).await;
     }
 }
 
@@ -113,8 +113,9 @@ async fn connect(
     let target = request.uri().authority().filter(|_| entrance == Entrance::Proxy);
     let target = target.and_then(|target| Some((target.host(), target.port_u16()?)));
     let Some((host, port)) = target else { return Err(malformed(context)) };
+    let rules = context.rules();
     let (name, rule) =
-        context.rules.admit(host, port, Wire::Tls).map_err(|refused| refuse(context, &refused))?;
+        rules.admit(host, port, Wire::Tls).map_err(|refused| refuse(context, &refused))?;
     let server = context.dialer.tunnel(name, port, rule).await.map_err(|error| {
         tunnel::note(context, name, port, &error);
         say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {error}"))
@@ -131,10 +132,9 @@ async fn forward(
     entrance: Entrance,
 ) -> Result<Answer, Answer> {
     let (host, port) = target(&request, entrance).ok_or_else(|| malformed(context))?;
-    let (name, rule) = context
-        .rules
-        .admit(&host, port, Wire::Plain)
-        .map_err(|refused| refuse(context, &refused))?;
+    let rules = context.rules();
+    let (name, rule) =
+        rules.admit(&host, port, Wire::Plain).map_err(|refused| refuse(context, &refused))?;
     let gone = |words: String| say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {words}"));
     let dialed = context.dialer.plain(name, port, rule).await.map_err(|error| {
         tunnel::note(context, name, port, &error);
@@ -144,8 +144,9 @@ async fn forward(
     let (mut requests, connection) = client::handshake(TokioIo::new(dialed.stream))
         .await
         .map_err(|error| gone(error.to_string()))?;
+    let (flow, of) = (context.clone(), name.clone());
     let driver = Driver(tokio::spawn(async move {
-        if let Err(error) = connection.await {
+        if let Some(Err(error)) = flow.within(&of, connection).await {
             tracing::debug!(%error, "a forwarded connection ended");
         }
     }));
@@ -218,11 +219,12 @@ fn malformed(context: &Context) -> Answer {
 }
 
 fn refuse(context: &Context, refused: &Refused) -> Answer {
-    context.refuse(refused);
+    let is_asked = context.refuse(refused);
     let what = refused.name.clone().or_else(|| refused.address.map(|ip| ip.to_string()));
     let what = what.unwrap_or_default();
     let words =
-        format!("{what}: {} ({} phase)", refused.why.in_words(), context.rules.phase.as_str());
+        format!("{what}: {} ({} phase)", refused.why.in_words(), context.listed.phase.as_str());
+    let words = if is_asked { format!("{words}; a person is asked: try again") } else { words };
     say(StatusCode::FORBIDDEN, &words)
 }
 

@@ -14,6 +14,7 @@
 //! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
 //! names accordingly.
 
+mod desk;
 mod dial;
 mod dns;
 mod hello;
@@ -24,6 +25,8 @@ mod policy;
 mod serve;
 mod tunnel;
 mod violation;
+
+pub use desk::Asked;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,6 +40,7 @@ use cofferdam_contracts::sandbox::{BuildPhase, Phase, SandboxRequest, Violation}
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use desk::Desk;
 use dial::Dialer;
 use listen::{ADDRESS, PROXY_PORT, Sockets};
 use mirror::Mirror;
@@ -79,6 +83,8 @@ impl fmt::Debug for Variables {
 pub(crate) struct Planned {
     build: Vec<Wanted>,
     exec: Vec<Wanted>,
+    build_asks: bool,
+    exec_asks: bool,
 }
 
 /// Reads a request's lists, or names the field that is wrong.
@@ -88,6 +94,8 @@ pub(crate) fn plan(request: &SandboxRequest) -> Result<Planned, (&'static str, S
     Ok(Planned {
         build: policy::parse(build).map_err(|words| ("build.net", words))?,
         exec: policy::parse(&request.net).map_err(|words| ("net", words))?,
+        build_asks: request.build.as_ref().is_some_and(|build| build.ask),
+        exec_asks: request.net_ask,
     })
 }
 
@@ -140,13 +148,14 @@ impl Resources {
 
     /// Resolves a plan's lists; `None` where no phase has any.
     pub(crate) async fn prepare(&self, planned: &Planned) -> Result<Option<Prepared>, EgressError> {
-        if planned.build.is_empty() && planned.exec.is_empty() {
+        let asks = planned.build_asks || planned.exec_asks;
+        if planned.build.is_empty() && planned.exec.is_empty() && !asks {
             return Ok(None);
         }
         let dialer = Dialer::new(&self.hosts).map_err(EgressError::Host)?;
         let mut ca = None;
-        let build = self.phase(Phase::Build, &planned.build, &mut ca).await?;
-        let exec = self.phase(Phase::Exec, &planned.exec, &mut ca).await?;
+        let build = self.phase(Phase::Build, planned.build_asks, &planned.build, &mut ca).await?;
+        let exec = self.phase(Phase::Exec, planned.exec_asks, &planned.exec, &mut ca).await?;
         let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
         let ca = ca.filter(|path| path.is_file());
         Ok(Some(Prepared { build, exec, ca, dialer, doubt: self.doubt.subscribe() }))
@@ -155,10 +164,12 @@ impl Resources {
     async fn phase(
         &self,
         phase: Phase,
+        asks: bool,
         wanted: &[Wanted],
         ca: &mut Option<PathBuf>,
     ) -> Result<PhaseNet, EgressError> {
         let (mut rules, mut env) = (Rules::new(phase), Variables::default());
+        rules.ask = asks;
         for entry in wanted {
             match entry {
                 Wanted::Name(name) => rules.allow(name.clone()),
@@ -244,6 +255,7 @@ impl Prepared {
             dialer: Arc::new(self.dialer),
             log: Arc::default(),
             doubt: self.doubt,
+            desk: Arc::default(),
             state: Mutex::default(),
         })
     }
@@ -283,6 +295,7 @@ pub(crate) struct Egress {
     dialer: Arc<Dialer>,
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
+    desk: Arc<Desk>,
     state: Mutex<State>,
 }
 
@@ -311,9 +324,10 @@ impl Egress {
                 None => listen::listen(self.netns.clone()).await?,
             };
             let context = Context {
-                rules: Arc::clone(rules),
+                listed: Arc::clone(rules),
                 dialer: Arc::clone(&self.dialer),
                 log: Arc::clone(&self.log),
+                desk: Arc::clone(&self.desk),
             };
             let (stop, stopped) = oneshot::channel();
             // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
@@ -330,6 +344,16 @@ impl Egress {
         let mut state = self.state.lock().await;
         drop(stop(&mut state).await);
         state.phase = Some(Phase::Exec);
+    }
+
+    /// What was refused that a person may grant, since the last call.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.desk.fetch()
+    }
+
+    /// Lists a name that was asked for, for its phase and until a time.
+    pub(crate) fn grant(&self, asked: &Asked, until_ms: i64) -> bool {
+        self.desk.grant(asked, until_ms)
     }
 
     /// What it refused, and how many attempts are not listed.

@@ -141,12 +141,14 @@ impl Refused {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rules {
     pub phase: Phase,
+    /// Whether a name that is not listed may be asked for.
+    pub ask: bool,
     names: BTreeMap<Name, Rule>,
 }
 
 impl Rules {
     pub(crate) fn new(phase: Phase) -> Self {
-        Self { phase, names: BTreeMap::new() }
+        Self { phase, ask: false, names: BTreeMap::new() }
     }
 
     /// A listed name: HTTPS and HTTP at their own ports.
@@ -169,8 +171,9 @@ impl Rules {
         rule.trusted = true;
     }
 
+    /// Nothing is listed and nothing can be: the phase needs no proxy.
     pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.names.is_empty() && !self.ask
     }
 
     /// The listed name that this host is.

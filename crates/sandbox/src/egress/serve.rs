@@ -10,11 +10,12 @@ use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::desk::Desk;
 use super::dial::Dialer;
 use super::dns;
 use super::http::{self, Entrance};
 use super::listen::{ADDRESS, Sockets};
-use super::policy::{Refused, Rules};
+use super::policy::{Name, Refused, Rules};
 use super::tunnel;
 use super::violation::Log;
 
@@ -28,14 +29,31 @@ const ACCEPT_PAUSE_MS: u64 = 10;
 /// What a flow needs to know.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
-    pub rules: Arc<Rules>,
+    /// What the phase's policy lists.
+    pub listed: Arc<Rules>,
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
+    pub desk: Arc<Desk>,
 }
 
 impl Context {
-    pub(crate) fn refuse(&self, refused: &Refused) {
-        self.log.record(self.rules.phase, refused, clock::now_ms());
+    /// Records a refusal; whether a person will be asked to lift it.
+    pub(crate) fn refuse(&self, refused: &Refused) -> bool {
+        self.log.record(self.listed.phase, refused, clock::now_ms());
+        self.desk.ask(&self.listed, refused)
+    }
+
+    /// What is listed or granted at this moment.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        self.desk.rules(&self.listed)
+    }
+
+    /// Ends what carries a granted name's bytes when the grant does.
+    pub(crate) async fn within<T>(&self, name: &Name, flow: impl Future<Output = T>) -> Option<T> {
+        match self.desk.left(&self.listed, name) {
+            None => Some(flow.await),
+            Some(left) => tokio::time::timeout(left, flow).await.ok(),
+        }
     }
 }
 
@@ -124,7 +142,7 @@ async fn flow(door: Door, stream: TcpStream, context: Context) {
 }
 
 fn told(asked: &[u8], context: &Context) -> Option<Vec<u8>> {
-    let (told, refused) = dns::answer(asked, &context.rules, ADDRESS);
+    let (told, refused) = dns::answer(asked, &context.rules(), ADDRESS);
     if let Some(refused) = refused {
         context.refuse(&refused);
     }

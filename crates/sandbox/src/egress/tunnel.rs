@@ -21,18 +21,25 @@ pub(crate) async fn transparent(mut client: TcpStream, context: Context) {
     let mut said = Vec::new();
     let asked = match first(&mut client, &mut said).await {
         Ok(asked) => asked,
-        Err(Some(why)) => return context.refuse(&Refused::nameless(why, Some(TLS_PORT))),
+        Err(Some(why)) => {
+            context.refuse(&Refused::nameless(why, Some(TLS_PORT)));
+            return;
+        }
         Err(None) => return,
     };
-    let dialed = match context.rules.admit(&asked, TLS_PORT, Wire::Tls) {
-        Ok((name, rule)) => {
-            let dialed = context.dialer.tunnel(name, TLS_PORT, rule).await;
-            dialed.map_err(|error| note(&context, name, TLS_PORT, &error))
+    let rules = context.rules();
+    let (name, rule) = match rules.admit(&asked, TLS_PORT, Wire::Tls) {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            context.refuse(&refused);
+            return;
         }
-        Err(refused) => return context.refuse(&refused),
     };
-    if let Ok(server) = dialed {
-        carry(client, server, &said).await;
+    match context.dialer.tunnel(name, TLS_PORT, rule).await {
+        Ok(server) => {
+            context.within(name, carry(client, server, &said)).await;
+        }
+        Err(error) => note(&context, name, TLS_PORT, &error),
     }
 }
 
@@ -42,16 +49,20 @@ pub(crate) async fn asked_for(
     mut client: TcpStream,
     server: TcpStream,
     mut said: Vec<u8>,
-    name: &str,
+    name: &Name,
     port: u16,
     context: &Context,
 ) {
     match first(&mut client, &mut said).await {
-        Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked.as_str() == name) => {
-            carry(client, server, &said).await;
+        Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked == *name) => {
+            context.within(name, carry(client, server, &said)).await;
         }
-        Ok(asked) => context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port))),
-        Err(Some(why)) => context.refuse(&Refused::name(why, name, Some(port))),
+        Ok(asked) => {
+            context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));
+        }
+        Err(Some(why)) => {
+            context.refuse(&Refused::name(why, name.as_str(), Some(port)));
+        }
         Err(None) => {}
     }
 }

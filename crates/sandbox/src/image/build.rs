@@ -205,6 +205,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
             timeout_ms: self.file.timeout_ms,
             limits: self.file.limits,
             net: cofferdam_contracts::sandbox::Egress::None,
+            net_ask: false,
             template_key: None,
             deps_hash: None,
             artifacts: Vec::new(),

@@ -1,0 +1,160 @@
+//! `webhook add | ls | rm | deliveries | replay`.
+
+use clap::{Args, Subcommand};
+use cofferdam_contracts::webhook::{DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRow};
+use serde_json::{Value, json};
+
+use super::args::At;
+use super::client::segment;
+use super::exit::Exit;
+use super::output;
+use super::session::Session;
+
+#[derive(Debug, Args)]
+pub(crate) struct WebhookArgs {
+    #[command(subcommand)]
+    pub command: WebhookCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WebhookCommand {
+    /// Make a webhook; its secret is shown once
+    Add {
+        url: String,
+        /// gate.opened, gate.reminded, gate.decided, gate.timed_out, gate.escalated, gate.canceled or run.terminal (repeatable); default: all
+        #[arg(long = "event", value_name = "EVENT")]
+        events: Vec<String>,
+        #[arg(long)]
+        label: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List webhooks, without their secrets
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a webhook; what is on its way is given up
+    Rm { webhook: String },
+    /// List a webhook's deliveries, newest first
+    Deliveries {
+        webhook: String,
+        /// Only those that are pending, delivered or dead
+        #[arg(long)]
+        status: Option<String>,
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send a delivery again that arrived or was given up
+    Replay { webhook: String, delivery: String },
+}
+
+pub(crate) async fn webhook(at: &At, args: &WebhookArgs) -> anyhow::Result<Exit> {
+    let session = Session::reading(at).await?;
+    let outcome = act(&session, &args.command).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+async fn act(session: &Session, command: &WebhookCommand) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
+        WebhookCommand::Add { url, events, label, json: as_json } => {
+            let mut body = json!({"url": url});
+            if let Some(fields) = body.as_object_mut() {
+                if !events.is_empty() {
+                    fields.insert("events".into(), json!(events));
+                }
+                if let Some(label) = label {
+                    fields.insert("label".into(), json!(label));
+                }
+            }
+            let made: WebhookCreated = client.post("/api/webhooks", &body).await?;
+            if *as_json {
+                output::json(&serde_json::to_value(&made)?);
+            } else {
+                output::line(&made.secret);
+                output::note(&format!(
+                    "the secret of webhook {}: kept nowhere else",
+                    made.webhook_id
+                ));
+            }
+        }
+        WebhookCommand::Ls { json: as_json } => {
+            let rows: Vec<WebhookRow> = client.get("/api/webhooks").await?;
+            if *as_json {
+                output::json(&json!({"schemaVersion": 1, "webhooks": rows}));
+            } else {
+                list(&rows);
+            }
+        }
+        WebhookCommand::Rm { webhook } => {
+            let _: Value = client.delete(&format!("/api/webhooks/{}", segment(webhook))).await?;
+            output::line("removed");
+        }
+        WebhookCommand::Deliveries { webhook, status, limit, json: as_json } => {
+            let state = status.as_deref().map(|s| format!("&state={}", segment(s)));
+            let path = format!(
+                "/api/webhooks/{}/deliveries?limit={limit}{}",
+                segment(webhook),
+                state.unwrap_or_default()
+            );
+            let rows: Vec<DeliveryRow> = client.get(&path).await?;
+            if *as_json {
+                output::json(&json!({"schemaVersion": 1, "deliveries": rows}));
+            } else {
+                deliveries(&rows);
+            }
+        }
+        WebhookCommand::Replay { webhook, delivery } => {
+            let path = format!(
+                "/api/webhooks/{}/deliveries/{}/replay",
+                segment(webhook),
+                segment(delivery)
+            );
+            let _: DeliveryReplayed = client.post(&path, &json!({})).await?;
+            output::line("on its way again");
+        }
+    }
+    Ok(())
+}
+
+fn list(rows: &[WebhookRow]) {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|w| {
+            let events: Vec<&str> = w.events.iter().map(|e| e.as_str()).collect();
+            vec![
+                w.webhook_id.to_string(),
+                if w.removed_at.is_some() { "removed" } else { "works" }.to_owned(),
+                w.pending.to_string(),
+                w.dead.to_string(),
+                w.url.clone(),
+                events.join(","),
+                w.label.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    output::table(&["WEBHOOK", "STATE", "PENDING", "DEAD", "URL", "EVENTS", "LABEL"], &rows);
+}
+
+fn deliveries(rows: &[DeliveryRow]) {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|d| {
+            vec![
+                d.delivery_id.to_string(),
+                d.event.as_str().to_owned(),
+                d.state.as_str().to_owned(),
+                d.attempts.to_string(),
+                d.next_at.map(output::time).unwrap_or_default(),
+                d.run_id.to_string(),
+                d.last_error.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let heads = ["DELIVERY", "EVENT", "STATE", "ATTEMPTS", "NEXT (UTC)", "RUN", "LAST ERROR"];
+    output::table(&heads, &rows);
+}

@@ -1,0 +1,95 @@
+//! Reply links: one answer to one gate, by a person without a key.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::gate::Choice;
+use crate::id::{Digest, GateKey, RunId, TenantId};
+
+/// `POST /api/runs/:id/gates/:gate/links`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LinkRequest {
+    /// Who answers with it, for the record: `link:<name>` is the reply's identity.
+    #[serde(rename = "for")]
+    #[schemars(regex(pattern = r"^[\p{L}\p{N}][\p{L}\p{N} ._@+-]{0,127}$"))]
+    pub name: String,
+    /// Seconds that it works: 10 to 86400, which is as long as any gate waits, and never beyond the gate's deadline.
+    #[schemars(range(min = 10, max = 86_400))]
+    pub expires_s: u32,
+    /// The only choice that it may make; left out: either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
+}
+
+/// A new link. Whoever holds it answers, once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LinkCreated {
+    /// Names the link in lists and audit rows.
+    pub link_id: String,
+    /// Path below the server's address.
+    pub path: String,
+    /// Who for.
+    #[serde(rename = "for")]
+    pub name: String,
+    /// ms since the epoch.
+    pub expires_at: i64,
+}
+
+/// What a link's signature covers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkClaim {
+    /// 1
+    pub v: u32,
+    /// The link's id: 32 random hexadecimal digits.
+    pub id: String,
+    /// Whose gate.
+    pub tenant: TenantId,
+    /// Its run.
+    pub run: RunId,
+    /// The gate.
+    pub gate: GateKey,
+    /// Its topic.
+    pub topic: String,
+    /// What is approved: the plan's digest, or that of the form where there is no plan.
+    pub digest: Digest,
+    /// The only choice that it may make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
+    /// Who for.
+    pub name: String,
+    /// ms since the epoch.
+    pub expires_at: i64,
+}
+
+/// `GET` of a link: what would be answered. Reading changes nothing, since mail scanners read too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LinkView {
+    /// The run.
+    pub run_id: RunId,
+    /// The gate.
+    pub gate_key: GateKey,
+    /// Who for.
+    #[serde(rename = "for")]
+    pub name: String,
+    /// What is approved.
+    pub digest: Digest,
+    /// The only choice that it may make.
+    pub choice: Option<Choice>,
+    /// ms since the epoch.
+    pub expires_at: i64,
+    /// Schema of the payload.
+    pub form_schema: Value,
+}
+
+/// `POST` to a link.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkReply {
+    /// The answer; must fit the gate's form.
+    pub payload: Value,
+}

@@ -1,0 +1,223 @@
+//! Reply links: made by an approver or operator, followed by a person without a key.
+//!
+//! ```text
+//! token -> HMAC (no row is read for a guess) -> recorded, unused, in time -> the gate waits for the
+//!   same digest -> the gate service, as `link:<name>` -> its ledger row consumes the link (trigger)
+//! ```
+//! **Reading a link changes nothing. A link that cannot answer has written nothing.**
+
+use std::sync::{Mutex, PoisonError};
+
+use cofferdam_ambient::clock;
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
+use cofferdam_contracts::gate::{Origin, ReplyAccepted, choice_of};
+use cofferdam_contracts::id::GateKey;
+use cofferdam_contracts::key::Role;
+use cofferdam_contracts::link::{LinkClaim, LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::gates::Reply;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::links::LinkedGate;
+use serde_json::json;
+
+use crate::Flows;
+
+/// Bytes of a link's answer: a form is filled in by hand.
+const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
+/// Tokens a minute that may be none before guessing is called that. A guess costs one HMAC and no
+/// statement; this bounds what a guesser hears, and never a link that is one.
+const MAX_GUESSES: u32 = 60;
+const WINDOW_MS: i64 = 60_000;
+
+/// Tokens that were none, in the current minute.
+#[derive(Debug, Default)]
+pub(crate) struct Guesses(Mutex<(i64, u32)>);
+
+impl Guesses {
+    /// Counts one more; `false` beyond the bound.
+    fn another(&self, now_ms: i64) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if now_ms - seen.0 >= WINDOW_MS || now_ms < seen.0 {
+            *seen = (now_ms, 0);
+        }
+        seen.1 = seen.1.saturating_add(1);
+        seen.1 <= MAX_GUESSES
+    }
+}
+
+fn spent(why: &str) -> LedgerError {
+    Refusal::new(ErrorCode::LinkSpent, format!("this link no longer answers: {why}")).into()
+}
+
+impl Flows {
+    /// Makes a link to a gate that waits.
+    pub async fn link_create(
+        &self,
+        who: &Principal,
+        run: &str,
+        gate: &GateKey,
+        request: &LinkRequest,
+    ) -> Result<LinkCreated, LedgerError> {
+        let signer = self.signer()?;
+        let linked = self.ledger.link_gate(&who.tenant, run, gate).await?;
+        if !linked.is_waiting {
+            let why = "the gate does not wait for an answer";
+            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+        }
+        let expires_at = clock::now_ms()
+            .saturating_add(i64::from(request.expires_s) * 1_000)
+            .min(linked.deadline_at);
+        let claim = LinkClaim {
+            v: 1,
+            id: secret_hex(16),
+            tenant: who.tenant.clone(),
+            run: linked.run,
+            gate: gate.clone(),
+            topic: linked.topic,
+            digest: linked.digest,
+            choice: request.choice,
+            name: request.name.clone(),
+            expires_at,
+        };
+        let token = signer.link(&claim).ok_or_else(|| {
+            Refusal::new(ErrorCode::Internal, "the link could not be written down")
+        })?;
+        let audit = Audit {
+            tenant: &who.tenant,
+            key_id: &who.key_id,
+            actor: &who.key_id,
+            op: "gate.link",
+            target: claim.run.as_str(),
+            reason: "",
+            detail: Some(json!({
+                "linkId": claim.id, "gate": claim.gate, "for": claim.name, "choice": claim.choice,
+                "digest": claim.digest, "expiresAt": expires_at,
+            })),
+        };
+        self.ledger.link_create(&claim, linked.plan_digest.as_ref(), &audit).await?;
+        Ok(LinkCreated {
+            link_id: claim.id,
+            path: format!("/api/links/{token}"),
+            name: claim.name,
+            expires_at,
+        })
+    }
+
+    /// What a link would answer.
+    pub async fn link_view(&self, token: &str) -> Result<LinkView, LedgerError> {
+        let (claim, gate) = self.link_open(token).await?;
+        Ok(LinkView {
+            run_id: claim.run,
+            gate_key: claim.gate,
+            name: claim.name,
+            digest: claim.digest,
+            choice: claim.choice,
+            expires_at: claim.expires_at,
+            form_schema: gate.form,
+        })
+    }
+
+    /// Answers through a link, once, with the gate service's own checks.
+    pub async fn link_reply(
+        &self,
+        token: &str,
+        reply: &LinkReply,
+    ) -> Result<ReplyAccepted, LedgerError> {
+        let (claim, _) = self.link_open(token).await?;
+        let violation = |message: &str| {
+            Refusal::violations(&[Violation {
+                instance_path: "/payload".into(),
+                message: message.into(),
+            }])
+        };
+        if reply.payload.to_string().len() > MAX_PAYLOAD_BYTES {
+            return Err(violation("is larger than 16 KiB").into());
+        }
+        if let Some(only) = claim.choice
+            && choice_of(&reply.payload)?.0 != only
+        {
+            return Err(violation("this link makes another choice").into());
+        }
+        let who = Principal {
+            key_id: format!("link:{}", claim.name),
+            tenant: claim.tenant.clone(),
+            roles: vec![Role::Approver],
+        };
+        let replied = self
+            .ledger
+            .gate_reply(&Reply {
+                principal: &who,
+                run_or_workflow: claim.run.as_str(),
+                key: &claim.gate,
+                topic: Some(&claim.topic),
+                payload: &reply.payload,
+                dedupe_key: &format!("link:{}", claim.id),
+                origin: Origin::External,
+                approved_by: &who.key_id,
+            })
+            .await;
+        match replied {
+            // The link's own dedupe key was there: somebody was faster with the same link.
+            Ok(replied) if replied.is_replay => Err(spent("it was used")),
+            Ok(_) => Ok(ReplyAccepted { ok: true, is_replay: false }),
+            Err(LedgerError::Refusal(refusal)) if refusal.code == ErrorCode::DedupeConflict => {
+                Err(spent("it was used"))
+            }
+            // The trigger had the last word: used, expired or void since the checks above.
+            Err(LedgerError::Refused(..)) => {
+                Err(spent("it was used, expired, or its gate changed"))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn link_open(&self, token: &str) -> Result<(LinkClaim, LinkedGate), LedgerError> {
+        let Some(claim) = self.signer()?.link_claim(token) else {
+            if self.guesses.another(clock::now_ms()) {
+                let why = "this is no link of this installation, or not a whole one";
+                return Err(Refusal::new(ErrorCode::LinkInvalid, why).into());
+            }
+            let why = "too many links that are none; wait a minute";
+            return Err(Refusal::new(ErrorCode::TooManyGuesses, why).into());
+        };
+        let Some(stand) = self.ledger.link_stand(&claim).await? else {
+            let why = "this database never made this link";
+            return Err(Refusal::new(ErrorCode::LinkInvalid, why).into());
+        };
+        if stand.is_used {
+            return Err(spent("it was used"));
+        }
+        if stand.is_expired || claim.expires_at <= clock::now_ms() {
+            return Err(spent("its time is over"));
+        }
+        if stand.is_revoked {
+            return Err(spent("the key that made it was revoked"));
+        }
+        let gate = self.ledger.link_gate(&claim.tenant, claim.run.as_str(), &claim.gate).await?;
+        if gate.digest != claim.digest || gate.topic != claim.topic {
+            return Err(spent("what it would approve has changed"));
+        }
+        if !gate.is_waiting {
+            return Err(spent("the gate does not wait for it any more"));
+        }
+        Ok((claim, gate))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_are_counted_by_the_minute() {
+        let guesses = Guesses::default();
+        for _ in 0..MAX_GUESSES {
+            assert!(guesses.another(1_000_000));
+        }
+        assert!(!guesses.another(1_000_001));
+        assert!(guesses.another(1_060_000), "a new minute");
+        assert!(guesses.another(5), "a clock that was put back");
+    }
+}

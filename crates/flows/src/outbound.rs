@@ -1,0 +1,224 @@
+//! Where webhooks may lead: a URL that a tenant wrote must not reach what only this host can.
+//!
+//! Every address that a name resolves to is checked, and the connection goes to a checked one: the
+//! resolver below is the client's only one. Redirects are not followed, proxies of the environment not
+//! used.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+
+/// From the first packet to the whole answer; receivers are told to answer at once and work later.
+pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Which addresses an operator lets webhooks reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// Public ones.
+    #[default]
+    Public,
+    /// Also this host's own and those of its networks.
+    Private,
+}
+
+/// An address that webhooks do not reach.
+#[derive(Debug, thiserror::Error)]
+#[error("the address is not public")]
+pub(crate) struct NotPublic;
+
+/// Reads a webhook's URL, or says what is wrong with it.
+pub(crate) fn parse(text: &str, reach: Reach) -> Result<Url, Refusal> {
+    let refuse =
+        |why: &str| Err(Refusal::new(ErrorCode::PolicyViolation, format!("the url {why}")));
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return refuse("holds spaces or control characters");
+    }
+    let Ok(url) = Url::parse(text) else { return refuse("cannot be read") };
+    if !matches!(url.scheme(), "http" | "https") {
+        return refuse("is neither http nor https");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return refuse("carries a user or a password");
+    }
+    if url.fragment().is_some() {
+        return refuse("has a fragment, which is never sent");
+    }
+    if url.as_str().len() > 2_048 {
+        return refuse("is longer than 2048 bytes");
+    }
+    match url.host_str() {
+        None | Some("") => refuse("names no host"),
+        Some(host) if !may_reach(host, reach) => {
+            refuse("leads to a private address: an operator may allow that with --webhook-private")
+        }
+        Some(_) => Ok(url),
+    }
+}
+
+/// What can be said before the name is resolved. The URL's parser has written every form of an
+/// address (`127.1`, `0x7f.1`) as the address that it is.
+pub(crate) fn may_reach(host: &str, reach: Reach) -> bool {
+    if reach == Reach::Private {
+        return true;
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(address) => is_public(address),
+        Err(_) => {
+            let name = bare.trim_end_matches('.').to_ascii_lowercase();
+            name != "localhost" && !name.ends_with(".localhost")
+        }
+    }
+}
+
+/// Whether the whole internet may route there.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_public_v4(v4),
+        IpAddr::V6(v6) => is_public_v6(v6),
+    }
+}
+
+fn is_public_v4(v4: Ipv4Addr) -> bool {
+    let [a, b, c, _] = v4.octets();
+    !(v4.is_private()
+        || v4.is_loopback()
+        || v4.is_link_local()
+        || v4.is_multicast()
+        || v4.is_documentation()
+        || a == 0
+        || a >= 240
+        // Carrier-grade NAT, protocol assignments, benchmarks, the old 6to4 relays.
+        || (a == 100 && (64..128).contains(&b))
+        || (a == 192 && b == 0 && c == 0)
+        || (a == 198 && (18..20).contains(&b))
+        || (a == 192 && b == 88 && c == 99))
+}
+
+/// Global unicast without what carries an IPv4 address inside, or is for documents.
+fn is_public_v6(v6: Ipv6Addr) -> bool {
+    let [a, b, ..] = v6.segments();
+    let is_global_unicast = a & 0xe000 == 0x2000;
+    let is_teredo_or_assigned = a == 0x2001 && b < 0x0200;
+    is_global_unicast
+        && !is_teredo_or_assigned
+        && a != 0x2002
+        && !(a == 0x2001 && b == 0x0db8)
+        && a != 0x3fff
+}
+
+/// Resolves, and refuses a name of which any address is not allowed.
+#[derive(Debug, Clone, Copy)]
+struct Checked(Reach);
+
+impl Resolve for Checked {
+    fn resolve(&self, name: Name) -> Resolving {
+        let reach = self.0;
+        Box::pin(async move {
+            let found: Vec<SocketAddr> =
+                tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            if reach == Reach::Public && found.iter().any(|address| !is_public(address.ip())) {
+                return Err(NotPublic.into());
+            }
+            let addresses: Addrs = Box::new(found.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// The one client of webhooks.
+pub(crate) fn client(reach: Reach) -> reqwest::Result<reqwest::Client> {
+    // A second call changes nothing: one provider is enough for all of the process.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(Policy::none())
+        .dns_resolver(Checked(reach))
+        .timeout(ATTEMPT_LIMIT)
+        // Receivers are many and events rare: no connection is kept for the next one.
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("cofferdam/", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_and_their_disguises_are_refused_unless_allowed() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.1/",
+            "http://0x7f.1/",
+            "http://2130706433/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://10.0.0.1/",
+            "http://192.168.1.1/",
+            "http://172.16.0.1/",
+            "http://169.254.169.254/latest",
+            "http://100.64.0.1/",
+            "http://0.0.0.0/",
+            "http://[fe80::1]/",
+            "http://[fd00::1]/",
+            "http://[fd00:ec2::254]/",
+            "http://[2002:7f00:1::]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://localhost/",
+            "http://LOCALHOST./",
+            "http://a.localhost/",
+            "http://255.255.255.255/",
+            "http://[2001::1]/",
+            "http://224.0.0.1/",
+        ] {
+            let said = parse(url, Reach::Public).unwrap_err();
+            assert!(said.message.contains("private address"), "{url}: {said}");
+            assert!(parse(url, Reach::Private).is_ok(), "{url}");
+        }
+        for url in
+            ["https://example.com/x?y=1", "http://93.184.216.34/", "http://[2606:4700::1]:8443/"]
+        {
+            assert!(parse(url, Reach::Public).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_plain_http_urls_are_read() {
+        for url in [
+            "",
+            "x",
+            "ftp://example.com/",
+            "file:///etc/passwd",
+            "https://user@example.com/",
+            "https://:pw@example.com/",
+            "https://example.com/#a",
+            "https://",
+            "https:// example.com",
+            "https://example.com/\u{0}",
+            "javascript:alert(1)",
+            "//example.com",
+            "unix:/run/x",
+        ] {
+            for reach in [Reach::Public, Reach::Private] {
+                assert_eq!(
+                    parse(url, reach).unwrap_err().code,
+                    ErrorCode::PolicyViolation,
+                    "{url}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_resolves_to_this_host_is_not_dialed() {
+        let name: Name = "localhost".parse().unwrap();
+        assert!(Checked(Reach::Public).resolve(name).await.is_err());
+        let name: Name = "localhost".parse().unwrap();
+        assert!(Checked(Reach::Private).resolve(name).await.is_ok());
+    }
+}

@@ -1,0 +1,104 @@
+//! Webhooks: made, removed, replayed. Sending is [`crate::notify`]'s.
+
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{DeliveryId, WebhookId};
+use cofferdam_contracts::webhook::{DeliveryReplayed, EventType, WebhookCreated, WebhookRequest};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::webhooks::NewWebhook;
+use serde_json::json;
+
+use crate::sign::Signer;
+use crate::{Flows, outbound};
+
+fn audit<'a>(who: &'a Principal, op: &'a str, target: &'a str) -> Audit<'a> {
+    Audit {
+        tenant: &who.tenant,
+        key_id: &who.key_id,
+        actor: &who.key_id,
+        op,
+        target,
+        reason: "",
+        detail: None,
+    }
+}
+
+impl Flows {
+    /// The key of this installation, or why nothing can be signed or checked here.
+    pub(crate) fn signer(&self) -> Result<&Signer, Refusal> {
+        self.signer.as_deref().ok_or_else(|| {
+            Refusal::new(
+                ErrorCode::Unavailable,
+                "this host lacks the installation's signing key: copy signing.key from the state \
+                 directory of a host that has it",
+            )
+        })
+    }
+
+    /// Makes a webhook; its secret is derived, shown here and stored nowhere.
+    pub async fn webhook_add(
+        &self,
+        who: &Principal,
+        request: &WebhookRequest,
+    ) -> Result<WebhookCreated, LedgerError> {
+        let signer = self.signer()?;
+        let url = outbound::parse(&request.url, self.reach)?;
+        let mut events = request.events.clone().unwrap_or_else(|| EventType::ALL.to_vec());
+        events.sort_unstable();
+        events.dedup();
+        let id = WebhookId::parse(&format!("wh_{}", secret_hex(16)))
+            .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+        let new = NewWebhook {
+            id: &id,
+            tenant: &who.tenant,
+            url: url.as_str(),
+            events: &events,
+            label: request.label.as_deref(),
+        };
+        let entry = Audit {
+            detail: Some(json!({"url": url.as_str(), "events": events})),
+            ..audit(who, "webhook.add", id.as_str())
+        };
+        self.ledger.webhook_add(&new, &entry).await?;
+        Ok(WebhookCreated {
+            secret: signer.webhook_secret(&id),
+            url: url.as_str().to_owned(),
+            webhook_id: id,
+            events,
+        })
+    }
+
+    /// Removes one of the caller's webhooks.
+    pub async fn webhook_remove(
+        &self,
+        who: &Principal,
+        webhook: &WebhookId,
+    ) -> Result<(), LedgerError> {
+        let entry = audit(who, "webhook.remove", webhook.as_str());
+        if self.ledger.webhook_remove(&who.tenant, webhook, &entry).await? {
+            return Ok(());
+        }
+        Err(Refusal::not_found("webhook").into())
+    }
+
+    /// Sends a delivery again, under its old id.
+    pub async fn delivery_replay(
+        &self,
+        who: &Principal,
+        webhook: &WebhookId,
+        delivery: &DeliveryId,
+    ) -> Result<DeliveryReplayed, LedgerError> {
+        let entry = audit(who, "webhook.replay", delivery.as_str());
+        match self.ledger.delivery_replay(&who.tenant, webhook, delivery, &entry).await? {
+            Some(true) => Ok(DeliveryReplayed { accepted: true, delivery_id: delivery.clone() }),
+            Some(false) => Err(Refusal::new(
+                ErrorCode::StateConflict,
+                "it is on its way already, or its webhook was removed",
+            )
+            .into()),
+            None => Err(Refusal::not_found("delivery").into()),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `app.egress_asks`, `app.egress_grants`: names that a running task asks for and a person grants.
+//!
+//! An ask is a gate of the run that parks nothing: the task goes on. The task's own worker takes the
+//! answer: decision, grant and the gate's end are one transaction.
+
+use cofferdam_contracts::egress::{Phase, grant_form};
+use cofferdam_contracts::gate::{
+    Choice, Decision, Prompt, PromptResult, Rationale, ResultState, choice_of,
+};
+use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
+use serde::Serialize;
+use serde_json::{Value, json};
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::error::{LedgerError, Result, id, json as encoded};
+
+/// A name to be asked for.
+#[derive(Debug, Clone)]
+pub struct NewAsk<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Whose.
+    pub tenant: &'a TenantId,
+    /// The task's attempt.
+    pub task: &'a TaskKey,
+    /// For which phase.
+    pub phase: Phase,
+    /// The exact name.
+    pub name: &'a str,
+    /// How long the gate waits: as long as the phase may run.
+    pub ttl_s: u32,
+}
+
+/// A name that the task may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    /// For which phase.
+    pub phase: Phase,
+    /// The exact name.
+    pub name: String,
+    /// The gate that decided it.
+    pub gate: GateKey,
+    /// ms since the epoch.
+    pub until: i64,
+}
+
+/// A task's asks after every answer was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Settled {
+    /// Everything that was granted to it.
+    pub grants: Vec<Granted>,
+    /// Gates that still wait.
+    pub waiting: i64,
+}
+
+fn phase_of(text: &str) -> Result<Phase> {
+    match text {
+        "build" => Ok(Phase::Build),
+        "exec" => Ok(Phase::Exec),
+        _ => Err(LedgerError::Row { what: "egress_asks.phase", why: text.to_owned() }),
+    }
+}
+
+/// An event in the engine's own format, once.
+async fn event<T: Serialize + Sync>(
+    conn: &mut sqlx::PgConnection,
+    workflow: &str,
+    key: String,
+    value: &T,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO dbos.workflow_events (workflow_uuid, key, value, serialization)
+         VALUES ($1, $2, $3, 'rust_serde') ON CONFLICT (workflow_uuid, key) DO NOTHING",
+    )
+    .bind(workflow)
+    .bind(key)
+    .bind(encoded("workflow_events.value", value)?.to_string())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+impl Ledger {
+    /// Opens the gate of a name, once for each attempt, phase and name; the gate's key. `None` where the
+    /// run is over.
+    pub async fn egress_ask(&self, new: &NewAsk<'_>) -> Result<Option<GateKey>> {
+        let mut tx = self.pool().begin().await?;
+        // Tasks of one run number their gates in turn.
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('egress:' || $1, 0))")
+            .bind(new.run.as_str())
+            .execute(&mut *tx)
+            .await?;
+        let known: Option<String> = sqlx::query_scalar(
+            "SELECT gate_key FROM app.egress_asks WHERE task_key = $1 AND phase = $2 AND name = $3",
+        )
+        .bind(new.task.as_str())
+        .bind(new.phase.as_str())
+        .bind(new.name)
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(key) = known {
+            return id("egress_asks.gate_key", &key).map(Some);
+        }
+        let n: i64 =
+            sqlx::query_scalar("SELECT 1 + count(*) FROM app.egress_asks WHERE run_id = $1")
+                .bind(new.run.as_str())
+                .fetch_one(&mut *tx)
+                .await?;
+        let key: GateKey = id("egress_asks.gate_key", &format!("egress-{n}"))?;
+        let form = grant_form(new.name);
+        let row = sqlx::query(
+            "INSERT INTO app.human_gates (run_id, workflow_id, gate_key, topic, tenant_id, form, ttl_s, deadline_at)
+             SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
+                    clock_timestamp() + make_interval(secs => $4)
+               FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5
+                AND r.status NOT IN ('succeeded','failed','canceled','retries_exceeded')
+             RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
+        )
+        .bind(new.run.as_str())
+        .bind(key.as_str())
+        .bind(&form)
+        .bind(i32::try_from(new.ttl_s).unwrap_or(86_400))
+        .bind(new.tenant.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        sqlx::query(
+            "INSERT INTO app.egress_asks (run_id, task_key, phase, name, gate_key) VALUES ($1, $2, $3, $4, $5)",
+        )
+        .bind(new.run.as_str())
+        .bind(new.task.as_str())
+        .bind(new.phase.as_str())
+        .bind(new.name)
+        .bind(key.as_str())
+        .execute(&mut *tx)
+        .await?;
+        let prompt = Prompt {
+            schema_version: 1,
+            form_schema: form,
+            ttl_s: new.ttl_s,
+            created_at: row.try_get("created")?,
+            deadline_at: row.try_get("deadline")?,
+            ui_hints: Some(json!({
+                "kind": "egress", "name": new.name, "phase": new.phase, "taskKey": new.task,
+            })),
+            defaults: None,
+        };
+        event(&mut tx, row.try_get("workflow_id")?, format!("ui:{key}"), &prompt).await?;
+        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
+            .bind(new.run.as_str())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(Some(key))
+    }
+
+    /// Takes the answers to a task's asks: decisions are published, grants recorded, gates resolved. With
+    /// `close`, the gates that still wait are closed too, because nobody is left to use their answer.
+    pub async fn egress_settle(&self, task: &TaskKey, close: bool) -> Result<Settled> {
+        let mut tx = self.pool().begin().await?;
+        let answered = sqlx::query(
+            "SELECT g.run_id, g.workflow_id, g.gate_key, a.phase, a.name, i.id, i.key_id, i.payload, i.payload_hash,
+                    app.ms(i.created_at) AS at
+               FROM app.egress_asks a
+               JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+               JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
+                    AND i.topic = g.topic AND i.outcome = 'accepted'
+              WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g",
+        )
+        .bind(task.as_str())
+        .fetch_all(&mut *tx)
+        .await?;
+        for row in &answered {
+            answer_take(&mut tx, task, row).await?;
+        }
+        if close {
+            sqlx::query(
+                "WITH c AS (
+                   UPDATE app.human_gates g SET state = 'canceled', decided_at = clock_timestamp()
+                     FROM app.egress_asks a
+                    WHERE a.task_key = $1 AND g.run_id = a.run_id AND g.gate_key = a.gate_key AND g.state = 'open'
+                   RETURNING g.run_id)
+                 SELECT pg_notify('cofferdam', 'g:' || run_id) FROM c GROUP BY run_id",
+            )
+            .bind(task.as_str())
+            .execute(&mut *tx)
+            .await?;
+        }
+        let rows = sqlx::query(
+            "SELECT phase, name, gate_key, app.ms(until) AS until FROM app.egress_grants
+              WHERE task_key = $1 ORDER BY created_at",
+        )
+        .bind(task.as_str())
+        .fetch_all(&mut *tx)
+        .await?;
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM app.egress_asks a JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+              WHERE a.task_key = $1 AND g.state IN ('open', 'received')",
+        )
+        .bind(task.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        let grants = rows
+            .iter()
+            .map(|row| {
+                Ok(Granted {
+                    phase: phase_of(row.try_get("phase")?)?,
+                    name: row.try_get("name")?,
+                    gate: id("egress_grants.gate_key", row.try_get("gate_key")?)?,
+                    until: row.try_get("until")?,
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Settled { grants, waiting })
+    }
+}
+
+async fn answer_take(
+    conn: &mut sqlx::PgConnection,
+    task: &TaskKey,
+    row: &sqlx::postgres::PgRow,
+) -> Result<()> {
+    let (workflow, gate): (String, String) =
+        (row.try_get("workflow_id")?, row.try_get("gate_key")?);
+    let (payload, at): (Value, i64) = (row.try_get("payload")?, row.try_get("at")?);
+    let until = payload.pointer("/grant/until").and_then(Value::as_i64);
+    let name: String = row.try_get("name")?;
+    let is_named = payload.pointer("/grant/name").and_then(Value::as_str) == Some(name.as_str());
+    // The gate service validated it already; should a row have been tampered with since, it is a no.
+    let (choice, rationale) = match choice_of(&payload) {
+        Ok((Choice::Yes, rationale)) if is_named && until.is_some() => (Choice::Yes, rationale),
+        Ok((_, rationale)) => (Choice::No, rationale),
+        Err(_) => (Choice::No, Some("unreadable reply".to_owned())),
+    };
+    if let (Choice::Yes, Some(until)) = (choice, until) {
+        sqlx::query(
+            "INSERT INTO app.egress_grants (run_id, task_key, phase, name, gate_key, interaction_id, granted_by, until)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8::float8 / 1000)) ON CONFLICT DO NOTHING",
+        )
+        .bind(row.try_get::<String, _>("run_id")?)
+        .bind(task.as_str())
+        .bind(row.try_get::<String, _>("phase")?)
+        .bind(&name)
+        .bind(&gate)
+        .bind(row.try_get::<i64, _>("id")?)
+        .bind(row.try_get::<String, _>("key_id")?)
+        .bind(until)
+        .execute(&mut *conn)
+        .await?;
+    }
+    let result = PromptResult {
+        schema_version: 1,
+        state: ResultState::Received,
+        payload: Some(payload),
+        payload_hash: Some(id("human_interactions.payload_hash", row.try_get("payload_hash")?)?),
+        at: Some(at),
+    };
+    event(conn, &workflow, format!("ui:{gate}:result"), &result).await?;
+    let decision = Decision {
+        schema_version: 1,
+        decision: choice,
+        payload: Some(Rationale { rationale }),
+        at,
+    };
+    event(conn, &workflow, format!("decision:{gate}"), &decision).await?;
+    sqlx::query(
+        "WITH g AS (UPDATE app.human_gates SET state = 'resolved' WHERE run_id = $1 AND gate_key = $2 AND state = 'received')
+         SELECT pg_notify('cofferdam', 'g:' || $1)",
+    )
+    .bind(row.try_get::<String, _>("run_id")?)
+    .bind(&gate)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

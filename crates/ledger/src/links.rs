@@ -1,0 +1,151 @@
+//! `app.reply_links`: links that answer one gate once. The reply itself is `gates`'s; a trigger on its
+//! ledger row consumes the link in the same transaction, so no way of replying can forget it.
+
+use cofferdam_contracts::canonical::digest;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::gate::Choice;
+use cofferdam_contracts::id::{Digest, GateKey, RunId, TenantId};
+use cofferdam_contracts::link::LinkClaim;
+use serde_json::Value;
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::audit::Audit;
+use crate::error::{Result, id};
+
+/// A gate as a link sees it.
+#[derive(Debug, Clone)]
+pub struct LinkedGate {
+    /// Its run.
+    pub run: RunId,
+    /// Its topic.
+    pub topic: String,
+    /// Its form.
+    pub form: Value,
+    /// The plan that waits there, where one does.
+    pub plan_digest: Option<Digest>,
+    /// What an answer approves: the plan's digest, or that of the form where there is no plan.
+    pub digest: Digest,
+    /// Whether it waits, in time, for the plan that its run still has.
+    pub is_waiting: bool,
+    /// ms since the epoch.
+    pub deadline_at: i64,
+}
+
+/// Where a link stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkStand {
+    /// Whether it answered already.
+    pub is_used: bool,
+    /// Whether its time is over.
+    pub is_expired: bool,
+    /// Whether the key that made it was revoked.
+    pub is_revoked: bool,
+}
+
+impl Ledger {
+    /// A gate that a link is made for, or leads to.
+    pub async fn link_gate(
+        &self,
+        tenant: &TenantId,
+        run_or_workflow: &str,
+        gate: &GateKey,
+    ) -> Result<LinkedGate> {
+        let run: Option<String> = sqlx::query_scalar(
+            "SELECT id FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2",
+        )
+        .bind(run_or_workflow)
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        let run = run.ok_or_else(|| Refusal::not_found("run"))?;
+        let row = sqlx::query(
+            "SELECT g.topic, g.form, g.plan_digest, app.ms(g.deadline_at) AS deadline,
+                    g.state = 'open' AND g.deadline_at > clock_timestamp()
+                      AND (g.plan_digest IS NULL OR g.plan_digest = r.plan_digest) AS waiting
+               FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id
+              WHERE g.run_id = $1 AND g.gate_key = $2 ORDER BY g.created_at DESC LIMIT 1",
+        )
+        .bind(&run)
+        .bind(gate.as_str())
+        .fetch_optional(self.pool())
+        .await?
+        .ok_or_else(|| Refusal::not_found("gate"))?;
+        let form: Value = row.try_get("form")?;
+        let plan_digest = row
+            .try_get::<Option<String>, _>("plan_digest")?
+            .map(|text| id("human_gates.plan_digest", &text))
+            .transpose()?;
+        let digest = match &plan_digest {
+            Some(plan) => Digest::clone(plan),
+            None => digest(&form)?,
+        };
+        Ok(LinkedGate {
+            run: id("runs.id", &run)?,
+            topic: row.try_get("topic")?,
+            form,
+            plan_digest,
+            digest,
+            is_waiting: row.try_get::<Option<bool>, _>("waiting")?.unwrap_or(false),
+            deadline_at: row.try_get("deadline")?,
+        })
+    }
+
+    /// Records a link together with who made it.
+    pub async fn link_create(
+        &self,
+        claim: &LinkClaim,
+        plan: Option<&Digest>,
+        audit: &Audit<'_>,
+    ) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        sqlx::query(
+            "INSERT INTO app.reply_links (id, tenant_id, run_id, gate_key, topic, plan_digest, digest, choice, name,
+                                          key_id, expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp($11::float8 / 1000))",
+        )
+        .bind(&claim.id)
+        .bind(claim.tenant.as_str())
+        .bind(claim.run.as_str())
+        .bind(claim.gate.as_str())
+        .bind(&claim.topic)
+        .bind(plan.map(Digest::as_str))
+        .bind(claim.digest.as_str())
+        .bind(claim.choice.map(|choice| match choice {
+            Choice::Yes => "yes",
+            Choice::No => "no",
+        }))
+        .bind(&claim.name)
+        .bind(audit.key_id)
+        .bind(claim.expires_at)
+        .execute(&mut *tx)
+        .await?;
+        crate::audit::append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Where a link stands; `None` where this database never recorded it.
+    pub async fn link_stand(&self, claim: &LinkClaim) -> Result<Option<LinkStand>> {
+        let row = sqlx::query(
+            "SELECT used_at IS NOT NULL AS used, expires_at <= clock_timestamp() AS expired,
+                    EXISTS (SELECT 1 FROM app.api_keys k
+                             WHERE k.key_id = l.key_id AND k.revoked_at IS NOT NULL) AS revoked
+               FROM app.reply_links l WHERE id = $1 AND tenant_id = $2 AND run_id = $3 AND gate_key = $4",
+        )
+        .bind(&claim.id)
+        .bind(claim.tenant.as_str())
+        .bind(claim.run.as_str())
+        .bind(claim.gate.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(LinkStand {
+                is_used: row.try_get("used")?,
+                is_expired: row.try_get("expired")?,
+                is_revoked: row.try_get("revoked")?,
+            })
+        })
+        .transpose()
+    }
+}

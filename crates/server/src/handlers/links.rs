@@ -1,0 +1,117 @@
+//! Reply links: made with a key, followed without one.
+
+use axum::http::StatusCode;
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::gate::Choice;
+use cofferdam_contracts::id::{GateKey, WorkflowId};
+use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkView};
+
+use crate::answer::{Answer, Answered, json as answer, ok};
+use crate::call::Call;
+
+/// What the page's button does. It answers where the page came from, so no address stands in it.
+const SCRIPT: &str = "for (const b of document.querySelectorAll('button')) b.onclick = async () => {
+  const said = document.querySelector('textarea').value;
+  const payload = {choice: b.value};
+  if (said) payload.rationale = said;
+  for (const x of document.querySelectorAll('button')) x.disabled = true;
+  const answer = await fetch(location.pathname, {method: 'POST', headers: {'content-type': 'application/json'},
+    body: JSON.stringify({payload})}).catch(() => null);
+  const body = answer ? await answer.json().catch(() => ({})) : {error: 'the server does not answer'};
+  document.querySelector('output').textContent = answer && answer.ok ? 'Recorded: ' + b.value + '.' : body.error;
+};";
+
+pub(crate) async fn create(mut call: Call) -> Answered {
+    let gate: GateKey = call.id("gate")?;
+    let run: WorkflowId = call.id("id")?;
+    let request: LinkRequest = call.body()?;
+    let made = call.flows().link_create(&call.who, run.as_str(), &gate, &request).await?;
+    answer(StatusCode::CREATED, &made)
+}
+
+/// A page for browsers, JSON for everything else. Changes nothing: mail scanners follow links too.
+pub(crate) async fn view(call: Call) -> Answered {
+    let view = call.flows().link_view(call.param("token")).await?;
+    if !call.wants_page {
+        return ok(&view);
+    }
+    let nonce = secret_hex(16);
+    Ok(Answer::Page { html: page(&view, &nonce), nonce })
+}
+
+pub(crate) async fn reply(mut call: Call) -> Answered {
+    let reply: LinkReply = call.body()?;
+    ok(&call.flows().link_reply(call.param("token"), &reply).await?)
+}
+
+fn page(view: &LinkView, nonce: &str) -> String {
+    let asks = |field: &str| view.form_schema.pointer(&format!("/properties/{field}")).is_some();
+    // A grant names what and until when: more than two buttons say.
+    let asks_a_choice = asks("choice") && !asks("grant");
+    let button = |choice: &str| format!("<button value=\"{choice}\">{choice}</button> ");
+    let buttons = match (asks_a_choice, view.choice) {
+        (false, _) => String::new(),
+        (true, None) => format!("{}{}", button("yes"), button("no")),
+        (true, Some(Choice::Yes)) => button("yes"),
+        (true, Some(Choice::No)) => button("no"),
+    };
+    let way = if asks_a_choice {
+        format!(
+            "<p><textarea rows=\"4\" cols=\"60\" maxlength=\"4000\" placeholder=\"why (optional)\"></textarea></p><p>{buttons}</p>"
+        )
+    } else {
+        "<p>This gate asks for more than yes or no: POST its payload as JSON to this address.</p>"
+            .to_owned()
+    };
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Approval</title>\
+         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}<dt>Digest of what is approved\
+         <dd><code>{digest}</code></dl>{way}<p><output></output></p>\
+         <script nonce=\"{nonce}\">{SCRIPT}</script></html>",
+        name = escape(&view.name),
+        run = view.run_id,
+        gate = view.gate_key,
+        digest = view.digest,
+    )
+}
+
+fn escape(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::gate::plan_form;
+    use serde_json::json;
+
+    fn shown(choice: serde_json::Value, form: serde_json::Value) -> String {
+        let view = json!({
+            "runId": format!("rn_{}", "a".repeat(32)), "gateKey": "g", "for": "<b>Ada & \"co\"</b>",
+            "digest": "b".repeat(64), "choice": choice, "expiresAt": 1, "formSchema": form,
+        });
+        page(&serde_json::from_value(view).unwrap(), "n0")
+    }
+
+    #[test]
+    fn a_page_offers_what_the_link_may_choose_and_no_markup_of_others() {
+        let both = shown(json!(null), plan_form());
+        assert!(both.contains("value=\"yes\"") && both.contains("value=\"no\""));
+        assert!(
+            both.contains("&lt;b&gt;Ada &amp; &quot;co&quot;&lt;/b&gt;") && !both.contains("<b>")
+        );
+        let no = shown(json!("no"), plan_form());
+        assert!(!no.contains("value=\"yes\"") && no.contains("value=\"no\""));
+        assert!(!shown(json!(null), json!({"type": "object"})).contains("<button"));
+    }
+}

@@ -1,0 +1,47 @@
+//! `/api/webhooks`.
+
+use axum::http::StatusCode;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::{DeliveryId, WebhookId};
+use cofferdam_contracts::webhook::DeliveryState;
+use serde_json::json;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::{Call, query_error};
+
+pub(crate) async fn list(call: Call) -> Answered {
+    ok(&call.flows().ledger.webhook_list(&call.who.tenant).await?)
+}
+
+pub(crate) async fn add(mut call: Call) -> Answered {
+    let request = call.body()?;
+    answer(StatusCode::CREATED, &call.flows().webhook_add(&call.who, &request).await?)
+}
+
+pub(crate) async fn remove(call: Call) -> Answered {
+    let webhook: WebhookId = call.id("webhook")?;
+    call.flows().webhook_remove(&call.who, &webhook).await?;
+    ok(&json!({"removed": webhook}))
+}
+
+pub(crate) async fn deliveries(call: Call) -> Answered {
+    let webhook: WebhookId = call.id("webhook")?;
+    let limit = call.number("limit", 1..=200, 50)?;
+    let state = match call.query.get("state") {
+        None => None,
+        Some(text) => Some(
+            DeliveryState::parse(text)
+                .ok_or_else(|| query_error("state", "pending, delivered or dead"))?,
+        ),
+    };
+    let tenant = &call.who.tenant;
+    let found = call.flows().ledger.delivery_list(tenant, &webhook, state, limit).await?;
+    ok(&found.ok_or_else(|| Refusal::not_found("webhook"))?)
+}
+
+pub(crate) async fn replay(call: Call) -> Answered {
+    let webhook: WebhookId = call.id("webhook")?;
+    let delivery: DeliveryId = call.id("delivery")?;
+    let replayed = call.flows().delivery_replay(&call.who, &webhook, &delivery).await?;
+    answer(StatusCode::ACCEPTED, &replayed)
+}

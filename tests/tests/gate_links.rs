@@ -1,0 +1,332 @@
+//! Reply links: one answer to one gate by whoever holds it, and nothing else.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod support;
+
+use cofferdam_tests::{Home, Server, row_counts};
+use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection, PgPool};
+use support::{assert_proven, count, said, texts};
+
+const GATED: &str = "id: linked\nv: \"1\"\nform: {type: object, additionalProperties: false, properties: {n: {type: integer}}}\nplan:\n  gate: approve-plan\n  tasks: [{name: t, value: kept}]\n";
+
+async fn gated(up: &Server, n: i64) -> String {
+    let header = up.run_recipe(GATED, json!({"n": n}), json!({})).await;
+    let run = header["runId"].as_str().unwrap().to_owned();
+    up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
+    run
+}
+
+async fn link(up: &Server, run: &str, more: Value) -> String {
+    let mut body = json!({"for": "Ada", "expiresS": 600});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let (status, made) = up.post(&format!("/api/runs/{run}/gates/approve-plan/links"), &body).await;
+    assert_eq!(status, 201, "{made}");
+    made["path"].as_str().unwrap().to_owned()
+}
+
+fn yes() -> Value {
+    json!({"payload": {"choice": "yes"}})
+}
+
+/// Without any key, as the person has none.
+async fn follow(up: &Server, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+    let (status, answer) =
+        up.request(method, path, None, body.map(|b| b.to_string().into_bytes())).await;
+    (status, answer["code"].as_str().unwrap_or("").to_owned())
+}
+
+/// It answers neither reading nor replying, and nothing was written.
+async fn refused(up: &Server, sql: &PgPool, path: &str, want: (u16, &str), why: &str) {
+    let before = row_counts(sql).await;
+    let want = (want.0, want.1.to_owned());
+    assert_eq!(follow(up, "GET", path, None).await, want, "{why}");
+    assert_eq!(follow(up, "POST", path, Some(&yes())).await, want, "{why}");
+    assert_eq!(row_counts(sql).await, before, "{why}");
+}
+
+/// Rows of others are changed as somebody with the database in hand would.
+async fn tamper(up: &Server, home: &Home, statement: &str) {
+    let url = String::from_utf8(home.run(&["db"]).stdout).unwrap();
+    let mut conn = PgConnection::connect(url.trim()).await.unwrap();
+    conn.execute("SET session_replication_role = replica").await.unwrap();
+    let done = conn.execute(sqlx::AssertSqlSafe(statement.to_owned())).await.unwrap();
+    assert!(done.rows_affected() > 0, "{statement} on {}", up.url);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_answers_once_as_its_person_and_reading_it_changes_nothing() {
+    let home = Home::new();
+    let up = home.up();
+    let run = gated(&up, 1).await;
+    let output = home.run(&[
+        "gate",
+        "link",
+        &run,
+        "approve-plan",
+        "--for",
+        "Ada Lovelace",
+        "--expires",
+        "1h",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let url = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    assert!(url.starts_with(&format!("{}/api/links/", up.url)), "{url}");
+    let path = url.strip_prefix(&up.url).unwrap();
+    let sql = up.sql().await;
+    let before = row_counts(&sql).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for _ in 0..3 {
+        let (status, view) = up.request("GET", path, None, None).await;
+        assert_eq!(
+            (status, &view["for"], &view["gateKey"]),
+            (200, &json!("Ada Lovelace"), &json!("approve-plan"))
+        );
+        let page = client.get(&url).header("accept", "text/html").send().await.unwrap();
+        assert_eq!(page.headers()["referrer-policy"], "no-referrer");
+        assert_eq!(page.headers()["cache-control"], "no-store");
+        assert!(
+            page.headers()["content-security-policy"]
+                .to_str()
+                .unwrap()
+                .contains("default-src 'none'")
+        );
+        let text = page.text().await.unwrap();
+        assert!(text.contains("Ada Lovelace") && text.contains(&run), "{text}");
+        assert!(client.head(&url).send().await.unwrap().status().as_u16() < 500);
+    }
+    assert_eq!(row_counts(&sql).await, before, "mail scanners read links");
+    assert_eq!(follow(&up, "POST", path, Some(&yes())).await.0, 200);
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+    let who = "SELECT key_id || ' ' || origin || ' ' || outcome FROM app.human_interactions";
+    assert_eq!(texts(&sql, who).await, ["link:Ada Lovelace external accepted"]);
+    assert_eq!(
+        texts(&sql, "SELECT approved_by FROM app.plan_approvals").await,
+        ["link:Ada Lovelace"]
+    );
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.audit WHERE op = 'gate.link'").await, 1);
+    refused(&up, &sql, path, (410, "link_spent"), "it was used").await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_follow_one_link_at_once_exactly_one_answers() {
+    let home = Home::new();
+    let up = home.up();
+    let run = gated(&up, 1).await;
+    let path = link(&up, &run, json!({})).await;
+    let mut asked = Vec::new();
+    for n in 0..20 {
+        let body = json!({"payload": {"choice": if n % 2 == 0 { "yes" } else { "no" }}});
+        let (up, path) = (&up, &path);
+        asked.push(async move { follow(up, "POST", path, Some(&body)).await });
+    }
+    let answers = futures_util::future::join_all(asked).await;
+    assert_eq!(answers.iter().filter(|(status, _)| *status == 200).count(), 1, "{answers:?}");
+    assert!(
+        answers.iter().all(|(s, code)| *s == 200 || (*s == 410 && code == "link_spent")),
+        "{answers:?}"
+    );
+    let sql = up.sql().await;
+    up.wait_terminal(&run).await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.human_interactions").await, 1);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn altered_foreign_expired_and_drifted_links_answer_nothing() {
+    let (home, other) = (Home::new(), Home::new());
+    let (up, elsewhere) = (home.up(), other.up());
+    let run = gated(&up, 1).await;
+    let path = link(&up, &run, json!({})).await;
+    let sql = up.sql().await;
+    let invalid = (403, "link_invalid");
+    let token = path.rsplit('/').next().unwrap();
+    for at in [0, 10, token.find('.').unwrap() + 1, token.len() - 1] {
+        let mut altered = token.to_owned().into_bytes();
+        altered[at] = if altered[at] == b'A' { b'B' } else { b'A' };
+        let altered = format!("/api/links/{}", String::from_utf8(altered).unwrap());
+        refused(&up, &sql, &altered, invalid, "altered").await;
+    }
+    let theirs = link(&elsewhere, &gated(&elsewhere, 1).await, json!({})).await;
+    refused(&up, &sql, &theirs, invalid, "another installation's").await;
+    // A claim with the signature of another one.
+    let second = link(&up, &gated(&up, 2).await, json!({})).await;
+    let swapped = format!(
+        "/api/links/{}.{}",
+        token.split('.').next().unwrap(),
+        second.rsplit('.').next().unwrap()
+    );
+    refused(&up, &sql, &swapped, invalid, "another link's signature").await;
+    let spent = (410, "link_spent");
+    let drift = format!("UPDATE app.runs SET plan_digest = repeat('0', 64) WHERE id = '{run}'");
+    let digest = texts(&sql, &format!("SELECT plan_digest FROM app.runs WHERE id = '{run}'"))
+        .await
+        .remove(0);
+    tamper(&up, &home, &drift).await;
+    refused(&up, &sql, &path, spent, "the run has another plan now").await;
+    tamper(&up, &home, &format!("UPDATE app.runs SET plan_digest = '{digest}' WHERE id = '{run}'"))
+        .await;
+    tamper(
+        &up,
+        &home,
+        &format!("UPDATE app.human_gates SET plan_digest = repeat('0', 64) WHERE run_id = '{run}'"),
+    )
+    .await;
+    refused(&up, &sql, &path, spent, "the gate asks for another plan now").await;
+    tamper(
+        &up,
+        &home,
+        &format!("UPDATE app.human_gates SET plan_digest = '{digest}' WHERE run_id = '{run}'"),
+    )
+    .await;
+    assert_eq!(follow(&up, "GET", &path, None).await.0, 200, "as it was");
+    tamper(&up, &home, "UPDATE app.reply_links SET created_at = created_at - interval '2 hours', expires_at = expires_at - interval '1 hour'").await;
+    refused(&up, &sql, &path, spent, "expired").await;
+    tamper(&up, &home, &format!("DELETE FROM app.reply_links WHERE run_id = '{run}'")).await;
+    refused(&up, &sql, &path, invalid, "no row of it").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_makes_its_own_choice_only_and_ends_with_its_makers_key_and_its_gate() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let run = gated(&up, 1).await;
+    let path = link(&up, &run, json!({"choice": "no"})).await;
+    let before = row_counts(&sql).await;
+    for body in [
+        yes(),
+        json!({"payload": {"choice": "maybe"}}),
+        json!({"payload": {"choice": "no", "surprise": 1}}),
+        json!({"payload": {"choice": "no", "rationale": "x".repeat(20_000)}}),
+        json!({"payload": "no"}),
+        json!({"payload": {"choice": "no"}, "dedupeKey": "mine"}),
+        json!({}),
+    ] {
+        let (status, code) = follow(&up, "POST", &path, Some(&body)).await;
+        assert_eq!((status, code.as_str()), (400, "schema_violation"), "{body}");
+    }
+    let large = json!({"payload": {"choice": "no", "rationale": "x".repeat(2_000_000)}});
+    assert_eq!(follow(&up, "POST", &path, Some(&large)).await, (413, "body_too_large".to_owned()));
+    assert_eq!(row_counts(&sql).await, before);
+    let (status, made) = up.post("/api/keys", &json!({"roles": ["approver"]})).await;
+    assert_eq!(status, 201);
+    let links = format!("/api/runs/{run}/gates/approve-plan/links");
+    let body = json!({"for": "Bo", "expiresS": 60}).to_string().into_bytes();
+    let (status, of_key) = up.request("POST", &links, made["key"].as_str(), Some(body)).await;
+    assert_eq!(status, 201, "{of_key}");
+    let of_key = of_key["path"].as_str().unwrap().to_owned();
+    let output = home.run(&["key", "revoke", made["keyId"].as_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    refused(&up, &sql, &of_key, (410, "link_spent"), "its maker's key was revoked").await;
+    let third = link(&up, &run, json!({})).await;
+    let no = json!({"payload": {"choice": "no", "rationale": "not today"}});
+    assert_eq!(follow(&up, "POST", &path, Some(&no)).await.0, 200);
+    up.wait_terminal(&run).await;
+    refused(&up, &sql, &third, (410, "link_spent"), "the gate is decided").await;
+    let (status, answer) = up.post(&links, &json!({"for": "Cy", "expiresS": 60})).await;
+    assert_eq!((status, &answer["code"]), (409, &json!("state_conflict")));
+    for bad in [
+        json!({"for": "", "expiresS": 60}),
+        json!({"for": "a\u{7}b", "expiresS": 60}),
+        json!({"for": "A", "expiresS": 9}),
+        json!({"for": "A", "expiresS": 86_401}),
+        json!({"for": "<b>", "expiresS": 60}),
+    ] {
+        assert_eq!(up.post(&links, &bad).await.0, 400, "{bad}");
+    }
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guesses_are_bounded_and_never_stand_in_a_links_way() {
+    let home = Home::new();
+    let up = home.up();
+    let run = gated(&up, 1).await;
+    let path = link(&up, &run, json!({})).await;
+    let mut seen = Vec::new();
+    for n in 0..70 {
+        seen.push(follow(&up, "GET", &format!("/api/links/guess{n}.x"), None).await);
+    }
+    assert_eq!(
+        seen.iter().filter(|(s, c)| *s == 403 && c == "link_invalid").count(),
+        60,
+        "{seen:?}"
+    );
+    assert_eq!(seen[69], (429, "too_many_guesses".to_owned()));
+    assert_eq!(follow(&up, "GET", &path, None).await.0, 200);
+    assert_eq!(follow(&up, "POST", &path, Some(&yes())).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_reply_in_a_links_name_is_recorded_without_its_link() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let run = gated(&up, 1).await;
+    link(&up, &run, json!({})).await;
+    let id = texts(&sql, "SELECT id FROM app.reply_links").await.remove(0);
+    let insert = |name: &str, dedupe: &str| {
+        format!("INSERT INTO app.human_interactions (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id)
+                 SELECT workflow_id, run_id, gate_key, topic, '{dedupe}', repeat('0', 64), '{{}}', 'external', 'accepted', 'link:{name}' FROM app.human_gates")
+    };
+    for (name, dedupe) in [
+        ("Ada", "another".to_owned()),
+        ("Eve", format!("link:{id}")),
+        ("Ada", format!("link:{}", "0".repeat(32))),
+    ] {
+        assert!(
+            sql.execute(sqlx::AssertSqlSafe(insert(name, &dedupe))).await.is_err(),
+            "{name} {dedupe}"
+        );
+    }
+    for change in [
+        "DELETE FROM app.reply_links",
+        "UPDATE app.reply_links SET expires_at = expires_at + interval '1 day'",
+        "UPDATE app.reply_links SET name = 'Eve'",
+    ] {
+        assert!(sql.execute(change).await.is_err(), "{change}");
+    }
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.human_interactions").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_signs_nothing_until_it_has_the_installations_key() {
+    let (home, second) = (Home::new(), Home::new());
+    let up = home.up();
+    let run = gated(&up, 1).await;
+    let path = link(&up, &run, json!({})).await;
+    let url = String::from_utf8(home.run(&["db"]).stdout).unwrap().trim().to_owned();
+    let shim = ["--db", &url, "shim", "--listen", "127.0.0.1:0"];
+    let mut other = Server::start(&second, &shim, &[]);
+    assert!(!second.path().join("signing.key").exists(), "a key of its own would be worth nothing");
+    assert_eq!(follow(&other, "GET", &path, None).await, (503, "unavailable".to_owned()));
+    let (status, _) = other.post("/api/webhooks", &json!({"url": "https://example.com/"})).await;
+    assert_eq!(status, 503);
+    assert_eq!(second.run(&["--db", &url, "key", "signing"]).status.code(), Some(1));
+    other.stop();
+    std::fs::copy(home.path().join("signing.key"), second.path().join("signing.key")).unwrap();
+    assert_eq!(second.run(&["--db", &url, "key", "signing"]).status.code(), Some(0));
+    let mut other = Server::start(&second, &shim, &[]);
+    assert_eq!(follow(&other, "GET", &path, None).await.0, 200);
+    assert_eq!(follow(&other, "POST", &path, Some(&yes())).await.0, 200);
+    up.wait_terminal(&run).await;
+    // A key that leaked: whatever it signed is void.
+    let run = gated(&up, 2).await;
+    let path = link(&up, &run, json!({})).await;
+    other.stop();
+    let replaced = second.run(&["--db", &url, "key", "signing", "--replace"]);
+    assert_eq!(replaced.status.code(), Some(0), "{}", said(&replaced));
+    let mut other = Server::start(&second, &shim, &[]);
+    assert_eq!(follow(&other, "GET", &path, None).await, (403, "link_invalid".to_owned()));
+    other.stop();
+}
