@@ -5,9 +5,12 @@
 
 pub mod artifact;
 pub mod canonical;
+pub mod consent;
+pub mod delegation;
 pub mod egress;
 pub mod error;
 pub mod gate;
+pub mod gate_spec;
 pub mod id;
 pub mod key;
 pub mod ops;
@@ -18,6 +21,7 @@ pub mod run;
 pub mod sandbox;
 pub mod schema;
 pub mod service;
+pub mod tally;
 pub mod template;
 pub mod timeout;
 pub mod yaml;

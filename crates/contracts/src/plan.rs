@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
-use crate::id::{Digest, GateKey, IntentId, RunId, StepId, TaskKey};
+use crate::gate_spec::GateSpec;
+use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
 use crate::template::{Globber, Scope, TemplateError, render, render_value};
@@ -23,7 +24,7 @@ pub struct Plan {
     pub recipe_hash: Digest,
     /// The gate before execution, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gate: Option<GateKey>,
+    pub gate: Option<GateSpec>,
     /// Bounds.
     pub caps: Caps,
     /// The work, in order.

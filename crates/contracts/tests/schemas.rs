@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use cofferdam_contracts::artifact::ArtifactIndex;
+use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
@@ -37,6 +38,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ApprovePlanRequest,
         ArtifactIndex,
         Decision,
+        DelegationRequest,
+        DelegationRow,
         EffectivePolicy,
         ErrorBody,
         GateView,

@@ -11,7 +11,9 @@
 
 mod board;
 mod compile;
+mod consent;
 pub mod decide;
+pub mod delegations;
 mod dispatch;
 mod gate;
 mod host;

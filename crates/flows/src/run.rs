@@ -1,10 +1,10 @@
 //! The parent workflow: compile, ask, execute in rounds, finish.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::consent::Difference;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_contracts::run::{Budget, RunStatus};
@@ -19,9 +19,11 @@ use tokio::sync::OnceCell;
 
 use crate::Flows;
 use crate::compile::{self, Card};
+use crate::consent;
 use crate::decide::{self, Blocked, Miss, Next, Round};
-use crate::gate;
+use crate::gate::{self, Answered, Asking};
 use crate::patience::patiently;
+use crate::task::Executor;
 
 /// How a workflow of ours fails.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -61,19 +63,19 @@ pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
     }
 }
 
+/// Times that a run asks for consent: whatever drifts so often is not decided by asking again.
+const MAX_ROUNDS: u32 = 8;
+
 /// The workflow's body.
-pub(crate) async fn run_workflow(flows: Arc<Flows>, roots: Arc<[PathBuf]>) -> Flow<RunStatus> {
+pub(crate) async fn run_workflow(executor: Arc<Executor>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
-    let this = This {
-        flows: &flows,
-        workflow: &workflow,
-        context: OnceCell::new(),
-        plan: OnceCell::new(),
-    };
+    let this = This::new(&executor, &workflow);
+    let roots = &executor.host.facts().allowed_roots;
     let card: Card = step(compile::COMPILE, || async {
         let run = this.context().await?;
-        let (card, plan) =
-            patiently(|| compile::compile(&flows.ledger, &roots, run)).await.map_err(step_error)?;
+        let (card, plan) = patiently(|| compile::compile(&this.flows.ledger, roots, run))
+            .await
+            .map_err(step_error)?;
         if let Some(plan) = plan {
             // A replay within this execution finds the first one there, which is the same.
             let _ = this.plan.set(plan);
@@ -88,23 +90,61 @@ pub(crate) async fn run_workflow(flows: Arc<Flows>, roots: Arc<[PathBuf]>) -> Fl
             return finish(&this, error).await;
         }
     };
-    if let Some(gate) = card.gate
-        && let Err(refused) = gate::await_approval(&flows, &workflow, &gate).await?
-    {
-        return finish(&this, refused).await;
+    let Some(spec) = card.gate else {
+        return match execute(&this, &digest, &card.budget, false).await? {
+            Executed::Over(status, error) => ended(status, error),
+            Executed::Drifted(_) => {
+                finish(&this, "a run without a gate has no consent".into()).await
+            }
+        };
+    };
+    let mut this = this;
+    let mut difference = Vec::new();
+    for round in 1..=MAX_ROUNDS {
+        let asking = Asking { spec: &spec, round, difference: &difference };
+        let consent = match gate::await_human(&this, &asking).await? {
+            Answered::Yes(consent) => consent,
+            Answered::No(why) => return finish(&this, why).await,
+            Answered::Again(why) => {
+                difference = why;
+                continue;
+            }
+        };
+        if consent.plan != digest {
+            // Edited, or asked again: this execution has another plan in hand.
+            this = This::new(&executor, &workflow);
+        }
+        match execute(&this, &consent.plan, &consent.budget, true).await? {
+            Executed::Over(status, error) => return ended(status, error),
+            Executed::Drifted(why) => {
+                difference = why;
+                // What this execution has read of the run is what drifted.
+                this = This::new(&executor, &workflow);
+            }
+        }
     }
-    execute(&this, &digest, &card.budget).await
+    finish(&this, format!("asked {MAX_ROUNDS} times, and what would run kept changing")).await
+}
+
+/// How rounds of attempts ended.
+enum Executed {
+    Over(RunStatus, Option<String>),
+    /// Nothing was started: the consent is void.
+    Drifted(Vec<Difference>),
 }
 
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
 /// five statements.
-async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunStatus> {
+async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool) -> Flow<Executed> {
     let mut attempt = 1;
     let mut ok = 0;
     let mut again: Option<Vec<usize>> = None;
     loop {
         let tasks = again.clone();
         let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
+            if gated && let Some(drift) = consent::check(this, digest).await? {
+                return Ok(Round { ok: 0, missed: Vec::new(), blocked: None, drift: Some(drift) });
+            }
             let round = round_run(this, digest, attempt, tasks.as_deref()).await?;
             if let Next::Finish { status, error } = decide::after_round(&round, attempt, budget) {
                 let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
@@ -113,9 +153,12 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunS
             Ok(round)
         })
         .await?;
+        if let Some(drift) = round.drift {
+            return Ok(Executed::Drifted(drift));
+        }
         ok += round.ok;
         match decide::after_round(&round, attempt, budget) {
-            Next::Finish { status, error } => return ended(status, error),
+            Next::Finish { status, error } => return Ok(Executed::Over(status, error)),
             Next::Again { tasks, backoff_ms } => {
                 dbos::sleep(Duration::from_millis(backoff_ms)).await?;
                 again = Some(tasks);
@@ -126,9 +169,10 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunS
 }
 
 /// One execution of the workflow.
-struct This<'a> {
-    flows: &'a Flows,
-    workflow: &'a str,
+pub(crate) struct This<'a> {
+    pub executor: &'a Executor,
+    pub flows: &'a Flows,
+    pub workflow: &'a str,
     /// What the run was started with. It never changes, so the first step that needs it reads it
     /// for all of them; a replay may begin with any step.
     context: OnceCell<RunContext>,
@@ -136,8 +180,18 @@ struct This<'a> {
     plan: OnceCell<(Digest, Plan)>,
 }
 
-impl This<'_> {
-    async fn context(&self) -> Flow<&RunContext> {
+impl<'a> This<'a> {
+    fn new(executor: &'a Executor, workflow: &'a str) -> Self {
+        Self {
+            executor,
+            flows: &executor.flows,
+            workflow,
+            context: OnceCell::new(),
+            plan: OnceCell::new(),
+        }
+    }
+
+    pub(crate) async fn context(&self) -> Flow<&RunContext> {
         self.context
             .get_or_try_init(|| async {
                 patiently(|| self.flows.ledger.run_context(self.workflow))
@@ -193,13 +247,12 @@ async fn round_run(
     let (flows, workflow) = (this.flows, this.workflow);
     let run = this.context().await?;
     let plan = this.plan(digest).await?;
-    consent(flows, run, plan, digest).await?;
     let mut todo = attempts_of(plan, run, attempt, only).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
     let mut open: Vec<(usize, NewTask)> = Vec::new();
-    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None };
+    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
     let mut pause = LOOK_AGAIN;
     loop {
         let mut fresh = Vec::new();
@@ -244,19 +297,6 @@ async fn round_run(
             }
         }
     }
-}
-
-/// Fail closed: behind a gate nothing starts without consent to exactly this plan.
-async fn consent(flows: &Flows, run: &RunContext, plan: &Plan, digest: &Digest) -> Flow<()> {
-    if plan.gate.is_none() {
-        return Ok(());
-    }
-    let approved = patiently(|| flows.ledger.approval_digest(&run.id)).await.map_err(step_error)?;
-    if approved.as_ref() == Some(digest) {
-        return Ok(());
-    }
-    let error = "the plan is not the one that was approved".to_owned();
-    Err(dbos::Error::Application(FlowError::Ended { status: "failed".into(), error }))
 }
 
 fn attempts_of(

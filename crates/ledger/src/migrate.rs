@@ -24,7 +24,9 @@ migrations! {
     "0001_law", "0002_api_keys", "0003_intents", "0004_recipes", "0005_runs", "0006_run_steps",
     "0007_artifacts", "0008_sbx_runs", "0009_sessions", "0010_gates", "0011_opencode_calls",
     "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
-    "0017_claim", "0018_enqueue",
+    "0017_claim", "0018_enqueue", "0027_gate_law", "0028_approval_rounds", "0029_key_groups",
+    "0030_gate_delegations", "0031_gate_votes", "0032_interaction_outcomes", "0033_gate_edits",
+    "0034_gate_journal",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
