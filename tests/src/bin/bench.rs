@@ -16,6 +16,9 @@
     reason = "a bench that cannot go on should say so and stop"
 )]
 
+#[path = "bench/gates.rs"]
+mod gates;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -72,6 +75,9 @@ async fn main() {
     }
     if wanted("flat") {
         flat().await;
+    }
+    if wanted("gates") {
+        gates::gates().await;
     }
 }
 
