@@ -175,9 +175,14 @@ async fn an_image_that_is_another_under_the_same_name_is_asked_again() {
     assert!(text(shown, "approved").contains("base@sha256:"), "{shown}");
     assert_ne!(shown["approved"], shown["now"]);
     assert_eq!(number(&sql, TASKS, &run).await, 0);
-    let no = json!({"choice": "no"});
-    assert_eq!(answer(&server, &server.key, &run, "approve-plan-r2", "k", no).await.0, 200);
+    let yes = json!({"choice": "yes"});
+    assert_eq!(answer(&server, &server.key, &run, "approve-plan-r2", "k", yes).await.0, 200);
+    // There is nothing in this image to run; what counts is which one was asked to.
     assert_eq!(server.wait_terminal(&text(&run, "runId")).await["status"], "failed");
+    let asked =
+        value(&sql, "SELECT jsonb_agg(request) FROM app.sbx_runs WHERE run_id = $1", &run).await;
+    let approved = text(shown, "now").trim_matches('"').to_owned();
+    assert!(asked.to_string().contains(&approved), "{asked} names {approved}");
     proven(&server).await;
 }
 

@@ -9,7 +9,7 @@ use cofferdam_contracts::canonical;
 use cofferdam_contracts::consent::{Difference, Edit, Facts, differences, facts};
 use cofferdam_contracts::gate_spec::escape;
 use cofferdam_contracts::id::{Digest, GateKey};
-use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::plan::{Plan, Work};
 use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
 use cofferdam_ledger::LedgerError;
@@ -22,9 +22,19 @@ use crate::compile::{self, COMPILE};
 use crate::patience::patiently;
 use crate::run::{Flow, FlowError, This, step_error};
 
-/// `None`: it holds. What differs: it is void, and nothing was started under it. An error where there
-/// is none, or where it no longer holds although work has begun.
-pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Option<Vec<Difference>>> {
+/// What every `envRef` of a plan stands for on this host.
+pub(crate) type Pins = BTreeMap<String, String>;
+
+/// Whether a consent holds.
+pub(crate) enum Checked {
+    /// It does, for these images.
+    Holds(Pins),
+    /// It is void, and nothing was started under it.
+    Drifted(Vec<Difference>),
+}
+
+/// An error where there is no consent, or where it no longer holds although work has begun.
+pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Checked> {
     let ledger = &this.flows.ledger;
     let run = this.context().await?;
     let standing = patiently(|| ledger.consent_standing(&run.id)).await.map_err(step_error)?;
@@ -33,19 +43,19 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Option<Vec<D
     };
     if let Some(voided) = &approval.voided {
         // A replay of the step that voided it.
-        return Ok(Some(voided.clone()));
+        return Ok(Checked::Drifted(voided.clone()));
     }
-    let now = patiently(|| now(this, run, &standing)).await.map_err(step_error)?;
+    let (now, pins) = patiently(|| now(this, run, &standing)).await.map_err(step_error)?;
     let drift = differences(&approval.facts, &now);
     if drift.is_empty() {
         return match approval.facts.bindings.plan == *digest {
-            true => Ok(None),
+            true => Ok(Checked::Holds(pins)),
             false => Err(ended("the plan is not the one that was approved")),
         };
     }
     let voids = || ledger.consent_void(&run.id, approval.round, &now.bindings, &drift);
     if patiently(voids).await.map_err(step_error)? {
-        return Ok(Some(drift));
+        return Ok(Checked::Drifted(drift));
     }
     patiently(|| ledger.tasks_cancel(&run.id)).await.map_err(step_error)?;
     let what = drift.first().map(|d| format!("{}{}", d.part, d.path)).unwrap_or_default();
@@ -61,7 +71,7 @@ pub(crate) async fn now(
     this: &This<'_>,
     run: &RunContext,
     standing: &Standing,
-) -> Result<Facts, LedgerError> {
+) -> Result<(Facts, Pins), LedgerError> {
     let digest = standing.plan_digest.as_ref().ok_or_else(|| LedgerError::Row {
         what: "runs.plan_digest",
         why: "the run has no plan".into(),
@@ -76,19 +86,33 @@ async fn facts_of(
     plan: Plan,
     budget: Budget,
     timeout_ms: Option<u64>,
-) -> Result<Facts, LedgerError> {
+) -> Result<(Facts, Pins), LedgerError> {
     let host = this.executor.host.clone();
     let made = tokio::task::spawn_blocking(move || {
         // A fan-out names one image often.
-        let pins: Mutex<BTreeMap<String, String>> = Mutex::default();
+        let pins: Mutex<Pins> = Mutex::default();
         let pin = |env_ref: &str| {
             let mut pins = pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             pins.entry(env_ref.to_owned()).or_insert_with(|| host.pin(env_ref)).clone()
         };
-        facts(&plan, &budget, timeout_ms, &pin)
+        let facts = facts(&plan, &budget, timeout_ms, &pin)?;
+        Ok::<_, LedgerError>((facts, pins.into_inner().unwrap_or_default()))
     });
-    let made = made.await.map_err(|e| wrong("consent", &e.to_string()))?;
-    Ok(made?)
+    made.await.map_err(|e| wrong("consent", &e.to_string()))?
+}
+
+/// The work as it was approved: an image by its digest, so that what is imported under its name between
+/// the comparison and the task's start is not what runs.
+pub(crate) fn pinned(work: &Work, pins: &Pins) -> Work {
+    let Work::Sandbox(request) = work else { return work.clone() };
+    match pins.get(&request.env_ref) {
+        Some(pin) if pin.contains("@sha256:") => {
+            let mut request = request.clone();
+            request.env_ref.clone_from(pin);
+            Work::Sandbox(request)
+        }
+        _ => work.clone(),
+    }
 }
 
 fn wrong(what: &'static str, why: &str) -> LedgerError {
@@ -148,7 +172,7 @@ pub(crate) async fn edit(
     let digest = canonical::digest_bytes(&bytes);
     let task_key = compile::compile_key(&run, &inputs, round + 1)?;
     let step = compile::step_id(COMPILE)?;
-    let facts = facts_of(this, plan, run.budget, run.timeout_ms).await?;
+    let (facts, _) = facts_of(this, plan, run.budget, run.timeout_ms).await?;
     let compiled = Compiled {
         run: &run.id,
         task_key: &task_key,

@@ -166,7 +166,7 @@ async fn open(this: &This<'_>, gate: &Gate<'_>, round: u32) -> Result<Opened, Le
     let missing = || LedgerError::Row { what: "runs", why: format!("no run of {}", gate.workflow) };
     let run = ledger.run_context(gate.workflow).await?.ok_or_else(missing)?;
     let standing = ledger.consent_standing(&run.id).await?;
-    let facts = consent::now(this, &run, &standing).await?;
+    let (facts, _) = consent::now(this, &run, &standing).await?;
     let within = |asked: u32| {
         decide::gate_ttl_s(asked, run.created_at, clock::now_ms(), run.timeout_ms, &run.budget)
     };

@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 
 use crate::Flows;
 use crate::compile::{self, Card};
-use crate::consent;
+use crate::consent::{self, Checked, Pins};
 use crate::decide::{self, Blocked, Miss, Next, Round};
 use crate::gate::{self, Answered, Asking};
 use crate::patience::patiently;
@@ -142,10 +142,17 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool)
     loop {
         let tasks = again.clone();
         let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
-            if gated && let Some(drift) = consent::check(this, digest).await? {
-                return Ok(Round { ok: 0, missed: Vec::new(), blocked: None, drift: Some(drift) });
-            }
-            let round = round_run(this, digest, attempt, tasks.as_deref()).await?;
+            let pins = match gated {
+                false => Pins::new(),
+                true => match consent::check(this, digest).await? {
+                    Checked::Holds(pins) => pins,
+                    Checked::Drifted(drift) => {
+                        let (missed, drift) = (Vec::new(), Some(drift));
+                        return Ok(Round { ok: 0, missed, blocked: None, drift });
+                    }
+                },
+            };
+            let round = round_run(this, digest, attempt, tasks.as_deref(), &pins).await?;
             if let Next::Finish { status, error } = decide::after_round(&round, attempt, budget) {
                 let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
                 this.close(status, error.as_deref(), &output).await?;
@@ -243,11 +250,12 @@ async fn round_run(
     digest: &Digest,
     attempt: u32,
     only: Option<&[usize]>,
+    pins: &Pins,
 ) -> Flow<Round> {
     let (flows, workflow) = (this.flows, this.workflow);
     let run = this.context().await?;
     let plan = this.plan(digest).await?;
-    let mut todo = attempts_of(plan, run, attempt, only).map_err(step_error)?;
+    let mut todo = attempts_of(plan, run, attempt, only, pins).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
@@ -287,7 +295,7 @@ async fn round_run(
         };
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
-                todo.push((index, attempt_of(task, run, canceled + 1).map_err(step_error)?));
+                todo.push((index, attempt_of(task, run, canceled + 1, pins).map_err(step_error)?));
             }
         }
         if round.blocked.is_none() {
@@ -304,16 +312,23 @@ fn attempts_of(
     run: &RunContext,
     attempt: u32,
     only: Option<&[usize]>,
+    pins: &Pins,
 ) -> Result<Vec<(usize, NewTask)>, LedgerError> {
     plan.tasks
         .iter()
         .enumerate()
         .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
-        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt)?)))
+        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt, pins)?)))
         .collect()
 }
 
-fn attempt_of(task: &PlanTask, run: &RunContext, attempt: u32) -> Result<NewTask, LedgerError> {
+fn attempt_of(
+    task: &PlanTask,
+    run: &RunContext,
+    attempt: u32,
+    pins: &Pins,
+) -> Result<NewTask, LedgerError> {
+    let task = PlanTask { name: task.name.clone(), work: consent::pinned(&task.work, pins) };
     Ok(NewTask {
         key: task.key(&run.intent_id, &run.id, attempt)?,
         step_id: task.step_id(),
