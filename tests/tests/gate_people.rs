@@ -22,7 +22,7 @@ use support::gates::{
     APPROVALS, DECISIONS, EXECUTIONS, INTERACTIONS, PROMPTS, TASKS, VOTES, key, number, proven,
     refused, say, text, value, waiting,
 };
-use support::until;
+use support::{Dice, until};
 
 fn recipe(id: &str, law: &str) -> String {
     format!(
@@ -311,4 +311,75 @@ async fn fifty_clients_with_ten_dedupe_keys_make_one_decision_and_a_whole_ledger
     assert_eq!(number(&sql, DECISIONS, &run).await, 1);
     assert_eq!(number(&sql, EXECUTIONS, &run).await, i64::from(want == "succeeded"));
     proven(&server).await;
+}
+
+/// Anything that might stand where something else should.
+fn junk(dice: &mut Dice) -> Value {
+    match dice.below(14) {
+        0 => Value::Null,
+        1 => json!(true),
+        2 => json!(-1),
+        3 => json!(1.5e300),
+        4 => json!(9_007_199_254_740_993_u64),
+        5 => json!(""),
+        6 => json!("x".repeat(5_000)),
+        7 => json!("a\u{0}b"),
+        8 => json!("\u{1b}[2J\r\n"),
+        9 => json!("\u{202e}\u{1f4a3}"),
+        10 => json!([[[[{}]]]]),
+        11 => json!({"choice": "yes", "edits": {"n": 1}}),
+        12 => json!({"choice": ["yes"]}),
+        _ => json!("' OR 1=1 --"),
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_sent_to_a_gate_that_asks_nobody_is_refused_and_never_a_500() {
+    let mut dice = Dice::new("whatever_is_sent_to_a_gate");
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let run = waiting(&server, &recipe("nobody", "group: nobody"), json!({}), json!({})).await;
+    let keys = [
+        server.key.clone(),
+        key(&server, &["approver"], &["sre"]).await.1,
+        key(&server, &["auditor"], &["nobody"]).await.1,
+        "cfd_none".to_owned(),
+    ];
+    let id = text(&run, "runId");
+    let routes = [
+        (
+            format!("/api/runs/{id}/gates/approve-plan/reply"),
+            json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "manual", "topic": "human:approve-plan"}),
+        ),
+        (format!("/api/runs/{id}/approve-plan"), json!({"approvedBy": "ann", "notes": "n"})),
+        (
+            "/api/events/hitl".to_owned(),
+            json!({"workflowId": run["workflowID"], "gateKey": "approve-plan", "topic": "human:approve-plan",
+                "payload": {"choice": "no"}, "dedupeKey": "k", "origin": "webhook"}),
+        ),
+        ("/api/delegations".to_owned(), json!({"to": "k_none", "ttlS": 60, "reason": "r"})),
+    ];
+    let before = row_counts(&sql).await;
+    for _ in 0..600 {
+        let at = usize::try_from(dice.below(4)).unwrap();
+        let (path, good) = &routes[at];
+        let mut body = good.clone();
+        let fields = body.as_object_mut().unwrap();
+        for _ in 0..dice.below(4) {
+            let names: Vec<String> = fields.keys().cloned().collect();
+            let nth = usize::try_from(dice.below(8)).unwrap();
+            let name = names.get(nth).cloned().unwrap_or_else(|| "surprise".to_owned());
+            match dice.below(5) {
+                0 => drop(fields.remove(&name)),
+                _ => drop(fields.insert(name, junk(&mut dice))),
+            }
+        }
+        let secret = &keys[usize::try_from(dice.below(4)).unwrap()];
+        let sent = body.to_string().into_bytes();
+        let (status, said) = server.request("POST", path, Some(secret), Some(sent)).await;
+        assert!((400..500).contains(&status), "{path} {body}: {status} {said}");
+        assert!(said["code"].is_string() && said["error"].is_string(), "{path} {body}: {said}");
+    }
+    assert_eq!(row_counts(&sql).await, before, "and nothing was written");
 }
