@@ -214,16 +214,18 @@ async fn a_run_at_its_gate_survives_150_workers_and_a_restart_of_the_database() 
             sql = shim.sql().await;
         }
         worker = Server::start(&home, WORKER, &[]);
+        // This very worker, not the dead one that still has it.
         until("the new worker has the run", Duration::from_secs(30), async || {
-            number(
-                &sql,
-                "SELECT count(*) FROM dbos.workflow_status w JOIN app.executors e ON e.id = w.executor_id
+            sqlx::query_scalar::<_, bool>(
+                "SELECT EXISTS (SELECT 1 FROM dbos.workflow_status w JOIN app.executors e ON e.id = w.executor_id
                    JOIN app.runs r ON r.workflow_id = w.workflow_uuid
-                  WHERE r.id = $1 AND w.status = 'PENDING' AND e.state = 'live'",
-                &run,
+                  WHERE r.id = $1 AND w.status = 'PENDING' AND e.state = 'live' AND e.pid = $2)",
             )
+            .bind(text(&run, "runId"))
+            .bind(worker.pid())
+            .fetch_one(&sql)
             .await
-                == 1
+            .unwrap()
         })
         .await;
     }
