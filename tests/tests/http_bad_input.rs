@@ -107,6 +107,7 @@ impl World {
             .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
             .replace("{gate}", "approve-plan")
             .replace("{sandbox}", &self.sandbox)
+            .replace("{delegation}", "999999999")
             .replace("{*uri}", &self.uri)
             .replace("{name}", "profile.go")
             .replace("{webhook}", &self.webhook)
@@ -170,7 +171,12 @@ impl World {
             (_, path) if path.ends_with("/links") => {
                 json!({"for": "Ada", "expiresS": 60, "choice": "yes"})
             }
-            (_, "/api/keys") => json!({"tenant": "acme", "roles": ["auditor"], "label": "x"}),
+            (_, "/api/keys") => {
+                json!({"tenant": "acme", "roles": ["auditor"], "groups": ["sre"], "label": "x"})
+            }
+            (_, "/api/delegations") => {
+                json!({"to": self.keys["approver"].0, "group": "sre", "ttlS": 60, "reason": "holiday"})
+            }
             (method, path) => panic!("{method} {path} takes a body: give this test a good one"),
         }
     }
@@ -236,6 +242,7 @@ const POLICY: Wants = &[(400, "queue_policy_violation")];
 const NO_JSON: Wants = &[(400, "invalid_json")];
 const NO_ID: Wants = &[(400, "invalid_id")];
 const NOT_FOUND: Wants = &[(404, "not_found")];
+const DENIED: Wants = &[(400, "policy_violation")];
 const RECIPE: Wants = &[(400, "recipe_invalid")];
 
 #[tokio::test]
@@ -486,6 +493,26 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
             ),
             SCHEMA,
         ),
+        (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "a\u{1b}[2J"})), SCHEMA),
+        (to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "a\nb"})), SCHEMA),
+        (
+            to(&gate, json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "topic": "a\rb"})),
+            SCHEMA,
+        ),
+        (
+            to(
+                &gate,
+                json!({"payload": {"choice": "yes", "rationale": "\u{7}"}, "dedupeKey": "k"}),
+            ),
+            SCHEMA,
+        ),
+        (
+            to(&gate, json!({"payload": {"choice": "yes", "edits": {"n": 1}}, "dedupeKey": "k"})),
+            SCHEMA,
+        ),
+        (to(&approve, json!({"approvedBy": "an\u{0}n"})), SCHEMA),
+        (to(&approve, json!({"approvedBy": "ann", "notes": "\u{1b}]0;x"})), SCHEMA),
+        (to("/api/delegations", json!({"to": "k\n", "ttlS": 1})), SCHEMA),
         (to(&approve, json!({"approvedBy": ""})), SCHEMA),
         (to(&approve, json!({"approvedBy": long(257)})), SCHEMA),
         (to(&approve, json!({"approvedBy": "a", "notes": long(4001)})), SCHEMA),
@@ -495,6 +522,23 @@ async fn values_out_of_bounds_and_against_policy_are_refused() {
         (to(&fork, json!({"actor": "a", "reason": "r"})), SCHEMA),
         (to(&fork, json!({"actor": "a", "reason": "r", "stepN": -1})), SCHEMA),
         (to(&fork, json!({"actor": "a", "reason": "r", "stepN": 99})), &[(409, "state_conflict")]),
+        (to("/api/keys", json!({"roles": ["approver"], "groups": ["Not A Group"]})), SCHEMA),
+        (to("/api/keys", json!({"roles": ["approver"], "groups": vec!["g"; 33]})), SCHEMA),
+        (to("/api/delegations", json!({"to": "k_nobody", "ttlS": 60})), NOT_FOUND),
+        (to("/api/delegations", json!({"to": world.keys["admin"].0, "ttlS": 60})), DENIED),
+        (
+            to(
+                "/api/delegations",
+                json!({"to": world.keys["approver"].0, "ttlS": 60, "group": "sre"}),
+            ),
+            DENIED,
+        ),
+        (to("/api/delegations", json!({"to": "", "ttlS": 60})), SCHEMA),
+        (to("/api/delegations", json!({"to": long(65), "ttlS": 60})), SCHEMA),
+        (to("/api/delegations", json!({"to": "k", "ttlS": 0})), SCHEMA),
+        (to("/api/delegations", json!({"to": "k", "ttlS": 2_592_001})), SCHEMA),
+        (to("/api/delegations", json!({"to": "k", "ttlS": 1.5})), SCHEMA),
+        (to("/api/delegations", json!({"to": "k", "ttlS": 1, "reason": long(1001)})), SCHEMA),
         (to("/api/keys", json!({"roles": []})), SCHEMA),
         (to("/api/keys", json!({"roles": ["root"]})), SCHEMA),
         (to("/api/keys", json!({"roles": ["admin"], "tenant": "Not A Tenant"})), SCHEMA),
@@ -568,6 +612,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
             "{gate}",
             "{key}",
             "{sandbox}",
+            "{delegation}",
             "{*uri}",
             "{webhook}",
             "{delivery}",
@@ -593,6 +638,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 "{*uri}" => world.uri.replace("stdout.log", "nothing.log"),
                 "{webhook}" => format!("wh_{}", "0".repeat(32)),
                 "{delivery}" => format!("msg_{}", "1".repeat(32)),
+                "{delegation}" => "999999998".to_owned(),
                 _ => "nobody".to_owned(),
             };
             let wants: Wants =
@@ -793,7 +839,11 @@ async fn another_tenants_things_do_not_exist() {
         let mine = (route.path.contains('{') && !route.path.starts_with("/api/config"))
             || matches!(
                 route.path,
-                "/api/events/hitl" | "/api/runs" | "/api/recipes/export" | "/api/run"
+                "/api/events/hitl"
+                    | "/api/runs"
+                    | "/api/recipes/export"
+                    | "/api/run"
+                    | "/api/delegations"
             );
         let body = route.request.map(|_| world.body(route)).map(|mut body| {
             // What the stranger says of themselves is true: only the ids are another's.
@@ -803,7 +853,9 @@ async fn another_tenants_things_do_not_exist() {
             }
             body.to_string().into_bytes()
         });
-        if mine && !(route.method == "GET" && route.path == "/api/runs") {
+        if mine
+            && !(route.method == "GET" && matches!(route.path, "/api/runs" | "/api/delegations"))
+        {
             world
                 .refused_as(
                     Some(&world.stranger),

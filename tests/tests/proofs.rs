@@ -151,6 +151,34 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("exec_names_were_consented":
         "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', 1, '[\"b.example\"]', 'sec')",
         "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\", \"b.example\"]]', source = 'org-policy', policy_key = 'egress.exec.allowed', policy_version = 1, approver = 'sec' WHERE phase = 'exec'"),
+    tamper!("gated_work_was_approved":
+        "INSERT INTO app.plan_consents_void (run_id, round, bindings, difference) SELECT run_id, round, '{}', '[]' FROM app.plan_approvals WHERE round = 1 AND approved_by = key_id"),
+    tamper!("consents_bind_what_was_asked": "UPDATE app.plan_approvals SET image_digest = '$H'"),
+    tamper!("consents_bind_what_was_asked": "UPDATE app.plan_approvals SET budget_digest = NULL"),
+    tamper!("consents_bind_what_was_asked": "UPDATE app.human_gates SET bindings = jsonb_set(bindings, '{egress}', '\"$H\"')"),
+    tamper!("answers_are_counted_once": "DELETE FROM app.gate_votes"),
+    tamper!("answers_are_counted_once": "UPDATE app.gate_votes SET choice = 'no'"),
+    tamper!("answers_are_counted_once": "UPDATE app.gate_votes SET voter = 'k_other', authority = 'k_other'"),
+    tamper!("answers_are_counted_once": "double app.gate_votes"),
+    tamper!("decisions_follow_the_votes": "UPDATE app.gate_votes SET choice = 'no'"),
+    tamper!("decisions_follow_the_votes":
+        "UPDATE app.human_gates SET spec = jsonb_build_object('key', gate_key, 'quorum', 2)"),
+    tamper!("decisions_follow_the_votes":
+        "UPDATE app.human_gates SET spec = jsonb_build_object('key', gate_key, 'self_approval', 'deny')"),
+    tamper!("decisions_follow_the_votes": "UPDATE app.human_gates SET state = 'timed_out'"),
+    tamper!("delegations_held": "unbind app.gate_votes", "UPDATE app.gate_votes SET authority = 'k_boss'"),
+    tamper!("delegations_held":
+        "unbind app.gate_votes",
+        "INSERT INTO app.gate_delegations (tenant_id, from_key, to_key, reason, expires_at) SELECT 'default', 'k_boss', voter, '', now() + interval '1 s' FROM app.gate_votes LIMIT 1",
+        "UPDATE app.gate_votes SET authority = 'k_boss', delegation_id = (SELECT max(id) FROM app.gate_delegations)"),
+    tamper!("edits_are_on_record":
+        "INSERT INTO app.gate_edits SELECT id, 0, run_id, gate_key, 'add', '/n', NULL, '1' FROM app.human_interactions"),
+    tamper!("rounds_follow_void_consents":
+        "INSERT INTO app.human_gates SELECT (jsonb_populate_record(g, '{\"round\": 2, \"gate_key\": \"approve-plan-r2\"}')).* FROM app.human_gates g"),
+    tamper!("rounds_follow_void_consents":
+        "INSERT INTO app.plan_consents_void (run_id, round, bindings, difference) SELECT p.run_id, p.round, g.bindings, '[]' FROM app.plan_approvals p JOIN app.human_gates g USING (run_id)"),
+    tamper!("escalations_have_a_cause":
+        "INSERT INTO app.gate_journal (run_id, gate_key, event, n, detail) SELECT run_id, gate_key, 'escalated', 1, '{}' FROM app.human_gates"),
     tamper!("accepted_replies_decide": "DELETE FROM app.human_interactions"),
     tamper!("accepted_replies_decide":
         "INSERT INTO app.human_interactions OVERRIDING SYSTEM VALUE SELECT id + 100, workflow_id, run_id, gate_key, topic, 'another', payload_hash, payload, origin, outcome, key_id, created_at FROM app.human_interactions"),

@@ -145,14 +145,14 @@ pub struct ReplyRequest {
     /// The answer; must fit the prompt's form.
     pub payload: Value,
     /// Equal replies with equal keys are one reply.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub dedupe_key: String,
     /// Where it came from; stamped by the server where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Must be the gate's topic where given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 140))]
+    #[schemars(length(min = 1, max = 140), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub topic: Option<String>,
 }
 
@@ -165,12 +165,12 @@ pub struct HitlEvent {
     /// The gate.
     pub gate_key: GateKey,
     /// Its topic.
-    #[schemars(length(min = 1, max = 140))]
+    #[schemars(length(min = 1, max = 140), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub topic: String,
     /// The answer.
     pub payload: Value,
     /// Equal events with equal keys are one.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub dedupe_key: String,
     /// Where it came from.
     pub origin: Origin,
@@ -181,11 +181,11 @@ pub struct HitlEvent {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovePlanRequest {
     /// Who approves, for the record; the authority is the key's.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub approved_by: String,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4_000))]
+    #[schemars(length(max = 4_000), regex(pattern = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"))]
     pub notes: Option<String>,
 }
 
@@ -249,6 +249,23 @@ pub struct GateView {
     pub created_at: i64,
     /// ms since the epoch.
     pub deadline_at: i64,
+    /// The answers that count, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub votes: Vec<VoteRow>,
+}
+
+/// One answer that counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VoteRow {
+    /// The key that answered.
+    pub voter: String,
+    /// In whose place: its own, or its delegator's.
+    pub authority: String,
+    /// What it said.
+    pub choice: Choice,
+    /// ms since the epoch.
+    pub at: i64,
 }
 
 /// How late an open gate is.
@@ -295,6 +312,14 @@ pub struct InboxRow {
     pub escalation_workflow_id: Option<WorkflowId>,
     /// ms since the epoch.
     pub created_at: i64,
+    /// Raised by an escalation; higher first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+const fn is_zero(n: &i32) -> bool {
+    *n == 0
 }
 
 /// The form of a plan gate: `choice`, with the synonyms that existing clients send.
@@ -306,7 +331,8 @@ pub fn plan_form() -> Value {
             "choice": {"enum": ["yes", "no"]},
             "approved": {"type": "boolean"},
             "decision": {"enum": ["approve", "approved", "yes", "reject", "rejected", "no"]},
-            "rationale": {"type": "string", "maxLength": 4000}
+            "rationale": {"type": "string", "maxLength": 4000,
+                "pattern": r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"}
         },
         "additionalProperties": false,
         "oneOf": [{"required": ["choice"]}, {"required": ["approved"]}, {"required": ["decision"]}]

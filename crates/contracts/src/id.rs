@@ -142,6 +142,10 @@ id!(
     TenantId, "tenant id", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );
 id!(
+    /// A group of keys that a gate may ask for.
+    GroupId, "group", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
+);
+id!(
     /// A recipe's id.
     RecipeId, "recipe id", "^[a-z0-9][a-z0-9_.-]{0,62}$", |t| is_word(t, 63, b"_.-")
 );

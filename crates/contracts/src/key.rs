@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::TenantId;
+use crate::id::{GroupId, TenantId};
 
 /// What a key may do.
 #[derive(
@@ -57,6 +57,10 @@ pub struct KeyRequest {
     /// Its roles, at least one.
     #[schemars(length(min = 1, max = 5))]
     pub roles: Vec<Role>,
+    /// Groups that gates may ask for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub groups: Vec<GroupId>,
     /// A note for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
@@ -87,6 +91,9 @@ pub struct KeyRow {
     pub tenant: TenantId,
     /// Its roles.
     pub roles: Vec<Role>,
+    /// Its groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupId>,
     /// A note for people.
     pub label: Option<String>,
     /// ms since the epoch.

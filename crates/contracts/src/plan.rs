@@ -9,7 +9,8 @@ use crate::cache::CacheSpec;
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
-use crate::id::{Digest, GateKey, IntentId, RunId, StepId, TaskKey};
+use crate::gate_spec::GateSpec;
+use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
 use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
@@ -26,7 +27,7 @@ pub struct Plan {
     pub recipe_hash: Digest,
     /// The gate before execution, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gate: Option<GateKey>,
+    pub gate: Option<GateSpec>,
     /// The versions of the configuration that its wall times and limits were taken from or held
     /// against.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::cache::CacheSpec;
 use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
-use crate::id::{Digest, GateKey, RecipeId};
+use crate::gate_spec::GateSpec;
+use crate::id::{Digest, RecipeId};
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
@@ -112,9 +113,9 @@ pub struct QueueSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
-    /// A person must agree first; the gate's key starts with `approve-plan`.
+    /// People must agree first: the gate's key, or its key and its law.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gate: Option<GateKey>,
+    pub gate: Option<GateSpec>,
     /// The work.
     pub tasks: Vec<TaskSpec>,
 }
@@ -321,10 +322,8 @@ impl Recipe {
         if self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
             return Err(format!("plan.tasks: 1 to {MAX_TASKS} tasks"));
         }
-        if let Some(gate) = &self.plan.gate
-            && !gate.as_str().starts_with("approve-plan")
-        {
-            return Err("plan.gate: the plan gate's key starts with `approve-plan`".into());
+        if let Some(gate) = &self.plan.gate {
+            gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))?;
         }
         let caps = self.caps;
         if !(1..=1000).contains(&caps.concurrency)

@@ -10,6 +10,7 @@ use std::fs;
 
 use cofferdam_contracts::artifact::ArtifactIndex;
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
+use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
@@ -51,6 +52,8 @@ fn published() -> Vec<(&'static str, Value)> {
         Decision,
         DeliveryReplayed,
         DeliveryRow,
+        DelegationRequest,
+        DelegationRow,
         EffectivePolicy,
         EgressSnapshot,
         ErrorBody,

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::artifact;
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{Digest, GateKey, StepId, TaskKey};
+use cofferdam_contracts::gate_spec::GateSpec;
+use cofferdam_contracts::id::{Digest, StepId, TaskKey};
 use cofferdam_contracts::plan::{self, Plan};
 use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
@@ -16,7 +17,7 @@ use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::Compiled;
 use cofferdam_ledger::{Ledger, LedgerError};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{config, decide};
 
@@ -29,7 +30,7 @@ pub(crate) struct Card {
     /// The plan's digest; absent where there is no plan.
     pub digest: Option<Digest>,
     /// The gate before execution.
-    pub gate: Option<GateKey>,
+    pub gate: Option<GateSpec>,
     /// Why there is no plan.
     pub error: Option<String>,
     /// The run's budget, so that what follows decides on recorded facts alone.
@@ -43,26 +44,28 @@ pub(crate) async fn compile(
     run: &RunContext,
 ) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
     // What was committed stands: by now the configuration may say something else.
-    if let Some(text) = ledger.step_plan(&run.id).await? {
+    if let Some(text) = ledger.step_first_plan(&run.id).await? {
         return committed(run, &text);
     }
     let settings = config::settings(ledger, &run.tenant).await?;
     let recipe = recipe_of(ledger, run).await?;
     let plan = match match recipe {
-        Ok(recipe) => plan_blocking(recipe, run, settings, roots).await,
+        Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, roots).await,
         Err(refusal) => Err(refusal),
     } {
         Ok(plan) => plan,
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
-            ledger.step_diagnostic(&run.id, COMPILE, &compile_key(run)?, &text).await?;
+            ledger
+                .step_diagnostic(&run.id, COMPILE, &compile_key(run, &run.inputs, 1)?, &text)
+                .await?;
             let error = Some(refusal.message);
             return Ok((Card { digest: None, gate: None, error, budget: run.budget }, None));
         }
     };
     let bytes = canonical::canonical(&plan)?;
     let digest = canonical::digest_bytes(&bytes);
-    let key = compile_key(run)?;
+    let key = compile_key(run, &run.inputs, 1)?;
     let step = step_id(COMPILE)?;
     ledger
         .step_compiled(&Compiled {
@@ -71,6 +74,7 @@ pub(crate) async fn compile(
             plan: &String::from_utf8_lossy(&bytes),
             digest: &digest,
             uri: &artifact::uri(&run.id, &step, &key, "plan.json"),
+            attempt: 1,
             output: json!({"planDigest": digest, "tasks": plan.tasks.len(), "gate": plan.gate}),
         })
         .await?;
@@ -101,14 +105,14 @@ pub(crate) async fn plan_read(
     digest: &Digest,
 ) -> Result<Plan, LedgerError> {
     let wrong = |why: &str| LedgerError::Row { what: "plan card", why: why.to_owned() };
-    let text = ledger.step_plan(&run.id).await?.ok_or_else(|| wrong("missing"))?;
+    let text = ledger.step_plan(&run.id, digest).await?.ok_or_else(|| wrong("missing"))?;
     if canonical::digest_bytes(text.as_bytes()) != *digest {
         return Err(wrong("its bytes do not have the digest that was compiled"));
     }
     serde_json::from_str(&text).map_err(|e| wrong(&e.to_string()))
 }
 
-async fn recipe_of(
+pub(crate) async fn recipe_of(
     ledger: &Ledger,
     run: &RunContext,
 ) -> Result<Result<Recipe, Refusal>, LedgerError> {
@@ -123,16 +127,18 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
 }
 
 /// Compiling may walk directories, so it leaves the runtime's own threads alone.
-async fn plan_blocking(
+pub(crate) async fn plan_blocking(
     recipe: Recipe,
     run: &RunContext,
+    inputs: Value,
     settings: Settings,
     roots: &[PathBuf],
 ) -> Result<Plan, Refusal> {
     let run = run.clone();
     let roots = if run.by_host_admin { vec![PathBuf::from("/")] } else { roots.to_vec() };
     let compiled =
-        tokio::task::spawn_blocking(move || plan_of(&recipe, &run, &settings, &roots)).await;
+        tokio::task::spawn_blocking(move || plan_of(&recipe, &run, inputs, &settings, &roots))
+            .await;
     compiled.unwrap_or_else(|e| {
         Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}")))
     })
@@ -141,11 +147,11 @@ async fn plan_blocking(
 fn plan_of(
     recipe: &Recipe,
     run: &RunContext,
+    mut form: Value,
     settings: &Settings,
     roots: &[PathBuf],
 ) -> Result<Plan, Refusal> {
     // An intent that was written before its recipe was chosen has none of the form's defaults yet.
-    let mut form = run.inputs.clone();
     with_defaults(&recipe.form_schema(), &mut form);
     let plan = plan::compile(recipe, &form, settings, &|dir, pattern| glob(roots, dir, pattern))?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
@@ -158,15 +164,19 @@ fn plan_of(
     Ok(plan)
 }
 
-fn step_id(text: &str) -> Result<StepId, LedgerError> {
+pub(crate) fn step_id(text: &str) -> Result<StepId, LedgerError> {
     StepId::parse(text).map_err(|e| LedgerError::Row { what: "step id", why: e.to_string() })
 }
 
 /// Compilation is an effect with a key of its own, over what it reads.
-fn compile_key(run: &RunContext) -> Result<TaskKey, LedgerError> {
+pub(crate) fn compile_key(
+    run: &RunContext,
+    inputs: &Value,
+    attempt: u32,
+) -> Result<TaskKey, LedgerError> {
     let identity = json!({
-        "intentId": run.intent_id, "runId": run.id, "stepId": COMPILE, "attempt": 1,
-        "request": {"recipeHash": run.recipe_hash, "inputs": run.inputs},
+        "intentId": run.intent_id, "runId": run.id, "stepId": COMPILE, "attempt": attempt,
+        "request": {"recipeHash": run.recipe_hash, "inputs": inputs},
     });
     let digest = canonical::digest(&identity)?;
     TaskKey::parse(digest.as_str())

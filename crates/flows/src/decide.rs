@@ -1,5 +1,6 @@
 //! The decisions of a run, pure: no clock, no randomness, no IO.
 
+use cofferdam_contracts::consent::Difference;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::recipe::Caps;
 use cofferdam_contracts::run::{Budget, RunStatus, Workload};
@@ -36,6 +37,9 @@ pub struct Round {
     pub missed: Vec<Miss>,
     /// A budget that stopped the round.
     pub blocked: Option<Blocked>,
+    /// The consent no longer held, so that nothing was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Vec<Difference>>,
 }
 
 /// A budget that was reached.
@@ -204,6 +208,15 @@ pub fn gate_ttl_s(
         .map_or(asked_s, |left| asked_s.min(left.max(1)))
 }
 
+/// How long a wait listens before it reminds, or to its end.
+#[must_use]
+pub fn slice_ms(left_ms: u64, pause_ms: Option<u64>) -> u64 {
+    match pause_ms {
+        Some(pause) if pause > 0 && pause < left_ms => pause,
+        _ => left_ms,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +226,7 @@ mod tests {
     }
 
     fn round(missed: Vec<Miss>) -> Round {
-        Round { ok: 1, missed, blocked: None }
+        Round { ok: 1, missed, blocked: None, drift: None }
     }
 
     #[test]
@@ -256,6 +269,20 @@ mod tests {
         assert_eq!(gate_ttl_s(2, 0, 2_000, None, &budget), 2);
         assert_eq!(gate_ttl_s(3_600, 0, 9_000, None, &budget), 1);
         assert_eq!(gate_ttl_s(3_600, 0, 9_000, None, &Budget::default()), 3_600);
+    }
+
+    #[test]
+    fn a_wait_is_cut_into_reminders_and_a_rest() {
+        let mut left = 3_600_000;
+        let mut slices = Vec::new();
+        while left > 0 {
+            slices.push(slice_ms(left, Some(1_500_000)));
+            left -= slices.last().unwrap();
+        }
+        assert_eq!(slices, [1_500_000, 1_500_000, 600_000]);
+        assert_eq!(slice_ms(60, None), 60);
+        assert_eq!(slice_ms(60, Some(60)), 60);
+        assert_eq!(slice_ms(60, Some(0)), 60);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, Role};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
@@ -35,7 +35,10 @@ impl Flows {
             )
             .into());
         }
-        let created = self.key_mint(&tenant, &roles, request.label.as_deref()).await?;
+        let mut groups = request.groups.clone();
+        groups.sort_unstable();
+        groups.dedup();
+        let created = self.key_mint(&tenant, &roles, &groups, request.label.as_deref()).await?;
         self.ledger
             .audit_append(&Audit {
                 tenant: &tenant,
@@ -44,7 +47,7 @@ impl Flows {
                 op: "key.create",
                 target: &created.key_id,
                 reason: request.label.as_deref().unwrap_or(""),
-                detail: Some(json!({"roles": roles})),
+                detail: Some(json!({"roles": roles, "groups": groups})),
             })
             .await?;
         Ok(created)
@@ -72,18 +75,19 @@ impl Flows {
     pub async fn key_local(&self) -> Result<KeyCreated, LedgerError> {
         let tenant = TenantId::parse(DEFAULT_TENANT)
             .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
-        self.key_mint(&tenant, &[Role::Admin], Some("state directory")).await
+        self.key_mint(&tenant, &[Role::Admin], &[], Some("state directory")).await
     }
 
     async fn key_mint(
         &self,
         tenant: &TenantId,
         roles: &[Role],
+        groups: &[GroupId],
         label: Option<&str>,
     ) -> Result<KeyCreated, LedgerError> {
         let key = format!("cfd_{}", secret_hex(SECRET_BYTES));
         let key_id = format!("k_{}", secret_hex(8));
-        self.ledger.key_create(&key_id, &key, tenant, roles, label).await?;
+        self.ledger.key_create(&key_id, &key, tenant, roles, groups, label).await?;
         Ok(KeyCreated { key_id, key, tenant: tenant.clone(), roles: roles.to_vec() })
     }
 }

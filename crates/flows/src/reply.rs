@@ -70,6 +70,8 @@ impl Flows {
             .gate_views(&header.run_id, None)
             .await?
             .into_iter()
+            // The first round: what was asked again afterwards is answered by name, since a yes that is
+            // repeated must never become a yes to something else.
             .find(|g| g.gate_key.as_str().starts_with("approve-plan"))
             .ok_or_else(|| {
                 Refusal::new(ErrorCode::StateConflict, "the run has no plan gate open")

@@ -1,10 +1,10 @@
 //! The parent workflow: compile, ask, execute in rounds, finish.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::consent::Difference;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_contracts::run::{Budget, RunStatus};
@@ -20,10 +20,12 @@ use tokio::sync::OnceCell;
 
 use crate::Flows;
 use crate::compile::{self, Card};
+use crate::consent::{self, Checked, Consented, Pins};
 use crate::decide::{self, Blocked, Miss, Next, Round};
 use crate::egress;
-use crate::gate;
+use crate::gate::{self, Answered, Asking};
 use crate::patience::patiently;
+use crate::task::Executor;
 
 /// How a workflow of ours fails.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -63,19 +65,19 @@ pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
     }
 }
 
+/// Times that a run asks for consent: whatever drifts so often is not decided by asking again.
+const MAX_ROUNDS: u32 = 8;
+
 /// The workflow's body.
-pub(crate) async fn run_workflow(flows: Arc<Flows>, roots: Arc<[PathBuf]>) -> Flow<RunStatus> {
+pub(crate) async fn run_workflow(executor: Arc<Executor>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
-    let this = This {
-        flows: &flows,
-        workflow: &workflow,
-        context: OnceCell::new(),
-        plan: OnceCell::new(),
-    };
+    let this = This::new(&executor, &workflow);
+    let roots = &executor.host.facts().allowed_roots;
     let card: Card = step(compile::COMPILE, || async {
         let run = this.context().await?;
-        let (card, plan) =
-            patiently(|| compile::compile(&flows.ledger, &roots, run)).await.map_err(step_error)?;
+        let (card, plan) = patiently(|| compile::compile(&this.flows.ledger, roots, run))
+            .await
+            .map_err(step_error)?;
         if let Some(plan) = plan {
             // A replay within this execution finds the first one there, which is the same.
             let _ = this.plan.set(plan);
@@ -90,24 +92,69 @@ pub(crate) async fn run_workflow(flows: Arc<Flows>, roots: Arc<[PathBuf]>) -> Fl
             return finish(&this, error).await;
         }
     };
-    if let Some(gate) = card.gate
-        && let Err(refused) = gate::await_approval(&flows, &workflow, &gate).await?
-    {
-        return finish(&this, refused).await;
+    let Some(spec) = card.gate else {
+        return match execute(&this, &digest, &card.budget, false).await? {
+            Executed::Over(status, error) => ended(status, error),
+            Executed::Drifted(_) => {
+                finish(&this, "a run without a gate has no consent".into()).await
+            }
+        };
+    };
+    let mut this = this;
+    let mut difference = Vec::new();
+    for round in 1..=MAX_ROUNDS {
+        let asking = Asking { spec: &spec, round, difference: &difference };
+        let consent = match gate::await_human(&this, &asking).await? {
+            Answered::Yes(consent) => consent,
+            Answered::No(why) => return finish(&this, why).await,
+            Answered::Again(why) => {
+                difference = why;
+                continue;
+            }
+        };
+        if consent.plan != digest {
+            // Edited, or asked again: this execution has another plan in hand.
+            this = This::new(&executor, &workflow);
+        }
+        match execute(&this, &consent.plan, &consent.budget, true).await? {
+            Executed::Over(status, error) => return ended(status, error),
+            Executed::Drifted(why) => {
+                difference = why;
+                // What this execution has read of the run is what drifted.
+                this = This::new(&executor, &workflow);
+            }
+        }
     }
-    execute(&this, &digest, &card.budget).await
+    finish(&this, format!("asked {MAX_ROUNDS} times, and what would run kept changing")).await
+}
+
+/// How rounds of attempts ended.
+enum Executed {
+    Over(RunStatus, Option<String>),
+    /// Nothing was started: the consent is void.
+    Drifted(Vec<Difference>),
 }
 
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
 /// five statements.
-async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunStatus> {
+async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool) -> Flow<Executed> {
     let mut attempt = 1;
     let mut ok = 0;
     let mut again: Option<Vec<usize>> = None;
     loop {
         let tasks = again.clone();
         let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
-            let round = round_run(this, digest, attempt, tasks.as_deref()).await?;
+            let consented = match gated {
+                false => Consented::default(),
+                true => match consent::check(this, digest).await? {
+                    Checked::Holds(consented) => consented,
+                    Checked::Drifted(drift) => {
+                        let (missed, drift) = (Vec::new(), Some(drift));
+                        return Ok(Round { ok: 0, missed, blocked: None, drift });
+                    }
+                },
+            };
+            let round = round_run(this, digest, attempt, tasks.as_deref(), &consented).await?;
             if let Next::Finish { status, error } = decide::after_round(&round, attempt, budget) {
                 let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
                 this.close(status, error.as_deref(), &output).await?;
@@ -115,9 +162,12 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunS
             Ok(round)
         })
         .await?;
+        if let Some(drift) = round.drift {
+            return Ok(Executed::Drifted(drift));
+        }
         ok += round.ok;
         match decide::after_round(&round, attempt, budget) {
-            Next::Finish { status, error } => return ended(status, error),
+            Next::Finish { status, error } => return Ok(Executed::Over(status, error)),
             Next::Again { tasks, backoff_ms } => {
                 dbos::sleep(Duration::from_millis(backoff_ms)).await?;
                 again = Some(tasks);
@@ -128,9 +178,10 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget) -> Flow<RunS
 }
 
 /// One execution of the workflow.
-struct This<'a> {
-    flows: &'a Flows,
-    workflow: &'a str,
+pub(crate) struct This<'a> {
+    pub executor: &'a Executor,
+    pub flows: &'a Flows,
+    pub workflow: &'a str,
     /// What the run was started with. It never changes, so the first step that needs it reads it
     /// for all of them; a replay may begin with any step.
     context: OnceCell<RunContext>,
@@ -138,8 +189,18 @@ struct This<'a> {
     plan: OnceCell<(Digest, Plan)>,
 }
 
-impl This<'_> {
-    async fn context(&self) -> Flow<&RunContext> {
+impl<'a> This<'a> {
+    fn new(executor: &'a Executor, workflow: &'a str) -> Self {
+        Self {
+            executor,
+            flows: &executor.flows,
+            workflow,
+            context: OnceCell::new(),
+            plan: OnceCell::new(),
+        }
+    }
+
+    pub(crate) async fn context(&self) -> Flow<&RunContext> {
         self.context
             .get_or_try_init(|| async {
                 patiently(|| self.flows.ledger.run_context(self.workflow))
@@ -191,18 +252,19 @@ async fn round_run(
     digest: &Digest,
     attempt: u32,
     only: Option<&[usize]>,
+    consented: &Consented,
 ) -> Flow<Round> {
     let (flows, workflow) = (this.flows, this.workflow);
+    let pins = &consented.pins;
     let run = this.context().await?;
     let plan = this.plan(digest).await?;
-    let approver = consent(flows, run, plan, digest).await?;
-    let mut snapshots = snapshots(flows, run, plan, approver).await?;
-    let mut todo = attempts_of(plan, run, attempt, only).map_err(step_error)?;
+    let mut snapshots = snapshots(flows, run, plan, consented.approver.clone()).await?;
+    let mut todo = attempts_of(plan, run, attempt, only, pins).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
     let mut open: Vec<(usize, NewTask)> = Vec::new();
-    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None };
+    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
     let mut pause = LOOK_AGAIN;
     loop {
         let mut fresh = Vec::new();
@@ -239,7 +301,7 @@ async fn round_run(
         };
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
-                todo.push((index, attempt_of(task, run, canceled + 1).map_err(step_error)?));
+                todo.push((index, attempt_of(task, run, canceled + 1, pins).map_err(step_error)?));
             }
         }
         if round.blocked.is_none() {
@@ -248,23 +310,6 @@ async fn round_run(
                 stop_tasks(flows, run, b).await?;
             }
         }
-    }
-}
-
-/// Fail closed: behind a gate nothing starts without consent to exactly this plan. Who gave it.
-async fn consent(
-    flows: &Flows,
-    run: &RunContext,
-    plan: &Plan,
-    digest: &Digest,
-) -> Flow<Option<String>> {
-    if plan.gate.is_none() {
-        return Ok(None);
-    }
-    let approved = patiently(|| flows.ledger.approval_read(&run.id)).await.map_err(step_error)?;
-    match approved {
-        Some((approved, by)) if approved == *digest => Ok(Some(by)),
-        _ => Err(refused("the plan is not the one that was approved".to_owned())),
     }
 }
 
@@ -290,16 +335,23 @@ fn attempts_of(
     run: &RunContext,
     attempt: u32,
     only: Option<&[usize]>,
+    pins: &Pins,
 ) -> Result<Vec<(usize, NewTask)>, LedgerError> {
     plan.tasks
         .iter()
         .enumerate()
         .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
-        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt)?)))
+        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt, pins)?)))
         .collect()
 }
 
-fn attempt_of(task: &PlanTask, run: &RunContext, attempt: u32) -> Result<NewTask, LedgerError> {
+fn attempt_of(
+    task: &PlanTask,
+    run: &RunContext,
+    attempt: u32,
+    pins: &Pins,
+) -> Result<NewTask, LedgerError> {
+    let task = PlanTask { name: task.name.clone(), work: consent::pinned(&task.work, pins) };
     Ok(NewTask {
         key: task.key(&run.intent_id, &run.id, attempt)?,
         step_id: task.step_id(),

@@ -184,10 +184,9 @@ impl Worker {
 fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered> {
     let flows = Arc::new(executor.flows.clone());
     let run = {
-        let flows = Arc::clone(&flows);
-        let roots: Arc<[PathBuf]> = executor.host.facts().allowed_roots.clone().into();
+        let executor = Arc::clone(executor);
         engine.register_workflow(RUN_WORKFLOW, move |()| {
-            crate::run::run_workflow(Arc::clone(&flows), Arc::clone(&roots))
+            crate::run::run_workflow(Arc::clone(&executor))
         })?
     };
     let task = {

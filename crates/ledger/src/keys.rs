@@ -1,7 +1,7 @@
 //! `app.api_keys`: hashed, belonging to a tenant, carrying roles.
 
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyRow, Role};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -28,7 +28,7 @@ impl Principal {
     }
 }
 
-fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
+pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
     row.try_get::<Vec<String>, _>("roles")?
         .iter()
         .map(|text| {
@@ -46,17 +46,21 @@ impl Ledger {
         secret: &str,
         tenant: &TenantId,
         roles: &[Role],
+        groups: &[GroupId],
         label: Option<&str>,
     ) -> Result<()> {
+        let groups: Vec<&str> = groups.iter().map(GroupId::as_str).collect();
         let roles: Vec<&str> = roles.iter().map(|r| r.as_str()).collect();
         sqlx::query(
-            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, label) VALUES ($1, $2, $3, $4, $5)",
+            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, label, groups)
+             VALUES ($1, $2, $3, $4, $5, $6)",
         )
         .bind(key_id)
         .bind(digest_bytes(secret.as_bytes()).as_str())
         .bind(tenant.as_str())
         .bind(&roles)
         .bind(label)
+        .bind(&groups)
         .execute(self.pool())
         .await?;
         Ok(())
@@ -83,7 +87,7 @@ impl Ledger {
     /// A tenant's keys, newest first.
     pub async fn key_list(&self, tenant: &TenantId) -> Result<Vec<KeyRow>> {
         let rows = sqlx::query(
-            "SELECT key_id, tenant_id, roles, label, app.ms(created_at) AS created, app.ms(revoked_at) AS revoked
+            "SELECT key_id, tenant_id, roles, groups, label, app.ms(created_at) AS created, app.ms(revoked_at) AS revoked
                FROM app.api_keys WHERE tenant_id = $1 ORDER BY created_at DESC LIMIT 500",
         )
         .bind(tenant.as_str())
@@ -95,6 +99,11 @@ impl Ledger {
                     key_id: row.try_get("key_id")?,
                     tenant: id("api_keys.tenant_id", row.try_get("tenant_id")?)?,
                     roles: roles_of(row)?,
+                    groups: row
+                        .try_get::<Vec<String>, _>("groups")?
+                        .iter()
+                        .map(|g| id("api_keys.groups", g))
+                        .collect::<Result<_>>()?,
                     label: row.try_get("label")?,
                     created_at: row.try_get("created")?,
                     revoked_at: row.try_get("revoked")?,

@@ -12,6 +12,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod executors;
+pub mod failpoint;
 pub mod gates;
 pub mod grants;
 pub mod intents;
@@ -42,7 +43,7 @@ pub use error::{LedgerError, Result};
 /// The version that stamps every workflow row; a worker runs only rows of its own version. It
 /// changes when a workflow's steps change, so that a rolling upgrade never replays old history
 /// through new code.
-pub const APP_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-w1");
+pub const APP_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-w2");
 
 /// Connections of one process. 2 cores saturate well below this; PostgreSQL allows 100 in all.
 const MAX_CONNECTIONS: u32 = 12;

@@ -26,7 +26,9 @@ migrations! {
     "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
     "0017_claim", "0018_enqueue", "0019_dependency_cache", "0020_dependency_cache_uses",
     "0021_config_by_tenant", "0022_config_key", "0023_wipe_looks", "0024_wipe_settlements",
-    "0025_egress_policy_snapshots", "0026_session_facts", "0042_webhooks", "0043_webhook_events",
+    "0025_egress_policy_snapshots", "0026_session_facts", "0027_gate_law", "0028_approval_rounds",
+    "0029_key_groups", "0030_gate_delegations", "0031_gate_votes", "0032_interaction_outcomes",
+    "0033_gate_edits", "0034_gate_journal", "0042_webhooks", "0043_webhook_events",
     "0044_signing_keys", "0045_reply_links", "0046_egress_asks", "0047_egress_grants",
 }
 

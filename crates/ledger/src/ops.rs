@@ -427,11 +427,17 @@ async fn fork_rows(
         "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
          SELECT $4, step_id, task_key, attempt, idx, kind, name, replace(uri, $3, $4), inline, sha256, size, origin
            FROM app.artifacts WHERE run_id = $3 AND step_id = 'CompileST' AND $5 > 0 AND $1 <> $2",
-        "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin)
-         SELECT $4, intent_id, plan_digest, approved_by, key_id, 'inherited by fork from ' || $3, origin
+        "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin, gate_key, round,
+           sandbox_digest, egress_digest, image_digest, budget_digest, parts)
+         SELECT $4, intent_id, plan_digest, approved_by, key_id, 'inherited by fork from ' || $3, origin, gate_key, round,
+                sandbox_digest, egress_digest, image_digest, budget_digest, parts
            FROM app.plan_approvals WHERE run_id = $3 AND $4 <> $3 AND EXISTS (
              SELECT 1 FROM dbos.operation_outputs o
               WHERE o.workflow_uuid = $2 AND $1 <> $2 AND o.function_name = 'gate.resolve' AND o.function_id < $5)",
+        "INSERT INTO app.plan_consents_void (run_id, round, bindings, difference)
+         SELECT $4, round, bindings, difference FROM app.plan_consents_void
+          WHERE run_id = $3 AND $1 <> $2 AND $5 > 0
+            AND EXISTS (SELECT 1 FROM app.plan_approvals p WHERE p.run_id = $4 AND p.round = plan_consents_void.round)",
         "UPDATE app.runs n SET plan_digest = o.plan_digest FROM app.runs o
           WHERE n.id = $4 AND o.id = $3 AND $5 > 0 AND $1 <> $2",
         "UPDATE dbos.workflow_status SET forked_from = $1 WHERE workflow_uuid = $2 AND $3 <> $4 AND $5 >= 0",

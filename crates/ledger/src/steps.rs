@@ -20,6 +20,8 @@ pub struct Compiled<'a> {
     pub digest: &'a Digest,
     /// Where the plan card is.
     pub uri: &'a str,
+    /// 1, or the round whose edits it holds.
+    pub attempt: u32,
     /// A summary for readers.
     pub output: Value,
 }
@@ -27,42 +29,29 @@ pub struct Compiled<'a> {
 impl Ledger {
     /// The step, the plan card and the run's plan digest, in one statement. A replay changes nothing.
     pub async fn step_compiled(&self, c: &Compiled<'_>) -> Result<()> {
-        sqlx::query(
-            "WITH st AS (
-               INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, origin)
-               VALUES ($1, 'CompileST', 1, 'ok', $2, 'engine-dbos') ON CONFLICT DO NOTHING),
-             b AS (
-               INSERT INTO app.blobs (sha256, bytes) SELECT $3, convert_to($4, 'UTF8')
-                WHERE octet_length($4) > 8192 ON CONFLICT DO NOTHING),
-             a AS (
-               INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
-               VALUES ($1, 'CompileST', $5, 1, 0, 'plan_card', 'plan.json', $6,
-                       CASE WHEN octet_length($4) <= 8192 THEN $4 END, $3, octet_length($4), 'engine-dbos')
-               ON CONFLICT DO NOTHING),
-             s AS (
-               INSERT INTO app.run_streams (run_id, key, seq, chunk)
-               SELECT $1, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'running'
-               WHERE EXISTS (SELECT 1 FROM app.runs WHERE id = $1 AND status = 'queued') ON CONFLICT DO NOTHING)
-             UPDATE app.runs SET plan_digest = $3, last_step = 'CompileST',
-                    status = CASE status WHEN 'queued' THEN 'running' ELSE status END WHERE id = $1",
-        )
-        .bind(c.run.as_str())
-        .bind(&c.output)
-        .bind(c.digest.as_str())
-        .bind(c.plan)
-        .bind(c.task_key.as_str())
-        .bind(c.uri)
-        .execute(self.pool())
-        .await?;
-        Ok(())
+        let mut conn = self.pool().acquire().await?;
+        compiled_insert(&mut conn, c).await
     }
 
-    /// The plan's text as CompileST left it.
-    pub async fn step_plan(&self, run: &RunId) -> Result<Option<String>> {
+    /// The text of the plan with this digest, as CompileST or an edit left it.
+    pub async fn step_plan(&self, run: &RunId, digest: &Digest) -> Result<Option<String>> {
         Ok(sqlx::query_scalar(
             "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
                FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
-              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card'",
+              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card' AND a.sha256 = $2",
+        )
+        .bind(run.as_str())
+        .bind(digest.as_str())
+        .fetch_optional(self.pool())
+        .await?)
+    }
+
+    /// The plan's text as CompileST left it, before anybody edited its inputs.
+    pub async fn step_first_plan(&self, run: &RunId) -> Result<Option<String>> {
+        Ok(sqlx::query_scalar(
+            "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
+               FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
+              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card' AND a.attempt = 1",
         )
         .bind(run.as_str())
         .fetch_optional(self.pool())
@@ -127,4 +116,37 @@ impl Ledger {
             })
             .collect()
     }
+}
+
+/// One statement. An attempt beyond the first is an edited plan.
+pub(crate) async fn compiled_insert(conn: &mut sqlx::PgConnection, c: &Compiled<'_>) -> Result<()> {
+    sqlx::query(
+            "WITH st AS (
+               INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, origin)
+               VALUES ($1, 'CompileST', $7, 'ok', $2, 'engine-dbos') ON CONFLICT DO NOTHING),
+             b AS (
+               INSERT INTO app.blobs (sha256, bytes) SELECT $3, convert_to($4, 'UTF8')
+                WHERE octet_length($4) > 8192 ON CONFLICT DO NOTHING),
+             a AS (
+               INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+               VALUES ($1, 'CompileST', $5, $7, 0, 'plan_card', 'plan.json', $6,
+                       CASE WHEN octet_length($4) <= 8192 THEN $4 END, $3, octet_length($4), 'engine-dbos')
+               ON CONFLICT DO NOTHING),
+             s AS (
+               INSERT INTO app.run_streams (run_id, key, seq, chunk)
+               SELECT $1, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'running'
+               WHERE EXISTS (SELECT 1 FROM app.runs WHERE id = $1 AND status = 'queued') ON CONFLICT DO NOTHING)
+             UPDATE app.runs SET plan_digest = $3, last_step = 'CompileST',
+                    status = CASE status WHEN 'queued' THEN 'running' ELSE status END WHERE id = $1",
+        )
+        .bind(c.run.as_str())
+        .bind(&c.output)
+        .bind(c.digest.as_str())
+        .bind(c.plan)
+        .bind(c.task_key.as_str())
+        .bind(c.uri)
+        .bind(i32::try_from(c.attempt).unwrap_or(i32::MAX))
+        .execute(conn)
+        .await?;
+    Ok(())
 }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
+use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
 };
@@ -146,6 +147,9 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Executes a failed run again, as a new run"),
     route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyAccepted>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
     route!("GET" "/api/hitl/inbox", READ, ["limit"], None, 200, s::<Vec<InboxRow>>(), handlers::gates::inbox, "Open gates, the most urgent first"),
+    route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Who answers gates in whose place"),
+    route!("POST" "/api/delegations", APPROVE, [], s::<DelegationRequest>(), 201, s::<DelegationRow>(), handlers::delegations::create, "Lets another key answer in the caller's place, until then"),
+    route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<Value>(), handlers::delegations::end, "Ends a delegation early"),
     route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes; the ETag is their sha256"),
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),

@@ -11,6 +11,8 @@
     reason = "every test file is a crate of its own and uses a part; a test that cannot go on stops"
 )]
 
+pub mod gates;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -317,9 +317,34 @@ pub(crate) enum GateCommand {
         /// How long it may use it, such as 10m
         #[arg(long, value_name = "DURATION", requires = "grant")]
         until: Option<String>,
+        /// Change an input that the gate lets approvers change: NAME=VALUE, JSON or text (repeatable)
+        #[arg(long = "edit", value_name = "NAME=VALUE")]
+        edits: Vec<String>,
         /// Equal replies with equal keys are one; default: a fresh key
         #[arg(long)]
         dedupe_key: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let another key answer in this one's place
+    Delegate {
+        /// The other key's id
+        to: String,
+        /// For how many seconds: up to 30 days
+        #[arg(long)]
+        ttl_s: u32,
+        /// Only at gates of this group
+        #[arg(long)]
+        group: Option<String>,
+        #[arg(long)]
+        reason: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a delegation early
+    Undelegate { delegation: u64 },
+    /// Who answers in whose place
+    Delegations {
         #[arg(long)]
         json: bool,
     },
@@ -508,6 +533,9 @@ pub(crate) enum KeyCommand {
         /// submitter, approver, operator, auditor or admin (repeatable)
         #[arg(long = "role", required = true)]
         roles: Vec<String>,
+        /// A group that gates may ask for (repeatable)
+        #[arg(long = "group")]
+        groups: Vec<String>,
         #[arg(long)]
         label: Option<String>,
         #[arg(long)]

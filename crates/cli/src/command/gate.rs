@@ -1,4 +1,4 @@
-//! `gate ls | show | link | reply`.
+//! `gate ls | show | link | reply | delegate | undelegate | delegations`.
 
 use cofferdam_contracts::timeout;
 use serde_json::{Value, json};
@@ -34,7 +34,17 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
             let base = base.as_deref().unwrap_or_else(|| client.url()).trim_end_matches('/');
             (answer.map(|made| with_url(made, base)), *json)
         }
-        GateCommand::Reply { run, gate, choice, rationale, grant, until: _, dedupe_key, json } => {
+        GateCommand::Reply {
+            run,
+            gate,
+            choice,
+            rationale,
+            grant,
+            until: _,
+            edits,
+            dedupe_key,
+            json,
+        } => {
             let mut payload = json!({"choice": choice});
             if let (Some(object), Some(text)) = (payload.as_object_mut(), rationale) {
                 object.insert("rationale".into(), json!(text));
@@ -44,6 +54,11 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
             {
                 fields.insert("grant".into(), json!({"name": name, "until": until}));
             }
+            if !edits.is_empty()
+                && let Some(object) = payload.as_object_mut()
+            {
+                object.insert("edits".into(), edits_of(edits)?);
+            }
             let dedupe = dedupe_key
                 .clone()
                 .unwrap_or_else(|| format!("cli:{}", cofferdam_ambient::random::secret_hex(8)));
@@ -51,6 +66,19 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
             let path = format!("/api/runs/{}/gates/{}/reply", segment(run), segment(gate));
             (client.post(&path, &body).await, *json)
         }
+        GateCommand::Delegate { to, ttl_s, group, reason, json } => {
+            let mut body = json!({"to": to, "ttlS": ttl_s});
+            for (name, value) in [("group", group), ("reason", reason)] {
+                if let (Some(object), Some(value)) = (body.as_object_mut(), value) {
+                    object.insert(name.into(), json!(value));
+                }
+            }
+            (client.post("/api/delegations", &body).await, *json)
+        }
+        GateCommand::Undelegate { delegation } => {
+            (client.delete(&format!("/api/delegations/{delegation}")).await, false)
+        }
+        GateCommand::Delegations { json } => (client.get("/api/delegations").await, *json),
     };
     session.close().await?;
     let answer = answer?;
@@ -106,6 +134,19 @@ fn mark(sla: &str) -> String {
     }
 }
 
+/// `NAME=VALUE` each; a value that is JSON is that, everything else is a text.
+fn edits_of(edits: &[String]) -> anyhow::Result<Value> {
+    let mut fields = serde_json::Map::new();
+    for edit in edits {
+        let Some((name, value)) = edit.split_once('=') else {
+            anyhow::bail!("--edit {edit:?} is not NAME=VALUE");
+        };
+        let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        fields.insert(name.to_owned(), value);
+    }
+    Ok(Value::Object(fields))
+}
+
 fn print(command: &GateCommand, answer: &Value) {
     let text =
         |row: &Value, name: &str| row.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -154,6 +195,27 @@ fn print(command: &GateCommand, answer: &Value) {
                 "whoever holds it answers as {name}, once, until {} UTC",
                 time(answer, "expiresAt")
             ));
+        }
+        GateCommand::Delegate { .. } => {
+            let id = answer.get("id").and_then(Value::as_i64).unwrap_or(0);
+            output::line(&format!("{id}, until {} UTC", time(answer, "expiresAt")));
+        }
+        GateCommand::Undelegate { .. } => output::line("ended"),
+        GateCommand::Delegations { .. } => {
+            let rows: Vec<Vec<String>> = rows
+                .iter()
+                .map(|r| {
+                    vec![
+                        r.get("id").map(Value::to_string).unwrap_or_default(),
+                        text(r, "from"),
+                        text(r, "to"),
+                        text(r, "group"),
+                        time(r, "expiresAt"),
+                        time(r, "endedAt"),
+                    ]
+                })
+                .collect();
+            output::table(&["ID", "FROM", "TO", "GROUP", "EXPIRES (UTC)", "ENDED (UTC)"], &rows);
         }
         GateCommand::Reply { .. } => {
             let replay = answer.get("isReplay").and_then(Value::as_bool).unwrap_or(false);

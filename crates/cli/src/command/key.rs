@@ -22,8 +22,8 @@ pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
 async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
-        KeyCommand::Create { tenant, roles, label, json: as_json } => {
-            let mut body = json!({"roles": roles});
+        KeyCommand::Create { tenant, roles, groups, label, json: as_json } => {
+            let mut body = json!({"roles": roles, "groups": groups});
             if let Some(fields) = body.as_object_mut() {
                 for (name, value) in [("tenant", tenant), ("label", label)] {
                     if let Some(value) = value {
@@ -70,11 +70,12 @@ fn print(keys: &[KeyRow]) {
                 k.key_id.clone(),
                 k.tenant.to_string(),
                 roles.join(","),
+                k.groups.iter().map(|g| g.as_str()).collect::<Vec<_>>().join(","),
                 state.to_owned(),
                 output::time(k.created_at),
                 k.label.clone().unwrap_or_default(),
             ]
         })
         .collect();
-    output::table(&["KEY", "TENANT", "ROLES", "STATE", "CREATED (UTC)", "LABEL"], &rows);
+    output::table(&["KEY", "TENANT", "ROLES", "GROUPS", "STATE", "CREATED (UTC)", "LABEL"], &rows);
 }

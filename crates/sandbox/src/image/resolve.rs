@@ -84,6 +84,15 @@ impl Host {
         let image = found.map_err(|error| PlanError::new("envRef", in_words(&error)))?;
         plan_on(request, id, facts, Some(&image))
     }
+
+    /// What an `envRef` stands for on this host now, for the record of a consent: an image by its
+    /// digest, everything else by its name.
+    #[must_use]
+    pub fn pin(&self, env_ref: &str) -> String {
+        let Some(text) = env_ref.strip_prefix(SCHEME) else { return env_ref.to_owned() };
+        let found = Images::open(&self.facts().state_dir).and_then(|images| images.resolve(text));
+        found.map_or_else(|_| format!("{env_ref} is not here"), |image| image.pinned)
+    }
 }
 
 fn in_words(error: &ImageError) -> String {

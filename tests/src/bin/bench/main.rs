@@ -1,6 +1,6 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
-//! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`
+//! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`
 //! (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
 //! root). `BENCH_QUICK=1` shrinks the long one. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
@@ -22,6 +22,7 @@ mod cache;
 mod classes;
 mod egress;
 mod figures;
+mod gates;
 mod life;
 mod runs;
 mod sandboxes;

@@ -8,8 +8,8 @@ use cofferdam_tests::{Home, Server, processes_mentioning};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
-use crate::cache;
 use crate::figures::{emit, median, percentile};
+use crate::{cache, gates};
 
 const HELLO: &str =
     "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
@@ -40,6 +40,9 @@ pub async fn run(wanted: impl Fn(&str) -> bool) {
     }
     if wanted("flat") {
         flat().await;
+    }
+    if wanted("gates") {
+        gates::gates().await;
     }
 }
 
@@ -78,7 +81,7 @@ pub(crate) async fn ended(sql: &PgPool, run: &str) {
 
 /// Until every run that was submitted is terminal. What is open is counted from a small index:
 /// counting what is done would cost the server more with every run, and be measured with it.
-async fn settled(sql: &PgPool) {
+pub(crate) async fn settled(sql: &PgPool) {
     let deadline = Instant::now() + Duration::from_secs(600);
     loop {
         let open: i64 = sqlx::query_scalar(
@@ -294,7 +297,7 @@ fn idle() {
 }
 
 /// The server, the postmaster and the postmaster's children.
-fn family(server: &Server, home: &Home) -> Vec<i32> {
+pub(crate) fn family(server: &Server, home: &Home) -> Vec<i32> {
     let mut pids = vec![server.pid()];
     let masters: Vec<i32> = processes_mentioning(&home.path().to_string_lossy())
         .into_iter()
@@ -325,7 +328,7 @@ pub fn proc_kb(path: &str, field: &str) -> f64 {
     line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }
 
-fn cpu_ticks(pid: i32) -> f64 {
+pub(crate) fn cpu_ticks(pid: i32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = text.rsplit(')').next().unwrap_or("");
     let field = |n: usize| {

@@ -1,0 +1,43 @@
+//! Delegations: a key answers gates in another's place, until then. Each is audited.
+
+use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::key::Role;
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::gates::NewDelegation;
+use cofferdam_ledger::keys::Principal;
+
+use crate::Flows;
+
+impl Flows {
+    /// Gives the caller's own standing to another key.
+    pub async fn delegation_create(
+        &self,
+        who: &Principal,
+        request: &DelegationRequest,
+    ) -> Result<DelegationRow, LedgerError> {
+        if request.to == who.key_id {
+            return Err(Refusal::new(
+                ErrorCode::PolicyViolation,
+                "a key answers in its own place without a delegation",
+            )
+            .into());
+        }
+        self.ledger
+            .delegation_create(&NewDelegation {
+                tenant: &who.tenant,
+                from: &who.key_id,
+                to: &request.to,
+                group: request.group.as_ref(),
+                ttl_s: request.ttl_s,
+                reason: request.reason.as_deref().unwrap_or(""),
+            })
+            .await
+    }
+
+    /// Ends a delegation: the giver its own, an admin any.
+    pub async fn delegation_end(&self, who: &Principal, id: i64) -> Result<(), LedgerError> {
+        let anybody = who.roles.contains(&Role::Admin);
+        self.ledger.delegation_end(&who.tenant, id, &who.key_id, anybody).await
+    }
+}

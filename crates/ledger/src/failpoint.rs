@@ -1,0 +1,32 @@
+//! Places at which a test kills this process. In a build without debug assertions, which is every
+//! build that is shipped, a place is nothing at all.
+
+#[cfg(debug_assertions)]
+mod armed {
+    use std::sync::OnceLock;
+
+    use cofferdam_ambient::env;
+
+    static AT: OnceLock<Option<String>> = OnceLock::new();
+
+    /// Ends the process as a power cut would where `COFFERDAM_FAILPOINT` names this place.
+    pub fn fail_point(place: &str) {
+        let at = AT.get_or_init(|| env::var("COFFERDAM_FAILPOINT"));
+        if at.as_deref() == Some(place) {
+            let own = nix::unistd::getpid();
+            let _ = nix::sys::signal::kill(own, nix::sys::signal::Signal::SIGKILL);
+            // The signal is on its way; nothing more may happen here.
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+pub use armed::fail_point;
+
+/// Nothing.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn fail_point(_place: &str) {}

@@ -1,0 +1,446 @@
+//! Answering a gate: validate, resolve, check, write, send, in one transaction under the gate's lock.
+
+use cofferdam_contracts::canonical::digest;
+use cofferdam_contracts::consent::{Edit, edited};
+use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
+use cofferdam_contracts::gate::{Choice, GateMessage, Origin, choice_of};
+use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
+use cofferdam_contracts::id::{Digest, GateKey, GroupId, RunId};
+use cofferdam_contracts::schema::Validator;
+use cofferdam_contracts::tally::{Asked, Ballot, Person, Standing, Tally, standing, tally};
+use serde_json::Value;
+use sqlx::Row;
+
+use super::delegations::{delegated_to, groups_of};
+use super::{deliver, spec_of};
+use crate::Ledger;
+use crate::error::{LedgerError, Result, id};
+use crate::failpoint::fail_point;
+use crate::keys::Principal;
+
+/// A reply to a gate.
+#[derive(Debug, Clone)]
+pub struct Reply<'a> {
+    /// Who answers.
+    pub principal: &'a Principal,
+    /// The run or its workflow.
+    pub run_or_workflow: &'a str,
+    /// The gate.
+    pub key: &'a GateKey,
+    /// Its topic, where the caller says one.
+    pub topic: Option<&'a str>,
+    /// The answer.
+    pub payload: &'a Value,
+    /// Equal replies with equal keys are one.
+    pub dedupe_key: &'a str,
+    /// From where.
+    pub origin: Origin,
+    /// Who approves, as they say.
+    pub approved_by: &'a str,
+}
+
+/// An accepted reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replied {
+    /// Its run.
+    pub run: RunId,
+    /// Whether this very reply was there already.
+    pub is_replay: bool,
+    /// ms since the epoch.
+    pub at: i64,
+}
+
+struct Open {
+    run: RunId,
+    workflow: String,
+    topic: String,
+    state: String,
+    form: Value,
+    spec: GateSpec,
+    groups: Vec<GroupId>,
+    inputs: Option<Value>,
+    late: bool,
+    intent: String,
+    submitters: Vec<String>,
+}
+
+/// A reply that fits the gate's form.
+struct Answer {
+    choice: Choice,
+    rationale: Option<String>,
+    hash: Digest,
+    edits: Vec<Edit>,
+}
+
+impl Ledger {
+    /// Answers a gate. Refusals after the gate is decided or late leave a ledger row and nothing else.
+    pub async fn gate_reply(&self, reply: &Reply<'_>) -> Result<Replied> {
+        let mut tx = self.pool().begin().await?;
+        let gate = gate_lock(&mut tx, reply).await?;
+        let ballots = ballots(&mut tx, &gate, reply.key).await?;
+        let standing = stands(&mut tx, &gate, reply, &ballots).await?;
+        let answer = read(&gate, reply)?;
+        if let Some(earlier) = interaction(&mut tx, &gate, reply).await? {
+            return replay(&gate, reply, &answer.hash, &earlier);
+        }
+        if reply.topic.is_some_and(|t| t != gate.topic) && gate.state == "open" {
+            let why = format!("the gate's topic is {}", gate.topic);
+            return Err(Refusal::new(ErrorCode::TopicMismatch, why).into());
+        }
+        if let Some(outcome) = refused(&gate, &standing, reply, &ballots) {
+            interaction_insert(&mut tx, &gate, reply, &answer.hash, outcome).await?;
+            tx.commit().await?;
+            return Err(not_waiting(&gate.state, outcome).into());
+        }
+        let mut all = ballots;
+        all.push(Ballot {
+            voter: reply.principal.key_id.clone(),
+            authority: standing.authority.clone(),
+            choice: answer.choice,
+        });
+        let decided = tally(&all, gate.spec.quorum, gate.spec.veto);
+        let outcome = if decided == Tally::Open { "voted" } else { "accepted" };
+        let (row, at) = interaction_insert(&mut tx, &gate, reply, &answer.hash, outcome).await?;
+        fail_point("reply.recorded");
+        vote_insert(&mut tx, &gate, reply, row, &standing, answer.choice).await?;
+        fail_point("reply.voted");
+        if decided != Tally::Open {
+            decide(&mut tx, &gate, reply, &answer, row, at).await?;
+        }
+        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
+            .bind(gate.run.as_str())
+            .execute(&mut *tx)
+            .await?;
+        fail_point("reply.sent");
+        tx.commit().await?;
+        fail_point("reply.committed");
+        Ok(Replied { run: gate.run, is_replay: false, at })
+    }
+}
+
+/// The deciding vote: consent or edits, the message and the gate's new state.
+async fn decide(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    reply: &Reply<'_>,
+    answer: &Answer,
+    row: i64,
+    at: i64,
+) -> Result<()> {
+    if answer.choice == Choice::Yes {
+        // An edited plan is approved as edited, once it is compiled: by the workflow.
+        if answer.edits.is_empty() {
+            approve(conn, gate, reply, answer.rationale.as_deref()).await?;
+        } else {
+            edits_insert(conn, gate, reply.key, row, &answer.edits).await?;
+        }
+    }
+    fail_point("reply.approved");
+    let message = GateMessage {
+        payload: Some(reply.payload.clone()),
+        payload_hash: Some(answer.hash.clone()),
+        at,
+        sys: None,
+    };
+    deliver(conn, &gate.workflow, &gate.topic, &message).await?;
+    fail_point("reply.delivered");
+    sqlx::query(
+        "UPDATE app.human_gates SET state = 'received', decided_at = clock_timestamp()
+          WHERE run_id = $1 AND gate_key = $2 AND topic = $3 AND state = 'open'",
+    )
+    .bind(gate.run.as_str())
+    .bind(reply.key.as_str())
+    .bind(&gate.topic)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+fn read(gate: &Open, reply: &Reply<'_>) -> Result<Answer> {
+    Validator::compile(&gate.form)?.check(reply.payload)?;
+    let (choice, rationale) = choice_of(reply.payload)?;
+    let empty = Value::Object(serde_json::Map::new());
+    let (_, edits) = edited(gate.inputs.as_ref().unwrap_or(&empty), reply.payload);
+    if choice == Choice::No && reply.payload.get("edits").is_some() {
+        return Err(Refusal::violations(&[Violation {
+            instance_path: "/payload/edits".into(),
+            message: "edits go with a yes".into(),
+        }])
+        .into());
+    }
+    Ok(Answer { choice, rationale, hash: digest(reply.payload)?, edits })
+}
+
+/// In whose place the caller answers. A plain gate asks nobody in particular, so nothing is read.
+async fn stands(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    reply: &Reply<'_>,
+    ballots: &[Ballot],
+) -> Result<Standing> {
+    let who = reply.principal;
+    let plain = gate.groups.is_empty()
+        && gate.spec.roles.is_empty()
+        && gate.spec.self_approval == SelfApproval::Allow;
+    let (groups, delegated) = if plain {
+        (Vec::new(), Vec::new())
+    } else {
+        (groups_of(conn, &who.key_id).await?, delegated_to(conn, &who.tenant, &who.key_id).await?)
+    };
+    let person = Person { key_id: who.key_id.clone(), roles: who.roles.clone(), groups };
+    let asked = Asked { spec: &gate.spec, groups: &gate.groups, submitters: &gate.submitters };
+    standing(asked, &person, &delegated, ballots)
+        .map_err(|why| Refusal::new(ErrorCode::Forbidden, why.to_string()).into())
+}
+
+/// Why an answer is recorded without counting.
+fn refused(
+    gate: &Open,
+    standing: &Standing,
+    reply: &Reply<'_>,
+    ballots: &[Ballot],
+) -> Option<&'static str> {
+    let mine = |b: &Ballot| b.voter == reply.principal.key_id || b.authority == standing.authority;
+    match gate.state.as_str() {
+        "timed_out" => Some("late"),
+        "open" if gate.late => Some("late"),
+        "open" if ballots.iter().any(mine) => Some("already_voted"),
+        "open" => None,
+        _ => Some("already_decided"),
+    }
+}
+
+async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<Open> {
+    let run = sqlx::query(
+        "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters
+           FROM app.runs r JOIN app.intents i ON i.id = r.intent_id
+          WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2",
+    )
+    .bind(reply.run_or_workflow)
+    .bind(reply.principal.tenant.as_str())
+    .fetch_optional(&mut *conn)
+    .await?
+    .ok_or_else(|| Refusal::not_found("run"))?;
+    let run_id: String = run.try_get("id")?;
+    let row = sqlx::query(
+        "SELECT workflow_id, topic, state, form, spec, groups, inputs, clock_timestamp() > deadline_at AS late
+           FROM app.human_gates WHERE run_id = $1 AND gate_key = $2 FOR UPDATE",
+    )
+    .bind(&run_id)
+    .bind(reply.key.as_str())
+    .fetch_optional(conn)
+    .await?
+    .ok_or_else(|| Refusal::not_found("gate"))?;
+    Ok(Open {
+        run: id("runs.id", &run_id)?,
+        workflow: row.try_get("workflow_id")?,
+        topic: row.try_get("topic")?,
+        state: row.try_get("state")?,
+        form: row.try_get("form")?,
+        spec: spec_of(reply.key, row.try_get("spec")?)?,
+        groups: row
+            .try_get::<Vec<String>, _>("groups")?
+            .iter()
+            .map(|g| id("human_gates.groups", g))
+            .collect::<Result<_>>()?,
+        inputs: row.try_get("inputs")?,
+        late: row.try_get("late")?,
+        intent: run.try_get("intent_id")?,
+        submitters: run.try_get("submitters")?,
+    })
+}
+
+/// The answers that count so far. Where one decides there is none to count while the gate is open.
+async fn ballots(conn: &mut sqlx::PgConnection, gate: &Open, key: &GateKey) -> Result<Vec<Ballot>> {
+    if gate.spec.quorum <= 1 || gate.state != "open" {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(
+        "SELECT voter, authority, choice FROM app.gate_votes WHERE run_id = $1 AND gate_key = $2",
+    )
+    .bind(gate.run.as_str())
+    .bind(key.as_str())
+    .fetch_all(conn)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let said: String = row.try_get("choice")?;
+            Ok(Ballot {
+                voter: row.try_get("voter")?,
+                authority: row.try_get("authority")?,
+                choice: crate::error::load("gate_votes.choice", Value::String(said))?,
+            })
+        })
+        .collect()
+}
+
+/// An earlier reply with the same dedupe key.
+struct Earlier {
+    key_id: String,
+    payload_hash: String,
+    outcome: String,
+    at: i64,
+}
+
+async fn interaction(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    reply: &Reply<'_>,
+) -> Result<Option<Earlier>> {
+    let row = sqlx::query(
+        "SELECT key_id, payload_hash, outcome, app.ms(created_at) AS at FROM app.human_interactions
+          WHERE workflow_id = $1 AND gate_key = $2 AND topic = $3 AND dedupe_key = $4",
+    )
+    .bind(&gate.workflow)
+    .bind(reply.key.as_str())
+    .bind(&gate.topic)
+    .bind(reply.dedupe_key)
+    .fetch_optional(conn)
+    .await?;
+    row.map(|row| {
+        Ok(Earlier {
+            key_id: row.try_get("key_id")?,
+            payload_hash: row.try_get("payload_hash")?,
+            outcome: row.try_get("outcome")?,
+            at: row.try_get("at")?,
+        })
+    })
+    .transpose()
+}
+
+fn replay(gate: &Open, reply: &Reply<'_>, hash: &Digest, earlier: &Earlier) -> Result<Replied> {
+    let same_topic = reply.topic.is_none_or(|t| t == gate.topic);
+    if earlier.payload_hash != hash.as_str() || !same_topic {
+        let what = "this dedupe key was used with another payload or topic";
+        return Err(Refusal::new(ErrorCode::DedupeConflict, what).into());
+    }
+    // Where answers are counted, another key's answer is not this one's.
+    if gate.spec.quorum > 1 && earlier.key_id != reply.principal.key_id {
+        let what = "this dedupe key was used by another key";
+        return Err(Refusal::new(ErrorCode::DedupeConflict, what).into());
+    }
+    if !matches!(earlier.outcome.as_str(), "accepted" | "voted") {
+        return Err(not_waiting(&gate.state, &earlier.outcome).into());
+    }
+    Ok(Replied { run: gate.run.clone(), is_replay: true, at: earlier.at })
+}
+
+fn not_waiting(state: &str, outcome: &str) -> Refusal {
+    let why = match (outcome, state) {
+        ("late", _) => "the gate no longer waits: its deadline has passed",
+        ("already_voted", _) => "this key, or whom it answers for, has answered this gate already",
+        (_, "canceled") => "the gate no longer waits: its run was canceled",
+        _ => "the gate no longer waits: it is decided",
+    };
+    Refusal::new(ErrorCode::StateConflict, why)
+}
+
+async fn interaction_insert(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    reply: &Reply<'_>,
+    hash: &Digest,
+    outcome: &str,
+) -> Result<(i64, i64)> {
+    let row = sqlx::query(
+        "INSERT INTO app.human_interactions
+           (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id, app.ms(created_at) AS at",
+    )
+    .bind(&gate.workflow)
+    .bind(gate.run.as_str())
+    .bind(reply.key.as_str())
+    .bind(&gate.topic)
+    .bind(reply.dedupe_key)
+    .bind(hash.as_str())
+    .bind(reply.payload)
+    .bind(reply.origin.as_str())
+    .bind(outcome)
+    .bind(&reply.principal.key_id)
+    .fetch_one(conn)
+    .await?;
+    Ok((row.try_get("id")?, row.try_get("at")?))
+}
+
+async fn vote_insert(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    reply: &Reply<'_>,
+    row: i64,
+    standing: &Standing,
+    choice: Choice,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO app.gate_votes (interaction_id, run_id, gate_key, voter, authority, delegation_id, choice)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(row)
+    .bind(gate.run.as_str())
+    .bind(reply.key.as_str())
+    .bind(&reply.principal.key_id)
+    .bind(&standing.authority)
+    .bind(standing.delegation)
+    .bind(if choice == Choice::Yes { "yes" } else { "no" })
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn edits_insert(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    key: &GateKey,
+    row: i64,
+    edits: &[Edit],
+) -> Result<()> {
+    for (n, edit) in edits.iter().enumerate() {
+        sqlx::query(
+            "INSERT INTO app.gate_edits (interaction_id, n, run_id, gate_key, op, path, from_value, value)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(row)
+        .bind(i32::try_from(n).unwrap_or(i32::MAX))
+        .bind(gate.run.as_str())
+        .bind(key.as_str())
+        .bind(&edit.op)
+        .bind(&edit.path)
+        .bind(&edit.from)
+        .bind(&edit.value)
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(())
+}
+
+/// The consent takes over what its gate was opened with.
+async fn approve(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    reply: &Reply<'_>,
+    notes: Option<&str>,
+) -> Result<()> {
+    let done = sqlx::query(
+        "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin, gate_key,
+           round, sandbox_digest, egress_digest, image_digest, budget_digest, parts)
+         SELECT run_id, $3, plan_digest, $4, $5, $6, $7, gate_key, round, bindings->>'sandbox', bindings->>'egress',
+                bindings->>'image', bindings->>'budget', parts
+           FROM app.human_gates WHERE run_id = $1 AND gate_key = $2
+         ON CONFLICT (run_id, round) DO NOTHING",
+    )
+    .bind(gate.run.as_str())
+    .bind(reply.key.as_str())
+    .bind(&gate.intent)
+    .bind(reply.approved_by)
+    .bind(&reply.principal.key_id)
+    .bind(notes)
+    .bind(reply.origin.as_str())
+    .execute(conn)
+    .await?;
+    match done.rows_affected() {
+        1 => Ok(()),
+        _ => Err(LedgerError::Row {
+            what: "plan_approvals",
+            why: format!("{} has a consent of an open gate", gate.run),
+        }),
+    }
+}

@@ -1,0 +1,529 @@
+//! A gate against a pure model of it: open, reply, duplicate, conflict, late, quorum, veto, delegate,
+//! end, expire, remind, deadline, escalate, in any order, on a real database. After every step the rows
+//! are what the model says, and the answer is the one that it foretold.
+//!
+//! Prints its seed; `COFFERDAM_TEST_SEED` replays it, `PROPTEST_CASES` says how many.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should stop"
+)]
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use cofferdam_contracts::consent::Facts;
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::gate::{Origin, plan_form};
+use cofferdam_contracts::gate_spec::{Escalate, GateSpec, OnTimeout, SelfApproval, Silence};
+use cofferdam_contracts::id::{GateKey, GroupId, RunId, TenantId};
+use cofferdam_contracts::key::Role;
+use cofferdam_ledger::cluster::Cluster;
+use cofferdam_ledger::gates::{Deadline, NewDelegation, NewGate, Reply};
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::{Ledger, LedgerError};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use serde_json::{Value, json};
+use sqlx::{Executor, PgPool, Row};
+
+/// The submitter, two of the group that is asked, one of the group that an escalation adds, a stranger.
+const PEOPLE: [(&str, &str); 5] =
+    [("k0", "sre"), ("k1", "sre"), ("k2", "sre"), ("k3", "leads"), ("k4", "")];
+const GATE: &str = "approve-plan";
+
+#[derive(Debug, Clone)]
+enum Op {
+    Reply { who: usize, dedupe: u8, yes: bool },
+    Delegate { from: usize, to: usize },
+    End { nth: usize },
+    Expire,
+    DeadlinePasses,
+    TimeOut,
+    Escalate,
+    Remind { n: u32 },
+    OpenAgain,
+}
+
+#[derive(Debug, Clone)]
+struct Law {
+    quorum: u32,
+    veto: bool,
+    grouped: bool,
+    deny_self: bool,
+    escalates: bool,
+    silence_is_yes: bool,
+}
+
+impl Law {
+    fn spec(&self) -> GateSpec {
+        let group = |name: &str| GroupId::parse(name).unwrap();
+        let escalate =
+            Escalate { group: Some(group("leads")), priority: Some(5), wait: "1h".into() };
+        GateSpec {
+            quorum: self.quorum,
+            veto: self.veto,
+            group: self.grouped.then(|| group("sre")),
+            self_approval: if self.deny_self { SelfApproval::Deny } else { SelfApproval::Allow },
+            on_timeout: OnTimeout {
+                escalate: self.escalates.then_some(escalate),
+                then: if self.silence_is_yes { Silence::Approve } else { Silence::Deny },
+            },
+            ..GateSpec::plain(GateKey::parse(GATE).unwrap())
+        }
+    }
+}
+
+fn law() -> impl Strategy<Value = Law> {
+    (1..=3_u32, any::<[bool; 5]>()).prop_map(|(quorum, b)| Law {
+        quorum,
+        veto: b[0],
+        grouped: b[1],
+        deny_self: b[2],
+        escalates: b[3],
+        silence_is_yes: b[4],
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (0..5_usize, 0..6_u8, prop::bool::weighted(0.7))
+            .prop_map(|(who, dedupe, yes)| Op::Reply { who, dedupe, yes }),
+        3 => (0..5_usize, 0..5_usize).prop_map(|(from, to)| Op::Delegate { from, to }),
+        1 => (0..4_usize).prop_map(|nth| Op::End { nth }),
+        1 => Just(Op::Expire),
+        1 => Just(Op::DeadlinePasses),
+        2 => Just(Op::TimeOut),
+        1 => Just(Op::Escalate),
+        1 => (1..4_u32).prop_map(|n| Op::Remind { n }),
+        1 => Just(Op::OpenAgain),
+    ]
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    Received(bool),
+    TimedOut,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Fresh,
+    Replay,
+    Refused(ErrorCode),
+}
+
+/// The pure model. It shares no code with what it is held against.
+#[derive(Debug)]
+struct Model {
+    law: Law,
+    state: State,
+    late: bool,
+    escalated: bool,
+    journaled: bool,
+    widened: bool,
+    /// voter, authority, yes
+    votes: Vec<(usize, usize, bool)>,
+    /// dedupe key: who, yes, outcome
+    ledger: BTreeMap<u8, (usize, bool, &'static str)>,
+    /// id, from, to, holds
+    delegations: Vec<(i64, usize, usize, bool)>,
+    reminders: Vec<u32>,
+}
+
+impl Model {
+    fn asked(&self, who: usize) -> bool {
+        !self.law.grouped || who <= 2 || (who == 3 && self.widened)
+    }
+
+    fn authority(&self, who: usize) -> Option<usize> {
+        let own = |k: usize| self.law.deny_self && k == 0;
+        if own(who) {
+            return None;
+        }
+        if self.asked(who) {
+            return Some(who);
+        }
+        let lent =
+            self.delegations.iter().filter(|d| d.3 && d.2 == who && self.asked(d.1) && !own(d.1));
+        let spent = |k: usize| self.state == State::Open && self.votes.iter().any(|v| v.1 == k);
+        lent.min_by_key(|d| (spent(d.1), d.0)).map(|d| d.1)
+    }
+
+    fn reply(&mut self, who: usize, dedupe: u8, yes: bool) -> Said {
+        let Some(authority) = self.authority(who) else {
+            return Said::Refused(ErrorCode::Forbidden);
+        };
+        if let Some((by, said, outcome)) = self.ledger.get(&dedupe) {
+            if *said != yes || (self.law.quorum > 1 && *by != who) {
+                return Said::Refused(ErrorCode::DedupeConflict);
+            }
+            return match *outcome {
+                "accepted" | "voted" => Said::Replay,
+                _ => Said::Refused(ErrorCode::StateConflict),
+            };
+        }
+        let refused = match self.state {
+            State::Received(_) => Some("already_decided"),
+            State::TimedOut => Some("late"),
+            State::Open if self.late => Some("late"),
+            State::Open if self.votes.iter().any(|v| v.0 == who || v.1 == authority) => {
+                Some("already_voted")
+            }
+            State::Open => None,
+        };
+        if let Some(outcome) = refused {
+            self.ledger.insert(dedupe, (who, yes, outcome));
+            return Said::Refused(ErrorCode::StateConflict);
+        }
+        self.votes.push((who, authority, yes));
+        let count = |what: bool| self.votes.iter().filter(|v| v.2 == what).count();
+        let wanted = usize::try_from(self.law.quorum).unwrap();
+        let against = if self.law.veto { 1 } else { wanted };
+        let decided = if count(false) >= against {
+            Some(false)
+        } else {
+            (count(true) >= wanted).then_some(true)
+        };
+        if let Some(choice) = decided {
+            self.state = State::Received(choice);
+        }
+        let outcome = if decided.is_some() { "accepted" } else { "voted" };
+        self.ledger.insert(dedupe, (who, yes, outcome));
+        Said::Fresh
+    }
+
+    fn time_out(&mut self) -> &'static str {
+        match self.state {
+            State::Received(_) => "answered",
+            State::TimedOut => "over",
+            State::Open if !self.late => "waits",
+            State::Open if self.law.escalates && !self.escalated => {
+                (self.escalated, self.late) = (true, false);
+                "waits"
+            }
+            State::Open => {
+                (self.escalated, self.state) = (true, State::TimedOut);
+                "over"
+            }
+        }
+    }
+
+    fn escalate(&mut self) {
+        if !self.journaled {
+            self.journaled = true;
+            self.widened = self.state == State::Open && self.law.grouped && self.law.escalates;
+        }
+    }
+}
+
+struct World {
+    ledger: Ledger,
+    sql: PgPool,
+    tenant: TenantId,
+    run: RunId,
+    workflow: String,
+    key: GateKey,
+}
+
+impl World {
+    async fn open(&self, spec: &GateSpec) -> (i64, i64) {
+        let zero = "0".repeat(64);
+        let facts: Facts = serde_json::from_value(json!({"parts": {}, "bindings":
+            {"plan": zero, "sandbox": zero, "egress": zero, "image": zero, "budget": zero}}))
+        .unwrap();
+        let new = NewGate {
+            run: &self.run,
+            workflow: &self.workflow,
+            tenant: &self.tenant,
+            key: &self.key,
+            topic: "human:approve-plan",
+            round: 1,
+            spec,
+            form: &plan_form(),
+            inputs: None,
+            facts: &facts,
+            ttl_s: 3_600,
+        };
+        let times = self.ledger.gate_open(&new).await.unwrap();
+        (times.created_at, times.deadline_at)
+    }
+
+    async fn reply(&self, who: usize, dedupe: u8, yes: bool) -> Said {
+        let principal = Principal {
+            key_id: PEOPLE[who].0.into(),
+            tenant: self.tenant.clone(),
+            roles: vec![Role::Approver],
+        };
+        let payload = json!({"choice": if yes { "yes" } else { "no" }});
+        let said = self
+            .ledger
+            .gate_reply(&Reply {
+                principal: &principal,
+                run_or_workflow: self.run.as_str(),
+                key: &self.key,
+                topic: None,
+                payload: &payload,
+                dedupe_key: &format!("d{dedupe}"),
+                origin: Origin::Manual,
+                approved_by: "a",
+            })
+            .await;
+        match said {
+            Ok(replied) if replied.is_replay => Said::Replay,
+            Ok(_) => Said::Fresh,
+            Err(LedgerError::Refusal(refusal)) => Said::Refused(refusal.code),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// As somebody who turns clocks.
+    async fn turn(&self, statement: &'static str) {
+        let mut conn = self.sql.acquire().await.unwrap();
+        conn.execute("SET session_replication_role = replica").await.unwrap();
+        conn.execute(statement).await.unwrap();
+        conn.execute("SET session_replication_role = DEFAULT").await.unwrap();
+    }
+
+    /// What the rows say, in the model's words.
+    async fn rows(&self) -> Value {
+        let query = "SELECT jsonb_build_object(
+          'state', (SELECT state FROM app.human_gates WHERE run_id = $1),
+          'groups', (SELECT to_jsonb(groups) FROM app.human_gates WHERE run_id = $1),
+          'votes', (SELECT coalesce(jsonb_agg(jsonb_build_array(voter, authority, choice) ORDER BY interaction_id), '[]')
+                      FROM app.gate_votes WHERE run_id = $1),
+          'ledger', (SELECT coalesce(jsonb_object_agg(dedupe_key, jsonb_build_array(key_id, payload->>'choice', outcome)), '{}')
+                       FROM app.human_interactions WHERE run_id = $1),
+          'approvals', (SELECT count(*) FROM app.plan_approvals WHERE run_id = $1),
+          'messages', (SELECT count(*) FROM dbos.notifications WHERE destination_uuid = $2),
+          'escalations', (SELECT count(*) FROM dbos.workflow_status WHERE workflow_uuid = 'esc:' || $2 || ':approve-plan'),
+          'escalated', (SELECT count(*) FROM app.gate_journal WHERE run_id = $1 AND event = 'escalated'),
+          'reminders', (SELECT count(*) FROM app.gate_journal WHERE run_id = $1 AND event = 'reminded'))";
+        let row = sqlx::query(query)
+            .bind(self.run.as_str())
+            .bind(&self.workflow)
+            .fetch_one(&self.sql)
+            .await
+            .unwrap();
+        row.get(0)
+    }
+}
+
+fn foretold(m: &Model) -> Value {
+    let name = |who: usize| PEOPLE[who].0;
+    let said = |yes: bool| if yes { "yes" } else { "no" };
+    let mut groups: Vec<&str> = Vec::new();
+    if m.law.grouped {
+        groups.push("sre");
+        if m.widened {
+            groups.push("leads");
+        }
+    }
+    let consent =
+        m.state == State::Received(true) || (m.state == State::TimedOut && m.law.silence_is_yes);
+    json!({
+        "state": match m.state { State::Open => "open", State::Received(_) => "received", State::TimedOut => "timed_out" },
+        "groups": groups,
+        "votes": m.votes.iter().map(|v| json!([name(v.0), name(v.1), said(v.2)])).collect::<Vec<_>>(),
+        "ledger": m.ledger.iter().map(|(d, (who, yes, outcome))| (format!("d{d}"), json!([name(*who), said(*yes), outcome])))
+            .collect::<serde_json::Map<_, _>>(),
+        "approvals": i32::from(consent),
+        "messages": i32::from(matches!(m.state, State::Received(_))),
+        "escalations": i32::from(m.escalated),
+        "escalated": i32::from(m.journaled),
+        "reminders": m.reminders.len(),
+    })
+}
+
+async fn play(world: &World, law: Law, ops: Vec<Op>) -> Result<(), String> {
+    let spec = law.spec();
+    let times = world.open(&spec).await;
+    let mut m = Model {
+        law,
+        state: State::Open,
+        late: false,
+        escalated: false,
+        journaled: false,
+        widened: false,
+        votes: vec![],
+        ledger: BTreeMap::new(),
+        delegations: vec![],
+        reminders: vec![],
+    };
+    for (n, op) in ops.iter().enumerate() {
+        step(world, &mut m, &spec, times, op)
+            .await
+            .map_err(|why| format!("step {n} {op:?}: {why}"))?;
+        let (rows, want) = (world.rows().await, foretold(&m));
+        if rows != want {
+            return Err(format!("step {n} {op:?}:\nrows  {rows}\nmodel {want}"));
+        }
+    }
+    Ok(())
+}
+
+async fn step(
+    world: &World,
+    m: &mut Model,
+    spec: &GateSpec,
+    times: (i64, i64),
+    op: &Op,
+) -> Result<(), String> {
+    let ledger = &world.ledger;
+    let differ = |got: &dyn std::fmt::Debug, want: &dyn std::fmt::Debug| {
+        let (got, want) = (format!("{got:?}"), format!("{want:?}"));
+        if got == want { Ok(()) } else { Err(format!("said {got}, the model {want}")) }
+    };
+    match op {
+        Op::Reply { who, dedupe, yes } => {
+            let want = m.reply(*who, *dedupe, *yes);
+            return differ(&world.reply(*who, *dedupe, *yes).await, &want);
+        }
+        Op::Delegate { from, to } if from == to => {}
+        Op::Delegate { from, to } => {
+            let new = NewDelegation {
+                tenant: &world.tenant,
+                from: PEOPLE[*from].0,
+                to: PEOPLE[*to].0,
+                group: None,
+                ttl_s: 3_600,
+                reason: "",
+            };
+            let made = ledger.delegation_create(&new).await.map_err(|e| e.to_string())?;
+            m.delegations.push((made.id, *from, *to, true));
+        }
+        Op::End { nth } => {
+            let Some(d) = m.delegations.iter_mut().filter(|d| d.3).nth(*nth) else { return Ok(()) };
+            d.3 = false;
+            let by = PEOPLE[d.1].0;
+            ledger
+                .delegation_end(&world.tenant, d.0, by, false)
+                .await
+                .map_err(|e| e.to_string())?;
+        }
+        Op::Expire => {
+            world.turn("UPDATE app.gate_delegations SET created_at = created_at - interval '2 hours', expires_at = expires_at - interval '2 hours'").await;
+            m.delegations.iter_mut().for_each(|d| d.3 = false);
+        }
+        Op::DeadlinePasses => {
+            world.turn("UPDATE app.human_gates SET deadline_at = clock_timestamp() - interval '1 second' WHERE state = 'open'").await;
+            m.late = m.late || m.state == State::Open;
+        }
+        Op::TimeOut => {
+            let topic = "human:approve-plan";
+            let over = ledger
+                .gate_time_out(&world.run, &world.workflow, &world.key, topic, 3_600)
+                .await
+                .map_err(|e| e.to_string())?;
+            let over = match over {
+                Deadline::Answered => "answered",
+                Deadline::Waits(_) => "waits",
+                Deadline::Over(silence) if silence == spec.on_timeout.then => "over",
+                Deadline::Over(_) => "over, against the recipe",
+            };
+            return differ(&over, &m.time_out());
+        }
+        Op::Escalate if m.escalated => {
+            ledger.gate_escalate(&world.workflow, &world.key).await.map_err(|e| e.to_string())?;
+            m.escalate();
+        }
+        Op::Escalate => {}
+        Op::Remind { n } => {
+            ledger.gate_remind(&world.run, &world.key, *n).await.map_err(|e| e.to_string())?;
+            if m.state == State::Open && !m.reminders.contains(n) {
+                m.reminders.push(*n);
+            }
+        }
+        Op::OpenAgain => {
+            let (created, deadline) = world.open(spec).await;
+            if created != times.0 || (!m.late && !m.escalated && deadline != times.1) {
+                return Err("a gate was opened twice".into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A fresh run and a gate key's world of it.
+async fn world(ledger: &Ledger, sql: &PgPool, n: u64) -> World {
+    let hex = format!("{n:032x}");
+    let setup = format!(
+        "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, key_id, origin)
+           VALUES ('it_{hex}', 'acme', 'g', '{{}}', '{{}}', 'k0', 'manual');
+         INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, status, execution_mode, recipe_id, recipe_v, recipe_hash,
+           partition_key, priority, app_version, origin, key_id)
+           VALUES ('rn_{hex}', 'it_{hex}', 'it_{hex}', 'acme', 'running', 'LOCAL_NATIVE', 'r', '1', repeat('0', 64),
+             'acme', 1, 'v', 'manual', 'k0');
+         SELECT app.enqueue('it_{hex}', 'run', 'null', 'intentQ', NULL, 1, NULL, 'v', NULL, 0)"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(setup)).execute(sql).await.unwrap();
+    World {
+        ledger: ledger.clone(),
+        sql: sql.clone(),
+        tenant: TenantId::parse("acme").unwrap(),
+        run: RunId::parse(&format!("rn_{hex}")).unwrap(),
+        workflow: format!("it_{hex}"),
+        key: GateKey::parse(GATE).unwrap(),
+    }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("COFFERDAM_TEST_SEED").ok().and_then(|t| t.parse().ok());
+    given.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        u64::from(now.subsec_nanos()) ^ now.as_secs()
+    })
+}
+
+#[test]
+fn a_gate_does_what_its_model_does_whatever_happens_to_it() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let (cluster, ledger, sql) = runtime.block_on(async {
+        let cluster = Cluster::start(state.path()).await.unwrap();
+        let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+        ledger.migrate().await.unwrap();
+        let sql = PgPool::connect(&cluster.url()).await.unwrap();
+        let tenant = TenantId::parse("acme").unwrap();
+        for (key, group) in PEOPLE {
+            let groups: Vec<GroupId> = GroupId::parse(group).into_iter().collect();
+            ledger.key_create(key, key, &tenant, &[Role::Approver], &groups, None).await.unwrap();
+        }
+        (cluster, ledger, sql)
+    });
+    let seed = seed();
+    eprintln!("a_gate_does_what_its_model_does: replay with COFFERDAM_TEST_SEED={seed}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|t| t.parse().ok()).unwrap_or(48);
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let count = std::cell::Cell::new(0_u64);
+    let outcome = runner.run(&(law(), prop::collection::vec(op(), 1..30)), |(law, ops)| {
+        count.set(count.get() + 1);
+        runtime.block_on(async {
+            // Only this case's delegations are anybody's.
+            sqlx::raw_sql(
+                "TRUNCATE app.gate_delegations, app.gate_delegation_ends, app.gate_votes",
+            )
+            .execute(&sql)
+            .await
+            .unwrap();
+            let world = world(&ledger, &sql, count.get()).await;
+            play(&world, law, ops).await.map_err(TestCaseError::fail)
+        })
+    });
+    runtime.block_on(async {
+        sql.close().await;
+        ledger.close().await;
+        cluster.stop().await.unwrap();
+    });
+    outcome.unwrap();
+}

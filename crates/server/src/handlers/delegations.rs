@@ -1,0 +1,27 @@
+//! Delegations: made by who gives them, listed for everybody of the tenant.
+
+use axum::http::StatusCode;
+use cofferdam_contracts::delegation::DelegationRequest;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use serde_json::json;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::Call;
+
+pub(crate) async fn list(call: Call) -> Answered {
+    ok(&call.flows().ledger.delegation_list(&call.who.tenant).await?)
+}
+
+pub(crate) async fn create(mut call: Call) -> Answered {
+    let request: DelegationRequest = call.body()?;
+    answer(StatusCode::CREATED, &call.flows().delegation_create(&call.who, &request).await?)
+}
+
+pub(crate) async fn end(call: Call) -> Answered {
+    let id =
+        call.param("delegation").parse::<i64>().ok().filter(|id| *id > 0).ok_or_else(|| {
+            Refusal::new(ErrorCode::InvalidId, "a delegation is named by its number")
+        })?;
+    call.flows().delegation_end(&call.who, id).await?;
+    ok(&json!({"ended": true}))
+}
