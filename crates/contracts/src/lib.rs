@@ -5,6 +5,7 @@
 
 pub mod artifact;
 pub mod canonical;
+pub mod dispatch;
 pub mod egress;
 pub mod error;
 pub mod gate;

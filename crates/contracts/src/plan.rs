@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::canonical::{self, CanonicalError};
+use crate::dispatch::AgentWork;
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{Digest, GateKey, IntentId, RunId, StepId, TaskKey};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
@@ -46,6 +47,8 @@ pub struct PlanTask {
 pub enum Work {
     /// A command in a sandbox.
     Sandbox(Box<SandboxRequest>),
+    /// An agent in a sandbox: the work of a dispatch.
+    Agent(Box<AgentWork>),
     /// A text that the engine stores.
     Value(String),
 }
@@ -102,11 +105,13 @@ impl PlanTask {
     /// Wall time of the whole task in milliseconds; nothing for an engine-only task.
     #[must_use]
     pub fn budget_ms(&self) -> u64 {
+        let of = |r: &SandboxRequest| {
+            r.timeout_ms
+                + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
+        };
         match &self.work {
-            Work::Sandbox(r) => {
-                r.timeout_ms
-                    + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
-            }
+            Work::Sandbox(request) => of(request),
+            Work::Agent(work) => of(&work.request),
             Work::Value(_) => 0,
         }
     }

@@ -403,6 +403,9 @@ pub struct SandboxResult {
     /// Refused attempts beyond the distinct ones that are listed: counted only.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub violations_unlisted: u64,
+    /// What an agent did, where the task was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<crate::dispatch::AgentReport>>,
 }
 
 fn is_zero(n: &u64) -> bool {

@@ -9,6 +9,10 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use cofferdam_contracts::artifact::ArtifactIndex;
+use cofferdam_contracts::dispatch::{
+    DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned, SandboxEffective,
+    SpawnRequest,
+};
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
@@ -37,10 +41,14 @@ fn published() -> Vec<(&'static str, Value)> {
         ApprovePlanRequest,
         ArtifactIndex,
         Decision,
+        DispatchTokens,
+        DispatchView,
         EffectivePolicy,
         ErrorBody,
         GateView,
         HitlEvent,
+        ImportRequest,
+        Imported,
         InboxRow,
         IntentCreated,
         IntentRequest,
@@ -56,6 +64,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ProofReport,
         Prompt,
         PromptResult,
+        PruneRequest,
+        Pruned,
         Recipe,
         RecipeRunRequest,
         ReplyAccepted,
@@ -63,9 +73,11 @@ fn published() -> Vec<(&'static str, Value)> {
         RetryAccepted,
         RunHeader,
         RunRequest,
+        SandboxEffective,
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
+        SpawnRequest,
         WipeEvidence,
     ]
 }

@@ -13,6 +13,7 @@ mod board;
 mod compile;
 pub mod decide;
 mod dispatch;
+mod dispatches;
 mod gate;
 mod host;
 pub mod intents;
@@ -30,6 +31,7 @@ mod worker;
 pub use host::host_id;
 pub use worker::{FlowsError, Worker, WorkerConfig};
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,13 +49,22 @@ pub struct Flows {
     /// Fresh ids.
     pub ids: Ids,
     counter: Arc<AtomicU64>,
+    /// Host directories that everybody's dispatches may be given, as far as this process knows.
+    roots: Arc<[PathBuf]>,
 }
 
 impl Flows {
     /// Over one ledger.
     #[must_use]
     pub fn new(ledger: Ledger, wakes: Wakes, ids: Ids) -> Self {
-        Self { ledger, wakes, ids, counter: Arc::default() }
+        Self { ledger, wakes, ids, counter: Arc::default(), roots: Arc::new([]) }
+    }
+
+    /// The same with the host directories that everybody may be given.
+    #[must_use]
+    pub fn with_roots(self, roots: &[PathBuf]) -> Self {
+        let real = roots.iter().filter_map(|root| root.canonicalize().ok());
+        Self { roots: real.collect(), ..self }
     }
 
     /// A number that this process gives once: names what has no content of its own to be named by.

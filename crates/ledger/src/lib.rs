@@ -7,6 +7,7 @@
 pub mod artifacts;
 pub mod audit;
 pub mod cluster;
+pub mod dispatches;
 pub mod engine;
 pub mod error;
 pub mod executors;

@@ -24,7 +24,8 @@ migrations! {
     "0001_law", "0002_api_keys", "0003_intents", "0004_recipes", "0005_runs", "0006_run_steps",
     "0007_artifacts", "0008_sbx_runs", "0009_sessions", "0010_gates", "0011_opencode_calls",
     "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
-    "0017_claim", "0018_enqueue",
+    "0017_claim", "0018_enqueue", "0037_dispatches", "0038_dispatch_sandbox_columns",
+    "0039_dispatch_runs", "0040_dispatch_rules", "0041_dispatch_settle",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

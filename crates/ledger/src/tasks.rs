@@ -332,6 +332,7 @@ impl Ledger {
 pub(crate) fn provider(work: &Work) -> &'static str {
     match work {
         Work::Sandbox(request) => request.class_min().as_str(),
+        Work::Agent(work) => work.request.class_min().as_str(),
         Work::Value(_) => "engine",
     }
 }

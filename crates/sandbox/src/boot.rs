@@ -218,6 +218,7 @@ async fn start(
         egress: None,
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
+        trees: resolved.trees.clone(),
         _hold: hold,
     };
     match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::{ErrCode, Phase};
+use cofferdam_guest::jail::{Jail, Seen};
 use cofferdam_guest::wire::{Ended, ExecEnd, User};
 
 use crate::cgroup::Events;
@@ -28,6 +29,10 @@ pub struct Command {
     pub phase: Phase,
     /// Who runs it; `None` is root, without most of root's capabilities.
     pub user: Option<User>,
+    /// A file of the sandbox that is its standard input.
+    pub stdin_file: Option<String>,
+    /// What holds it beyond its sandbox.
+    pub jail: Option<Jail>,
 }
 
 /// Bytes beyond the limit of each stream: read, counted and dropped.
@@ -59,6 +64,8 @@ pub struct ExecOutcome {
     pub dropped: Dropped,
     /// Why, in words, where the code is not NONE; also what else is worth knowing.
     pub cause: Option<String>,
+    /// What its jail saw.
+    pub seen: Option<Seen>,
 }
 
 /// What the agent said, and what the cgroup counted before and after.
@@ -70,7 +77,11 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) 
         Ended::Signal(signal) => (BY_SIGNAL + signal, vec![format!("killed by signal {signal}")]),
         Ended::Unstarted(reason) => (UNSTARTED, vec![reason]),
     };
+    let broken = end.seen.as_ref().and_then(|seen| seen.broken.as_ref());
+    let stopped = end.seen.as_ref().is_some_and(|seen| seen.stopped);
     let err_code = match (end.timed_out, exit, oom) {
+        // Nothing of the command ran.
+        _ if broken.is_some() => ErrCode::BootFail,
         (true, _, _) => ErrCode::Timeout,
         (false, 0, _) => ErrCode::None,
         (false, _, true) => ErrCode::Oom,
@@ -78,6 +89,12 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) 
     };
     if end.timed_out {
         causes = vec![format!("the wall time of {limit_ms} ms ran out")];
+    }
+    if let Some(broken) = broken {
+        causes = vec![format!("this host cannot enforce the policy: {broken}")];
+    }
+    if stopped {
+        causes = vec!["it executed more commands than it may".to_owned()];
     }
     notes(&mut causes, oom, before, after);
     ExecOutcome {
@@ -89,6 +106,7 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) 
         timed_out: end.timed_out,
         dropped: Dropped { stdout: end.dropped_stdout, stderr: end.dropped_stderr },
         cause: (!causes.is_empty()).then(|| causes.join("; ")),
+        seen: end.seen,
     }
 }
 
@@ -117,6 +135,7 @@ pub(crate) fn unheard(
         timed_out,
         dropped: Dropped::default(),
         cause: Some(causes.join("; ")),
+        seen: None,
     }
 }
 
@@ -131,6 +150,7 @@ pub(crate) fn unconnected(cause: String) -> ExecOutcome {
         timed_out: false,
         dropped: Dropped::default(),
         cause: Some(cause),
+        seen: None,
     }
 }
 
@@ -168,6 +188,7 @@ mod tests {
             timed_out: false,
             dropped_stdout: 0,
             dropped_stderr: 0,
+            seen: None,
         }
     }
 

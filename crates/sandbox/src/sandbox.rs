@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking, in_words};
+use crate::changes::{self, Changes, ChangesError};
 use crate::egress::Egress;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
@@ -85,6 +87,8 @@ pub struct Sandbox {
     /// `None`: no phase has names, so there is no proxy.
     pub(crate) egress: Option<Egress>,
     pub(crate) services: Services,
+    /// Directories that it sees copy-on-write: where they are inside, and their changes here.
+    pub(crate) trees: Vec<(String, PathBuf)>,
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<Hold>,
 }
@@ -131,6 +135,16 @@ impl Sandbox {
     #[must_use]
     pub fn violations(&self) -> (Vec<Violation>, u64) {
         self.egress.as_ref().map(Egress::violations).unwrap_or_default()
+    }
+
+    /// What was changed below a directory that it sees copy-on-write; nothing where there is none.
+    /// To be asked when no command runs.
+    pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
+        let upper = self.trees.iter().find(|(at, _)| at == target).map(|(_, upper)| upper.clone());
+        match upper {
+            Some(upper) => blocking(move || changes::below(&upper)).await,
+            None => Ok(Changes::default()),
+        }
     }
 
     /// How its services fared so far, in the order of their start.
@@ -192,6 +206,8 @@ impl Sandbox {
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
             user: command.user,
+            stdin_file: command.stdin_file.clone(),
+            jail: command.jail.clone(),
             stream_limit_bytes: self.stream_limit_bytes,
         };
         let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));

@@ -3,6 +3,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use cofferdam_contracts::dispatch::{
+    DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned, SpawnRequest,
+};
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
 };
@@ -144,6 +147,15 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),
     route!("POST" "/api/recipes/export", READ, [], s::<RecipeRef>(), 200, s::<Recipe>(), handlers::recipes::export, "A recipe in canonical form"),
+    route!("POST" "/api/dispatches", SUBMIT, [], s::<SpawnRequest>(), 201, s::<DispatchView>(), handlers::dispatches::spawn, "Sends an agent off"),
+    route!("GET" "/api/dispatches", READ, ["status", "active", "scope", "limit"], None, 200, s::<Vec<DispatchView>>(), handlers::dispatches::list, "Dispatches, newest first"),
+    route!("POST" "/api/dispatches/prune", OPERATE, [], s::<PruneRequest>(), 200, s::<Pruned>(), handlers::dispatches::prune, "Removes ended dispatches that are older"),
+    route!("POST" "/api/dispatches/import", OPERATE, [], s::<ImportRequest>(), 200, s::<Imported>(), handlers::dispatches::import, "Takes over ended dispatches of another database"),
+    route!("GET" "/api/dispatches/tokens", READ, ["id", "scope"], None, 200, s::<DispatchTokens>(), handlers::dispatches::tokens, "Tokens of one dispatch, of a scope, or of all"),
+    route!("GET" "/api/dispatches/{id}", READ, ["timeoutS"], None, 200, s::<DispatchView>(), handlers::dispatches::get, "One dispatch; waits up to timeoutS for its end"),
+    route!("GET" "/api/dispatches/{id}/output", READ, [], None, 200, s::<Value>(), handlers::dispatches::output, "Where its output is"),
+    route!("POST" "/api/dispatches/{id}/kill", OPERATE, [], None, 202, s::<DispatchView>(), handlers::dispatches::kill, "Ends it with its whole sandbox"),
+    route!("POST" "/api/dispatches/{id}/retry", OPERATE, [], None, 201, s::<DispatchView>(), handlers::dispatches::retry, "Sends it off again, as a new one that names it"),
     route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof over everything that the key may see"),
     route!("GET" "/api/keys", ADMIN, [], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets"),
     route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Makes a key; its secret is shown once"),

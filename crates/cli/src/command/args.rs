@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Prove(ProveArgs),
     /// What this host can isolate, and what it lacks
     Doctor(DoctorArgs),
+    /// Agents that are sent off, each in a sandbox of its own
+    Dispatch(super::dispatch_args::DispatchArgs),
     /// API keys
     Key(KeyArgs),
     /// Images of this host: what `image: image:NAME` of a task means
@@ -89,6 +91,9 @@ impl Command {
     pub(crate) fn executes(&self) -> bool {
         match self {
             Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_) | Self::Doctor(_) => true,
+            Self::Dispatch(args) => {
+                matches!(args.command, super::dispatch_args::DispatchCommand::Wait(_))
+            }
             Self::Image(args) => matches!(args.command, ImageCommand::Build { .. }),
             _ => false,
         }

@@ -2,6 +2,10 @@
 
 mod args;
 mod client;
+mod dispatch;
+mod dispatch_args;
+mod dispatch_import;
+mod dispatch_show;
 mod doctor;
 mod exec;
 mod exit;
@@ -80,6 +84,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Gate(args) => gate::gate(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
+        Command::Dispatch(args) => dispatch::dispatch(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Db => node::database(&at).await,

@@ -58,7 +58,8 @@ impl Node {
         let ledger = Ledger::connect(&url).await.context("cannot connect to the database")?;
         ledger.migrate().await?;
         let wakes = ledger.listen().await?;
-        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env());
+        let roots = parts.worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
+        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env()).with_roots(roots);
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {
             None => None,

@@ -1,5 +1,6 @@
 //! One module a resource; each handler parses what the table could not, makes one call, and answers.
 
+pub(crate) mod dispatches;
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
