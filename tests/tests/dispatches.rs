@@ -173,6 +173,7 @@ async fn an_allowlist_leaves_nothing_else_to_execute_however_it_is_named() {
         ls && echo LS-RAN\n\
         cp a.txt copy && echo CP-RAN\n\
         cat /bin/ls > own; chmod +x own; ./own && echo OWN-RAN\n\
+        for l in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do $l /bin/ls && echo LOADER-RAN; done\n\
         cat a.txt\n";
     let spec = json!({"tools_allowed": ["cat"]});
     let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
@@ -182,7 +183,7 @@ async fn an_allowlist_leaves_nothing_else_to_execute_however_it_is_named() {
     assert_eq!(violation(&view, "tool_denied")["phase"], "exec");
     let out = said_by(&up, &view).await;
     assert!(out.starts_with("before"), "{out}");
-    for done in ["LS-RAN", "CP-RAN", "OWN-RAN"] {
+    for done in ["LS-RAN", "CP-RAN", "OWN-RAN", "LOADER-RAN"] {
         assert!(!out.contains(done), "{out}");
     }
 }

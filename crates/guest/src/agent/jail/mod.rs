@@ -5,7 +5,7 @@
 //!                    --exec--> command ... each watched call waits for the agent's word
 //! ```
 //! **The rules decide, in the kernel; the agent's word lets every watched call go on to meet them,
-//! but for sockets, which it refuses itself by their number.** What the agent reads of a call may be
+//! but for sockets, which it refuses itself by their number, and the program loader.** What the agent reads of a call may be
 //! changed under its eyes by another thread: then a count is wrong and no rule is.
 
 mod calls;

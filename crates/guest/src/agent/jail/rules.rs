@@ -95,6 +95,15 @@ impl Rules {
         Some(self.allowed.as_ref().is_none_or(|allowed| same_file(&real, allowed)))
     }
 
+    /// Whether a call that executes this path would load a program around the rules on tools: the
+    /// kernel must be able to execute the loader, and nobody else needs to.
+    pub fn is_loader(&self, path: &Path) -> bool {
+        let real = fs::canonicalize(path).ok();
+        self.holds_tools()
+            && real.is_some()
+            && LOADERS.iter().any(|loader| fs::canonicalize(loader).ok() == real)
+    }
+
     /// Whether something at this path may be changed. `None`: there is no directory for it.
     pub fn may_write(&self, path: &Path) -> Option<bool> {
         let Some(writable) = &self.writable else { return Some(true) };
@@ -264,6 +273,17 @@ mod tests {
         assert_eq!(rules.may_execute(Path::new("/bin/sh")), Some(true));
         assert_eq!(rules.may_execute(Path::new("/bin/ls")), Some(false));
         assert_eq!(rules.may_execute(Path::new("/bin/no-such-program")), None);
+    }
+
+    #[test]
+    fn a_loader_is_one_by_every_name_and_only_where_tools_are_held() {
+        let held = Rules::of(&jail(None, &["ls"]), Path::new("/bin/sh"), "").unwrap();
+        let free = Rules::of(&jail(None, &[]), Path::new("/bin/sh"), "").unwrap();
+        let here: Vec<_> = LOADERS.iter().filter_map(|l| fs::canonicalize(l).ok()).collect();
+        for loader in here {
+            assert!(held.is_loader(&loader) && !free.is_loader(&loader), "{loader:?}");
+        }
+        assert!(!held.is_loader(Path::new("/bin/cat")) && !held.is_loader(Path::new("/no/such")));
     }
 
     #[test]

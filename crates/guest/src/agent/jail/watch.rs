@@ -126,6 +126,10 @@ impl Watch {
         }
         let known = calls::of(number)?;
         let path = path_of(call, known.path, known.dir)?;
+        if known.does == Does::Exec && rules.is_loader(&path) {
+            self.lock().refuse(RefusedKind::Exec, shown(&path), now);
+            return Some(libc::EACCES);
+        }
         if known.does == Does::Exec {
             match rules.may_execute(&path) {
                 Some(true) if std::mem::take(own) => {}
