@@ -40,6 +40,8 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("serde_json_canonicalizer", &["contracts"]),
     ("rand_chacha", &["ambient"]),
     ("getrandom", &["ambient"]),
+    ("rusqlite", &["cli"]),
+    ("landlock", &["guest"]),
 ];
 
 /// Tests that `make test` does not run by themselves: (file, how many, why).

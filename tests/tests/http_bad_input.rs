@@ -53,13 +53,14 @@ struct World {
     sandbox: String,
     webhook: String,
     link: String,
+    dispatch: String,
     _home: Home,
 }
 
 impl World {
     async fn new() -> Self {
         let home = Home::new();
-        let mut server = home.up();
+        let mut server = home.up_with(&["--allow-dir", "/usr/share"], &[]);
         let mut keys = BTreeMap::new();
         for role in ROLES {
             keys.insert(role.to_owned(), key(&server, "acme", &[role]).await);
@@ -79,6 +80,13 @@ impl World {
             server.get(&format!("/api/runs/{}/artifacts", text(&done, "runId"))).await;
         let out = artifacts.as_array().unwrap().iter().find(|a| a["kind"] == "stdout").unwrap();
         let (task, uri) = (text(out, "taskKey"), text(out, "uri"));
+        let sent = json!({"agent_type": "command", "prompt": "true", "project_dir": "/usr/share",
+            "sandbox": "read-only"});
+        let (status, made) = server.post("/api/dispatches", &sent).await;
+        assert_eq!(status, 201, "{made}");
+        let dispatch = text(&made, "id");
+        let sent = server.wait_terminal(made["run_id"].as_str().unwrap()).await;
+        assert_eq!(sent["status"], "succeeded", "{sent}");
         // Of an event that does not happen here: nothing is sent anywhere.
         let wanted = json!({"url": "https://example.com/", "events": ["gate.reminded"]});
         let (status, made) = server.post("/api/webhooks", &wanted).await;
@@ -92,7 +100,21 @@ impl World {
         let (_, sessions) = server.get("/api/sessions").await;
         let sandbox = text(&sessions[0], "sandboxId");
         let _home = home;
-        Self { server, sql, keys, stranger, gated, done, task, uri, sandbox, webhook, link, _home }
+        Self {
+            server,
+            sql,
+            keys,
+            stranger,
+            gated,
+            done,
+            task,
+            uri,
+            sandbox,
+            webhook,
+            link,
+            dispatch,
+            _home,
+        }
     }
 
     /// The route's path with parameters that name things of acme.
@@ -102,8 +124,12 @@ impl World {
 
     fn fill(&self, path: &str) -> String {
         let run = if path.ends_with("/retry") { &self.done } else { &self.gated };
-        let recipe = path.starts_with("/api/recipes");
-        path.replace("{id}", if recipe { "gated" } else { run["runId"].as_str().unwrap() })
+        let id = match path {
+            _ if path.starts_with("/api/recipes") => "gated",
+            _ if path.starts_with("/api/dispatches") => &self.dispatch,
+            _ => run["runId"].as_str().unwrap(),
+        };
+        path.replace("{id}", id)
             .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
             .replace("{gate}", "approve-plan")
             .replace("{sandbox}", &self.sandbox)
@@ -176,6 +202,17 @@ impl World {
             }
             (_, "/api/delegations") => {
                 json!({"to": self.keys["approver"].0, "group": "sre", "ttlS": 60, "reason": "holiday"})
+            }
+            (_, "/api/dispatches") => json!({
+                "agent_type": "command", "prompt": "true", "prompt_file": "/p", "cmd": ["true"],
+                "project_dir": "/srv/none", "output_file": "/o", "name": "n", "model": "m",
+                "sandbox": "read-only", "sandbox_spec": {"max_turns": 1}, "lenient_spec": false,
+                "enforce": false, "scope_id": "s", "parent_id": "abcd1234", "timeout_sec": 9,
+                "scheduled": false,
+            }),
+            (_, "/api/dispatches/prune") => json!({"older_than_sec": 1}),
+            (_, "/api/dispatches/import") => {
+                json!({"rows": [{"id": "abcd1234", "status": "completed"}]})
             }
             (method, path) => panic!("{method} {path} takes a body: give this test a good one"),
         }
@@ -632,6 +669,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
             }
             let nobody = match param {
                 "{id}" if route.path.starts_with("/api/recipes") => "nobody".to_owned(),
+                "{id}" if route.path.starts_with("/api/dispatches") => "zzzzzzzz".to_owned(),
                 "{id}" => format!("rn_{}", "0".repeat(32)),
                 "{wid}" => format!("it_{}", "0".repeat(32)),
                 "{sandbox}" => format!("sb{}", "0".repeat(20)),
@@ -670,7 +708,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
             let twice = format!("{good}?{name}=1&{name}=1");
             world.refused("a query key twice", route.method, &twice, None, SCHEMA).await;
             for bad in ["x", "-1", "1e3", "%zz", "99999999999999999999", "1.5", "%20", "1%00"] {
-                if *name == "name" && !bad.contains("%00") {
+                if matches!(*name, "name" | "scope") && !bad.contains("%00") {
                     continue;
                 }
                 let wants: Wants = &[(400, "schema_violation"), (400, "invalid_id")];

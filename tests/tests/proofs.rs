@@ -240,6 +240,17 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("cache_hits_are_on_record":
         CACHED,
         "UPDATE app.sbx_runs SET response = jsonb_set(response, '{cache,org}', '\"zenith\"') WHERE response ? 'cache'"),
+    tamper!("dispatch_specs_unchanged": "UPDATE app.dispatches SET sandbox_spec = '{\"max_turns\": 9}'"),
+    tamper!("dispatch_specs_unchanged": "UPDATE app.dispatches SET sandbox_spec = NULL"),
+    tamper!("dispatch_specs_unchanged":
+        "UPDATE app.dispatches SET sandbox_spec = '{\"max_turns\": 9}'",
+        "UPDATE app.dispatch_runs SET spec_canonical = '{\"max_turns\":9}'"),
+    tamper!("dispatch_specs_unchanged": "DELETE FROM app.dispatch_runs"),
+    tamper!("dispatch_effective_at_end": "UPDATE app.dispatches SET sandbox_effective = NULL"),
+    tamper!("dispatch_effective_at_end": "UPDATE app.dispatches SET status = 'running'"),
+    tamper!("dispatches_match_runs": "UPDATE app.dispatches SET status = 'spawned', sandbox_effective = NULL"),
+    tamper!("dispatches_match_runs": "UPDATE app.dispatches SET sandbox_effective = sandbox_effective || '{\"violations\": [1]}'"),
+    tamper!("dispatches_match_runs": "UPDATE app.runs SET status = 'failed' WHERE recipe_id = 'dispatch'"),
 ];
 
 /// A task that asks for a name and is granted it.
@@ -301,6 +312,11 @@ async fn make_runs(up: &Server) -> Vec<String> {
     for run in &runs {
         assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
     }
+    let sent = json!({"agent_type": "command", "prompt": "true\n", "project_dir": "/usr/share",
+        "sandbox": "read-only", "sandbox_spec": {"max_turns": 3}});
+    let (status, made) = up.post("/api/dispatches", &sent).await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!(up.wait_terminal(made["run_id"].as_str().unwrap()).await["status"], "succeeded");
     runs
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::canonical::{self, CanonicalError};
 use crate::gate_spec::escape;
 use crate::id::Digest;
-use crate::plan::{Plan, Work};
+use crate::plan::Plan;
 use crate::run::Budget;
 
 /// Differences that are shown: a person reads them.
@@ -87,7 +87,7 @@ pub fn facts(
 ) -> Result<Facts, CanonicalError> {
     let (mut sandbox, mut egress, mut image) = (vec![], vec![], vec![]);
     for task in &plan.tasks {
-        let Work::Sandbox(request) = &task.work else { continue };
+        let Some(request) = task.work.request() else { continue };
         let build = request.build.as_ref().map(|b| &b.net);
         egress.push(json!({"task": task.name, "build": build, "exec": request.net}));
         image.push(json!({"task": task.name, "envRef": request.env_ref, "resolved": pin(&request.env_ref)}));

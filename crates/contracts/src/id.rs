@@ -138,6 +138,11 @@ id!(
     |t| t.strip_prefix("sb").is_some_and(|h| is_lower_hex(h, 20))
 );
 id!(
+    /// A dispatch: eight letters and digits.
+    DispatchId, "dispatch id", "^[a-z0-9]{8}$",
+    |t| t.len() == 8 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+id!(
     /// A tenant; also the partition key of `sbxQ`.
     TenantId, "tenant id", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );

@@ -9,6 +9,7 @@ pub mod canonical;
 pub mod config;
 pub mod consent;
 pub mod delegation;
+pub mod dispatch;
 pub mod egress;
 pub mod error;
 pub mod gate;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::cache::CacheSpec;
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
+use crate::dispatch::AgentWork;
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
@@ -54,8 +55,32 @@ pub struct PlanTask {
 pub enum Work {
     /// A command in a sandbox.
     Sandbox(Box<SandboxRequest>),
+    /// An agent in a sandbox: the work of a dispatch.
+    Agent(Box<AgentWork>),
     /// A text that the engine stores.
     Value(String),
+}
+
+impl Work {
+    /// What is asked of its sandbox, where it has one.
+    #[must_use]
+    pub fn request(&self) -> Option<&SandboxRequest> {
+        match self {
+            Self::Sandbox(request) => Some(request),
+            Self::Agent(agent) => Some(&agent.request),
+            Self::Value(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    #[must_use]
+    pub fn request_mut(&mut self) -> Option<&mut SandboxRequest> {
+        match self {
+            Self::Sandbox(request) => Some(request),
+            Self::Agent(agent) => Some(&mut agent.request),
+            Self::Value(_) => None,
+        }
+    }
 }
 
 /// What a task key is the hash of.
@@ -110,11 +135,13 @@ impl PlanTask {
     /// Wall time of the whole task in milliseconds; nothing for an engine-only task.
     #[must_use]
     pub fn budget_ms(&self) -> u64 {
+        let of = |r: &SandboxRequest| {
+            r.timeout_ms
+                + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
+        };
         match &self.work {
-            Work::Sandbox(r) => {
-                r.timeout_ms
-                    + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
-            }
+            Work::Sandbox(request) => of(request),
+            Work::Agent(work) => of(&work.request),
             Work::Value(_) => 0,
         }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, Phase};
 use crate::id::Digest;
-use crate::plan::{Plan, Work};
+use crate::plan::Plan;
 use crate::recipe::Recipe;
 
 /// The key of `dynamic_config` that lists names which the tasks of a tenant may reach without a gate:
@@ -74,10 +74,7 @@ pub fn policies_of(plan: &Plan, phase: Phase) -> Vec<Egress> {
     let mut all: Vec<(String, Egress)> = plan
         .tasks
         .iter()
-        .filter_map(|task| match &task.work {
-            Work::Sandbox(request) => Some(request),
-            Work::Value(_) => None,
-        })
+        .filter_map(|task| task.work.request())
         .map(|request| match phase {
             Phase::Exec => request.net.clone(),
             Phase::Build => request.build.as_ref().map_or(Egress::None, |b| b.net.clone()),

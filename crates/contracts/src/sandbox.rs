@@ -425,6 +425,9 @@ pub struct SandboxResult {
     /// What came of the dependency cache, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
+    /// What an agent did, where the task was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<crate::dispatch::AgentReport>>,
 }
 
 fn is_zero(n: &u64) -> bool {

@@ -11,6 +11,10 @@ use std::fs;
 use cofferdam_contracts::artifact::ArtifactIndex;
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
 use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
+use cofferdam_contracts::dispatch::{
+    DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned, SandboxEffective,
+    SpawnRequest,
+};
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
@@ -54,11 +58,15 @@ fn published() -> Vec<(&'static str, Value)> {
         DeliveryRow,
         DelegationRequest,
         DelegationRow,
+        DispatchTokens,
+        DispatchView,
         EffectivePolicy,
         EgressSnapshot,
         ErrorBody,
         GateView,
         HitlEvent,
+        ImportRequest,
+        Imported,
         InboxRow,
         IntentCreated,
         IntentRequest,
@@ -79,6 +87,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ProofReport,
         Prompt,
         PromptResult,
+        PruneRequest,
+        Pruned,
         Recipe,
         RecipeRunRequest,
         ReplyAccepted,
@@ -86,6 +96,7 @@ fn published() -> Vec<(&'static str, Value)> {
         RetryAccepted,
         RunHeader,
         RunRequest,
+        SandboxEffective,
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
@@ -95,6 +106,7 @@ fn published() -> Vec<(&'static str, Value)> {
         WebhookCreated,
         WebhookRequest,
         WebhookRow,
+        SpawnRequest,
         WipeEvidence,
     ]
 }

@@ -48,11 +48,14 @@ pub(crate) async fn compile(
         return committed(run, &text);
     }
     let settings = config::settings(ledger, &run.tenant).await?;
-    let recipe = recipe_of(ledger, run).await?;
-    let plan = match match recipe {
-        Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, roots).await,
-        Err(refusal) => Err(refusal),
-    } {
+    let planned = match crate::dispatches::plan_of(run) {
+        Some(planned) => planned,
+        None => match recipe_of(ledger, run).await? {
+            Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, roots).await,
+            Err(refusal) => Err(refusal),
+        },
+    };
+    let plan = match planned {
         Ok(plan) => plan,
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();

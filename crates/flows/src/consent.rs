@@ -117,15 +117,13 @@ async fn facts_of(
 /// The work as it was approved: an image by its digest, so that what is imported under its name between
 /// the comparison and the task's start is not what runs.
 pub(crate) fn pinned(work: &Work, pins: &Pins) -> Work {
-    let Work::Sandbox(request) = work else { return work.clone() };
-    match pins.get(&request.env_ref) {
-        Some(pin) if pin.contains("@sha256:") => {
-            let mut request = request.clone();
-            request.env_ref.clone_from(pin);
-            Work::Sandbox(request)
-        }
-        _ => work.clone(),
+    let mut work = work.clone();
+    if let Some(request) = work.request_mut()
+        && let Some(pin) = pins.get(&request.env_ref).filter(|pin| pin.contains("@sha256:"))
+    {
+        request.env_ref.clone_from(pin);
     }
+    work
 }
 
 fn wrong(what: &'static str, why: &str) -> LedgerError {

@@ -18,6 +18,7 @@ mod consent;
 pub mod decide;
 pub mod delegations;
 mod dispatch;
+mod dispatches;
 mod egress;
 mod evict;
 mod gate;
@@ -46,6 +47,7 @@ pub use outbound::Reach;
 pub use sign::Signer;
 pub use worker::{FlowsError, Worker, WorkerConfig};
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +70,8 @@ pub struct Flows {
     reach: Reach,
     guesses: Arc<links::Guesses>,
     counter: Arc<AtomicU64>,
+    /// Host directories that everybody's dispatches may be given, as far as this process knows.
+    roots: Arc<[PathBuf]>,
 }
 
 impl Flows {
@@ -81,6 +85,7 @@ impl Flows {
             signer: None,
             reach: Reach::default(),
             guesses: Arc::default(),
+            roots: Arc::new([]),
             counter: Arc::default(),
         }
     }
@@ -95,6 +100,13 @@ impl Flows {
     #[must_use]
     pub fn is_signing(&self) -> bool {
         self.signer.is_some()
+    }
+
+    /// The same with the host directories that everybody may be given.
+    #[must_use]
+    pub fn with_roots(self, roots: &[PathBuf]) -> Self {
+        let real = roots.iter().filter_map(|root| root.canonicalize().ok());
+        Self { roots: real.collect(), ..self }
     }
 
     /// A number that this process gives once: names what has no content of its own to be named by.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
@@ -35,6 +36,7 @@ use crate::ask::Asks;
 use crate::board::Board;
 use crate::cache::{self, Deps};
 use crate::decide::MAX_EXECUTIONS;
+use crate::dispatches;
 use crate::egress;
 use crate::output::Output;
 use crate::patience::patiently;
@@ -102,7 +104,20 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     }
     let end = match &task.work {
         Work::Value(text) => value(&task, text),
-        Work::Sandbox(request) => run_in_sandbox(executor, &task, request, &sandbox, wakes).await,
+        Work::Sandbox(request) => {
+            run_in_sandbox(executor, &task, request, None, &sandbox, wakes).await
+        }
+        Work::Agent(agent) => {
+            let request = &agent.request;
+            let mut end =
+                run_in_sandbox(executor, &task, request, Some(agent.as_ref()), &sandbox, wakes)
+                    .await;
+            if end.result.agent.is_none() {
+                let report = dispatches::unstarted(agent, end.result.cause.clone());
+                end.result.agent = Some(Box::new(report));
+            }
+            end
+        }
     };
     executor.board.forget(&sandbox);
     if matches!(&task.work, Work::Sandbox(request) if asks(request)) {
@@ -178,6 +193,7 @@ fn blank(
         violations: Vec::new(),
         violations_unlisted: 0,
         cache: None,
+        agent: None,
     }
 }
 
@@ -206,6 +222,7 @@ async fn run_in_sandbox(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
+    agent: Option<&AgentWork>,
     id: &SandboxId,
     wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
@@ -219,7 +236,12 @@ async fn run_in_sandbox(
         return unmade(executor, task, id, ErrCode::BootFail, drift).await;
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
-    let plan = match host.plan(request, id) {
+    let planned =
+        host.plan(request, id).map_err(|e| e.to_string()).and_then(|mut plan| match agent {
+            Some(agent) => dispatches::hold(&mut plan, agent).map(|()| plan),
+            None => Ok(plan),
+        });
+    let plan = match planned {
         Ok(plan) => plan,
         Err(e) => {
             return unmade(
@@ -258,7 +280,7 @@ async fn run_in_sandbox(
             };
         }
     };
-    drive(executor, task, (&plan, deps), sandbox, wakes).await
+    drive(executor, task, (&plan, deps, agent), sandbox, wakes).await
 }
 
 /// Inline texts, artifacts of this tenant, and directories of this host.
@@ -335,7 +357,7 @@ impl Watched {
 async fn drive(
     executor: &Executor,
     task: &TaskContext,
-    (plan, mut deps): (&Plan, Option<Deps>),
+    (plan, mut deps, agent): (&Plan, Option<Deps>, Option<&AgentWork>),
     sandbox: Sandbox,
     mut wakes: tokio::sync::broadcast::Receiver<Wake>,
 ) -> End {
@@ -344,11 +366,18 @@ async fn drive(
     executor.board.made(&id, attestation.clone(), sandbox.kill_handle());
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
     let mut asks = Asks::new(&executor.flows, task);
+    let watch = agent.map(dispatches::Watch::new);
+    if agent.is_some()
+        && let Err(error) = executor.flows.ledger.dispatch_pid(&task.key, sandbox.init_pid()).await
+    {
+        tracing::warn!(%error, task = %task.key, "the dispatch's process was not noted");
+    }
     let mut phase = Phase {
         executor,
         task,
         sandbox: &sandbox,
         watched: &watched,
+        watch: watch.as_ref(),
         wakes: &mut wakes,
         asks: &mut asks,
     };
@@ -379,9 +408,16 @@ async fn drive(
     watched.show(executor, &task.key, true).await;
     let mut canceled = false;
     let mut files = Vec::new();
+    let mut notes = Vec::new();
+    let mut seen = None;
     match outcome {
         Ok(Some(outcome)) => {
             verdict::ran(&mut result, &outcome, in_build);
+            if agent.is_some() {
+                executor.board.set(&id, SessionState::Collecting);
+                (files, notes) = dispatches::changes(&sandbox, &mut result).await;
+            }
+            seen = outcome.seen;
             if !plan.artifacts.is_empty() {
                 executor.board.set(&id, SessionState::Collecting);
                 match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
@@ -392,6 +428,9 @@ async fn drive(
                     }
                 }
             }
+        }
+        Err(SandboxError::Killed) if watch.as_ref().is_some_and(|w| w.stopped().is_some()) => {
+            result.cause = watch.as_ref().and_then(dispatches::Watch::stopped);
         }
         Err(e) => canceled = verdict::broke(&mut result, &e),
         Ok(None) => {}
@@ -417,7 +456,10 @@ async fn drive(
     let (out, err) = watched.out.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
-    let artifacts = artifacts(&mut result, out, err, files, services);
+    if let Some(watch) = &watch {
+        result.agent = Some(Box::new(watch.report(seen.as_ref(), &effective, &result)));
+    }
+    let artifacts = artifacts(&mut result, out, err, files, notes, services);
     End {
         result,
         effective: Some(effective),
@@ -434,6 +476,7 @@ struct Phase<'a, 'b> {
     task: &'a TaskContext,
     sandbox: &'a Sandbox,
     watched: &'a Watched,
+    watch: Option<&'a dispatches::Watch<'a>>,
     wakes: &'a mut tokio::sync::broadcast::Receiver<Wake>,
     asks: &'a mut Asks<'b>,
 }
@@ -441,7 +484,14 @@ struct Phase<'a, 'b> {
 impl Phase<'_, '_> {
     async fn command(&mut self, command: &Command) -> Result<ExecOutcome, SandboxError> {
         let kill = self.sandbox.kill_handle();
-        let running = self.sandbox.exec(command, |stream, chunk| self.watched.push(stream, chunk));
+        let running = self.sandbox.exec(command, |stream, chunk| {
+            self.watched.push(stream, chunk);
+            if let (Stream::Stdout, Some(watch)) = (stream, self.watch)
+                && watch.push(chunk)
+            {
+                kill.kill();
+            }
+        });
         tokio::pin!(running);
         loop {
             tokio::select! {
@@ -483,6 +533,7 @@ fn artifacts(
     out: Output,
     err: Output,
     files: Vec<cofferdam_sandbox::Collected>,
+    notes: Vec<(String, Vec<u8>)>,
     services: Vec<cofferdam_sandbox::ServiceEnd>,
 ) -> Vec<NewArtifact> {
     let mut artifacts = Vec::with_capacity(files.len() + 4);
@@ -501,6 +552,9 @@ fn artifacts(
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
         artifacts.push(NewArtifact { kind, name: name.into(), bytes });
     };
+    for (name, bytes) in notes {
+        text(ArtifactKind::File, &name, bytes);
+    }
     text(ArtifactKind::Stdout, "stdout.log", out.into_bytes());
     text(ArtifactKind::Stderr, "stderr.log", err.into_bytes());
     for service in services {

@@ -73,6 +73,7 @@ mod tests {
             violations: Vec::new(),
             violations_unlisted: 0,
             cache: None,
+            agent: None,
         }
     }
 
@@ -87,6 +88,7 @@ mod tests {
             timed_out,
             dropped: Dropped::default(),
             reached: if timed_out { vec![LimitKind::Wall] } else { Vec::new() },
+            seen: None,
             cause: timed_out.then(|| "the wall time of 5 ms ran out".to_owned()),
         }
     }
@@ -95,7 +97,7 @@ mod tests {
     fn run_status(err_code: ErrCode) -> RunStatus {
         for attempt in 1.. {
             let miss = Miss { index: 0, name: "t".into(), err_code, cause: None };
-            let round = Round { ok: 0, missed: vec![miss], blocked: None };
+            let round = Round { ok: 0, missed: vec![miss], blocked: None, drift: None };
             match after_round(&round, attempt, &Budget::default()) {
                 Next::Finish { status, .. } => return status,
                 Next::Again { .. } => assert!(attempt < 100),

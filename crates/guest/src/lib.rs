@@ -12,6 +12,7 @@
 pub mod escape;
 pub mod frame;
 pub mod glob;
+pub mod jail;
 pub mod process;
 pub mod tree;
 pub mod wire;

@@ -32,6 +32,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::jail::{Jail, Seen};
+
 /// `GET`.
 pub const HEALTH: &str = "/v1/health";
 /// `POST`.
@@ -105,6 +107,12 @@ pub struct ExecRequest {
     /// Who runs it; absent: the agent's own user, root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
+    /// A file that is its standard input; absent: nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_file: Option<String>,
+    /// What holds it further.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jail: Option<Jail>,
 }
 
 /// A user of the sandbox, by number: names are the host's to look up.
@@ -151,6 +159,9 @@ pub struct ExecEnd {
     /// where the command failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub crowd: u64,
+    /// What its jail saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Seen>,
 }
 
 fn is_zero(count: &u64) -> bool {

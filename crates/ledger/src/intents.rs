@@ -38,22 +38,8 @@ pub struct Intent {
 impl Ledger {
     /// Writes an intent; an equal id is the same intent, since ids are random or content hashes.
     pub async fn intent_create(&self, new: &NewIntent<'_>) -> Result<()> {
-        sqlx::query(
-            "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, connectors, intent_hash, key_id, origin)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING",
-        )
-        .bind(new.id.as_str())
-        .bind(new.tenant.as_str())
-        .bind(&new.request.goal)
-        .bind(Value::Object(new.request.inputs.clone()))
-        .bind(json("intents.constraints", &new.request.constraints)?)
-        .bind(new.request.connectors.as_ref().map(|c| json("intents.connectors", c)).transpose()?)
-        .bind(new.hash.map(Digest::as_str))
-        .bind(new.key_id)
-        .bind(new.origin.as_str())
-        .execute(self.pool())
-        .await?;
-        Ok(())
+        let mut conn = self.pool().acquire().await?;
+        intent_insert(&mut conn, new).await
     }
 
     /// A tenant's intent.
@@ -73,4 +59,27 @@ impl Ledger {
         })
         .transpose()
     }
+}
+
+/// The same in the caller's transaction.
+pub(crate) async fn intent_insert(
+    conn: &mut sqlx::PgConnection,
+    new: &NewIntent<'_>,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, connectors, intent_hash, key_id, origin)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING",
+    )
+    .bind(new.id.as_str())
+    .bind(new.tenant.as_str())
+    .bind(&new.request.goal)
+    .bind(Value::Object(new.request.inputs.clone()))
+    .bind(json("intents.constraints", &new.request.constraints)?)
+    .bind(new.request.connectors.as_ref().map(|c| json("intents.connectors", c)).transpose()?)
+    .bind(new.hash.map(Digest::as_str))
+    .bind(new.key_id)
+    .bind(new.origin.as_str())
+    .execute(conn)
+    .await?;
+    Ok(())
 }

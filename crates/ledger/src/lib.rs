@@ -9,6 +9,7 @@ pub mod audit;
 pub mod cache;
 pub mod cluster;
 pub mod config;
+pub mod dispatches;
 pub mod engine;
 pub mod error;
 pub mod executors;

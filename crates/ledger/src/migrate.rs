@@ -28,8 +28,10 @@ migrations! {
     "0021_config_by_tenant", "0022_config_key", "0023_wipe_looks", "0024_wipe_settlements",
     "0025_egress_policy_snapshots", "0026_session_facts", "0027_gate_law", "0028_approval_rounds",
     "0029_key_groups", "0030_gate_delegations", "0031_gate_votes", "0032_interaction_outcomes",
-    "0033_gate_edits", "0034_gate_journal", "0042_webhooks", "0043_webhook_events",
-    "0044_signing_keys", "0045_reply_links", "0046_egress_asks", "0047_egress_grants",
+    "0033_gate_edits", "0034_gate_journal", "0037_dispatches", "0038_dispatch_sandbox_columns",
+    "0039_dispatch_runs", "0040_dispatch_rules", "0041_dispatch_settle", "0042_webhooks",
+    "0043_webhook_events", "0044_signing_keys", "0045_reply_links", "0046_egress_asks",
+    "0047_egress_grants",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -292,6 +292,24 @@ pub const PROOFS: &[Proof] = &[
         meaning: "an event is recorded twice, or called delivered without an acknowledgement",
         sql: "SELECT d.webhook_id, d.event_id, count(*) AS n FROM app.webhook_deliveries d JOIN app.webhooks w ON w.id = d.webhook_id WHERE ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR w.tenant_id = $2) GROUP BY 1, 2 HAVING count(*) > 1 UNION ALL SELECT d.webhook_id, d.event_id, k.n FROM app.webhook_deliveries d JOIN app.webhooks w ON w.id = d.webhook_id CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE a.ok) AS n, count(*) FILTER (WHERE a.ok AND a.attempt = d.attempts) AS last FROM app.webhook_attempts a WHERE a.delivery_id = d.id) k WHERE (k.n > 1 + (SELECT count(*) FROM app.audit x WHERE x.op = 'webhook.replay' AND x.target = d.id) OR (d.state = 'delivered' AND k.last = 0)) AND ($1::text IS NULL OR d.run_id = $1) AND ($2::text IS NULL OR w.tenant_id = $2)",
     },
+    Proof {
+        name: "dispatch_specs_unchanged",
+        claim: "a dispatch's sandbox_spec is the one that it was created with",
+        meaning: "what was asked for was changed afterwards",
+        sql: "SELECT d.id, m.spec_hash, d.sandbox_spec FROM app.dispatches d LEFT JOIN app.dispatch_runs m ON m.dispatch_id = d.id WHERE (m.dispatch_id IS NULL OR (d.sandbox_spec IS NULL) <> (m.spec_hash IS NULL) OR d.sandbox_spec IS DISTINCT FROM m.spec_canonical::jsonb OR encode(sha256(convert_to(m.spec_canonical, 'UTF8')), 'hex') IS DISTINCT FROM m.spec_hash) AND ($1::text IS NULL OR m.run_id = $1) AND ($2::text IS NULL OR m.tenant_id = $2)",
+    },
+    Proof {
+        name: "dispatch_effective_at_end",
+        claim: "a dispatch with a spec has an effective policy if and only if it is over",
+        meaning: "an end without what was enforced, or what was enforced before an end",
+        sql: "SELECT d.id, d.status, d.sandbox_effective IS NOT NULL AS effective FROM app.dispatches d JOIN app.dispatch_runs m ON m.dispatch_id = d.id WHERE ((d.sandbox_effective IS NOT NULL AND d.status NOT IN ('completed','failed','timeout','cancelled')) OR (m.run_id IS NOT NULL AND d.status IN ('completed','failed','timeout','cancelled') AND (d.sandbox_effective IS NULL) <> (d.sandbox_spec IS NULL))) AND ($1::text IS NULL OR m.run_id = $1) AND ($2::text IS NULL OR m.tenant_id = $2)",
+    },
+    Proof {
+        name: "dispatches_match_runs",
+        claim: "a dispatch is over when its run is and every attempt has answered, and agrees with it",
+        meaning: "a dispatch and its run disagree",
+        sql: "SELECT d.id, d.status, r.status AS run_status FROM app.dispatches d JOIN app.dispatch_runs m ON m.dispatch_id = d.id JOIN app.runs r ON r.id = m.run_id WHERE ((d.status = 'completed' AND r.status <> 'succeeded') OR (d.status IN ('spawned','running') AND (r.status = 'succeeded' OR (r.status IN ('failed','canceled','retries_exceeded') AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND s.response IS NULL)))) OR (d.sandbox_effective IS NOT NULL AND EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND s.response ? 'agent') AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND (s.response #> '{agent,effective}' = d.sandbox_effective OR NOT s.response ? 'agent')))) AND ($1::text IS NULL OR m.run_id = $1) AND ($2::text IS NULL OR m.tenant_id = $2)",
+    },
 ];
 
 impl Ledger {

@@ -363,6 +363,7 @@ pub fn terminal_state(canceled: bool, code: ErrCode) -> SessionState {
 pub(crate) fn provider(work: &Work) -> &'static str {
     match work {
         Work::Sandbox(request) => request.class_min().as_str(),
+        Work::Agent(work) => work.request.class_min().as_str(),
         Work::Value(_) => "engine",
     }
 }

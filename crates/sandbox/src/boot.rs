@@ -231,6 +231,7 @@ async fn start(
         egress: None,
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
+        trees: resolved.trees.clone(),
         _hold: hold,
         cached: cache,
     };

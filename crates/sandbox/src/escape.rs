@@ -243,6 +243,8 @@ fn command(words: &[&str]) -> Command {
         timeout_ms: LIMIT_MS,
         phase: Phase::Exec,
         user: None,
+        stdin_file: None,
+        jail: None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, Phase};
+use cofferdam_guest::jail::{self, Jail};
 use cofferdam_guest::wire::{Ended, ExecEnd, User};
 
 use crate::reached::{Ending, Seen};
@@ -29,6 +30,10 @@ pub struct Command {
     pub phase: Phase,
     /// Who runs it; `None` is root, without most of root's capabilities.
     pub user: Option<User>,
+    /// A file of the sandbox that is its standard input.
+    pub stdin_file: Option<String>,
+    /// What holds it beyond its sandbox.
+    pub jail: Option<Jail>,
 }
 
 /// Bytes beyond the limit of each stream: read, counted and dropped.
@@ -62,6 +67,8 @@ pub struct ExecOutcome {
     pub reached: Vec<LimitKind>,
     /// Why, in words, where the code is not NONE; also what else is worth knowing.
     pub cause: Option<String>,
+    /// What its jail saw.
+    pub seen: Option<jail::Seen>,
 }
 
 /// What the agent said, and what was seen from outside.
@@ -73,7 +80,11 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
         Ended::Signal(signal) => (BY_SIGNAL + signal, vec![format!("killed by signal {signal}")]),
         Ended::Unstarted(reason) => (UNSTARTED, vec![reason]),
     };
+    let broken = end.seen.as_ref().and_then(|seen| seen.broken.as_ref());
+    let stopped = end.seen.as_ref().is_some_and(|seen| seen.stopped);
     let err_code = match (end.timed_out, exit, oom) {
+        // Nothing of the command ran.
+        _ if broken.is_some() => ErrCode::BootFail,
         (true, _, _) => ErrCode::Timeout,
         (false, 0, _) => ErrCode::None,
         (false, _, true) => ErrCode::Oom,
@@ -81,6 +92,12 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
     };
     if end.timed_out {
         causes = vec![format!("the wall time of {limit_ms} ms ran out")];
+    }
+    if let Some(broken) = broken {
+        causes = vec![format!("this host cannot enforce the policy: {broken}")];
+    }
+    if stopped {
+        causes = vec!["it executed more commands than it may".to_owned()];
     }
     let dropped = Dropped { stdout: end.dropped_stdout, stderr: end.dropped_stderr };
     let failed = err_code != ErrCode::None;
@@ -96,6 +113,7 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
         dropped,
         reached,
         cause: (!causes.is_empty()).then(|| causes.join("; ")),
+        seen: end.seen,
     }
 }
 
@@ -120,6 +138,7 @@ pub(crate) fn unheard(wall_ms: u64, timed_out: bool, cause: &str, seen: &Seen) -
         dropped: Dropped::default(),
         reached,
         cause: Some(causes.join("; ")),
+        seen: None,
     }
 }
 
@@ -135,6 +154,7 @@ pub(crate) fn unconnected(cause: String) -> ExecOutcome {
         dropped: Dropped::default(),
         reached: Vec::new(),
         cause: Some(cause),
+        seen: None,
     }
 }
 
@@ -161,6 +181,7 @@ mod tests {
             dropped_stdout: 0,
             dropped_stderr: 0,
             crowd: 0,
+            seen: None,
         }
     }
 

@@ -158,6 +158,12 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
+    /// Whether every directory of the host may be given, as to its own admin.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.allowed_roots.iter().any(|root| root == Path::new("/"))
+    }
+
     /// What this host could not enforce in the class `container` though nobody asked for it, in words.
     #[must_use]
     pub fn weak(&self) -> Vec<String> {

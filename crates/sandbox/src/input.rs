@@ -100,6 +100,8 @@ pub(crate) struct Resolved<'a> {
     pub dirs: Vec<PathBuf>,
     /// Overlays to mount in those directories, where the runtime cannot.
     pub overlays: Vec<Overlay>,
+    /// Directories that are seen copy-on-write: where, and the place of their changes.
+    pub trees: Vec<(String, PathBuf)>,
     /// Files to write once the agent answers.
     pub uploads: Vec<Upload<'a>>,
 }
@@ -149,11 +151,13 @@ fn host<'a>(
     }
     let found = fs::metadata(&real).map_err(unread)?;
     match access {
-        AccessMode::Full => return Err(InputError::Full(source.to_owned())),
+        // Only where the whole host is open to whoever asks, which is the host's own admin.
+        AccessMode::Full if !facts.is_open() => return Err(InputError::Full(source.to_owned())),
         _ if !found.is_dir() && !found.is_file() => {
             return Err(InputError::Kind(source.to_owned()));
         }
         AccessMode::ReadOnly => resolved.mounts.push(oci::bind(&real, target)),
+        AccessMode::Full => resolved.mounts.push(oci::bind_writable(&real, target)),
         AccessMode::WorkspaceWrite if found.is_dir() => {
             let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));
             let (upper, work) = (place.join("upper"), place.join("work"));
@@ -171,6 +175,7 @@ fn host<'a>(
                 let options = overlay_options(&[real], &upper, &work);
                 resolved.mounts.push(oci::overlay(target, &options));
             }
+            resolved.trees.push((target.to_owned(), upper.clone()));
             resolved.dirs.extend([upper, work]);
         }
         AccessMode::WorkspaceWrite if found.len() > MAX_COPY_BYTES => {

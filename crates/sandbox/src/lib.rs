@@ -30,6 +30,7 @@ mod base;
 mod boot;
 mod cache;
 mod cgroup;
+mod changes;
 mod class;
 mod egress;
 mod escape;
@@ -61,7 +62,9 @@ pub use cache::{
     CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Found, Promotion, Removal,
 };
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
+pub use changes::{Changes, ChangesError};
 pub use class::{Class, ClassFact, Offer};
+pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
 pub use cofferdam_guest::wire::User;
 pub use egress::Asked;
 pub use escape::{

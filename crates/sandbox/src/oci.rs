@@ -206,6 +206,12 @@ pub(crate) fn bind(source: &Path, target: &str) -> Value {
            "options": ["bind", "ro", "nosuid", "nodev"]})
 }
 
+/// A host path itself.
+pub(crate) fn bind_writable(source: &Path, target: &str) -> Value {
+    json!({"destination": target, "type": "bind", "source": source,
+           "options": ["bind", "rw", "nosuid", "nodev"]})
+}
+
 /// A host directory, copy-on-write.
 pub(crate) fn overlay(target: &str, options: &[String]) -> Value {
     let options: Vec<&str> =

@@ -99,6 +99,7 @@ pub(crate) fn plan_on(
     image: Option<&ImageRoot>,
 ) -> Result<Plan, PlanError> {
     refuse::check(request)?;
+    refuse::written_through(request, facts)?;
     let (class, runtime) = class::choose(request, facts)?;
     let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
@@ -137,6 +138,8 @@ pub(crate) fn plan_on(
         timeout_ms,
         phase,
         user: image.and_then(|image| image.user),
+        stdin_file: None,
+        jail: None,
     };
     let build = request.build.as_ref().map(|build| {
         command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)

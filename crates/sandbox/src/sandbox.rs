@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
+use crate::changes::{self, Changes, ChangesError};
 use crate::egress::{Asked, Egress};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
@@ -93,6 +95,8 @@ pub struct Sandbox {
     /// `None`: no phase has names, so there is no proxy.
     pub(crate) egress: Option<Egress>,
     pub(crate) services: Services,
+    /// Directories that it sees copy-on-write: where they are inside, and their changes here.
+    pub(crate) trees: Vec<(String, PathBuf)>,
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<Hold>,
     /// Keeps the cached dependencies that it runs on.
@@ -156,6 +160,16 @@ impl Sandbox {
         self.egress.as_ref().is_some_and(|egress| egress.grant(asked, until_ms))
     }
 
+    /// What was changed below a directory that it sees copy-on-write; nothing where there is none.
+    /// To be asked when no command runs.
+    pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
+        let upper = self.trees.iter().find(|(at, _)| at == target).map(|(_, upper)| upper.clone());
+        match upper {
+            Some(upper) => blocking(move || changes::below(&upper)).await,
+            None => Ok(Changes::default()),
+        }
+    }
+
     /// How its services fared so far, in the order of their start.
     #[must_use]
     pub fn services(&self) -> Vec<ServiceEnd> {
@@ -217,6 +231,8 @@ impl Sandbox {
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
             user: command.user,
+            stdin_file: command.stdin_file.clone(),
+            jail: command.jail.clone(),
             stream_limit_bytes: self.stream_limit_bytes,
         };
         let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));

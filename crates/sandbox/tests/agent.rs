@@ -34,6 +34,8 @@ fn script(text: &str) -> ExecRequest {
         timeout_ms: 20_000,
         stream_limit_bytes: 1 << 20,
         user: None,
+        stdin_file: None,
+        jail: None,
     }
 }
 

@@ -6,6 +6,9 @@ use std::pin::Pin;
 use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
 use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
+use cofferdam_contracts::dispatch::{
+    DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned, SpawnRequest,
+};
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
 };
@@ -171,6 +174,15 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/cache", READ, [], None, 200, s::<Vec<CacheEntry>>(), handlers::cache::list, "Cached dependencies, the longest unused first"),
     route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Gives up cached dependencies that were not used for olderThanS"),
     route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Gives up the cached dependencies of one key"),
+    route!("POST" "/api/dispatches", SUBMIT, [], s::<SpawnRequest>(), 201, s::<DispatchView>(), handlers::dispatches::spawn, "Sends an agent off"),
+    route!("GET" "/api/dispatches", READ, ["status", "active", "scope", "limit"], None, 200, s::<Vec<DispatchView>>(), handlers::dispatches::list, "Dispatches, newest first"),
+    route!("POST" "/api/dispatches/prune", OPERATE, [], s::<PruneRequest>(), 200, s::<Pruned>(), handlers::dispatches::prune, "Removes ended dispatches that are older"),
+    route!("POST" "/api/dispatches/import", OPERATE, [], s::<ImportRequest>(), 200, s::<Imported>(), handlers::dispatches::import, "Takes over ended dispatches of another database"),
+    route!("GET" "/api/dispatches/tokens", READ, ["id", "scope"], None, 200, s::<DispatchTokens>(), handlers::dispatches::tokens, "Tokens of one dispatch, of a scope, or of all"),
+    route!("GET" "/api/dispatches/{id}", READ, ["timeoutS"], None, 200, s::<DispatchView>(), handlers::dispatches::get, "One dispatch; waits up to timeoutS for its end"),
+    route!("GET" "/api/dispatches/{id}/output", READ, [], None, 200, s::<Value>(), handlers::dispatches::output, "Where its output is"),
+    route!("POST" "/api/dispatches/{id}/kill", OPERATE, [], None, 202, s::<DispatchView>(), handlers::dispatches::kill, "Ends it with its whole sandbox"),
+    route!("POST" "/api/dispatches/{id}/retry", OPERATE, [], None, 201, s::<DispatchView>(), handlers::dispatches::retry, "Sends it off again, as a new one that names it"),
     route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof over everything that the key may see"),
     route!("GET" "/api/webhooks", AUDIT, [], None, 200, s::<Vec<WebhookRow>>(), handlers::webhooks::list, "Webhooks, without their secrets"),
     route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookCreated>(), handlers::webhooks::add, "Makes a webhook; its secret is shown once"),

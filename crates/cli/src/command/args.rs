@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Profiles and ceilings: what is in force, and since when
     Config(ConfigArgs),
+    /// Agents that are sent off, each in a sandbox of its own
+    Dispatch(super::dispatch_args::DispatchArgs),
     /// API keys
     Key(KeyArgs),
     /// Webhooks: who is told when gates and runs move
@@ -99,6 +101,9 @@ impl Command {
     pub(crate) fn executes(&self) -> bool {
         match self {
             Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_) | Self::Doctor(_) => true,
+            Self::Dispatch(args) => {
+                matches!(args.command, super::dispatch_args::DispatchCommand::Wait(_))
+            }
             Self::Image(args) => matches!(args.command, ImageCommand::Build { .. }),
             _ => false,
         }

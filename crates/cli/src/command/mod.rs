@@ -4,6 +4,10 @@ mod args;
 mod cache;
 mod client;
 mod config;
+mod dispatch;
+mod dispatch_args;
+mod dispatch_import;
+mod dispatch_show;
 mod doctor;
 mod exec;
 mod exit;
@@ -87,6 +91,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,
+        Command::Dispatch(args) => dispatch::dispatch(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,

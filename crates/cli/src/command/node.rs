@@ -69,7 +69,10 @@ impl Node {
         let wakes = ledger.listen().await?;
         let reach = parts.reach();
         let signer = signing::signer(&ledger, dir).await?;
-        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env()).with_signing(signer, reach);
+        let roots = parts.worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
+        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env())
+            .with_signing(signer, reach)
+            .with_roots(roots);
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {

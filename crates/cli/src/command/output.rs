@@ -134,10 +134,14 @@ pub(crate) fn time(ms: i64) -> String {
 
 /// The published JSON Schemas.
 pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
-    use cofferdam_contracts::{artifact, error, gate, ops, plan, proof, recipe, run, sandbox};
+    use cofferdam_contracts::{
+        artifact, dispatch, error, gate, ops, plan, proof, recipe, run, sandbox,
+    };
     type Made = fn() -> Value;
     let all: &[(&str, Made)] = &[
         ("artifact-index", schema_of::<artifact::ArtifactIndex>),
+        ("dispatch", schema_of::<dispatch::DispatchView>),
+        ("dispatch-spawn", schema_of::<dispatch::SpawnRequest>),
         ("error", schema_of::<error::ErrorBody>),
         ("gate", schema_of::<gate::GateView>),
         ("gate-reply", schema_of::<gate::ReplyRequest>),
@@ -149,6 +153,7 @@ pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
         ("recipe-run", schema_of::<run::RecipeRunRequest>),
         ("run", schema_of::<run::RunRequest>),
         ("run-header", schema_of::<run::RunHeader>),
+        ("sandbox-effective", schema_of::<dispatch::SandboxEffective>),
         ("sandbox-request", schema_of::<sandbox::SandboxRequest>),
         ("sandbox-result", schema_of::<sandbox::SandboxResult>),
         ("sandbox-spec", schema_of::<sandbox::SandboxSpec>),

@@ -3,7 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the one place of this binary that reads time")]
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A running stopwatch.
 #[derive(Debug, Clone, Copy)]
@@ -27,4 +27,10 @@ pub async fn sleep_ms(ms: u64) {
 /// The future's output, or `None` after `ms` milliseconds.
 pub async fn within_ms<F: Future>(ms: u64, future: F) -> Option<F::Output> {
     tokio::time::timeout(Duration::from_millis(ms), future).await.ok()
+}
+
+/// Milliseconds since the epoch.
+pub fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

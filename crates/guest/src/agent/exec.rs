@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::clock::{Stopwatch, sleep_ms, within_ms};
+use super::jail::{self, Jailed, Watch};
 use super::metrics;
 use super::reaper::{Reaped, Reaper};
 
@@ -55,6 +56,10 @@ pub enum StartError {
     Terminal(#[source] io::Error),
     #[error("the id {0} is in use")]
     Busy(u64),
+    #[error("{path:?} cannot be its input")]
+    Input { path: String, source: io::Error },
+    #[error("its jail could not be made")]
+    Jail(#[source] io::Error),
 }
 
 /// A command that runs, and where what it prints comes from.
@@ -64,15 +69,43 @@ pub struct Started {
     pub stdout: Option<Receiver>,
     pub stderr: Option<Receiver>,
     pub clock: Stopwatch,
+    /// Where it is in a jail.
+    pub watch: Option<Watch>,
 }
 
 /// Runs the command; the last frame is always an [`ExecEnd`] unless the host hung up.
 pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Bytes>) {
-    let started = prepare(&request).and_then(|mut command| {
-        let (started, _) = start(&reaper, &mut command, false)?;
-        Ok(started)
-    });
+    let started = prepare(&request).and_then(|command| begin(&reaper, &request, command));
     follow(&reaper, &request, started, &frames).await;
+}
+
+/// Starts it, in its jail where it has one.
+fn begin(
+    reaper: &Reaper,
+    request: &ExecRequest,
+    mut command: Command,
+) -> Result<Started, StartError> {
+    let Some(wanted) = &request.jail else {
+        return Ok(start(reaper, &mut command, false)?.0);
+    };
+    let path = request.env.get("PATH").map_or("", String::as_str);
+    let Jailed { command: mut jailed, socket, theirs, rules } =
+        jail::around(&command, wanted, path).map_err(StartError::Jail)?;
+    jailed.stdin(input(request)?);
+    drop_to(&mut jailed, request);
+    let watch = Watch::start(socket, rules, wanted.max_execs).map_err(StartError::Jail)?;
+    let (mut started, _) = start(reaper, &mut jailed, false)?;
+    drop(theirs);
+    started.watch = Some(watch);
+    Ok(started)
+}
+
+/// Its standard input.
+fn input(request: &ExecRequest) -> Result<Stdio, StartError> {
+    let Some(path) = &request.stdin_file else { return Ok(Stdio::null()) };
+    let opened = fs::File::open(path);
+    let file = opened.map_err(|source| StartError::Input { path: path.clone(), source })?;
+    Ok(Stdio::from(file))
 }
 
 /// Starts what was prepared; the other half is its input, if that is a pipe.
@@ -92,6 +125,7 @@ pub fn start(
         stdout: pipe(child.stdout.take().map(OwnedFd::from)),
         stderr: pipe(child.stderr.take().map(OwnedFd::from)),
         clock: Stopwatch::start(),
+        watch: None,
     };
     Ok((started, child.stdin.take()))
 }
@@ -118,7 +152,7 @@ async fn ended(
     started: Started,
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
-    let Started { pid, mut exit, stdout, stderr, clock } = started;
+    let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
     let stdout = pump(Kind::Stdout, stdout, limit, frames);
     let stderr = pump(Kind::Stderr, stderr, limit, frames);
@@ -128,6 +162,7 @@ async fn ended(
         reaped = &mut exit => reaped.ok(),
         () = sleep_ms(request.timeout_ms) => { timed_out = true; None }
         () = frames.closed() => None,
+        () = stopped(watch.as_ref()) => None,
     };
     let wall_ms = clock.elapsed_ms();
     let failed = first.as_ref().is_none_or(|reaped| reaped.ended != Ended::Exit(0));
@@ -154,6 +189,15 @@ async fn ended(
         dropped_stdout,
         dropped_stderr,
         crowd,
+        seen: watch.map(|watch| watch.seen()),
+    }
+}
+
+/// Once a limit of its jail ends a command.
+async fn stopped(watch: Option<&Watch>) {
+    match watch {
+        Some(watch) => watch.stopped().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -203,7 +247,7 @@ pub fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
         .envs(&request.env)
         .current_dir(&request.cwd)
         .process_group(0)
-        .stdin(Stdio::null())
+        .stdin(input(request)?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     drop_to(&mut command, request);
@@ -254,5 +298,6 @@ fn unstarted(error: &StartError) -> ExecEnd {
         dropped_stdout: 0,
         dropped_stderr: 0,
         crowd: 0,
+        seen: None,
     }
 }

@@ -16,6 +16,7 @@ mod collect;
 mod dial;
 mod exec;
 mod file;
+mod jail;
 mod metrics;
 mod reaper;
 mod run;
@@ -32,6 +33,7 @@ pub fn run() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let ended = match args.next() {
         Some(word) if word == terminal::SESSION => Err(terminal::lead(args)),
+        Some(word) if word == jail::JAIL => Err(jail::enter(args)),
         _ => start(),
     };
     match ended {

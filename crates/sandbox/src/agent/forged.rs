@@ -31,6 +31,8 @@ fn exec_request() -> ExecRequest {
         cwd: "/".into(),
         timeout_ms: 1,
         user: None,
+        stdin_file: None,
+        jail: None,
         stream_limit_bytes: 4,
     }
 }

@@ -234,7 +234,16 @@ fn exec(argv: Vec<String>, cwd: &str, mut env: BTreeMap<String, String>) -> Exec
         env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     }
     let (timeout_ms, stream_limit_bytes) = (FOR_EVER_MS, STREAM_BYTES);
-    ExecRequest { argv, env, cwd: cwd.to_owned(), timeout_ms, stream_limit_bytes, user: None }
+    ExecRequest {
+        argv,
+        env,
+        cwd: cwd.to_owned(),
+        timeout_ms,
+        stream_limit_bytes,
+        user: None,
+        stdin_file: None,
+        jail: None,
+    }
 }
 
 fn unprivileged(argv: Vec<String>, cwd: &str) -> ExecRequest {

@@ -1,0 +1,329 @@
+//! `dispatch`: agents that are sent off.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::dispatch::{
+    DispatchStatus, DispatchTokens, DispatchView, MAX_PROMPT_BYTES, MAX_SPEC_BYTES, Pruned,
+    check_spec,
+};
+use cofferdam_contracts::id::DispatchId;
+use serde_json::{Map, Value, json};
+
+use super::args::At;
+use super::client::{Client, segment};
+use super::dispatch_args::{DispatchArgs, DispatchCommand, ListArgs, SpawnArgs, WaitArgs};
+use super::dispatch_show::{show, table};
+use super::exit::{Exit, Misuse, Negative};
+use super::session::Session;
+use super::{dispatch_import, output};
+
+/// How long `spawn --json` waits for the process that it is to name: a start takes 50 ms.
+const START: Duration = Duration::from_millis(1_500);
+/// Between two looks for it.
+const LOOK: Duration = Duration::from_millis(25);
+/// One look of `wait`: the API waits that long at most.
+const LONG_POLL_S: u64 = 30;
+
+pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exit> {
+    // What is wrong on this side is said before anything is started.
+    let prepared = match &args.command {
+        DispatchCommand::Spawn(args) => Some(request(args)?),
+        DispatchCommand::Status(one)
+        | DispatchCommand::Poll(one)
+        | DispatchCommand::Kill(one)
+        | DispatchCommand::Retry(one) => {
+            known(&one.id)?;
+            None
+        }
+        DispatchCommand::Wait(wait) => {
+            known(&wait.id)?;
+            None
+        }
+        DispatchCommand::Import { file, .. } => Some(Value::Array(
+            dispatch_import::rows(file)?.into_iter().map(Value::Object).collect(),
+        )),
+        _ => None,
+    };
+    // Who waits without a server would wait for ever, so that one executes.
+    let session = match &args.command {
+        DispatchCommand::Wait(_) => Session::executing(at).await?,
+        _ => Session::reading(at).await?,
+    };
+    let outcome = run(&session, args, prepared.as_ref()).await;
+    session.close().await?;
+    outcome
+}
+
+async fn run(
+    session: &Session,
+    args: &DispatchArgs,
+    prepared: Option<&Value>,
+) -> anyhow::Result<Exit> {
+    let client = &session.client;
+    match &args.command {
+        DispatchCommand::Spawn(args) => spawn(session, args, prepared).await,
+        DispatchCommand::Status(one) => {
+            let view = view(client, &one.id, 0).await?;
+            show(&view, one.json);
+            Ok(Exit::Ok)
+        }
+        DispatchCommand::List(args) => list(client, args).await,
+        DispatchCommand::Poll(one) => {
+            let view = view(client, &one.id, 0).await?;
+            written(client, &view).await?;
+            if one.json {
+                show(&view, true)
+            } else {
+                output::line(view.status.as_str())
+            }
+            Ok(Exit::Ok)
+        }
+        DispatchCommand::Wait(args) => wait(client, args).await,
+        DispatchCommand::Kill(one) => {
+            let path = format!("/api/dispatches/{}/kill", segment(&one.id));
+            let view: DispatchView = client.post(&path, &json!({})).await?;
+            if one.json {
+                show(&view, true)
+            } else {
+                output::line(view.id.as_str())
+            }
+            Ok(Exit::Ok)
+        }
+        DispatchCommand::Prune { older_than, json } => {
+            let body = json!({"older_than_sec": older_than});
+            let pruned: Pruned = client.post("/api/dispatches/prune", &body).await?;
+            match json {
+                true => output::json(&serde_json::to_value(&pruned)?),
+                false => output::line(&pruned.pruned.to_string()),
+            }
+            Ok(Exit::Ok)
+        }
+        DispatchCommand::Tokens { id, scope_id, json } => {
+            tokens(client, id.as_deref(), scope_id.as_deref(), *json).await
+        }
+        DispatchCommand::Retry(one) => {
+            let path = format!("/api/dispatches/{}/retry", segment(&one.id));
+            let view: DispatchView = client.post(&path, &json!({})).await?;
+            match one.json {
+                true => output::json(&json!({"id": view.id, "pid": view.pid})),
+                false => output::line(view.id.as_str()),
+            }
+            Ok(Exit::Ok)
+        }
+        DispatchCommand::Import { json, .. } => {
+            dispatch_import::import(client, prepared, *json).await
+        }
+    }
+}
+
+/// An id that cannot be one's is not found either.
+fn known(id: &str) -> anyhow::Result<()> {
+    match DispatchId::parse(id) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Negative(format!("dispatch not found: {error}")).into()),
+    }
+}
+
+async fn view(client: &Client, id: &str, wait_s: u64) -> anyhow::Result<DispatchView> {
+    client.get(&format!("/api/dispatches/{}?timeoutS={wait_s}", segment(id))).await
+}
+
+/// What is sent; everything that can be wrong about it is looked at here first.
+fn request(args: &SpawnArgs) -> anyhow::Result<Value> {
+    let file = args.prompt_file.display();
+    let prompt =
+        std::fs::read(&args.prompt_file).with_context(|| format!("--prompt-file {file}"))?;
+    if prompt.len() > MAX_PROMPT_BYTES {
+        anyhow::bail!("--prompt-file {file}: more than {MAX_PROMPT_BYTES} bytes");
+    }
+    let prompt =
+        String::from_utf8(prompt).with_context(|| format!("--prompt-file {file}: not UTF-8"))?;
+    if prompt.is_empty() {
+        anyhow::bail!("--prompt-file {file}: it is empty");
+    }
+    let project = directory(&args.project)?;
+    let mut body = Map::new();
+    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    set("agent_type", json!(args.agent_type));
+    set("prompt", json!(prompt));
+    set("prompt_file", json!(absolute(&args.prompt_file)));
+    set("project_dir", json!(project));
+    set("sandbox", json!(args.sandbox));
+    set("lenient_spec", json!(args.lenient_spec));
+    set("enforce", json!(args.enforce));
+    set("scheduled", json!(args.scheduled));
+    let texts = [
+        ("name", args.name.clone()),
+        ("model", args.model.clone()),
+        ("scope_id", args.scope_id.clone()),
+        ("output_file", args.output.as_deref().map(absolute)),
+    ];
+    for (name, value) in texts {
+        if let Some(value) = value {
+            set(name, json!(value));
+        }
+    }
+    if let Some(parent) = &args.parent_id {
+        known(parent)?;
+        set("parent_id", json!(parent));
+    }
+    if let Some(seconds) = args.timeout {
+        set("timeout_sec", json!(seconds));
+    }
+    if let Some(spec) = &args.sandbox_spec {
+        set("sandbox_spec", policy(spec, args.lenient_spec)?);
+    }
+    if !args.cmd.is_empty() {
+        if args.agent_type != "command" {
+            return Err(Misuse("a command after -- needs --type=command".into()).into());
+        }
+        set("cmd", json!(args.cmd));
+    }
+    Ok(Value::Object(body))
+}
+
+fn directory(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let real = path.canonicalize().with_context(|| format!("--project {shown}"))?;
+    if !real.is_dir() {
+        anyhow::bail!("--project {shown}: not a directory");
+    }
+    real.into_os_string()
+        .into_string()
+        .map_err(|_| anyhow::anyhow!("--project {shown}: the path is not UTF-8"))
+}
+
+fn absolute(path: &Path) -> String {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    whole.to_string_lossy().into_owned()
+}
+
+/// A policy, inline or in a file, held against its schema.
+fn policy(given: &str, lenient: bool) -> anyhow::Result<Value> {
+    let misuse = |why: String| Misuse(format!("--sandbox-spec: {why}"));
+    let text = match given.strip_prefix('@') {
+        None => given.to_owned(),
+        Some(path) => {
+            let found =
+                std::fs::metadata(path).with_context(|| format!("--sandbox-spec {given}"))?;
+            if found.len() > u64::try_from(MAX_SPEC_BYTES).unwrap_or(u64::MAX) {
+                return Err(misuse(format!("more than {MAX_SPEC_BYTES} bytes")).into());
+            }
+            std::fs::read_to_string(path).with_context(|| format!("--sandbox-spec {given}"))?
+        }
+    };
+    if text.len() > MAX_SPEC_BYTES {
+        return Err(misuse(format!("more than {MAX_SPEC_BYTES} bytes")).into());
+    }
+    let value: Value = serde_json::from_str(&text).map_err(|e| misuse(format!("no JSON: {e}")))?;
+    check_spec(&value, lenient).map_err(|refusal| misuse(refusal.message))?;
+    Ok(value)
+}
+
+async fn spawn(session: &Session, args: &SpawnArgs, body: Option<&Value>) -> anyhow::Result<Exit> {
+    let client = &session.client;
+    let mut made: DispatchView =
+        client.post("/api/dispatches", body.unwrap_or(&Value::Null)).await?;
+    if session.is_local() {
+        output::note("no server runs: it starts with the next `cofferdam up` or `dispatch wait`");
+    }
+    if !args.json {
+        output::line(made.id.as_str());
+        return Ok(Exit::Ok);
+    }
+    let waited = Stopwatch::start();
+    while !args.scheduled
+        && !session.is_local()
+        && made.pid.is_none()
+        && !made.status.is_terminal()
+        && waited.elapsed() < START
+    {
+        clock::sleep(LOOK).await;
+        made = view(client, made.id.as_str(), 0).await?;
+    }
+    output::json(&json!({"id": made.id, "pid": made.pid}));
+    Ok(Exit::Ok)
+}
+
+async fn list(client: &Client, args: &ListArgs) -> anyhow::Result<Exit> {
+    let mut path = format!("/api/dispatches?limit={}&active={}", args.limit, args.active);
+    for (name, value) in [("status", &args.status), ("scope", &args.scope_id)] {
+        if let Some(value) = value {
+            path.push_str(&format!("&{name}={}", segment(value)));
+        }
+    }
+    let found: Vec<DispatchView> = client.get(&path).await?;
+    match args.json {
+        true => output::json(&serde_json::to_value(&found)?),
+        false => table(&found),
+    }
+    Ok(Exit::Ok)
+}
+
+async fn wait(client: &Client, args: &WaitArgs) -> anyhow::Result<Exit> {
+    let waited = Stopwatch::start();
+    let limit = args.timeout.map(Duration::from_secs);
+    let view = loop {
+        let left = limit.map(|limit| limit.saturating_sub(waited.elapsed()));
+        let step =
+            left.map_or(LONG_POLL_S, |left| left.as_secs().saturating_add(1).min(LONG_POLL_S));
+        let step = if left.is_some_and(|left| left.is_zero()) { 0 } else { step };
+        let view = view(client, &args.id, step).await?;
+        if view.status.is_terminal() {
+            break view;
+        }
+        if step == 0 {
+            let why = format!("dispatch {} is still {}", view.id, view.status.as_str());
+            return Err(Negative(why).into());
+        }
+    };
+    written(client, &view).await?;
+    if args.json {
+        show(&view, true)
+    } else {
+        output::line(view.status.as_str())
+    }
+    Ok(if view.status == DispatchStatus::Completed { Exit::Ok } else { Exit::No })
+}
+
+/// The output file of a dispatch that is over is written by who waits, with that person's own rights.
+async fn written(client: &Client, view: &DispatchView) -> anyhow::Result<()> {
+    let Some(file) = view.output_file.as_deref().filter(|_| view.status.is_terminal()) else {
+        return Ok(());
+    };
+    let path = format!("/api/dispatches/{}/output", segment(view.id.as_str()));
+    let found: Value = client.get(&path).await?;
+    let Some(uri) = found.get("uri").and_then(Value::as_str) else { return Ok(()) };
+    let bytes =
+        client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
+    std::fs::write(file, bytes).with_context(|| format!("the output file {file}"))
+}
+
+async fn tokens(
+    client: &Client,
+    id: Option<&str>,
+    scope: Option<&str>,
+    json: bool,
+) -> anyhow::Result<Exit> {
+    let mut query = Vec::new();
+    if let Some(id) = id {
+        known(id)?;
+        query.push(format!("id={}", segment(id)));
+    }
+    if let Some(scope) = scope {
+        query.push(format!("scope={}", segment(scope)));
+    }
+    let path = format!("/api/dispatches/tokens?{}", query.join("&"));
+    let sums: DispatchTokens = client.get(&path).await?;
+    if json {
+        output::json(&serde_json::to_value(&sums)?);
+        return Ok(Exit::Ok);
+    }
+    let row = [sums.dispatches, sums.in_tokens, sums.out_tokens, sums.cache_hits, sums.total];
+    let heads = ["DISPATCHES", "IN", "OUT", "CACHE HITS", "TOTAL"];
+    output::table(&heads, &[row.iter().map(ToString::to_string).collect()]);
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,125 @@
+//! Dispatches for people.
+
+use cofferdam_contracts::dispatch::DispatchView;
+use serde_json::Value;
+
+use super::output;
+
+/// Names stand in a column of this width.
+const NAMES: usize = 14;
+/// Fields of a spec, below it.
+const FIELDS: usize = 20;
+
+/// One dispatch.
+pub(crate) fn show(view: &DispatchView, json: bool) {
+    if json {
+        output::json(&serde_json::to_value(view).unwrap_or(Value::Null));
+        return;
+    }
+    for line in lines(view) {
+        output::line(&line);
+    }
+}
+
+/// Many, a line each.
+pub(crate) fn table(views: &[DispatchView]) {
+    let rows: Vec<Vec<String>> = views
+        .iter()
+        .map(|view| {
+            vec![
+                view.id.to_string(),
+                view.agent_type.clone(),
+                view.status.as_str().to_owned(),
+                output::time(view.created_at.saturating_mul(1_000)),
+                view.name.clone().unwrap_or_default(),
+                view.project_dir.clone(),
+            ]
+        })
+        .collect();
+    output::table(&["DISPATCH", "TYPE", "STATUS", "CREATED (UTC)", "NAME", "PROJECT"], &rows);
+}
+
+fn lines(view: &DispatchView) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut say = |name: &str, text: String| lines.push(format!("{name:<NAMES$}{text}"));
+    say("dispatch", view.id.to_string());
+    say("type", view.agent_type.clone());
+    say("status", view.status.as_str().to_owned());
+    say("project", view.project_dir.clone());
+    say("sandbox", view.sandbox.clone());
+    for (name, spec) in [("requested", &view.sandbox_spec), ("effective", &view.sandbox_effective)]
+    {
+        match spec {
+            None => say(name, "-".to_owned()),
+            Some(Value::Object(fields)) => {
+                say(name, String::new());
+                for (field, value) in fields {
+                    say("", format!("{field:<FIELDS$}{}", plain(value)));
+                }
+            }
+            Some(other) => say(name, plain(other)),
+        }
+    }
+    let time = |seconds: i64| output::time(seconds.saturating_mul(1_000));
+    say("created", time(view.created_at));
+    let more = [
+        ("started", view.started_at.map(time)),
+        ("completed", view.completed_at.map(time)),
+        ("pid", view.pid.map(|pid| pid.to_string())),
+        ("exit", view.exit_code.map(|code| code.to_string())),
+        ("name", view.name.clone()),
+        ("model", view.model.clone()),
+        ("scope", view.scope_id.clone()),
+        ("parent", view.parent_id.clone()),
+        ("retry of", view.parent_dispatch_id.clone()),
+        ("output", view.output_file.clone()),
+        ("error", view.error_message.clone()),
+        ("run", view.run_id.as_ref().map(ToString::to_string)),
+    ];
+    for (name, text) in more {
+        if let Some(text) = text {
+            say(name, text);
+        }
+    }
+    say("turns", view.turns.to_string());
+    say("commands", view.commands.to_string());
+    say("messages", view.messages.to_string());
+    say("tokens", format!("{} in, {} out", view.in_tokens, view.out_tokens));
+    lines
+}
+
+/// A value on one line: lists by their items, the rest as JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            items.join(", ")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn both_specs_stand_after_the_sandbox_in_aligned_columns() {
+        let view: DispatchView = serde_json::from_value(json!({
+            "id": "abcd1234", "agent_type": "codex", "status": "completed", "project_dir": "/p",
+            "turns": 1, "commands": 2, "messages": 3, "in_tokens": 4, "out_tokens": 5,
+            "cache_hits": 6, "created_at": 0, "sandbox": "read-only", "retry_count": 0,
+            "spawn_depth": 0, "sandbox_spec": {"tools_allowed": ["ls", "cat"]},
+            "sandbox_effective": {"turns_used": 1}
+        }))
+        .unwrap();
+        let lines = lines(&view);
+        let at = lines.iter().position(|line| line.starts_with("sandbox ")).unwrap();
+        assert_eq!(lines[at + 1].trim_end(), "requested");
+        assert_eq!(lines[at + 2], "              tools_allowed       ls, cat");
+        assert_eq!(lines[at + 3].trim_end(), "effective");
+        assert_eq!(lines[at + 4], "              turns_used          1");
+    }
+}

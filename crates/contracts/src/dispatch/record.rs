@@ -1,0 +1,135 @@
+//! The record of what held a dispatch: `app.dispatches.sandbox_effective`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::egress::{Egress, Phase};
+use crate::sandbox::{AccessMode, CacheSpec, IsolationClass, Limits, Mount, PhasesSpec};
+use crate::service::Service;
+
+/// What was refused, or overstepped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentViolation {
+    /// What kind.
+    pub kind: ViolationKind,
+    /// The program, path, name or limit.
+    pub subject: String,
+    /// When in the sandbox's life.
+    pub phase: Phase,
+    /// How often.
+    pub count: u64,
+    /// ms since the epoch.
+    pub first_ms: i64,
+    /// ms since the epoch.
+    pub last_ms: i64,
+}
+
+/// Kinds of violations.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum ViolationKind {
+    /// A program that the policy does not allow; the kernel refused to execute it.
+    ToolDenied,
+    /// A write outside the working directory; the kernel refused it.
+    WriteDenied,
+    /// A network socket where the phase has no names; the kernel refused it.
+    SocketDenied,
+    /// A name or address that the egress proxy refused.
+    EgressDenied,
+    /// More turns than `max_turns`.
+    TurnsExceeded,
+    /// More commands than `max_commands`.
+    CommandsExceeded,
+}
+
+/// The effective policy: `app.dispatches.sandbox_effective`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the field names are the contract's own terms")]
+pub struct SandboxEffective {
+    pub schema_version: u32,
+    /// Whether a sandbox was made; where not, nothing ran.
+    pub started: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_allowed: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_denied: Option<Vec<String>>,
+    pub working_dir: String,
+    pub access_mode: AccessMode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_commands: Option<u64>,
+    /// Whether the two limits above end the dispatch, or are only reported.
+    pub enforce: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mounts: Option<Vec<Mount>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<PhasesSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<Vec<Service>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheSpec>,
+    /// Fields of the spec that were kept verbatim and that nothing enforced.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub unenforced: Map<String, Value>,
+    /// Programs that were executed, and how often; absent where nothing counted them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_used: Option<BTreeMap<String, u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns_used: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands_used: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation_class: Option<IsolationClass>,
+    /// The image's digest; absent where the root is the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<String>,
+    pub egress_observed: EgressObserved,
+    pub peaks: Peaks,
+    pub violations: Vec<AgentViolation>,
+    /// Attempts beyond those that are listed.
+    pub violations_unlisted: u64,
+    /// What the host could not enforce though nobody asked for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weak: Vec<String>,
+    /// Why it ended as it did, where that was not by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+/// What the network of a dispatch saw.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EgressObserved {
+    /// What could be reached.
+    pub allowed: Egress,
+    /// Attempts that were refused.
+    pub refused: u64,
+}
+
+/// The most that a dispatch used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Peaks {
+    pub mem_mb: u64,
+    pub wall_ms: u64,
+    pub cpu_ms: u64,
+}

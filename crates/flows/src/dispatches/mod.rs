@@ -1,0 +1,285 @@
+//! Dispatches: an agent is sent off, and what was asked, enforced and overstepped stays on record.
+//!
+//! ```text
+//! spawn --checks--> one transaction: intent, run, its workflow, app.dispatches, app.dispatch_runs
+//!   run workflow -> task workflow (work, watch) -> result with the agent's report
+//!   app.dispatch_settle: status, counts and sandbox_effective, with the run's own end
+//! ```
+//! **A dispatch is a run like any other**: takeover, cancel, wipe and artifacts are the run's. Only its
+//! plan is not compiled from a recipe, and nothing but [`Flows::dispatch_spawn`] starts one.
+
+mod agents;
+mod changes;
+mod events;
+mod import;
+mod watch;
+mod work;
+
+use std::path::Path;
+
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::dispatch::{
+    CheckedSpec, DispatchView, MAX_PROMPT_BYTES, PruneRequest, Pruned, SpawnRequest, check_spec,
+};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{DispatchId, IntentId, RunId, WorkflowId};
+use cofferdam_contracts::recipe::Lane;
+use cofferdam_contracts::run::{Constraints, IntentRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Egress};
+use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::dispatches::NewDispatch;
+use cofferdam_ledger::intents::NewIntent;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::runs::NewRun;
+use serde_json::{Map, Value, json};
+
+use crate::{Flows, config, egress};
+
+pub(crate) use changes::changes;
+pub(crate) use watch::{Watch, hold, unstarted};
+pub(crate) use work::plan_of;
+
+/// Ids that are tried before a spawn gives up: eight characters of 36 meet each other rarely.
+const ID_TRIES: u32 = 8;
+const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+
+/// What a repetition says of the dispatch that it repeats.
+struct Of {
+    id: DispatchId,
+    retry_count: i64,
+}
+
+fn internal(error: impl std::fmt::Display) -> LedgerError {
+    Refusal::new(ErrorCode::Internal, error.to_string()).into()
+}
+
+impl Flows {
+    /// `POST /api/dispatches`.
+    pub async fn dispatch_spawn(
+        &self,
+        who: &Principal,
+        request: &SpawnRequest,
+    ) -> Result<DispatchView, LedgerError> {
+        self.dispatch_start(who, request, None).await
+    }
+
+    /// A dispatch that did not complete, again, as a new one that names it.
+    pub async fn dispatch_retry(
+        &self,
+        who: &Principal,
+        id: &DispatchId,
+    ) -> Result<DispatchView, LedgerError> {
+        let found = self.ledger.dispatch_context(&who.tenant, id).await?;
+        let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
+        let status = found.status;
+        if !status.is_terminal() || status.as_str() == "completed" {
+            let why = format!("a dispatch that is {} cannot be retried", status.as_str());
+            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+        }
+        let request = found.request.ok_or_else(|| {
+            let why = "an imported dispatch cannot be retried: its prompt is not here";
+            Refusal::new(ErrorCode::StateConflict, why)
+        })?;
+        let of = Of { id: id.clone(), retry_count: found.retry_count };
+        self.dispatch_start(who, &request, Some(of)).await
+    }
+
+    /// Ends a dispatch with its whole sandbox.
+    pub async fn dispatch_kill(
+        &self,
+        who: &Principal,
+        id: &DispatchId,
+    ) -> Result<DispatchView, LedgerError> {
+        let found = self.ledger.dispatch_context(&who.tenant, id).await?;
+        let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
+        let refuse = |why: String| Refusal::new(ErrorCode::StateConflict, why);
+        if found.status.is_terminal() {
+            return Err(refuse(format!("the dispatch is {} already", found.status.as_str())).into());
+        }
+        let workflow = found
+            .workflow
+            .ok_or_else(|| refuse("an imported dispatch has no process here".into()))?;
+        self.ledger.ops_cancel(&workflow, &audit(who, "cancel", workflow.as_str(), None)).await?;
+        self.dispatch_view(who, id).await
+    }
+
+    /// Removes ended dispatches.
+    pub async fn dispatch_prune(
+        &self,
+        who: &Principal,
+        request: &PruneRequest,
+    ) -> Result<Pruned, LedgerError> {
+        let detail = json!({"olderThanSec": request.older_than_sec});
+        let audit = audit(who, "dispatch.prune", "dispatches", Some(detail));
+        let done = self.ledger.dispatch_prune(&who.tenant, request.older_than_sec, &audit).await?;
+        Ok(Pruned { pruned: done })
+    }
+
+    /// One dispatch, or a refusal.
+    pub async fn dispatch_view(
+        &self,
+        who: &Principal,
+        id: &DispatchId,
+    ) -> Result<DispatchView, LedgerError> {
+        let found = self.ledger.dispatch_by_id(&who.tenant, id).await?;
+        Ok(found.ok_or_else(|| Refusal::not_found("dispatch"))?)
+    }
+
+    async fn dispatch_start(
+        &self,
+        who: &Principal,
+        request: &SpawnRequest,
+        of: Option<Of>,
+    ) -> Result<DispatchView, LedgerError> {
+        if request.prompt.len() > MAX_PROMPT_BYTES {
+            let why = format!("the prompt has more than {MAX_PROMPT_BYTES} bytes");
+            return Err(Refusal::new(ErrorCode::SchemaViolation, why).into());
+        }
+        let checked = match &request.sandbox_spec {
+            Some(spec) => Some(check_spec(spec, request.lenient_spec)?),
+            None => None,
+        };
+        self.dispatch_allowed(who, request, checked.as_ref()).await?;
+        let spawn_depth = match &request.parent_id {
+            Some(parent) => {
+                let found = self.ledger.dispatch_context(&who.tenant, parent).await?;
+                let not_found = || Refusal::not_found("the parent dispatch");
+                found.ok_or_else(not_found)?.spawn_depth + 1
+            }
+            None => 0,
+        };
+        let mut tries = 0;
+        loop {
+            let id = self.dispatch_id(who)?;
+            match self
+                .dispatch_write(who, request, checked.as_ref(), &id, spawn_depth, of.as_ref())
+                .await
+            {
+                Ok(()) => return self.dispatch_view(who, &id).await,
+                Err(e) if e.is_unique_violation() && tries < ID_TRIES => tries += 1,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Whose directories these are. Everybody but the host's own admin has only the allowed roots, and
+    /// one answer for what is not there and for what is not allowed, so that nothing can be probed.
+    async fn dispatch_allowed(
+        &self,
+        who: &Principal,
+        request: &SpawnRequest,
+        checked: Option<&CheckedSpec>,
+    ) -> Result<(), LedgerError> {
+        if self.ledger.key_is_host_admin(&who.key_id, None).await? {
+            return Ok(());
+        }
+        let breach = |why: &str| Refusal::new(ErrorCode::PolicyViolation, why);
+        if work::mode(request, checked) == AccessMode::Full {
+            let why = "access_mode `full` writes the host's own directory: only its admin may";
+            return Err(breach(why).into());
+        }
+        let real = Path::new(&request.project_dir).canonicalize().ok();
+        if !real.is_some_and(|real| self.roots.iter().any(|root| real.starts_with(root))) {
+            return Err(breach("the project is outside the allowed roots").into());
+        }
+        Ok(())
+    }
+
+    fn dispatch_id(&self, who: &Principal) -> Result<DispatchId, LedgerError> {
+        let hex = self.ids.hex(&format!("dispatch:{}:{}", who.tenant, self.sequence()), 16);
+        let text: String = hex
+            .as_bytes()
+            .chunks(4)
+            .filter_map(|digits| usize::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())
+            .filter_map(|n| LETTERS.get(n % LETTERS.len()).map(|letter| char::from(*letter)))
+            .collect();
+        DispatchId::parse(&text).map_err(internal)
+    }
+
+    async fn dispatch_write(
+        &self,
+        who: &Principal,
+        request: &SpawnRequest,
+        checked: Option<&CheckedSpec>,
+        id: &DispatchId,
+        spawn_depth: i64,
+        of: Option<&Of>,
+    ) -> Result<(), LedgerError> {
+        let mut work = work::work_of(id, request, checked)?;
+        let settings = config::settings(&self.ledger, &who.tenant).await?;
+        settings.settle("the dispatch", &mut work.request)?;
+        if let Egress::Names(names) = &work.request.net {
+            let wanted = vec![("sandbox_spec.phases.exec.egress".to_owned(), names.as_slice())];
+            egress::admit_names(&self.ledger, who, None, &wanted).await?;
+        }
+        let canonical = checked.map(CheckedSpec::canonical).transpose()?;
+        let hex = self.ids.hex(&format!("dispatch-intent:{id}"), 16);
+        let intent_id = IntentId::parse(&format!("it_{hex}")).map_err(internal)?;
+        let run_id = self.ids.hex(&format!("run:{intent_id}:0"), 16);
+        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(internal)?;
+        let mut inputs = Map::new();
+        inputs.insert("work".into(), serde_json::to_value(&work).map_err(internal)?);
+        let intent_request = IntentRequest {
+            goal: request.name.clone().unwrap_or_else(|| format!("dispatch {id}")),
+            inputs,
+            constraints: Constraints::default(),
+            connectors: None,
+        };
+        let intent = NewIntent {
+            id: &intent_id,
+            tenant: &who.tenant,
+            request: &intent_request,
+            hash: None,
+            key_id: &who.key_id,
+            origin: Origin::ApiShim,
+        };
+        let (recipe, recipe_hash) = work::recipe()?;
+        let lane = if request.scheduled { Lane::Batch } else { Lane::Interactive };
+        let run = NewRun {
+            id: run_id,
+            workflow_id: WorkflowId::parse(intent_id.as_str()).map_err(internal)?,
+            intent_id: intent_id.clone(),
+            tenant: who.tenant.clone(),
+            recipe,
+            recipe_hash,
+            intent_hash: None,
+            trace_id: None,
+            budget: None,
+            timeout_ms: None,
+            partition_key: who.tenant.to_string(),
+            priority: lane.priority(),
+            dedup: None,
+            retry_count: 0,
+            retry_of: None,
+            origin: Origin::ApiShim,
+            key_id: who.key_id.clone(),
+        };
+        let new = NewDispatch {
+            id,
+            request,
+            prompt_hash: &digest_bytes(request.prompt.as_bytes()),
+            spec: canonical.as_ref().map(|(text, hash)| (text.as_str(), hash)),
+            spawn_depth,
+            retry_of: of.map(|of| (&of.id, of.retry_count)),
+            intent: &intent,
+            run: &run,
+        };
+        let retried = of
+            .map(|of| audit(who, "dispatch.retry", of.id.as_str(), Some(json!({"dispatch": id}))));
+        self.ledger.dispatch_spawn(&new, retried.as_ref()).await
+    }
+}
+
+fn audit<'a>(who: &'a Principal, op: &'a str, target: &'a str, detail: Option<Value>) -> Audit<'a> {
+    Audit {
+        tenant: &who.tenant,
+        key_id: &who.key_id,
+        actor: &who.key_id,
+        op,
+        target,
+        reason: "dispatch",
+        detail,
+    }
+}

@@ -1,0 +1,279 @@
+//! A dispatch while its agent works: what holds it, what is counted, and the record at the end.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::dispatch::{
+    AgentReport, AgentViolation, AgentWork, EgressObserved, MAX_VIOLATIONS, Peaks,
+    SandboxEffective, Tally, ViolationKind,
+};
+use cofferdam_contracts::sandbox::{
+    AccessMode, EffectivePolicy, IsolationClass, Phase, PhaseSpec, PhasesSpec, SandboxResult,
+};
+use cofferdam_sandbox::{Jail, Plan, RefusedKind, Seen};
+use serde_json::Value;
+
+use super::events::Events;
+use super::work::WORK;
+
+/// Where an agent may keep its own state.
+const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
+/// The version of the record.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Puts the agent's command into its jail; the field that this class cannot hold is the error.
+pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
+    plan.task.stdin_file = Some(work.stdin.clone());
+    if plan.effective.isolation_class != IsolationClass::Container {
+        let asks = [
+            ("tools_allowed", work.tools_allowed.is_some()),
+            ("tools_denied", work.tools_denied.is_some()),
+            ("max_commands", work.max_commands.is_some()),
+        ];
+        if let Some((field, _)) = asks.into_iter().find(|(_, asked)| *asked) {
+            return Err(format!("{field}: only the class `container` holds an agent's programs"));
+        }
+        let words = "writes outside the working directory are thrown away, not refused";
+        plan.effective.weak.push(words.to_owned());
+        return Ok(());
+    }
+    let writable = match work.access_mode {
+        AccessMode::Full => None,
+        AccessMode::ReadOnly => Some(SCRATCH.map(str::to_owned).to_vec()),
+        AccessMode::WorkspaceWrite => {
+            Some(SCRATCH.iter().chain(&[WORK]).map(|dir| (*dir).to_owned()).collect())
+        }
+    };
+    let serves = work.request.spec.as_ref().and_then(|spec| spec.services.as_ref());
+    plan.task.jail = Some(Jail {
+        tools_allowed: work.tools_allowed.clone(),
+        tools_denied: work.tools_denied.clone().unwrap_or_default(),
+        writable,
+        sockets: !work.request.net.is_none() || serves.is_some_and(|list| !list.is_empty()),
+        // An agent with events of its own is counted by them.
+        max_execs: work
+            .max_commands
+            .filter(|_| work.enforce && !Events::new(work.agent_type).are_told()),
+    });
+    Ok(())
+}
+
+/// What the agent's events say while they come.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    work: &'a AgentWork,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    events: Events,
+    over: Vec<AgentViolation>,
+    stopped: Option<String>,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(work: &'a AgentWork) -> Self {
+        let events = Events::new(work.agent_type);
+        Self { work, inner: Mutex::new(Inner { events, over: Vec::new(), stopped: None }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A poisoned lock only means that another push panicked; the counts are still good.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a piece of standard output. Whether the dispatch is to be ended now.
+    pub(crate) fn push(&self, chunk: &[u8]) -> bool {
+        let mut inner = self.lock();
+        inner.events.push(chunk);
+        self.measure(&mut inner)
+    }
+
+    /// Why a limit ended it.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.lock().stopped.clone()
+    }
+
+    fn measure(&self, inner: &mut Inner) -> bool {
+        let tally = inner.events.tally().clone();
+        let limits = [
+            (ViolationKind::TurnsExceeded, "max_turns", self.work.max_turns, tally.turns),
+            (
+                ViolationKind::CommandsExceeded,
+                "max_commands",
+                self.work.max_commands,
+                tally.commands,
+            ),
+        ];
+        let mut end = false;
+        for (kind, name, limit, used) in limits {
+            let Some(limit) = limit.filter(|limit| used > *limit) else { continue };
+            exceed(&mut inner.over, kind, name, used - limit);
+            if self.work.enforce && inner.stopped.is_none() {
+                inner.stopped = Some(format!("{name} is {limit}, the agent went beyond it"));
+                end = true;
+            }
+        }
+        end
+    }
+
+    /// The record of a dispatch whose sandbox was made.
+    pub(crate) fn report(
+        &self,
+        seen: Option<&Seen>,
+        effective: &EffectivePolicy,
+        result: &SandboxResult,
+    ) -> AgentReport {
+        let mut inner = self.lock();
+        inner.events.finish();
+        let _ = self.measure(&mut inner);
+        let told = inner.events.are_told();
+        let mut tally = inner.events.tally().clone();
+        let mut over = std::mem::take(&mut inner.over);
+        if let (false, Some(seen)) = (told, seen) {
+            tally.commands = seen.execs;
+            if let Some(limit) = self.work.max_commands.filter(|limit| seen.execs > *limit) {
+                let beyond = seen.execs - limit;
+                exceed(&mut over, ViolationKind::CommandsExceeded, "max_commands", beyond);
+            }
+        }
+        let counted = told || seen.is_some();
+        let mut record = record(self.work);
+        record.started = true;
+        record.tools_used = seen.map(|seen| seen.tools.clone());
+        record.turns_used = told.then_some(tally.turns);
+        record.commands_used = counted.then_some(tally.commands);
+        enforced(&mut record, effective);
+        let refused = refused(seen, result);
+        record.egress_observed = EgressObserved {
+            allowed: effective.net.clone(),
+            refused: result.violations.iter().map(|v| v.count).sum::<u64>()
+                + result.violations_unlisted,
+        };
+        record.violations = refused.into_iter().chain(over).take(MAX_VIOLATIONS).collect();
+        record.violations_unlisted =
+            seen.map_or(0, |seen| seen.unlisted) + result.violations_unlisted;
+        record.peaks = Peaks {
+            mem_mb: result.metrics.mem_peak_mb,
+            wall_ms: result.metrics.wall_ms,
+            cpu_ms: result.metrics.cpu_ms,
+        };
+        record.cause.clone_from(&result.cause);
+        told_as(tally, &record)
+    }
+}
+
+/// The record of a dispatch whose sandbox was never made.
+pub(crate) fn unstarted(work: &AgentWork, cause: Option<String>) -> AgentReport {
+    let mut record = record(work);
+    record.cause = cause;
+    told_as(Tally::default(), &record)
+}
+
+fn told_as(tally: Tally, record: &SandboxEffective) -> AgentReport {
+    AgentReport { tally, effective: serde_json::to_value(record).unwrap_or(Value::Null) }
+}
+
+fn exceed(over: &mut Vec<AgentViolation>, kind: ViolationKind, name: &str, count: u64) {
+    let now = clock::now_ms();
+    match over.iter_mut().find(|violation| violation.kind == kind) {
+        Some(known) => {
+            if known.count != count {
+                known.last_ms = now;
+            }
+            known.count = count;
+        }
+        None => over.push(AgentViolation {
+            kind,
+            subject: name.to_owned(),
+            phase: Phase::Exec,
+            count,
+            first_ms: now,
+            last_ms: now,
+        }),
+    }
+}
+
+/// What the kernel refused, then what the proxy did.
+fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
+    let kernel = seen.into_iter().flat_map(|seen| &seen.refused).map(|refused| AgentViolation {
+        kind: match refused.kind {
+            RefusedKind::Exec => ViolationKind::ToolDenied,
+            RefusedKind::Write => ViolationKind::WriteDenied,
+            RefusedKind::Socket => ViolationKind::SocketDenied,
+        },
+        subject: refused.subject.clone(),
+        phase: Phase::Exec,
+        count: refused.count,
+        first_ms: refused.first_ms,
+        last_ms: refused.last_ms,
+    });
+    let proxy = result.violations.iter().map(|violation| AgentViolation {
+        kind: ViolationKind::EgressDenied,
+        subject: violation
+            .name
+            .clone()
+            .or_else(|| violation.address.clone())
+            .unwrap_or_else(|| violation.why.in_words().to_owned()),
+        phase: violation.phase,
+        count: violation.count,
+        first_ms: violation.first_ms,
+        last_ms: violation.last_ms,
+    });
+    kernel.chain(proxy).collect()
+}
+
+/// What was asked for, as it is enforced before anything is known of the sandbox.
+fn record(work: &AgentWork) -> SandboxEffective {
+    let spec = work.request.spec.clone().unwrap_or_default();
+    SandboxEffective {
+        schema_version: SCHEMA_VERSION,
+        started: false,
+        tools_allowed: work.tools_allowed.clone(),
+        tools_denied: work.tools_denied.clone(),
+        working_dir: work.working_dir.clone(),
+        access_mode: work.access_mode,
+        max_turns: work.max_turns,
+        max_commands: work.max_commands,
+        enforce: work.enforce,
+        image: None,
+        mounts: spec.mounts,
+        phases: Some(PhasesSpec {
+            build: None,
+            exec: Some(PhaseSpec {
+                egress: Some(work.request.net.clone()),
+                timeout_ms: Some(work.request.timeout_ms),
+            }),
+        }),
+        services: spec.services,
+        limits: None,
+        cache: spec.cache,
+        unenforced: work.unknown.clone(),
+        tools_used: None,
+        turns_used: None,
+        commands_used: None,
+        runtime: None,
+        runtime_version: None,
+        kernel: None,
+        isolation_class: None,
+        image_digest: None,
+        egress_observed: EgressObserved::default(),
+        peaks: Peaks::default(),
+        violations: Vec::new(),
+        violations_unlisted: 0,
+        weak: Vec::new(),
+        cause: None,
+    }
+}
+
+fn enforced(record: &mut SandboxEffective, effective: &EffectivePolicy) {
+    record.image = Some(effective.image.clone());
+    record.image_digest = effective.image.rsplit_once('@').map(|(_, digest)| digest.to_owned());
+    record.limits = Some(effective.limits);
+    record.runtime = Some(effective.runtime.clone());
+    record.runtime_version = Some(effective.runtime_version.clone());
+    record.kernel = Some(effective.kernel.clone());
+    record.isolation_class = Some(effective.isolation_class);
+    record.weak.clone_from(&effective.weak);
+}

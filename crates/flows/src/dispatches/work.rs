@@ -1,0 +1,232 @@
+//! From what was asked for to the work of a task, and the plan around it. Pure.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+use cofferdam_contracts::canonical;
+use cofferdam_contracts::dispatch::{
+    AgentType, AgentWork, CheckedSpec, DEFAULT_TIMEOUT_SEC, SpawnRequest,
+};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{Digest, DispatchId};
+use cofferdam_contracts::plan::{Plan, PlanTask, Work};
+use cofferdam_contracts::recipe::{Caps, RecipeRef};
+use cofferdam_contracts::sandbox::{AccessMode, Egress, FileIn, SandboxRequest, SandboxSpec};
+use cofferdam_ledger::runs::RunContext;
+use serde_json::{Value, json};
+
+use super::agents::{self, PROMPT};
+
+/// The recipe that a dispatch's run names: it is built in, and only this module starts it.
+const RECIPE: &str = "dispatch";
+const VERSION: &str = "1";
+/// Where the working directory is in the sandbox.
+pub(crate) const WORK: &str = "/work";
+/// Where agents are looked for. On the host's own root, whose `/usr` is read-only, a spec's mounts
+/// give an agent that is installed elsewhere a place in the first of them.
+const PATH: &str = "/opt/agents/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// A task may take a day, and is tried three times.
+const CAP_MINUTES: u32 = 3 * 24 * 60 + 10;
+
+/// The recipe as runs name it, and its hash.
+pub(crate) fn recipe() -> Result<(RecipeRef, Digest), Refusal> {
+    let internal = |e: String| Refusal::new(ErrorCode::Internal, e);
+    let reference: RecipeRef = serde_json::from_value(json!({"id": RECIPE, "v": VERSION}))
+        .map_err(|e| internal(e.to_string()))?;
+    let hash = canonical::digest(&json!({"builtin": RECIPE, "v": VERSION}));
+    Ok((reference, hash.map_err(|e| internal(e.to_string()))?))
+}
+
+/// The plan of a run, if it is a dispatch's.
+pub(crate) fn plan_of(run: &RunContext) -> Option<Result<Plan, Refusal>> {
+    let (recipe_ref, recipe_hash) = recipe().ok()?;
+    if run.recipe_hash != recipe_hash || run.recipe_id != recipe_ref.id {
+        return None;
+    }
+    let work = run.inputs.get("work").cloned().unwrap_or(Value::Null);
+    Some(match serde_json::from_value::<AgentWork>(work) {
+        Ok(work) => Ok(Plan {
+            recipe_ref,
+            recipe_hash,
+            gate: None,
+            config: Vec::new(),
+            caps: Caps { sandbox_minutes: CAP_MINUTES, ..Caps::default() },
+            tasks: vec![PlanTask { name: "agent".into(), work: Work::Agent(Box::new(work)) }],
+        }),
+        Err(e) => Err(Refusal::new(ErrorCode::Internal, format!("the dispatch's work: {e}"))),
+    })
+}
+
+/// The access mode in force: the spec's supersedes the old one.
+pub(crate) fn mode(request: &SpawnRequest, spec: Option<&CheckedSpec>) -> AccessMode {
+    spec.and_then(|checked| checked.spec.access_mode)
+        .or(request.sandbox)
+        .unwrap_or(AccessMode::WorkspaceWrite)
+}
+
+fn breach(words: &str) -> Refusal {
+    Refusal::new(ErrorCode::PolicyViolation, words)
+}
+
+/// The work of a dispatch.
+pub(crate) fn work_of(
+    id: &DispatchId,
+    request: &SpawnRequest,
+    checked: Option<&CheckedSpec>,
+) -> Result<AgentWork, Refusal> {
+    let none = SandboxSpec::default();
+    let spec = checked.map_or(&none, |checked| &checked.spec);
+    if request.cmd.is_some() && request.agent_type != AgentType::Command {
+        return Err(breach("cmd belongs to agent_type `command`"));
+    }
+    let access_mode = mode(request, checked);
+    let working_dir = working_dir(&request.project_dir, spec.working_dir.as_deref())?;
+    let phases = spec.phases.clone().unwrap_or_default();
+    if phases.build.is_some() {
+        return Err(breach("phases.build: a dispatch has one phase, exec"));
+    }
+    let exec = phases.exec.unwrap_or_default();
+    let asked_ms = request.timeout_sec.map(|sec| sec * 1_000);
+    let timeout_ms = match (asked_ms, exec.timeout_ms) {
+        (Some(a), Some(b)) => a.min(b),
+        (a, b) => a.or(b).unwrap_or(DEFAULT_TIMEOUT_SEC * 1_000),
+    };
+    let file = |path: &str, inline: Option<String>, uri: Option<String>, access| FileIn {
+        path: path.to_owned(),
+        inline,
+        uri,
+        access,
+    };
+    let sandbox = SandboxRequest {
+        env_ref: spec.image.clone().unwrap_or_else(|| "host".to_owned()),
+        cmd: agents::argv(request, spec, access_mode),
+        files_in: vec![
+            file(WORK, None, Some(format!("host://{working_dir}")), access_mode),
+            file(PROMPT, Some(request.prompt.clone()), None, AccessMode::ReadOnly),
+        ],
+        env: environment(id, spec.image.is_none()),
+        workdir: Some(WORK.to_owned()),
+        timeout_ms,
+        limits: spec.limits.unwrap_or_default(),
+        net: exec.egress.unwrap_or(Egress::None),
+        net_ask: false,
+        template_key: None,
+        deps_hash: None,
+        artifacts: Vec::new(),
+        build: None,
+        spec: Some(SandboxSpec {
+            mounts: spec.mounts.clone(),
+            services: spec.services.clone(),
+            cache: spec.cache.clone(),
+            isolation: spec.isolation,
+            ..SandboxSpec::default()
+        }),
+    };
+    Ok(AgentWork {
+        dispatch: id.clone(),
+        agent_type: request.agent_type,
+        request: sandbox,
+        stdin: PROMPT.to_owned(),
+        tools_allowed: spec.tools_allowed.clone(),
+        tools_denied: spec.tools_denied.clone(),
+        access_mode,
+        working_dir,
+        max_turns: spec.max_turns,
+        max_commands: spec.max_commands,
+        enforce: request.enforce,
+        unknown: checked.map(|checked| checked.unknown.clone()).unwrap_or_default(),
+    })
+}
+
+/// The agent's own state is no part of the project, and goes with the sandbox.
+fn environment(id: &DispatchId, host_root: bool) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::from([
+        ("HOME".to_owned(), "/tmp".to_owned()),
+        ("COFFERDAM_DISPATCH".to_owned(), id.to_string()),
+    ]);
+    if host_root {
+        env.insert("PATH".to_owned(), PATH.to_owned());
+    }
+    env
+}
+
+/// The project, or a directory of it.
+fn working_dir(project: &str, wanted: Option<&str>) -> Result<String, Refusal> {
+    let project = plain(project).ok_or_else(|| {
+        breach("project_dir must be an absolute path without empty, `.` or `..` components")
+    })?;
+    let Some(wanted) = wanted else { return Ok(project) };
+    let outside = || breach("working_dir must be the project or a directory of it");
+    let joined = match wanted.starts_with('/') {
+        true => wanted.to_owned(),
+        false if wanted == "." => project.clone(),
+        false => format!("{project}/{}", wanted.trim_start_matches("./")),
+    };
+    let joined = plain(&joined).ok_or_else(outside)?;
+    if Path::new(&joined).starts_with(&project) { Ok(joined) } else { Err(outside()) }
+}
+
+/// An absolute path below the root, of plain names.
+fn plain(path: &str) -> Option<String> {
+    let trimmed = path.trim_end_matches('/');
+    let plain = trimmed.len() > 1
+        && trimmed.starts_with('/')
+        && !trimmed.contains("//")
+        && !trimmed.chars().any(char::is_control)
+        && !trimmed.split('/').any(|part| part == ".")
+        && Path::new(trimmed)
+            .components()
+            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    plain.then(|| trimmed.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::dispatch::check_spec;
+
+    fn work(request: Value, spec: Option<Value>) -> Result<AgentWork, Refusal> {
+        let mut whole = json!({"prompt": "p", "project_dir": "/srv/p"});
+        whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+        let request: SpawnRequest = serde_json::from_value(whole).unwrap();
+        let checked = spec.map(|spec| check_spec(&spec, false).unwrap());
+        work_of(&DispatchId::parse("abcd1234").unwrap(), &request, checked.as_ref())
+    }
+
+    #[test]
+    fn the_specs_access_mode_supersedes_the_old_one() {
+        let old = json!({"sandbox": "read-only"});
+        assert_eq!(work(old.clone(), None).unwrap().access_mode, AccessMode::ReadOnly);
+        let new = work(old, Some(json!({"access_mode": "workspace-write"}))).unwrap();
+        assert_eq!(new.access_mode, AccessMode::WorkspaceWrite);
+        assert_eq!(new.request.files_in[0].access, AccessMode::WorkspaceWrite);
+    }
+
+    #[test]
+    fn the_working_directory_stays_in_the_project() {
+        let dir = |text: &str| work(json!({}), Some(json!({"working_dir": text})));
+        assert_eq!(dir("sub/x").unwrap().working_dir, "/srv/p/sub/x");
+        assert_eq!(dir("/srv/p/sub/").unwrap().working_dir, "/srv/p/sub");
+        assert_eq!(dir(".").unwrap().working_dir, "/srv/p");
+        for bad in ["/srv/project", "../x", "/etc", "/srv/p/../q", "a/../../b"] {
+            assert!(dir(bad).is_err(), "{bad}");
+        }
+        for bad in ["relative", "/", "/a/../b", "/a//b"] {
+            assert!(work(json!({"project_dir": bad}), None).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_nearer_timeout_holds_and_there_always_is_one() {
+        let ms = |request, spec| work(request, spec).unwrap().request.timeout_ms;
+        assert_eq!(ms(json!({}), None), DEFAULT_TIMEOUT_SEC * 1_000);
+        let spec = json!({"phases": {"exec": {"timeout_ms": 500}}});
+        assert_eq!(ms(json!({"timeout_sec": 9}), Some(spec)), 500);
+    }
+
+    #[test]
+    fn a_command_line_is_for_the_type_command_alone() {
+        assert!(work(json!({"cmd": ["ls"]}), None).is_err());
+        assert!(work(json!({"agent_type": "command", "cmd": ["ls"]}), None).is_ok());
+    }
+}

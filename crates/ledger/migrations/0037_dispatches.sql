@@ -1,0 +1,40 @@
+-- An agent that is sent off. The columns are those that orchestrators know; what durability needs
+-- besides stands in app.dispatch_runs. Instants are seconds since the epoch.
+CREATE TABLE app.dispatches (
+  id                 text PRIMARY KEY CHECK (id ~ '^[a-z0-9]{8}$'),
+  agent_type         text NOT NULL DEFAULT 'codex',
+  status             text NOT NULL DEFAULT 'spawned'
+    CHECK (status IN ('spawned','running','completed','failed','timeout','cancelled')),
+  project_dir        text NOT NULL,
+  prompt_file        text,
+  prompt_hash        text,
+  output_file        text,
+  verdict_file       text,
+  pid                bigint,
+  exit_code          bigint,
+  name               text,
+  model              text,
+  sandbox            text DEFAULT 'workspace-write',
+  timeout_sec        bigint CHECK (timeout_sec > 0),
+  turns              bigint NOT NULL DEFAULT 0,
+  commands           bigint NOT NULL DEFAULT 0,
+  messages           bigint NOT NULL DEFAULT 0,
+  input_tokens       bigint NOT NULL DEFAULT 0,
+  output_tokens      bigint NOT NULL DEFAULT 0,
+  cache_hits         bigint NOT NULL DEFAULT 0,
+  created_at         bigint NOT NULL DEFAULT floor(extract(epoch FROM clock_timestamp()))::bigint,
+  started_at         bigint,
+  completed_at       bigint,
+  verdict_status     text,
+  verdict_summary    text,
+  error_message      text,
+  scope_id           text,
+  parent_id          text,
+  base_repo_commit   text,
+  retry_count        bigint NOT NULL DEFAULT 0 CHECK (retry_count >= 0),
+  conflict_type      text,
+  quarantine_reason  text,
+  spawn_depth        bigint NOT NULL DEFAULT 0 CHECK (spawn_depth >= 0),
+  parent_dispatch_id text
+);
+CREATE INDEX dispatches_by_scope ON app.dispatches (scope_id, status) WHERE scope_id IS NOT NULL;

@@ -1,0 +1,123 @@
+//! What was changed in a directory that a sandbox saw copy-on-write: the upper layer of its overlay,
+//! read on the host.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::{MAX_COLLECT_BYTES, MAX_COLLECT_FILES};
+
+use crate::agent::Collected;
+
+/// Directories below each other: the layer is memory, so this is only reached by who tries.
+const MAX_DEPTH: usize = 128;
+
+/// Why changes cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangesError {
+    /// More than are kept, and a part would look like the whole.
+    #[error("more than {MAX_COLLECT_FILES} files or {MAX_COLLECT_BYTES} bytes were changed")]
+    Many,
+    /// Not readable.
+    #[error("{path:?} cannot be read")]
+    Read {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Changes, in the order of their paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Regular files that are new or other than before.
+    pub written: Vec<Collected>,
+    /// Paths that are gone.
+    pub removed: Vec<String>,
+    /// Links and other things that are new: by their paths, since they are never followed.
+    pub special: Vec<String>,
+}
+
+/// The changes that lie in an upper layer.
+pub(crate) fn below(upper: &Path) -> Result<Changes, ChangesError> {
+    let mut changes = Changes::default();
+    let mut room = MAX_COLLECT_BYTES;
+    walk(upper, upper, 0, &mut changes, &mut room)?;
+    Ok(changes)
+}
+
+fn walk(
+    root: &Path,
+    dir: &Path,
+    depth: usize,
+    changes: &mut Changes,
+    room: &mut u64,
+) -> Result<(), ChangesError> {
+    let unread = |path: &Path, source| ChangesError::Read { path: path.to_owned(), source };
+    if depth > MAX_DEPTH {
+        return Err(ChangesError::Many);
+    }
+    let listed = fs::read_dir(dir).map_err(|source| unread(dir, source))?;
+    let mut paths = Vec::new();
+    for entry in listed {
+        paths.push(entry.map_err(|source| unread(dir, source))?.path());
+        if paths.len() > MAX_COLLECT_FILES {
+            return Err(ChangesError::Many);
+        }
+    }
+    paths.sort();
+    for path in paths {
+        let found = fs::symlink_metadata(&path).map_err(|source| unread(&path, source))?;
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        let kind = found.file_type();
+        let count = changes.written.len() + changes.removed.len() + changes.special.len();
+        if count > MAX_COLLECT_FILES {
+            return Err(ChangesError::Many);
+        }
+        if kind.is_dir() {
+            walk(root, &path, depth + 1, changes, room)?;
+        } else if kind.is_char_device() && found.rdev() == 0 {
+            // How an overlay says that something below is gone.
+            changes.removed.push(name);
+        } else if kind.is_file() {
+            let bytes = read(&path, *room).map_err(|source| unread(&path, source))?;
+            let bytes = bytes.ok_or(ChangesError::Many)?;
+            *room -= u64::try_from(bytes.len()).unwrap_or(*room).min(*room);
+            changes.written.push(Collected { path: name, bytes });
+        } else {
+            changes.special.push(name);
+        }
+    }
+    Ok(())
+}
+
+/// `None`: it is larger than the room.
+fn read(path: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW.bits();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(room.saturating_add(1)).read_to_end(&mut bytes)?;
+    let fits = u64::try_from(bytes.len()).is_ok_and(|count| count <= room);
+    Ok(fits.then_some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_files_by_their_paths_and_links_are_only_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/b.txt"), "b").unwrap();
+        fs::write(dir.path().join("a.txt"), "a").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
+        let changes = below(dir.path()).unwrap();
+        let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, ["a.txt", "sub/b.txt"]);
+        assert_eq!(changes.special, ["link"]);
+        assert!(changes.removed.is_empty());
+    }
+}

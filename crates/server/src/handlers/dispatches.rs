@@ -1,0 +1,118 @@
+//! `/api/dispatches`.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::dispatch::{DispatchStatus, ImportRequest, PruneRequest, SpawnRequest};
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::DispatchId;
+use cofferdam_ledger::dispatches::DispatchFilter;
+use cofferdam_ledger::listen::Wake;
+use serde_json::json;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::{Call, query_error};
+
+pub(crate) async fn spawn(mut call: Call) -> Answered {
+    let request: SpawnRequest = call.body()?;
+    answer(StatusCode::CREATED, &call.flows().dispatch_spawn(&call.who, &request).await?)
+}
+
+pub(crate) async fn list(call: Call) -> Answered {
+    let status = match call.query.get("status") {
+        None => None,
+        Some(text) => Some(DispatchStatus::parse(text).ok_or_else(|| {
+            let all: Vec<&str> = DispatchStatus::ALL.iter().map(|s| s.as_str()).collect();
+            query_error("status", &format!("one of {}", all.join(", ")))
+        })?),
+    };
+    let filter = DispatchFilter {
+        status,
+        active: flag(&call, "active")?,
+        scope: call.query.get("scope").map(String::as_str),
+        limit: call.number("limit", 1..=1_000, 100)?,
+    };
+    ok(&call.flows().ledger.dispatch_list(&call.who.tenant, &filter).await?)
+}
+
+fn flag(call: &Call, name: &str) -> Result<bool, Refusal> {
+    match call.query.get(name).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(query_error(name, "true or false")),
+    }
+}
+
+/// Answers at once unless the dispatch goes on and the caller would wait.
+pub(crate) async fn get(call: Call) -> Answered {
+    let id: DispatchId = call.id("id")?;
+    let wait_s = call.number("timeoutS", 0..=30, 0)?;
+    let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
+    let waited = Stopwatch::start();
+    let mut wakes = call.flows().wakes.subscribe();
+    loop {
+        let view = call.flows().dispatch_view(&call.who, &id).await?;
+        let left = wait.saturating_sub(waited.elapsed());
+        if view.status.is_terminal() || left.is_zero() {
+            return ok(&view);
+        }
+        let run = view.run_id.as_ref().map(|run| run.as_str().to_owned()).unwrap_or_default();
+        let woken = async {
+            loop {
+                match wakes.recv().await {
+                    Ok(Wake::Run(r) | Wake::Task(r)) if r == run => return,
+                    Ok(Wake::All) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = woken => {}
+            () = clock::sleep(left.min(Duration::from_secs(1))) => {}
+        }
+    }
+}
+
+/// The URI of what it wrote on standard output.
+pub(crate) async fn output(call: Call) -> Answered {
+    let id: DispatchId = call.id("id")?;
+    let view = call.flows().dispatch_view(&call.who, &id).await?;
+    let uri = match &view.run_id {
+        Some(run) => call.flows().ledger.dispatch_output(run).await?,
+        None => None,
+    };
+    ok(&json!({"uri": uri}))
+}
+
+pub(crate) async fn kill(call: Call) -> Answered {
+    let id: DispatchId = call.id("id")?;
+    answer(StatusCode::ACCEPTED, &call.flows().dispatch_kill(&call.who, &id).await?)
+}
+
+pub(crate) async fn retry(call: Call) -> Answered {
+    let id: DispatchId = call.id("id")?;
+    answer(StatusCode::CREATED, &call.flows().dispatch_retry(&call.who, &id).await?)
+}
+
+pub(crate) async fn prune(mut call: Call) -> Answered {
+    let request: PruneRequest = call.body()?;
+    ok(&call.flows().dispatch_prune(&call.who, &request).await?)
+}
+
+pub(crate) async fn import(mut call: Call) -> Answered {
+    let request: ImportRequest = call.body()?;
+    ok(&call.flows().dispatch_import(&call.who, &request).await?)
+}
+
+pub(crate) async fn tokens(call: Call) -> Answered {
+    let id: Option<DispatchId> = match call.query.get("id") {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| query_error("id", "a dispatch's id"))?),
+    };
+    if let Some(id) = &id {
+        call.flows().dispatch_view(&call.who, id).await?;
+    }
+    let scope = call.query.get("scope").map(String::as_str);
+    ok(&call.flows().ledger.dispatch_tokens(&call.who.tenant, id.as_ref(), scope).await?)
+}
