@@ -13,5 +13,6 @@ pub mod escape;
 pub mod frame;
 pub mod glob;
 pub mod process;
+pub mod setup;
 pub mod tree;
 pub mod wire;

@@ -147,6 +147,19 @@ pub struct ExecEnd {
     pub dropped_stdout: u64,
     /// Bytes of standard error beyond the limit.
     pub dropped_stderr: u64,
+    /// What a kernel of the sandbox's own counted meanwhile; absent where the host's does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
+}
+
+/// What a kernel did to keep the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// Processes killed for memory.
+    pub oom_kills: u64,
+    /// Processes that were not started.
+    pub pids_refused: u64,
 }
 
 /// Which files to read out.

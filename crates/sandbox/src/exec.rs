@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::{ErrCode, Phase};
-use cofferdam_guest::wire::{Ended, ExecEnd, User};
+use cofferdam_guest::wire::{Counted, Ended, ExecEnd, User};
 
 use crate::cgroup::Events;
 
@@ -63,6 +63,15 @@ pub struct ExecOutcome {
 
 /// What the agent said, and what the cgroup counted before and after.
 pub(crate) fn judge(end: ExecEnd, limit_ms: u64, before: Events, after: Events) -> ExecOutcome {
+    // A sandbox with a kernel of its own is counted by that, and the host's counters are its
+    // emulator's.
+    let (before, after) = match end.counted {
+        Some(inside) => {
+            let Counted { oom_kills, pids_refused } = inside;
+            (Events::default(), Events { oom_kills, pids_refused })
+        }
+        None => (before, after),
+    };
     let oom = after.oom_kills > before.oom_kills;
     let (exit, mut causes) = match end.ended {
         Ended::Exit(0) => (0, Vec::new()),
@@ -168,6 +177,7 @@ mod tests {
             timed_out: false,
             dropped_stdout: 0,
             dropped_stderr: 0,
+            counted: None,
         }
     }
 
@@ -185,6 +195,14 @@ mod tests {
         assert_eq!(code(Ended::Signal(9), killed), (137, ErrCode::Oom));
         assert_eq!(code(Ended::Exit(0), killed), (0, ErrCode::None));
         assert_eq!(code(Ended::Unstarted("no".into()), quiet), (127, ErrCode::CmdNonzero));
+    }
+
+    #[test]
+    fn a_kernel_of_its_own_counts_instead_of_the_hosts() {
+        let counted = Some(Counted { oom_kills: 1, pids_refused: 0 });
+        let end = ExecEnd { counted, ..end(Ended::Signal(9)) };
+        let outcome = judge(end, 1, Events::default(), Events::default());
+        assert_eq!((outcome.err_code, outcome.oom), (ErrCode::Oom, true));
     }
 
     #[test]

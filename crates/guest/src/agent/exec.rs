@@ -18,13 +18,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
-use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest};
+use cofferdam_guest::wire::{Counted, Ended, ExecEnd, ExecRequest};
 use nix::unistd::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::machine;
 
 use super::clock::{Stopwatch, sleep_ms, within_ms};
 use super::reaper::{Reaped, Reaper};
@@ -117,6 +119,7 @@ async fn ended(
     started: Started,
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
+    let before = machine::counted();
     let Started { pid, mut exit, stdout, stderr, clock } = started;
     let limit = request.stream_limit_bytes;
     let stdout = pump(Kind::Stdout, stdout, limit, frames);
@@ -150,6 +153,15 @@ async fn ended(
         timed_out,
         dropped_stdout,
         dropped_stderr,
+        counted: machine::counted().map(|now| since(now, before)),
+    }
+}
+
+fn since(now: Counted, before: Option<Counted>) -> Counted {
+    let Some(before) = before else { return now };
+    Counted {
+        oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
+        pids_refused: now.pids_refused.saturating_sub(before.pids_refused),
     }
 }
 
@@ -249,5 +261,6 @@ fn unstarted(error: &StartError) -> ExecEnd {
         timed_out: false,
         dropped_stdout: 0,
         dropped_stderr: 0,
+        counted: None,
     }
 }
