@@ -743,7 +743,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         ),
         (
             "isolation",
-            "{name: t, exec: {run: 'true'}, isolation: {class_min: microvm}}",
+            "{name: t, exec: {run: 'true'}, isolation: {class_min: remote}}",
             "retries_exceeded",
             "BOOT_FAIL",
             3,

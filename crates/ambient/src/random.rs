@@ -47,6 +47,14 @@ pub fn secret_hex(len: usize) -> String {
     hex::encode(bytes)
 }
 
+/// Secret bytes, from the operating system whatever the seed says.
+#[must_use]
+pub fn secret_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    fill(&mut bytes);
+    bytes
+}
+
 #[expect(clippy::expect_used, reason = "a host without randomness must not issue ids or keys")]
 fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes");

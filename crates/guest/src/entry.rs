@@ -3,17 +3,23 @@
 use std::process::ExitCode;
 
 use cofferdam_guest::escape::{NEIGHBOUR, PROBE};
+use cofferdam_guest::setup::{ENTER, INIT};
 
-use crate::{agent, probe};
+use crate::{agent, machine, probe};
 
-/// By its arguments; without any it is the agent.
+/// By its name and its arguments; without any it is the agent.
 pub fn run() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words = std::env::args();
+    if words.next().as_deref() == Some(INIT) {
+        return machine::run();
+    }
+    let words: Vec<String> = words.collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         [PROBE, setting] => probe::all(setting),
         [PROBE, setting, id] => probe::one(setting, id),
         [NEIGHBOUR, marker] => probe::neighbour(marker),
+        [ENTER] => agent::run_in(machine::enter),
         _ => agent::run(),
     }
 }

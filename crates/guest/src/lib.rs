@@ -14,5 +14,6 @@ pub mod frame;
 pub mod glob;
 pub mod jail;
 pub mod process;
+pub mod setup;
 pub mod tree;
 pub mod wire;

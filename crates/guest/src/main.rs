@@ -1,7 +1,9 @@
-//! The agent's binary: see [`agent`], and [`probe`] for the escape self-test.
+//! The agent's binary: see [`agent`], [`machine`] for the init of a virtual machine, and [`probe`] for the
+//! escape self-test.
 
 mod agent;
 mod entry;
+mod machine;
 mod probe;
 
 fn main() -> std::process::ExitCode {

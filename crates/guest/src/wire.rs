@@ -162,10 +162,23 @@ pub struct ExecEnd {
     /// What its jail saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<Seen>,
+    /// What a kernel of the sandbox's own counted meanwhile; absent where the host's does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
 }
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// What a kernel did to keep the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// Processes killed for memory.
+    pub oom_kills: u64,
+    /// Processes that were not started.
+    pub pids_refused: u64,
 }
 
 /// Which files to read out.

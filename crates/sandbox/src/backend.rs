@@ -1,20 +1,24 @@
 //! What differs between the classes; everything else of a sandbox's life is the same for all.
 //!
-//! | | container | gvisor |
-//! |---|---|---|
-//! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox |
-//! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling |
-//! | host directory, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound |
-//! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel |
-//! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up |
+//! | | container | gvisor | microvm |
+//! |---|---|---|---|
+//! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox | made by us, for the emulator; the machine's kernel has its own for the task |
+//! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup |
+//! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves |
+//! | host directory, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine |
+//! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator |
+//! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor |
 
 use std::path::{Path, PathBuf};
 
+use cofferdam_contracts::sandbox::Limits;
 use serde_json::Value;
 use tokio::process::Command;
 
 use crate::class::Class;
 use crate::gvisor;
+use crate::host::HostFacts;
+use crate::microvm;
 use crate::oci::{self, Wanted};
 use crate::plan::Plan;
 use crate::process;
@@ -28,6 +32,8 @@ pub(crate) enum Backend {
     Oci,
     /// runsc.
     Runsc,
+    /// QEMU.
+    Qemu,
 }
 
 impl Backend {
@@ -36,16 +42,17 @@ impl Backend {
         match class {
             Class::Container => Some(Self::Oci),
             Class::Gvisor => Some(Self::Runsc),
-            Class::Microvm | Class::Docker => None,
+            Class::Microvm => Some(Self::Qemu),
+            Class::Docker => None,
         }
     }
 
-    /// The OCI configuration.
+    /// The OCI configuration; null where there is no runtime that reads one.
     pub(crate) fn config(self, wanted: &Wanted<'_>) -> Value {
-        let config = oci::config(wanted);
         match self {
-            Self::Oci => config,
-            Self::Runsc => gvisor::config(config, wanted),
+            Self::Oci => oci::config(wanted),
+            Self::Runsc => gvisor::config(oci::config(wanted), wanted),
+            Self::Qemu => Value::Null,
         }
     }
 
@@ -66,7 +73,29 @@ impl Backend {
 
     /// Whether the cgroups are ours to make.
     pub(crate) fn makes_cgroups(self) -> bool {
-        self == Self::Runsc
+        self != Self::Oci
+    }
+
+    /// What the host's cgroups are told for a sandbox with these limits, where they are ours.
+    pub(crate) fn host_limits(self, limits: Limits) -> Limits {
+        match self {
+            Self::Oci => limits,
+            Self::Runsc => {
+                let pids = gvisor::host_pids(limits.pids.unwrap_or(0));
+                Limits { pids: Some(pids), ..limits }
+            }
+            Self::Qemu => microvm::host_limits(limits),
+        }
+    }
+
+    /// Whether it is a machine that puts its own root together.
+    pub(crate) fn is_machine(self) -> bool {
+        self == Self::Qemu
+    }
+
+    /// MiB of the writable layer on the host.
+    pub(crate) fn layer_mb(self, disk_mb: u64) -> u64 {
+        if self.is_machine() { microvm::HOST_LAYER_MB } else { disk_mb }
     }
 
     /// Whether an overlay of an input is ours to mount.
@@ -81,10 +110,12 @@ impl Backend {
     }
 
     /// What is started; `groups` are the cgroups that were made for it.
-    pub(crate) fn command(self, plan: &Plan, groups: &[PathBuf]) -> Command {
-        match self {
-            Self::Oci => run(&plan.runtime, &plan.traces),
-            Self::Runsc => gvisor::command(plan, groups),
+    pub(crate) fn command(self, plan: &Plan, groups: &[PathBuf], facts: &HostFacts) -> Command {
+        match (self, &facts.machine) {
+            (Self::Runsc, _) => gvisor::command(plan, groups),
+            (Self::Qemu, Some(machine)) => microvm::command(plan, groups, machine),
+            // Without a machine the class is absent, and no plan names it.
+            (Self::Oci, _) | (Self::Qemu, None) => run(&plan.runtime, &plan.traces),
         }
     }
 }

@@ -114,7 +114,8 @@ pub(crate) fn guest(dir: &Path) -> Result<PathBuf, HostError> {
     })
 }
 
-fn place(
+/// Makes a directory as a whole, unless it is there already.
+pub(crate) fn place(
     dir: &Path,
     name: &str,
     fill: impl FnOnce(&Path) -> io::Result<()>,

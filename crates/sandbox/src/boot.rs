@@ -38,6 +38,7 @@ use crate::image;
 use crate::input::{self, Input, InputError, Overlay, Resolved};
 use crate::limit;
 use crate::live;
+use crate::microvm::{self, Disk, Images, Parts};
 use crate::mounts;
 use crate::oci;
 use crate::plan::Plan;
@@ -50,6 +51,9 @@ use crate::wipe::{self, Subject};
 /// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
 /// seconds is overloaded and should rather take fewer sandboxes.
 const BOOT_MS: u64 = 15_000;
+/// The same for a machine, which boots a kernel, in software perhaps: 1.5 s, and ten times as long
+/// where every processor is taken.
+const MACHINE_BOOT_MS: u64 = 60_000;
 /// One file: 64 MiB through a sandbox with a hundredth of a CPU.
 const UPLOAD_MS: u64 = 60_000;
 /// A runtime whose container is dead has this long to clean up after it.
@@ -80,8 +84,10 @@ enum BootError {
     Spawn { path: PathBuf, source: io::Error },
     #[error("the sandbox did not start: {log}")]
     Ended { log: String },
-    #[error("the agent did not answer within {BOOT_MS} ms: {log}")]
+    #[error("the agent did not answer in time: {log}")]
     Silent { log: String },
+    #[error("the machine could not be made a sandbox: {fault}")]
+    Machine { fault: String },
     #[error("the agent's process was not found")]
     Unobserved,
     #[error("an input cannot be given")]
@@ -203,16 +209,21 @@ async fn start(
     }
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known, facts);
-    let held = Arc::clone(facts);
-    let Made { hold, digest, groups } = blocking(move || bundle.make(&held)).await?;
+    let parts = bundle.parts.clone();
+    let (held, images) = (Arc::clone(facts), host.images());
+    let Made { hold, digest, groups, disk } = blocking(move || bundle.make(&held, &images)).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
-    let (mut life, stream) = spawn(plan, &groups)?;
-    let agent = match meet(&mut life, stream).await {
+    let (mut life, stream) = spawn(plan, &groups, disk, facts)?;
+    let agent = match meet(&mut life, stream, parts).await {
         Ok(agent) => agent,
-        Err(late) => {
+        Err(missed) => {
             let log = life.last_words().await;
-            return Err(if late { BootError::Silent { log } } else { BootError::Ended { log } });
+            return Err(match missed {
+                Missed::Late => BootError::Silent { log },
+                Missed::Ended => BootError::Ended { log },
+                Missed::Said(fault) => BootError::Machine { fault },
+            });
         }
     };
     let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
@@ -246,32 +257,66 @@ async fn start(
     }
 }
 
-/// Whether it was late is the error.
-async fn meet(life: &mut Life, stream: UnixStream) -> Result<Agent, bool> {
+/// Why there is no agent.
+enum Missed {
+    Late,
+    Ended,
+    /// The init of a machine says what failed.
+    Said(String),
+}
+
+async fn meet(
+    life: &mut Life,
+    mut stream: UnixStream,
+    parts: Option<Parts>,
+) -> Result<Agent, Missed> {
     let limit = Duration::from_millis(BOOT_MS);
-    let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(false) };
+    if let Some(parts) = parts {
+        let limit = Duration::from_millis(MACHINE_BOOT_MS);
+        let told = tokio::select! {
+            biased;
+            told = tokio::time::timeout(limit, parts.hand_over(&mut stream)) => told,
+            _ = life.child.wait() => return Err(Missed::Ended),
+        };
+        match told {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(fault))) => return Err(Missed::Said(fault)),
+            Ok(Err(_)) => return Err(Missed::Ended),
+            Err(_) => return Err(Missed::Late),
+        }
+    }
+    let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(Missed::Ended) };
     life.driver = Some(Driver(driver));
     tokio::select! {
         biased;
         answer = tokio::time::timeout(limit, agent.health()) => match answer {
             Ok(Ok(_)) => Ok(agent),
-            Ok(Err(_)) => Err(false),
-            Err(_) => Err(true),
+            Ok(Err(_)) => Err(Missed::Ended),
+            Err(_) => Err(Missed::Late),
         },
-        _ = life.child.wait() => Err(false),
+        _ = life.child.wait() => Err(Missed::Ended),
     }
 }
 
-fn spawn(plan: &Plan, groups: &[PathBuf]) -> Result<(Life, UnixStream), BootError> {
+fn spawn(
+    plan: &Plan,
+    groups: &[PathBuf],
+    disk: Option<Arc<Disk>>,
+    facts: &HostFacts,
+) -> Result<(Life, UnixStream), BootError> {
     let Plan { runtime, backend, .. } = plan;
     let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
     ours.set_nonblocking(true).map_err(fault)?;
     let ours = UnixStream::from_std(ours).map_err(fault)?;
     // crun uses the first both ways; runc copies from the first and to the second.
-    let (stdin, stdout) =
-        (OwnedFd::from(theirs.try_clone().map_err(fault)?), OwnedFd::from(theirs));
-    let mut command = backend.command(plan, groups);
+    let stdin = OwnedFd::from(theirs.try_clone().map_err(fault)?);
+    let stdout = match disk {
+        // An emulator uses the first both ways too, and has its disk behind the other.
+        Some(disk) => microvm::serve(disk).map_err(fault)?,
+        None => OwnedFd::from(theirs),
+    };
+    let mut command = backend.command(plan, groups, facts);
     command
         .env_clear()
         .stdin(stdin)
@@ -352,6 +397,8 @@ struct Made {
     digest: Option<Digest>,
     /// The cgroups that were made.
     groups: Vec<PathBuf>,
+    /// Of a machine.
+    disk: Option<Arc<Disk>>,
 }
 
 /// What lies on the host before the runtime starts.
@@ -359,7 +406,9 @@ struct Bundle {
     traces: Traces,
     lowers: Vec<PathBuf>,
     base: PathBuf,
-    disk_mb: u64,
+    layer_mb: u64,
+    /// What a machine is made of; it mounts its root itself.
+    parts: Option<Parts>,
     /// The base's digest, where the host knows it.
     known: Option<Digest>,
     dirs: Vec<PathBuf>,
@@ -379,12 +428,14 @@ impl Bundle {
             traces: plan.traces.clone(),
             lowers: plan.lowers.clone(),
             base: plan.base.clone(),
-            disk_mb: plan.disk_mb,
+            layer_mb: plan.backend.layer_mb(plan.disk_mb),
+            parts: plan.backend.is_machine().then(|| Parts::of(plan, resolved, facts)),
             known,
             dirs: resolved.dirs.clone(),
             overlays: resolved.overlays.clone(),
             groups: plan.backend.makes_cgroups().then(|| {
-                limit::groups(&facts.cgroups, &plan.traces, plan.effective.limits, facts.cpus)
+                let limits = plan.backend.host_limits(plan.effective.limits);
+                limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus)
             }),
             config,
         }
@@ -412,10 +463,10 @@ impl Bundle {
     }
 
     /// Makes it, once the image that it lies on is held.
-    fn make(&self, facts: &HostFacts) -> Result<Made, BootError> {
+    fn make(&self, facts: &HostFacts, images: &Images) -> Result<Made, BootError> {
         let hold = image::hold(facts, &self.base);
         let hold = hold.map_err(fault("using the image's root", &self.base))?;
-        let Traces { dir, layer, root, .. } = &self.traces;
+        let Traces { layer, root, .. } = &self.traces;
         self.make_dir()?;
         for path in [layer, root] {
             make_dir(path, 0o700)?;
@@ -424,10 +475,23 @@ impl Bundle {
             Some(known) => Some(known.clone()),
             None => base::tree_digest(&self.base).map_err(fault("describing", &self.base))?,
         };
-        mounts::mount_tmpfs(layer, self.disk_mb)
+        mounts::mount_tmpfs(layer, self.layer_mb)
             .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
         let sentinel = self.traces.sentinel();
         fs::write(&sentinel, random::secret_hex(32)).map_err(fault("writing", &sentinel))?;
+        let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);
+        let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
+        let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
+        let disk = disk.map_err(fault("describing what is shown on", &self.base))?;
+        if disk.is_none() {
+            self.mount_root()?;
+        }
+        Ok(Made { hold, digest, groups, disk })
+    }
+
+    /// The root file system and its configuration, for a runtime of this host.
+    fn mount_root(&self) -> Result<(), BootError> {
+        let Traces { dir, layer, root, .. } = &self.traces;
         let (upper, work) = (layer.join("upper"), layer.join("work"));
         make_dir(&upper, 0o755)?;
         make_dir(&work, 0o700)?;
@@ -445,10 +509,7 @@ impl Bundle {
                 .map_err(|error| fault("mounting an overlay at", at)(error.into()))?;
         }
         let config = dir.join("config.json");
-        fs::write(&config, self.config.to_string()).map_err(fault("writing", &config))?;
-        let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);
-        let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
-        Ok(Made { hold, digest, groups })
+        fs::write(&config, self.config.to_string()).map_err(fault("writing", &config))
     }
 }
 

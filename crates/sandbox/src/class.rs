@@ -10,6 +10,7 @@
 use cofferdam_contracts::sandbox::{IsolationClass, SandboxRequest};
 
 use crate::host::HostFacts;
+use crate::microvm;
 use crate::refuse::PlanError;
 use crate::runtime::{self, Runtime};
 
@@ -78,18 +79,21 @@ pub struct ClassFact {
     pub offer: Offer,
 }
 
-/// Looks for the runtime of every class; that of `container` was found before.
-pub(crate) fn detect(container: &Runtime) -> Vec<ClassFact> {
+/// Looks for the runtime of every class; those of `container` and `microvm` were looked for before.
+pub(crate) fn detect(
+    container: &Runtime,
+    microvm: Result<Runtime, microvm::Absent>,
+) -> Vec<ClassFact> {
     let offer = |class| match class {
         Class::Container => Offer::Present(container.clone()),
         Class::Gvisor => match runtime::gvisor() {
             Some(runsc) => Offer::Present(runsc),
             None => absent("no runsc was found", "apt-get install runsc"),
         },
-        Class::Microvm => absent(
-            "this version of Cofferdam makes no microVMs",
-            "nothing on this host: ask for `gvisor` or `container`",
-        ),
+        Class::Microvm => match &microvm {
+            Ok(qemu) => Offer::Present(qemu.clone()),
+            Err((why, remedy)) => absent(why, remedy),
+        },
         Class::Docker => absent(
             "this version of Cofferdam drives no Docker engine",
             "nothing on this host: `container` is as strong and needs no engine",

@@ -73,6 +73,7 @@ pub struct ExecOutcome {
 
 /// What the agent said, and what was seen from outside.
 pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
+    let seen = &seen.inside(end.counted);
     let oom = seen.oom();
     let (exit, mut causes) = match end.ended {
         Ended::Exit(0) => (0, Vec::new()),
@@ -169,6 +170,8 @@ pub(crate) fn explain(outcome: &mut ExecOutcome, words: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cofferdam_guest::wire::Counted;
+
     use crate::cgroup::Events;
 
     fn end(ended: Ended) -> ExecEnd {
@@ -182,6 +185,7 @@ mod tests {
             dropped_stderr: 0,
             crowd: 0,
             seen: None,
+            counted: None,
         }
     }
 
@@ -203,6 +207,15 @@ mod tests {
         assert_eq!(code(Ended::Signal(9), killed), (137, ErrCode::Oom));
         assert_eq!(code(Ended::Exit(0), killed), (0, ErrCode::None));
         assert_eq!(code(Ended::Unstarted("no".into()), quiet), (127, ErrCode::CmdNonzero));
+    }
+
+    #[test]
+    fn a_kernel_of_its_own_counts_instead_of_the_hosts() {
+        let counted = Some(Counted { oom_kills: 1, pids_refused: 0 });
+        let end = ExecEnd { counted, ..end(Ended::Signal(9)) };
+        let outcome = judge(end, 1, &seen(Events { oom_kills: 0, pids_refused: 3 }));
+        assert_eq!((outcome.err_code, outcome.oom), (ErrCode::Oom, true));
+        assert_eq!(outcome.reached, [LimitKind::Memory]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::egress;
 use crate::gvisor;
 use crate::input::Input;
 use crate::live;
+use crate::microvm::{self, Machine};
 use crate::mounts;
 use crate::plan::Plan;
 use crate::refuse::PlanError;
@@ -127,6 +128,8 @@ pub struct HostFacts {
     pub runtime: Runtime,
     /// Every class, present or absent, in the order of [`Class::ALL`].
     pub classes: Vec<ClassFact>,
+    /// What the machines of the class `microvm` are started from, where it is present.
+    pub machine: Option<Machine>,
     /// Cgroup trees.
     pub cgroups: Cgroups,
     /// Kernel release.
@@ -173,10 +176,11 @@ impl HostFacts {
     /// The same for any class.
     #[must_use]
     pub fn weak_in(&self, class: Class) -> Vec<String> {
-        let mut weak = vec![match class {
-            Class::Gvisor => gvisor::weak(),
-            _ => format!("no user namespace: {NO_USER_NAMESPACE}"),
-        }];
+        let mut weak = match class {
+            Class::Gvisor => vec![gvisor::weak()],
+            Class::Microvm => microvm::weak(self.machine.as_ref().map(|machine| &machine.accel)),
+            _ => vec![format!("no user namespace: {NO_USER_NAMESPACE}")],
+        };
         if self.swap {
             weak.push(
                 "swap is on: the writable layer may reach the swap device unencrypted".into(),
@@ -198,6 +202,7 @@ pub struct Host {
     facts: Arc<HostFacts>,
     egress: Arc<egress::Resources>,
     programs: Arc<attest::Programs>,
+    images: Arc<microvm::Images>,
 }
 
 impl Host {
@@ -217,11 +222,16 @@ impl Host {
         let allowed_roots = allowed_roots.collect::<Result<Vec<_>, _>>()?;
         let base = base::skeleton(&state_dir.join("base"))?;
         let guest = base::guest(&state_dir.join("guest"))?;
+        let (machine, qemu) = match microvm::detect(&state_dir, &guest) {
+            Ok((machine, qemu)) => (Some(machine), Ok(qemu)),
+            Err(absent) => (None, Err(absent)),
+        };
         let meminfo = text("/proc/meminfo")?;
         let (_, nofile) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1_024, 1_024));
         let facts = HostFacts {
             allowed_roots,
-            classes: class::detect(&runtime),
+            classes: class::detect(&runtime, qemu),
+            machine,
             runtime,
             cgroups,
             kernel: uname()
@@ -245,18 +255,19 @@ impl Host {
             live_dir,
         };
         let egress = Arc::new(egress::Resources::new(config.hosts));
-        Ok(Self { facts: Arc::new(facts), egress, programs: Arc::default() })
+        Ok(Self {
+            facts: Arc::new(facts),
+            egress,
+            programs: Arc::default(),
+            images: Arc::default(),
+        })
     }
 
     /// The same host for somebody who may give tasks parts of other directories.
     pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
         let mut facts = self.facts().clone();
         facts.allowed_roots = roots.iter().map(|root| resolve(root)).collect::<Result<_, _>>()?;
-        Ok(Self {
-            facts: Arc::new(facts),
-            egress: Arc::clone(&self.egress),
-            programs: Arc::clone(&self.programs),
-        })
+        Ok(Self { facts: Arc::new(facts), ..self.clone() })
     }
 
     /// What was found.
@@ -298,6 +309,10 @@ impl Host {
 
     pub(crate) fn egress(&self) -> &egress::Resources {
         &self.egress
+    }
+
+    pub(crate) fn images(&self) -> Arc<microvm::Images> {
+        Arc::clone(&self.images)
     }
 
     pub(crate) fn shared(&self) -> Arc<HostFacts> {

@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::cache::{self, CacheBase};
 use crate::gvisor;
 use crate::host::HostFacts;
+use crate::microvm::{self, Given};
 use crate::mounts::overlay_options;
 use crate::oci;
 use crate::plan::Plan;
@@ -96,6 +97,8 @@ pub(crate) struct Overlay {
 pub(crate) struct Resolved<'a> {
     /// OCI mounts, in order.
     pub mounts: Vec<Value>,
+    /// The same for a machine, which mounts for itself.
+    pub given: Vec<Given>,
     /// Directories to make in the layer before those mounts.
     pub dirs: Vec<PathBuf>,
     /// Overlays to mount in those directories, where the runtime cannot.
@@ -155,6 +158,12 @@ fn host<'a>(
         AccessMode::Full if !facts.is_open() => return Err(InputError::Full(source.to_owned())),
         _ if !found.is_dir() && !found.is_file() => {
             return Err(InputError::Kind(source.to_owned()));
+        }
+        AccessMode::ReadOnly if plan.backend.is_machine() => {
+            resolved.given.push(microvm::given(&real, target, false));
+        }
+        AccessMode::WorkspaceWrite if plan.backend.is_machine() && found.is_dir() => {
+            resolved.given.push(microvm::given(&real, target, true));
         }
         AccessMode::ReadOnly => resolved.mounts.push(oci::bind(&real, target)),
         AccessMode::Full => resolved.mounts.push(oci::bind_writable(&real, target)),

@@ -1,4 +1,4 @@
-//! Sandboxes of the classes `container` and `gvisor`: planned, made, driven, and provably taken away.
+//! Sandboxes of the classes `container`, `gvisor` and `microvm`: planned, made, driven, and provably taken away.
 //!
 //! ```text
 //! SandboxRequest --plan (pure)--> Plan --provision--> Sandbox --exec, collect--> outcome, files
@@ -13,7 +13,7 @@
 //! <state>/cache         what build phases left, see `cache`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
-//! An attached OCI runtime (`crun run`, runc or runsc) holds the sandbox; the agent inside is its pid 1
+//! An attached OCI runtime (`crun run`, runc or runsc), or QEMU, holds the sandbox; the agent inside is its pid 1
 //! and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
 //! killed leaves nothing running. **No process of the task outlives its command**, and **no sandbox
 //! is reported as gone unless everything that it was made of was looked for and not found.**
@@ -41,6 +41,7 @@ pub mod image;
 mod input;
 mod limit;
 mod live;
+mod microvm;
 mod mounts;
 mod oci;
 mod plan;
@@ -73,6 +74,7 @@ pub use escape::{
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use input::Input;
+pub use microvm::{Accel, Machine};
 pub use mounts::enter_private_mounts;
 pub use plan::{Plan, PlannedMount, plan};
 pub use recheck::verify_again;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::Limits;
 
 use crate::cgroup::Cgroups;
-use crate::gvisor;
 use crate::oci::{self, CPU_PERIOD_US};
 use crate::traces::{CGROUP_PARENT, Traces};
 
@@ -39,7 +38,7 @@ struct Value {
 fn values(unified: bool, controller: &str, limits: Limits, cpus: u32) -> Vec<Value> {
     let value = |file, text: String| Value { file, text, optional: false };
     let bytes = limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024).to_string();
-    let pids = gvisor::host_pids(limits.pids.unwrap_or(0)).to_string();
+    let pids = limits.pids.unwrap_or(0).to_string();
     let cpu = limits.cpu.unwrap_or(0.0);
     let quota = oci::quota_us(cpu);
     match (controller, unified) {
@@ -63,7 +62,8 @@ fn values(unified: bool, controller: &str, limits: Limits, cpus: u32) -> Vec<Val
     }
 }
 
-/// The groups in those trees that limit or count something. Pure.
+/// The groups in those trees that limit or count something, with the host's limits of a sandbox.
+/// Pure.
 pub(crate) fn groups(cgroups: &Cgroups, traces: &Traces, limits: Limits, cpus: u32) -> Groups {
     let mut groups = Vec::new();
     for tree in &cgroups.hierarchies {
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn both_versions_are_told_the_same() {
         let limits =
-            Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(10), ..Limits::default() };
+            Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(590), ..Limits::default() };
         let said = |unified| {
             let all = ["memory", "pids", "cpu"];
             let all = all.into_iter().flat_map(|name| values(unified, name, limits, 2));

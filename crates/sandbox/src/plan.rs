@@ -52,6 +52,9 @@ pub struct Plan {
     pub runtime: Runtime,
     /// How its class is held on this host.
     pub(crate) backend: Backend,
+    /// Whether the host's `/usr` is shown on the base, and whether the base is an image's.
+    pub(crate) host_usr: bool,
+    pub(crate) is_image: bool,
     /// The OCI configuration but for the host paths of inputs and mounts.
     pub config: Value,
     /// Lower layers, the uppermost first.
@@ -161,6 +164,8 @@ pub(crate) fn plan_on(
         services,
         class,
         backend,
+        host_usr,
+        is_image: image.is_some(),
         runtime: runtime.clone(),
         config,
         lowers: vec![facts.guest.clone(), base.clone()],
@@ -181,7 +186,8 @@ pub(crate) fn plan_on(
     })
 }
 
-/// gVisor's network stack is its own: it never meets a proxy in the host's namespace.
+/// gVisor's network stack is its own: it never meets a proxy in the host's namespace. A machine has
+/// no network device at all.
 fn carries(backend: Backend, request: &SandboxRequest) -> Result<(), PlanError> {
     let build = request.build.as_ref().map_or(&Egress::None, |build| &build.net);
     for (field, names) in [("build.net", build), ("net", &request.net)] {
@@ -257,7 +263,10 @@ fn effective(
         isolation_class: class.strength(),
         runtime: runtime.name.clone(),
         runtime_version: runtime.version.clone(),
-        kernel: facts.kernel.clone(),
+        kernel: match (class, &facts.machine) {
+            (Class::Microvm, Some(machine)) => machine.release.clone(),
+            _ => facts.kernel.clone(),
+        },
         image: image.map_or_else(|| request.env_ref.clone(), |image| image.pinned.clone()),
         limits,
         timeout_ms: request.timeout_ms,

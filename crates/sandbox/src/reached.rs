@@ -18,6 +18,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{EffectivePolicy, IsolationClass, Limits};
+use cofferdam_guest::wire::Counted;
 use memchr::memmem;
 use nix::sys::statvfs::statvfs;
 
@@ -154,6 +155,18 @@ pub(crate) struct Ending {
 impl Seen {
     pub(crate) fn oom(&self) -> bool {
         self.after.oom_kills > self.before.oom_kills
+    }
+
+    /// The same with what a kernel of the sandbox's own counted, where it has one: the host's
+    /// counters are then its emulator's.
+    pub(crate) fn inside(&self, counted: Option<Counted>) -> Self {
+        let mut seen = self.clone();
+        if let Some(Counted { oom_kills, pids_refused }) = counted {
+            seen.before = Events::default();
+            seen.after = Events { oom_kills, pids_refused };
+            seen.uncounted = false;
+        }
+        seen
     }
 
     /// The limits that were reached, in their order, each with its words added to the causes. The

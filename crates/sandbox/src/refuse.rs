@@ -14,6 +14,7 @@ use crate::cache;
 use crate::class::Class;
 use crate::gvisor;
 use crate::host::HostFacts;
+use crate::microvm;
 
 /// Arguments of a command and variables of its environment: the kernel takes 2 MiB of them together,
 /// which is far beyond what a plan that a person reads should hold.
@@ -247,6 +248,9 @@ pub(crate) fn limits(
     within("limits.memMB", merged.mem_mb, least, facts.mem_mb, "MiB of this host")?;
     if class == Class::Gvisor {
         within("limits.pids", merged.pids, 1, gvisor::MAX_PIDS, "processes of a gVisor sandbox")?;
+    }
+    if class == Class::Microvm {
+        within("limits.pids", merged.pids, 1, microvm::MAX_PIDS, "processes of a machine")?;
     }
     within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
     within("limits.diskMB", merged.disk_mb, 1, facts.mem_mb, "MiB of this host's memory")?;

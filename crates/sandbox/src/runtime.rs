@@ -119,13 +119,23 @@ impl Runtime {
     }
 }
 
+/// Any other program that says its version.
+pub(crate) fn named(name: &str) -> Option<Runtime> {
+    let path = search(name)?;
+    let output =
+        Command::new(&path).arg("--version").env_clear().stdin(Stdio::null()).output().ok()?;
+    let version = String::from_utf8(output.stdout).ok()?.lines().next()?.trim().to_owned();
+    Some(Runtime { name: name.to_owned(), path, version, sealed: None })
+}
+
 /// runsc, where it is installed.
 pub(crate) fn gvisor() -> Option<Runtime> {
     let [name] = GVISOR;
     Runtime::ask(&search(name)?, &GVISOR)
 }
 
-fn search(name: &str) -> Option<PathBuf> {
+/// Where a program is.
+pub(crate) fn search(name: &str) -> Option<PathBuf> {
     let path = env::var("PATH").unwrap_or_default();
     path.split(':')
         .chain(PLACES.split(':'))

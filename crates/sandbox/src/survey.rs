@@ -11,6 +11,7 @@ use nix::sys::statfs::statfs;
 
 use crate::host::{HostFacts, NO_USER_NAMESPACE};
 use crate::live;
+use crate::microvm::Accel;
 use crate::mounts;
 
 /// Less room than this on the state directory's file system is weak: the private database and the
@@ -110,7 +111,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
             "start as root, or with PrivateMounts=yes of systemd",
         ),
         live_dir(&facts.live_dir),
-        kvm(),
+        kvm(facts),
         finding(
             "open-files",
             facts.nofile >= 4_096,
@@ -219,7 +220,13 @@ fn live_dir(dir: &Path) -> Finding {
 }
 
 /// Opened, and not trusted: that a virtual machine boots is shown only by booting one.
-fn kvm() -> Finding {
+fn kvm(facts: &HostFacts) -> Finding {
+    if let Some(machine) = &facts.machine {
+        return match &machine.accel {
+            Accel::Kvm => fact("kvm", "a machine was booted with it"),
+            Accel::Software { why } => fact("kvm", format!("not used: {why}")),
+        };
+    }
     let opened = OpenOptions::new().read(true).write(true).open("/dev/kvm");
     fact(
         "kvm",

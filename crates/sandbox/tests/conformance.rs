@@ -159,8 +159,8 @@ const END: &str = "<!-- /conformance -->\n";
 #[test]
 fn the_specification_lists_every_behaviour() {
     let held = |class: Class| match class {
-        Class::Container | Class::Gvisor => OK,
-        Class::Microvm | Class::Docker => "not built",
+        Class::Container | Class::Gvisor | Class::Microvm => OK,
+        Class::Docker => "not built",
     };
     let rows: Vec<(&str, Vec<&str>)> =
         BEHAVIOURS.iter().map(|(name, _)| (*name, Class::ALL.map(held).to_vec())).collect();
@@ -316,7 +316,9 @@ async fn memory(ground: Arc<Ground>) {
     assert_eq!(said.outcome.err_code, ErrCode::Oom, "{:?} {}", said.outcome, said.stderr);
     assert!(said.outcome.oom);
     assert!(said.outcome.cause.unwrap().contains("memory limit"));
-    assert!(sandbox.peak_mem_mb() <= 128, "{}", sandbox.peak_mem_mb());
+    // A machine's peak is that of its emulator, which has memory of its own.
+    let most = if ground.class == Class::Microvm { 448 } else { 128 };
+    assert!(sandbox.peak_mem_mb() <= most, "{}", sandbox.peak_mem_mb());
     wiped(&sandbox.wipe("task-end").await);
 }
 
@@ -332,7 +334,7 @@ async fn fork_bomb(ground: Arc<Ground>) {
     let bomb =
         Command { argv: ["perl", "-e", "while (1) { fork }"].map(str::to_owned).to_vec(), ..bomb };
     let outcome = run(&sandbox, &bomb).await.outcome;
-    if ground.class == Class::Container {
+    if ground.class != Class::Gvisor {
         assert_eq!(outcome.err_code, ErrCode::Timeout, "{outcome:?}");
         assert_eq!(sh(&sandbox, &plan, "echo alive").await.stdout, "alive\n");
     } else {

@@ -42,6 +42,7 @@ fn facts() -> HostFacts {
         allowed_roots: vec!["/srv/allowed".into()],
         runtime: runtime("crun"),
         classes: classes(&[("container", "crun")]),
+        machine: None,
         cgroups: Cgroups { mode: CgroupMode::V2, hierarchies: vec![tree] },
         kernel: "6".into(),
         cpus: 4,
@@ -297,6 +298,28 @@ fn gvisor_has_a_least_memory_and_counts_processes_itself() {
     let rlimits = plan.config["process"]["rlimits"].as_array().unwrap();
     assert!(rlimits.contains(&json!({"type": "RLIMIT_NPROC", "soft": 8, "hard": 8})));
     assert!(plan.effective.weak.iter().any(|text| text.contains("each user")));
+}
+
+#[test]
+fn a_machine_has_no_names_no_services_and_a_bound_on_its_processes() {
+    let facts = HostFacts {
+        classes: classes(&[("container", "crun"), ("microvm", "qemu")]),
+        pids: 4_000_000,
+        ..facts()
+    };
+    let id = SandboxId::parse("sb00000000000000000001").unwrap();
+    let refused = |changes: Value| {
+        let mut request = json!({"envRef": "host", "cmd": ["true"], "timeoutMs": 1, "spec": {}});
+        for (name, value) in changes.as_object().unwrap() {
+            request[name] = value.clone();
+        }
+        request["spec"]["isolation"] = json!({"class_min": "microvm"});
+        let request: SandboxRequest = serde_json::from_value(request).unwrap();
+        plan(&request, &id, &facts).unwrap_err().field
+    };
+    assert_eq!(refused(json!({"net": ["host.example"]})), "net");
+    assert_eq!(refused(json!({"limits": {"pids": 32_001}})), "limits.pids");
+    assert_eq!(refused(json!({"spec": {"services": ["postgres"]}})), "spec.services");
 }
 
 #[test]

@@ -18,13 +18,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
-use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest};
+use cofferdam_guest::wire::{Counted, Ended, ExecEnd, ExecRequest};
 use nix::unistd::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::machine;
 
 use super::clock::{Stopwatch, sleep_ms, within_ms};
 use super::jail::{self, Jailed, Watch};
@@ -152,6 +154,7 @@ async fn ended(
     started: Started,
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
+    let before = machine::counted();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
     let stdout = pump(Kind::Stdout, stdout, limit, frames);
@@ -190,6 +193,7 @@ async fn ended(
         dropped_stderr,
         crowd,
         seen: watch.map(|watch| watch.seen()),
+        counted: machine::counted().map(|now| since(now, before)),
     }
 }
 
@@ -198,6 +202,14 @@ async fn stopped(watch: Option<&Watch>) {
     match watch {
         Some(watch) => watch.stopped().await,
         None => std::future::pending().await,
+    }
+}
+
+fn since(now: Counted, before: Option<Counted>) -> Counted {
+    let Some(before) = before else { return now };
+    Counted {
+        oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
+        pids_refused: now.pids_refused.saturating_sub(before.pids_refused),
     }
 }
 
@@ -299,5 +311,6 @@ fn unstarted(error: &StartError) -> ExecEnd {
         dropped_stderr: 0,
         crowd: 0,
         seen: None,
+        counted: None,
     }
 }

@@ -28,14 +28,22 @@ mod watch;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+/// The same, once somebody has put the stream there.
+pub fn run_in(prepare: impl FnOnce() -> std::io::Result<()>) -> ExitCode {
+    ended(prepare().and_then(|()| start()))
+}
+
 /// Serves until the stream on stdin ends. What goes wrong is one line on stderr, the host's pipe.
 pub fn run() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    let ended = match args.next() {
+    ended(match args.next() {
         Some(word) if word == terminal::SESSION => Err(terminal::lead(args)),
         Some(word) if word == jail::JAIL => Err(jail::enter(args)),
         _ => start(),
-    };
+    })
+}
+
+fn ended(ended: std::io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

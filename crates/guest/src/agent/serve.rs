@@ -1,7 +1,7 @@
 //! The HTTP/2 server on the agent's stream, and its routes.
 //!
 //! crun hands its own stdin through, so the stream is one socket, used both ways. runc copies
-//! through pipes, so it reads from one and writes to another.
+//! through pipes, so it reads from one and writes to another. A virtual machine has a port.
 
 use std::convert::Infallible;
 use std::io;
@@ -38,6 +38,11 @@ pub async fn serve() -> io::Result<()> {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
         return connection(UnixStream::from_std(socket)?).await;
+    }
+    if FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::CharacterDevice {
+        // A port of a virtual machine: it polls as a pipe does, and is one device both ways.
+        let writer = Sender::from_owned_fd_unchecked(stdin.try_clone()?)?;
+        return connection(join(Receiver::from_owned_fd_unchecked(stdin)?, writer)).await;
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);

@@ -1,0 +1,106 @@
+//! The machine's disk and the file systems that are made of it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cofferdam_guest::setup::{Setup, Tree};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::{Fault, at, make, write};
+
+/// Where the new root is put together.
+pub(super) const ROOT: &str = "/root";
+const DEVICES: &str = "/sys/bus/virtio/devices";
+const BIND: &str = "/sys/bus/virtio/drivers/virtio_blk/bind";
+/// The number of a disk in a virtio device's `device` file.
+const DISK: &str = "0x0002";
+/// The partitions, and where they are seen while the root is made.
+const PARTS: [(&str, &str); 2] = [("/dev/vda1", "first"), ("/dev/vda2", "second")];
+/// Inside the new root, for as long as it is made.
+const STAGE: &str = "/.cofferdam/stage";
+
+/// Gives the disk to its driver; the partitions' devices are there when this returns.
+pub(super) fn bind() -> Result<(), Fault> {
+    let entries = fs::read_dir(DEVICES).map_err(at(DEVICES))?;
+    let is_disk = |path: &PathBuf| {
+        fs::read_to_string(path.join("device")).is_ok_and(|device| device.trim() == DISK)
+    };
+    let found = entries.flatten().map(|entry| entry.path()).find(is_disk);
+    let name = found.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| at("no disk")(io::Error::from(io::ErrorKind::NotFound)))?;
+    write(BIND, name)
+}
+
+/// Mounts the partitions, the writable layer and the root above them.
+pub(super) fn assemble(setup: &Setup) -> Result<(), Fault> {
+    for dir in ["/disk/first", "/disk/second", "/layer", ROOT] {
+        fs::create_dir_all(dir).map_err(at(dir))?;
+    }
+    for (device, name) in PARTS {
+        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
+        let place = Path::new("/disk").join(name);
+        mount(Some(device), &place, Some("erofs"), flags, None::<&str>).map_err(at(device))?;
+    }
+    let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
+    let size = format!("size={}m,mode=0700", setup.disk_mb);
+    make("tmpfs", Path::new("/layer"), flags, Some(&size))?;
+    let lowers: Vec<String> = (0..setup.lowers).map(|n| format!("/disk/first/{n}")).collect();
+    overlay(Path::new(ROOT), &lowers.join(":"), Path::new("/layer/root"))?;
+    // The trees are put into their places from inside the new root, where its links lead nowhere
+    // else.
+    for (from, name) in [("/disk", "disk"), ("/layer", "layer")] {
+        let to = Path::new(ROOT).join(STAGE.trim_start_matches('/')).join(name);
+        fs::create_dir_all(&to).map_err(at(to.display().to_string()))?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(from), &to, None::<&str>, flags, None::<&str>).map_err(at(from))?;
+    }
+    Ok(())
+}
+
+/// Puts the trees into their places in the root, which is `/` by now, and takes the stage away.
+pub(super) fn show(trees: &[Tree]) -> Result<(), Fault> {
+    let stage = Path::new(STAGE);
+    for (number, tree) in trees.iter().enumerate() {
+        let from = stage.join("disk").join(tree.source.trim_start_matches('/'));
+        let to = Path::new(&tree.target);
+        let found = fs::symlink_metadata(&from).map_err(at(&tree.source))?;
+        place(to, found.is_dir()).map_err(at(&tree.target))?;
+        if tree.writable {
+            let work = stage.join("layer").join(format!("tree-{number}"));
+            overlay(to, &from.to_string_lossy(), &work)?;
+        } else {
+            let none = None::<&str>;
+            mount(Some(&from), to, none, MsFlags::MS_BIND, none).map_err(at(&tree.target))?;
+        }
+    }
+    for name in ["disk/first", "disk/second", "disk", "layer"] {
+        let path = stage.join(name);
+        // The mounts that were made of them keep them.
+        umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(at(name))?;
+    }
+    fs::remove_dir_all(stage).map_err(at(STAGE))
+}
+
+/// What a tree is mounted on.
+fn place(at: &Path, dir: bool) -> io::Result<()> {
+    if dir {
+        return fs::create_dir_all(at);
+    }
+    if let Some(parent) = at.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::OpenOptions::new().write(true).create_new(true).open(at) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn overlay(to: &Path, lower: &str, place: &Path) -> Result<(), Fault> {
+    let (upper, work) = (place.join("upper"), place.join("work"));
+    for dir in [&upper, &work] {
+        fs::create_dir_all(dir).map_err(at(dir.display().to_string()))?;
+    }
+    let data = format!("lowerdir={lower},upperdir={},workdir={}", upper.display(), work.display());
+    make("overlay", to, MsFlags::MS_NODEV | MsFlags::MS_NOSUID, Some(&data))
+}

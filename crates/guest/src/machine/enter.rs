@@ -1,0 +1,180 @@
+//! The first process of the task's namespaces: takes the machine for a sandbox, puts its root
+//! together, gives up what no task needs, and becomes the agent.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use cofferdam_guest::setup::{GREETING, MAX_SETUP_BYTES, PORT, READY, Setup};
+use nix::mount::{MsFlags, mount};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::unistd::{chdir, chroot, dup2_stdin, sethostname};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
+};
+use rustix::time::{ClockId, Timespec, clock_settime};
+
+use super::{Fault, at, disk, limit, make, random, write};
+
+const PORTS: &str = "/sys/class/virtio-ports";
+/// Descriptors of a process at its start; it may go up to what the host allows.
+const NOFILE_SOFT: u64 = 1_024;
+/// What a task may do, as in a container.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID);
+/// What the machine's kernel does for nobody, whatever finds a way to ask.
+const KERNEL: [(&str, &str); 6] = [
+    ("/proc/sys/user/max_user_namespaces", "0"),
+    ("/proc/sys/kernel/unprivileged_bpf_disabled", "1"),
+    ("/proc/sys/kernel/kexec_load_disabled", "1"),
+    ("/proc/sys/kernel/dmesg_restrict", "1"),
+    ("/proc/sys/kernel/kptr_restrict", "2"),
+    ("/proc/sys/kernel/modules_disabled", "1"),
+];
+const DEVICES: [(&str, u64, u64); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+const LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+/// Shown empty, as in a container.
+const MASKED: [&str; 4] = ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/latency_stats"];
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Waits for a sandbox and makes the machine its own; the agent's stream is standard input then.
+pub fn run() -> io::Result<()> {
+    let mut port = open_port().map_err(io::Error::other)?;
+    port.write_all(GREETING.as_bytes())?;
+    let setup = hear(&mut port)?;
+    if let Err(fault) = arrange(&setup) {
+        let _ = writeln!(port, "{fault}");
+        return Err(io::Error::other(fault));
+    }
+    port.write_all(READY.as_bytes())?;
+    fcntl_setfl(&port, fcntl_getfl(&port)? | OFlags::NONBLOCK)?;
+    Ok(dup2_stdin(&port)?)
+}
+
+fn open_port() -> Result<File, Fault> {
+    let entries = fs::read_dir(PORTS).map_err(at(PORTS))?;
+    let is_ours = |path: &PathBuf| {
+        fs::read_to_string(path.join("name")).is_ok_and(|name| name.trim() == PORT)
+    };
+    let found = entries.flatten().map(|entry| entry.path()).find(is_ours);
+    let device =
+        found.as_deref().and_then(Path::file_name).map(|name| Path::new("/dev").join(name));
+    let device = device.ok_or_else(|| at("no port")(io::Error::from(io::ErrorKind::NotFound)))?;
+    OpenOptions::new().read(true).write(true).open(device).map_err(at("the port"))
+}
+
+/// One line; the host sends nothing behind it before it is answered.
+fn hear(port: &mut File) -> io::Result<Setup> {
+    let mut line = Vec::new();
+    let mut buffer = vec![0; 32 * 1024];
+    while line.last() != Some(&b'\n') && line.len() < MAX_SETUP_BYTES {
+        let count = port.read(&mut buffer)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.extend_from_slice(buffer.get(..count).unwrap_or_default());
+    }
+    Ok(serde_json::from_slice(&line)?)
+}
+
+fn arrange(setup: &Setup) -> Result<(), Fault> {
+    random::reseed(setup.seed).map_err(at("randomness"))?;
+    let (tv_sec, tv_nsec) = (setup.now_ms / 1_000, setup.now_ms % 1_000 * 1_000_000);
+    let now = Timespec { tv_sec: tv_sec.cast_signed(), tv_nsec: tv_nsec.cast_signed() };
+    clock_settime(ClockId::Realtime, now).map_err(at("the clock"))?;
+    sethostname("cofferdam").map_err(at("the host's name"))?;
+    for (path, value) in KERNEL {
+        write(path, value)?;
+    }
+    // Bound by its driver, which is loaded already: nothing is loaded from here on.
+    disk::bind()?;
+    limit::enter(setup)?;
+    disk::assemble(setup)?;
+    change_root()?;
+    disk::show(&setup.trees)?;
+    surround()?;
+    for (resource, soft, hard) in [
+        (Resource::RLIMIT_CORE, 0, 0),
+        (Resource::RLIMIT_NOFILE, setup.nofile.min(NOFILE_SOFT), setup.nofile),
+    ] {
+        setrlimit(resource, soft, hard).map_err(at("a resource limit"))?;
+    }
+    give_up()
+}
+
+/// The initial root has nothing below it, so it is covered rather than exchanged.
+fn change_root() -> Result<(), Fault> {
+    chdir(disk::ROOT).map_err(at(disk::ROOT))?;
+    let none = None::<&str>;
+    mount(Some("."), "/", none, MsFlags::MS_MOVE, none).map_err(at("the new root"))?;
+    chroot(".").map_err(at("the new root"))?;
+    chdir("/").map_err(at("the new root"))
+}
+
+/// The kernel's file systems, as an OCI runtime mounts them.
+fn surround() -> Result<(), Fault> {
+    let hard = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
+    make("proc", Path::new("/proc"), hard, None)?;
+    make("sysfs", Path::new("/sys"), hard | MsFlags::MS_RDONLY, None)?;
+    let dev = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    make("tmpfs", Path::new("/dev"), dev, Some("mode=755,size=64k"))?;
+    for (name, major, minor) in DEVICES {
+        let path = Path::new("/dev").join(name);
+        let mode = Mode::from_bits_truncate(0o666);
+        mknod(&path, SFlag::S_IFCHR, mode, makedev(major, minor)).map_err(at(name))?;
+        let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666);
+        fs::set_permissions(&path, open).map_err(at(name))?;
+    }
+    for (name, to) in LINKS {
+        symlink(to, Path::new("/dev").join(name)).map_err(at(name))?;
+    }
+    for name in ["pts", "shm"] {
+        fs::create_dir(Path::new("/dev").join(name)).map_err(at(name))?;
+    }
+    let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+    make("devpts", Path::new("/dev/pts"), dev, Some(pts))?;
+    make("tmpfs", Path::new("/dev/shm"), hard, Some("mode=1777,size=64m"))?;
+    let none = None::<&str>;
+    for path in MASKED.iter().filter(|path| Path::new(path).exists()) {
+        mount(Some("/dev/null"), *path, none, MsFlags::MS_BIND, none).map_err(at(*path))?;
+    }
+    for path in READ_ONLY.iter().filter(|path| Path::new(path).exists()) {
+        mount(Some(*path), *path, none, MsFlags::MS_BIND, none).map_err(at(*path))?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | hard;
+        mount(none, *path, none, flags, none).map_err(at(*path))?;
+    }
+    Ok(())
+}
+
+/// Drops every other capability, now and for whatever is started.
+fn give_up() -> Result<(), Fault> {
+    for (_, capability) in CapabilitySet::all().difference(KEPT).iter_names() {
+        remove_capability_from_bounding_set(capability).map_err(at("the bounding set"))?;
+    }
+    let sets =
+        CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(at("capabilities"))
+}

@@ -1,0 +1,55 @@
+//! The machine's own limits: the task runs in a group that its kernel holds, and that counts.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use cofferdam_guest::setup::Setup;
+use cofferdam_guest::wire::Counted;
+
+use super::{CGROUPS, Fault, at, write};
+
+/// The counters stay readable for the agent when their tree is out of sight. Of one machine, so of
+/// one process.
+static COUNTERS: OnceLock<Counters> = OnceLock::new();
+
+#[derive(Debug)]
+struct Counters {
+    memory: File,
+    pids: File,
+}
+
+/// Makes the group without limits.
+pub(super) fn prepare(tree: &Path) -> Result<(), Fault> {
+    write(tree.join("cgroup.subtree_control"), "+memory +pids")?;
+    fs::create_dir(tree.join("task")).map_err(at("the task's group"))
+}
+
+/// Sets the limits and moves the calling process, and so all that it starts, into the group.
+pub(super) fn enter(setup: &Setup) -> Result<(), Fault> {
+    let group = Path::new(CGROUPS).join("task");
+    write(group.join("memory.max"), &setup.mem_bytes.to_string())?;
+    write(group.join("pids.max"), &setup.pids.to_string())?;
+    write(group.join("cgroup.procs"), "0")?;
+    let open = |name: &str| File::open(group.join(name)).map_err(at(name));
+    let counters = Counters { memory: open("memory.events")?, pids: open("pids.events")? };
+    // It is set once: there is one entry in a machine's life.
+    let _ = COUNTERS.set(counters);
+    Ok(())
+}
+
+/// What the machine's kernel counted so far; `None` outside of a machine.
+pub fn counted() -> Option<Counted> {
+    let Counters { memory, pids } = COUNTERS.get()?;
+    Some(Counted { oom_kills: keyed(memory, "oom_kill"), pids_refused: keyed(pids, "max") })
+}
+
+fn keyed(file: &File, key: &str) -> u64 {
+    // Six short lines.
+    let mut buffer = [0; 512];
+    let count = file.read_at(&mut buffer, 0).unwrap_or(0);
+    let text = std::str::from_utf8(buffer.get(..count).unwrap_or_default()).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}

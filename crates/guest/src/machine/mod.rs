@@ -1,0 +1,116 @@
+//! Pid 1 of a virtual machine.
+//!
+//! ```text
+//! kernel -> init: devices, modules, cgroup tree -> child in namespaces of its own
+//!                                                    port open, greeting   <- snapshots are here
+//!                                                    setup -> disk, root, limits -> agent
+//!           init waits -> the child ends -> the machine ends
+//! ```
+//! The kernel's own threads and this process stay outside the task's namespaces, and the task has
+//! the few capabilities of any sandbox: inside the machine it is held as in a container.
+
+mod disk;
+mod enter;
+mod limit;
+mod network;
+mod random;
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use cofferdam_guest::setup::{ENTER, MODULES};
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::reboot::{RebootMode, reboot};
+
+pub use enter::run as enter;
+pub use limit::counted;
+
+/// The driver of the disk is bound when the disk is the sandbox's: a machine that is stored has never
+/// read a byte of any.
+const DISK_MODULE: &str = "virtio_blk";
+const AUTOPROBE: &str = "/sys/bus/virtio/drivers_autoprobe";
+/// Where both look for the cgroup tree.
+const CGROUPS: &str = "/cgroups";
+
+/// A step that failed, in words.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+pub struct Fault {
+    what: String,
+    source: io::Error,
+}
+
+/// Names the step of an error.
+fn at<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Fault {
+    let what = what.into();
+    move |error| Fault { what, source: error.into() }
+}
+
+/// Runs the machine to its end.
+pub fn run() -> ExitCode {
+    if let Err(fault) = boot() {
+        // The console is the host's log.
+        let _ = writeln!(io::stderr(), "cofferdam-machine: {fault}");
+    }
+    // The host's emulator ends with it; nothing in here needs an orderly end.
+    let _ = reboot(RebootMode::RB_AUTOBOOT);
+    ExitCode::FAILURE
+}
+
+fn boot() -> Result<(), Fault> {
+    for (kind, path) in
+        [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", CGROUPS)]
+    {
+        fs::create_dir_all(path).map_err(at(path))?;
+        make(kind, Path::new(path), MsFlags::empty(), None)?;
+    }
+    load_modules()?;
+    limit::prepare(Path::new(CGROUPS))?;
+    network::loopback_up().map_err(at("loopback"))?;
+    let apart = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    unshare(apart).map_err(at("namespaces"))?;
+    let ended = Command::new("/proc/self/exe").arg(ENTER).env_clear().status();
+    let ended = ended.map_err(at("the agent"))?;
+    match (ended.code(), ended.signal()) {
+        (Some(0), _) => Ok(()),
+        (code, signal) => {
+            let why = format!("exit {code:?}, signal {signal:?}");
+            Err(at("the agent ended")(io::Error::other(why)))
+        }
+    }
+}
+
+fn load_modules() -> Result<(), Fault> {
+    let entries = fs::read_dir(MODULES).map_err(at(MODULES))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort_unstable();
+    for file in files {
+        let name = file.to_string_lossy().into_owned();
+        if name.contains(DISK_MODULE) {
+            write(AUTOPROBE, "0")?;
+        }
+        let module = File::open(&file).map_err(at(&name))?;
+        finit_module(&module, c"", ModuleInitFlags::empty()).map_err(at(&name))?;
+    }
+    Ok(())
+}
+
+/// Mounts a file system that has no device.
+fn make(kind: &str, path: &Path, flags: MsFlags, data: Option<&str>) -> Result<(), Fault> {
+    mount(Some(kind), path, Some(kind), flags, data)
+        .map_err(at(format!("{kind} at {}", path.display())))
+}
+
+/// Writes one of the kernel's files.
+fn write(path: impl AsRef<Path>, text: &str) -> Result<(), Fault> {
+    let path = path.as_ref();
+    let written = fs::OpenOptions::new().write(true).open(path);
+    written
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(at(path.display().to_string()))
+}

@@ -1,0 +1,64 @@
+//! What the host tells the init of a virtual machine, before the agent is there.
+//!
+//! ```text
+//! guest  GREETING   the port is open: a machine is stored, or given to a sandbox, here
+//! host   Setup      one line of JSON
+//! guest  READY      or one line that says what failed, and the end
+//!        HTTP/2     the agent, from here on
+//! ```
+//! The machine's one disk has two partitions, each an EROFS image: [`Setup::lowers`] directories of
+//! the root file system, named by their number, and the given trees, named by theirs.
+
+use serde::{Deserialize, Serialize};
+
+/// How the kernel calls the init of a machine.
+pub const INIT: &str = "/init";
+/// First argument of the init's child, which becomes the agent.
+pub const ENTER: &str = "enter";
+/// Name of the port.
+pub const PORT: &str = "cofferdam";
+/// What the guest says first.
+pub const GREETING: &str = "cofferdam-machine 1\n";
+/// What it says when everything is in its place.
+pub const READY: &str = "ready\n";
+/// Bytes of a [`Setup`]: as many as of any other request.
+pub const MAX_SETUP_BYTES: usize = crate::wire::MAX_REQUEST_BYTES;
+/// Bytes of the host's randomness: the size of the kernel's own seed.
+pub const SEED_BYTES: usize = 32;
+/// Directory of the kernel modules in the initial file system, in the order of their loading.
+pub const MODULES: &str = "/modules";
+
+/// What makes a machine the one of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// Fresh randomness of the host: machines that were stored once have nothing else in which they
+    /// differ.
+    pub seed: [u8; SEED_BYTES],
+    /// The time, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// Bytes that the sandbox may use, the writable layer included.
+    pub mem_bytes: u64,
+    /// Its processes, the agent included.
+    pub pids: u64,
+    /// Open files of one process.
+    pub nofile: u64,
+    /// Size of the writable layer.
+    pub disk_mb: u64,
+    /// Directories of the first partition, `0` being the uppermost.
+    pub lowers: u32,
+    /// What the task is shown besides, in order.
+    pub trees: Vec<Tree>,
+}
+
+/// A file or directory of a partition, and where the task finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tree {
+    /// Absolute path on the machine's disk: `/first/...` or `/second/...`.
+    pub source: String,
+    /// Absolute, inside.
+    pub target: String,
+    /// Changes go to the writable layer; without, there are none.
+    pub writable: bool,
+}

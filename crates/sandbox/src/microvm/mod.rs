@@ -1,0 +1,280 @@
+//! The class `microvm`: a kernel of its own on virtual hardware, by QEMU.
+//!
+//! ```text
+//! worker                                     QEMU, as nobody, in our cgroups, without a network
+//!   agent's client --- socket pair --------- virtio port --- init -> agent -> task
+//!   disk's server  --- socket pair --------- virtio disk: the lower layers and the inputs, read-only
+//!                                            memory: the task's, its writable layer, its kernel
+//! ```
+//! The machine has no network device. The worker serves its disk from trees of the host ([`tree`], [`erofs`],
+//! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
+//! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
+//! hold the emulator.
+
+mod cpio;
+mod disk;
+mod erofs;
+mod kvm;
+mod machine;
+mod nbd;
+mod qemu;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream as Socket;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::random;
+use cofferdam_contracts::sandbox::Limits;
+use cofferdam_guest::setup::{GREETING, READY, SEED_BYTES, Setup, Tree};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+
+pub(crate) use disk::Disk;
+use disk::Reader;
+use erofs::Image;
+pub(crate) use machine::{Absent, detect};
+pub use machine::{Accel, Machine};
+use tree::Node;
+
+use crate::host::HostFacts;
+use crate::input::Resolved;
+use crate::oci::AGENT_PIDS;
+use crate::plan::Plan;
+
+/// What the machine's kernel takes before there is a task: 35 MiB of itself, the initial files, and
+/// room to work.
+const KERNEL_MB: u64 = 64;
+/// What the emulator takes besides the machine's memory: its programs, 64 MiB of translated code,
+/// and the tables for it.
+const EMULATOR_MB: u64 = 256;
+/// Threads of the emulator: one for each processor, and a few for its devices.
+const EMULATOR_PIDS: u64 = 64;
+/// Processes of a task: what the machine's kernel numbers, less its own threads.
+pub(crate) const MAX_PIDS: u64 = 32_000;
+/// The layer on the host holds a sentinel and nothing of the task's.
+pub(crate) const HOST_LAYER_MB: u64 = 1;
+/// A line of the init's: what failed, or that nothing did.
+const MAX_LINE: usize = 4_096;
+/// A description of a root that does not change under us is used again for so long, then made anew: the
+/// host's `/usr` changes when packages do.
+const FRESH_MS: u64 = 30_000;
+/// Descriptions that are kept: a worker's usual roots.
+const MAX_KEPT: usize = 8;
+
+/// What it does less well than the class `container`.
+pub(crate) fn weak(accel: Option<&Accel>) -> Vec<String> {
+    let mut weak = vec![
+        "the emulator runs as nobody under its own system call filter: it could read what every user \
+         of this host can read"
+            .to_owned(),
+    ];
+    if let Some(Accel::Software { why }) = accel {
+        weak.push(format!("one processor, emulated in software, about ten times slower: {why}"));
+    }
+    weak
+}
+
+/// The host's limits on the emulator of a sandbox with these limits.
+pub(crate) fn host_limits(limits: Limits) -> Limits {
+    let mem_mb = limits.mem_mb.unwrap_or(0).saturating_add(KERNEL_MB + EMULATOR_MB);
+    Limits { mem_mb: Some(mem_mb), pids: Some(EMULATOR_PIDS), ..limits }
+}
+
+/// The emulator of a plan; `groups` are the cgroups that were made for it.
+pub(crate) fn command(plan: &Plan, groups: &[PathBuf], machine: &Machine) -> Command {
+    let limits = plan.effective.limits;
+    // A fraction of a processor is one processor, and the host's quota for the fraction.
+    // Emulated ones wait for each other at boot, on a busy host for longer than a boot may take.
+    let most = match machine.accel {
+        Accel::Kvm => limits.cpu.unwrap_or(1.0).ceil(),
+        Accel::Software { .. } => 1.0,
+    };
+    let cpus = format!("{most:.0}");
+    qemu::command(&qemu::Wanted {
+        machine,
+        qemu: &plan.runtime,
+        groups,
+        mem_mb: limits.mem_mb.unwrap_or(0).saturating_add(KERNEL_MB),
+        cpus: cpus.parse().unwrap_or(1),
+        id: plan.traces.id.as_str(),
+        dir: &plan.traces.dir,
+    })
+}
+
+/// A file or directory of the host that the task is shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    pub source: PathBuf,
+    pub target: String,
+    pub writable: bool,
+}
+
+/// What a machine is made of, decided: its disk, and what its init is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts {
+    lowers: Vec<PathBuf>,
+    binds: Vec<PathBuf>,
+    given: Vec<Given>,
+    setup: Setup,
+    /// Whether the lower layers stay as they are while this worker lives.
+    kept: bool,
+}
+
+impl Parts {
+    pub fn of(plan: &Plan, resolved: &Resolved<'_>, facts: &HostFacts) -> Self {
+        let limits = plan.effective.limits;
+        let binds = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
+        let shown = |(number, path): (usize, &PathBuf)| Tree {
+            source: format!("/first/bind-{number}"),
+            target: path.to_string_lossy().into_owned(),
+            writable: false,
+        };
+        let asked = |(number, given): (usize, &Given)| Tree {
+            source: format!("/second/{number}"),
+            target: given.target.clone(),
+            writable: given.writable,
+        };
+        let trees = binds.iter().enumerate().map(shown);
+        let trees = trees.chain(resolved.given.iter().enumerate().map(asked)).collect();
+        Self {
+            kept: plan.host_usr || plan.is_image,
+            lowers: plan.lowers.clone(),
+            binds,
+            given: resolved.given.clone(),
+            setup: Setup {
+                seed: [0; SEED_BYTES],
+                now_ms: 0,
+                mem_bytes: limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024),
+                pids: limits.pids.unwrap_or(0).saturating_add(AGENT_PIDS),
+                nofile: facts.nofile,
+                disk_mb: plan.disk_mb,
+                lowers: u32::try_from(plan.lowers.len()).unwrap_or(0),
+                trees,
+            },
+        }
+    }
+
+    /// Looks at everything that the disk shows. Blocking.
+    pub fn disk(&self, images: &Images) -> io::Result<Arc<Disk>> {
+        let mut seen = 0;
+        let first = || self.first();
+        let first = match self.kept {
+            true => images.get(self.key()?, first)?,
+            false => Arc::new(first()?),
+        };
+        let mut entries = Vec::new();
+        for (number, given) in self.given.iter().enumerate() {
+            entries.push((number.to_string(), tree::look(&given.source, &mut seen)?));
+        }
+        let second = Arc::new(Image::of(tree::directory(entries))?);
+        Ok(Arc::new(Disk::new(first, second)?))
+    }
+
+    /// The roots, and what they are now: one that was made anew under its old name is another.
+    fn key(&self) -> io::Result<Key> {
+        let roots = self.lowers.iter().chain(&self.binds);
+        let one = |path: &PathBuf| {
+            let found = fs::metadata(path)?;
+            Ok((path.clone(), found.ino(), found.ctime()))
+        };
+        roots.map(one).collect()
+    }
+
+    fn first(&self) -> io::Result<Image> {
+        let mut seen = 0;
+        let mut entries: Vec<(String, Node)> = Vec::new();
+        for (number, path) in self.lowers.iter().enumerate() {
+            entries.push((number.to_string(), tree::look(path, &mut seen)?));
+        }
+        for (number, path) in self.binds.iter().enumerate() {
+            entries.push((format!("bind-{number}"), tree::look(path, &mut seen)?));
+        }
+        Image::of(tree::directory(entries))
+    }
+
+    /// Says to the init of a machine what it is from now on. The inner error is the init's own.
+    pub async fn hand_over(self, stream: &mut UnixStream) -> io::Result<Result<(), String>> {
+        let mut setup = self.setup;
+        setup.seed = random::secret_bytes();
+        setup.now_ms = u64::try_from(clock::now_ms()).unwrap_or(0);
+        if line(stream).await? != GREETING {
+            return Ok(Err("the machine's init did not introduce itself".to_owned()));
+        }
+        let mut said = serde_json::to_vec(&setup)?;
+        said.push(b'\n');
+        stream.write_all(&said).await?;
+        match line(stream).await? {
+            ready if ready == READY => Ok(Ok(())),
+            fault => Ok(Err(fault.trim().to_owned())),
+        }
+    }
+}
+
+/// A line with its end. The other side says nothing behind it that is not asked for.
+async fn line(stream: &mut UnixStream) -> io::Result<String> {
+    let mut said = Vec::new();
+    while said.last() != Some(&b'\n') && said.len() < MAX_LINE {
+        said.push(stream.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// The host's end of a machine's disk: a thread that serves it until the emulator ends.
+pub(crate) fn serve(disk: Arc<Disk>) -> io::Result<OwnedFd> {
+    let (ours, theirs) = Socket::pair()?;
+    thread::Builder::new().name("machine-disk".to_owned()).spawn(move || {
+        if let Err(error) = nbd::serve(ours, Reader::new(disk)) {
+            tracing::debug!(%error, "a machine's disk ended");
+        }
+    })?;
+    Ok(theirs.into())
+}
+
+/// The same with nothing on it.
+fn serve_empty() -> io::Result<OwnedFd> {
+    let empty = || Ok::<_, io::Error>(Arc::new(Image::of(tree::directory([]))?));
+    serve(Arc::new(Disk::new(empty()?, empty()?)?))
+}
+
+/// Paths with their inodes and the times of their last change.
+type Key = Vec<(PathBuf, u64, i64)>;
+
+/// Descriptions of roots that many sandboxes share.
+#[derive(Debug, Default)]
+pub(crate) struct Images {
+    kept: Mutex<HashMap<Key, (Stopwatch, Arc<Image>)>>,
+}
+
+impl Images {
+    fn get(&self, roots: Key, make: impl FnOnce() -> io::Result<Image>) -> io::Result<Arc<Image>> {
+        // Held while it is made: the second sandbox of a burst waits for what the first one makes.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((age, image)) = kept.get(&roots)
+            && age.elapsed_ms() < FRESH_MS
+        {
+            return Ok(Arc::clone(image));
+        }
+        let image = Arc::new(make()?);
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        kept.insert(roots, (Stopwatch::start(), Arc::clone(&image)));
+        Ok(image)
+    }
+}
+
+/// A path of the host, resolved and held against the allowed roots already.
+pub(crate) fn given(source: &Path, target: &str, writable: bool) -> Given {
+    Given { source: source.to_owned(), target: target.to_owned(), writable }
+}

@@ -1,0 +1,66 @@
+//! The disk as a client sees it that means no good, and files that change under it.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::*;
+
+fn image_of(dir: &Path) -> Arc<Image> {
+    let root = tree::look(dir, &mut 0).unwrap();
+    Arc::new(Image::of(root).unwrap())
+}
+
+fn empty() -> Arc<Image> {
+    Arc::new(Image::of(tree::directory([])).unwrap())
+}
+
+fn whole(reader: &mut Reader, size: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(size).unwrap()];
+    reader.read(1024 * 1024, &mut bytes)?;
+    Ok(bytes)
+}
+
+#[test]
+fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), "the first bytes").unwrap();
+    symlink("/etc/passwd", dir.path().join("link")).unwrap();
+    let image = image_of(dir.path());
+    let reader = || Reader::new(Arc::new(Disk::new(Arc::clone(&image), empty()).unwrap()));
+    let bytes = whole(&mut reader(), image.size()).unwrap();
+    let holds = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(holds("the first bytes") && holds("/etc/passwd") && !holds("root:x:0:0"));
+    fs::remove_file(dir.path().join("a")).unwrap();
+    symlink("/etc/passwd", dir.path().join("a")).unwrap();
+    assert!(whole(&mut reader(), image.size()).is_err(), "a link is not followed");
+    fs::remove_file(dir.path().join("a")).unwrap();
+    fs::write(dir.path().join("a"), "the other bytes").unwrap();
+    assert!(whole(&mut reader(), image.size()).is_err(), "another file of the same name and size");
+}
+
+#[test]
+fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
+    let theirs = serve(Arc::new(Disk::new(empty(), empty()).unwrap())).unwrap();
+    let mut client = Socket::from(theirs);
+    let mut greeting = [0; 18];
+    client.read_exact(&mut greeting).unwrap();
+    client.write_all(&[0, 0, 0, 3]).unwrap();
+    client.write_all(b"IHAVEOPT\0\0\0\x07\0\0\0\0").unwrap();
+    let mut answer = [0; 20 + 12 + 20];
+    client.read_exact(&mut answer).unwrap();
+    let mut ask = |kind: u8, offset: u64, length: u32| {
+        let mut request = vec![0x25, 0x60, 0x95, 0x13, 0, 0, 0, kind, 1, 2, 3, 4, 5, 6, 7, 8];
+        request.extend_from_slice(&offset.to_be_bytes());
+        request.extend_from_slice(&length.to_be_bytes());
+        client.write_all(&request).unwrap();
+        let mut answer = [0; 16];
+        client.read_exact(&mut answer).map(|()| (answer[7], answer[8]))
+    };
+    assert_eq!(ask(0, disk::SIZE, 512).unwrap(), (22, 1));
+    assert_eq!(ask(0, u64::MAX, 512).unwrap(), (22, 1));
+    assert_eq!(ask(0, 0, u32::MAX).unwrap(), (22, 1));
+    assert_eq!(ask(4, 0, 512).unwrap(), (1, 1));
+    assert!(ask(1, 0, 512).is_err());
+}
