@@ -330,3 +330,48 @@ async fn a_host_signs_nothing_until_it_has_the_installations_key() {
     assert_eq!(follow(&other, "GET", &path, None).await, (403, "link_invalid".to_owned()));
     other.stop();
 }
+
+const LAW: &str = "id: lawful\nv: \"1\"\nplan:\n  gate: {key: approve-plan, quorum: 2, self_approval: deny}\n  tasks: [{name: t, value: kept}]\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_is_its_makers_voice_and_never_one_more() {
+    let home = Home::new();
+    let up = home.up();
+    let header = up.run_recipe(LAW, json!({}), json!({})).await;
+    let run = header["runId"].as_str().unwrap().to_owned();
+    up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
+    let own = link(&up, &run, json!({})).await;
+    let sql = up.sql().await;
+    let before = row_counts(&sql).await;
+    let forbidden = (403, "forbidden".to_owned());
+    assert_eq!(
+        follow(&up, "POST", &own, Some(&yes())).await,
+        forbidden,
+        "its maker started the run"
+    );
+    assert_eq!(row_counts(&sql).await, before);
+    let mut votes = Vec::new();
+    for role in ["approver", "approver", "operator"] {
+        let body = json!({"tenant": "default", "roles": [role], "label": role});
+        let (status, key) = up.post("/api/keys", &body).await;
+        assert_eq!(status, 201, "{key}");
+        let key = key["key"].as_str().unwrap().to_owned();
+        let links = format!("/api/runs/{run}/gates/approve-plan/links");
+        for name in ["Ada", "Bea"] {
+            let body = json!({"for": format!("{name} {}", votes.len()), "expiresS": 600});
+            let body = Some(body.to_string().into_bytes());
+            let (status, made) = up.request("POST", &links, Some(&key), body).await;
+            match role {
+                "approver" => votes.push(made["path"].as_str().unwrap().to_owned()),
+                _ => assert_eq!(status, 403, "an operator approves nothing: {made}"),
+            }
+        }
+    }
+    assert_eq!(follow(&up, "POST", &votes[0], Some(&yes())).await.0, 200);
+    let (status, code) = follow(&up, "POST", &votes[1], Some(&yes())).await;
+    assert_eq!((status, code.as_str()), (409, "state_conflict"), "the same maker's second link");
+    assert_eq!(up.get(&format!("/api/runs/{run}")).await.1["status"], "waiting_input");
+    assert_eq!(follow(&up, "POST", &votes[2], Some(&yes())).await.0, 200);
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+    assert_proven(&home);
+}

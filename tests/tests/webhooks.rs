@@ -161,7 +161,7 @@ async fn hurry(sql: &PgPool) {
     )
     .await
     .unwrap();
-    sql.execute("SELECT pg_notify('cofferdam', 'w:test')").await.unwrap();
+    sql.execute("SELECT pg_notify('cofferdam', 'd:test')").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -433,7 +433,7 @@ async fn an_event_commits_with_what_made_it_or_not_at_all() {
     let up = home.up_with(&["--webhook-private"], &[]);
     let receiver = Receiver::new(200).await;
     webhook(&up, &receiver.url, &["gate.timed_out", "gate.reminded"]).await;
-    let run = gated(&up).await;
+    gated(&up).await;
     let sql = up.sql().await;
     let mut tx = sql.begin().await.unwrap();
     tx.execute("UPDATE app.human_gates SET state = 'timed_out', decided_at = clock_timestamp()")
@@ -446,11 +446,8 @@ async fn an_event_commits_with_what_made_it_or_not_at_all() {
     tx.rollback().await.unwrap();
     assert_eq!(inside, 1);
     assert_eq!(count(&sql, "SELECT count(*) FROM app.webhook_deliveries").await, 0);
-    sqlx::query("SELECT app.webhook_gate_reminded($1, 'approve-plan', 'human:approve-plan')")
-        .bind(&run)
-        .execute(&sql)
-        .await
-        .unwrap();
+    let reminds = "id: told\nv: \"2\"\nplan:\n  gate: {key: approve-plan, remind: 1s, deadline: 1h}\n  tasks: [{name: t, value: kept}]\n";
+    up.run_recipe(reminds, json!({}), json!({})).await;
     assert_eq!(receiver.hears("the reminder", 1).await[0].event(), "gate.reminded");
     for change in [
         "DELETE FROM app.webhook_deliveries",

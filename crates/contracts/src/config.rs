@@ -9,9 +9,10 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{ErrorCode, Refusal, Violation};
+use crate::policy::EXEC_ALLOWED;
 use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
 use crate::schema::{Validator, schema_of};
 
@@ -20,6 +21,8 @@ use crate::schema::{Validator, schema_of};
 pub enum ConfigKey {
     /// `limits.ceiling`, see [`Ceiling`].
     Ceiling,
+    /// `egress.exec.allowed`: names and mirrors that a task may list without a person's consent.
+    ExecAllowed,
     /// `profile.LANGUAGE`, see [`Profile`].
     Profile(Language),
 }
@@ -27,7 +30,7 @@ pub enum ConfigKey {
 impl ConfigKey {
     /// Every key.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Ceiling].into_iter().chain(Language::ALL.map(Self::Profile))
+        [Self::Ceiling, Self::ExecAllowed].into_iter().chain(Language::ALL.map(Self::Profile))
     }
 
     /// What it is where nobody has configured it.
@@ -35,6 +38,7 @@ impl ConfigKey {
     pub fn default_value(self) -> Value {
         match self {
             Self::Ceiling => serde_json::to_value(Ceiling::default()).unwrap_or_default(),
+            Self::ExecAllowed => json!([]),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
         }
     }
@@ -44,6 +48,11 @@ impl ConfigKey {
     pub fn schema(self) -> Value {
         match self {
             Self::Ceiling => schema_of::<Ceiling>(),
+            // As many as a phase may list; exact names, never a wildcard or an address with a port.
+            Self::ExecAllowed => json!({
+                "type": "array", "maxItems": 64, "uniqueItems": true,
+                "items": {"type": "string", "pattern": "^(@[a-z]{1,16}|[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)$"},
+            }),
             Self::Profile(_) => schema_of::<Profile>(),
         }
     }
@@ -53,6 +62,7 @@ impl fmt::Display for ConfigKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ceiling => f.write_str("limits.ceiling"),
+            Self::ExecAllowed => f.write_str(EXEC_ALLOWED),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
         }
     }
@@ -223,6 +233,7 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
     }
     match key {
         ConfigKey::Ceiling => stored::<Ceiling>(value),
+        ConfigKey::ExecAllowed => stored::<Vec<String>>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
     }
 }
@@ -251,6 +262,8 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
                 ceilings
                     .push(Sourced { value: serde_json::from_value(row.value.clone())?, source });
             }
+            // Looked up by those who start runs: it shapes no plan.
+            ConfigKey::ExecAllowed => {}
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
                 profiles.push((language, Sourced { value, source }));

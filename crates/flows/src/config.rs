@@ -64,6 +64,10 @@ impl Flows {
             let why = "the host's configuration needs an admin key of the host's own tenant";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
+        if key == ConfigKey::ExecAllowed && !who.has(Role::Admin) {
+            let why = "which names tasks reach without a person's consent is for an admin to say";
+            return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+        }
         let value = config::check(&key, &put.value)?;
         let rows = self.ledger.config_rows(&who.tenant).await?;
         below_ceilings(key, put.scope, &value, &rows)?;
@@ -132,6 +136,7 @@ fn below_ceilings(
     };
     let what = key.to_string();
     match key {
+        ConfigKey::ExecAllowed => {}
         ConfigKey::Ceiling => {
             settings
                 .check_ceiling(&what, &serde_json::from_value(value.clone()).map_err(wrong)?)?;

@@ -10,7 +10,8 @@ CREATE TABLE app.gate_votes (
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   UNIQUE (run_id, gate_key, voter),
   UNIQUE (run_id, gate_key, authority),
-  CHECK ((voter <> authority) = (delegation_id IS NOT NULL))
+  -- A reply link has its maker's authority, and needs no delegation for it.
+  CHECK ((voter <> authority AND voter NOT LIKE 'link:%') = (delegation_id IS NOT NULL))
 );
 CREATE TRIGGER votes_append_only BEFORE UPDATE OR DELETE ON app.gate_votes
   FOR EACH ROW EXECUTE FUNCTION app.refuse_change();

@@ -52,16 +52,18 @@ END $$;
 CREATE TRIGGER webhook_on_gate AFTER INSERT OR UPDATE ON app.human_gates
   FOR EACH ROW EXECUTE FUNCTION app.webhook_on_gate();
 
--- For whoever reminds: one call in the transaction that records the reminder.
-CREATE FUNCTION app.webhook_gate_reminded(p_run text, p_gate text, p_topic text) RETURNS void LANGUAGE plpgsql AS $$
+-- A reminder is told with the line of the journal that records it.
+CREATE FUNCTION app.webhook_on_reminder() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   v_gate app.human_gates;
 BEGIN
-  SELECT * INTO v_gate FROM app.human_gates WHERE run_id = p_run AND gate_key = p_gate AND topic = p_topic;
-  IF FOUND THEN
+  FOR v_gate IN SELECT * FROM app.human_gates WHERE run_id = NEW.run_id AND gate_key = NEW.gate_key LOOP
     PERFORM app.webhook_gate_emit(v_gate, 'gate.reminded', clock_timestamp());
-  END IF;
+  END LOOP;
+  RETURN NULL;
 END $$;
+CREATE TRIGGER webhook_on_reminder AFTER INSERT ON app.gate_journal
+  FOR EACH ROW WHEN (NEW.event = 'reminded') EXECUTE FUNCTION app.webhook_on_reminder();
 
 CREATE FUNCTION app.webhook_on_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

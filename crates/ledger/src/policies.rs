@@ -80,13 +80,13 @@ impl Ledger {
     }
 
     /// The newest list of names that the tenant's tasks may reach without a gate: its own, else the
-    /// host's. A row without an owner is the host's.
+    /// host's. A `null` takes a list back.
     pub async fn policy_exec_allowed(&self, tenant: &TenantId) -> Result<Option<OrgPolicy>> {
         let row = sqlx::query(
-            "SELECT c.version, c.value, c.actor FROM app.dynamic_config c,
-                    LATERAL (SELECT coalesce(to_jsonb(c)->>'tenant_id', '*') AS owner) o
-              WHERE c.key = $1 AND o.owner IN ($2, '*')
-              ORDER BY (o.owner = $2) DESC, c.version DESC LIMIT 1",
+            "SELECT c.version, c.value, c.actor FROM (
+               SELECT DISTINCT ON (tenant_id) tenant_id, version, value, actor FROM app.dynamic_config
+                WHERE key = $1 AND tenant_id IN ($2, '*') ORDER BY tenant_id, version DESC) c
+              WHERE c.value <> 'null' ORDER BY (c.tenant_id = $2) DESC LIMIT 1",
         )
         .bind(EXEC_ALLOWED)
         .bind(tenant.as_str())

@@ -67,7 +67,6 @@ impl std::fmt::Debug for Route {
 
 const SUBMIT: &[Role] = &[Role::Submitter];
 const APPROVE: &[Role] = &[Role::Approver];
-const LINK: &[Role] = &[Role::Approver, Role::Operator];
 const OPERATE: &[Role] = &[Role::Operator];
 const ADMIN: &[Role] = &[Role::Admin];
 const READ: &[Role] = &[Role::Submitter, Role::Approver, Role::Operator, Role::Auditor];
@@ -143,7 +142,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
     route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
     route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyAccepted>(), handlers::gates::gate_reply, "Answers a gate"),
-    route!("POST" "/api/runs/{id}/gates/{gate}/links", LINK, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Makes a link that answers the gate once, for a person without a key"),
+    route!("POST" "/api/runs/{id}/gates/{gate}/links", APPROVE, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Makes a link that answers the gate once, for a person without a key"),
     route!("GET" "/api/links/{token}", &[], [], None, 200, s::<LinkView>(), handlers::links::view, "What a reply link would answer: JSON, or a page for browsers; changes nothing"),
     route!("POST" "/api/links/{token}", &[], [], s::<LinkReply>(), 200, s::<ReplyAccepted>(), handlers::links::reply, "Answers a gate through a reply link, once"),
     route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Says yes to the run's plan"),

@@ -151,6 +151,22 @@ pub(super) async fn groups_of(conn: &mut sqlx::PgConnection, key_id: &str) -> Re
     parsed(&groups.unwrap_or_default())
 }
 
+/// Whoever made the reply link of this dedupe key, while that key works.
+pub(super) async fn link_maker(
+    conn: &mut sqlx::PgConnection,
+    dedupe_key: &str,
+) -> Result<Option<Person>> {
+    let row = sqlx::query(
+        "SELECT k.key_id, k.roles, k.groups
+           FROM app.reply_links l JOIN app.api_keys k ON k.key_id = l.key_id
+          WHERE l.id = substr($1, 6) AND $1 LIKE 'link:%' AND k.revoked_at IS NULL",
+    )
+    .bind(dedupe_key)
+    .fetch_optional(conn)
+    .await?;
+    row.as_ref().map(person).transpose()
+}
+
 /// The delegations that a key holds now.
 pub(super) async fn delegated_to(
     conn: &mut sqlx::PgConnection,
@@ -172,11 +188,7 @@ pub(super) async fn delegated_to(
         .map(|row| {
             Ok(Delegated {
                 id: row.try_get("id")?,
-                from: Person {
-                    key_id: row.try_get("key_id")?,
-                    roles: roles_of(row)?,
-                    groups: parsed(&row.try_get::<Vec<String>, _>("groups")?)?,
-                },
+                from: person(row)?,
                 group: row
                     .try_get::<Option<String>, _>("group_name")?
                     .map(|g| id("gate_delegations.group_name", &g))
@@ -184,6 +196,14 @@ pub(super) async fn delegated_to(
             })
         })
         .collect()
+}
+
+fn person(row: &PgRow) -> Result<Person> {
+    Ok(Person {
+        key_id: row.try_get("key_id")?,
+        roles: roles_of(row)?,
+        groups: parsed(&row.try_get::<Vec<String>, _>("groups")?)?,
+    })
 }
 
 fn parsed(groups: &[String]) -> Result<Vec<GroupId>> {

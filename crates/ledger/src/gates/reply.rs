@@ -7,16 +7,21 @@ use cofferdam_contracts::gate::{Choice, GateMessage, Origin, choice_of};
 use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
 use cofferdam_contracts::id::{Digest, GateKey, GroupId, RunId};
 use cofferdam_contracts::schema::Validator;
-use cofferdam_contracts::tally::{Asked, Ballot, Person, Standing, Tally, standing, tally};
+use cofferdam_contracts::tally::{
+    Asked, Ballot, Ineligible, Person, Standing, Tally, standing, tally,
+};
 use serde_json::Value;
 use sqlx::Row;
 
-use super::delegations::{delegated_to, groups_of};
+use super::delegations::{delegated_to, groups_of, link_maker};
 use super::{deliver, spec_of};
 use crate::Ledger;
 use crate::error::{LedgerError, Result, id};
 use crate::failpoint::fail_point;
 use crate::keys::Principal;
+
+/// How the voter of a reply link begins; the rest is the name that it was made for.
+const LINK_VOTER: &str = "link:";
 
 /// A reply to a gate.
 #[derive(Debug, Clone)]
@@ -179,6 +184,14 @@ async fn stands(
     ballots: &[Ballot],
 ) -> Result<Standing> {
     let who = reply.principal;
+    let asked = Asked { spec: &gate.spec, groups: &gate.groups, submitters: &gate.submitters };
+    let forbidden = |why: Ineligible| Refusal::new(ErrorCode::Forbidden, why.to_string()).into();
+    if who.key_id.starts_with(LINK_VOTER) {
+        // Whoever holds a link speaks with its maker's voice: a hundred links are still one vote.
+        let maker = link_maker(conn, reply.dedupe_key).await?;
+        let maker = maker.ok_or_else(|| forbidden(Ineligible::NotAsked))?;
+        return standing(asked, &maker, &[], ballots).map_err(forbidden);
+    }
     let plain = gate.groups.is_empty()
         && gate.spec.roles.is_empty()
         && gate.spec.self_approval == SelfApproval::Allow;
@@ -188,9 +201,7 @@ async fn stands(
         (groups_of(conn, &who.key_id).await?, delegated_to(conn, &who.tenant, &who.key_id).await?)
     };
     let person = Person { key_id: who.key_id.clone(), roles: who.roles.clone(), groups };
-    let asked = Asked { spec: &gate.spec, groups: &gate.groups, submitters: &gate.submitters };
-    standing(asked, &person, &delegated, ballots)
-        .map_err(|why| Refusal::new(ErrorCode::Forbidden, why.to_string()).into())
+    standing(asked, &person, &delegated, ballots).map_err(forbidden)
 }
 
 /// Why an answer is recorded without counting.
