@@ -208,7 +208,19 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
         assert!(sqlx::query(sql_text).execute(&sql).await.is_err(), "{sql_text}");
     }
     let (status, all) = server.request("GET", "/api/config", Some(&other), None).await;
-    assert_eq!((status, all.as_array().unwrap().len()), (200, 11));
+    assert_eq!((status, all.as_array().unwrap().len()), (200, 12));
+    // What nobody will be asked about is for an admin to say, in exact names.
+    let names = |names: Value| write(&names, 0, "tenant");
+    let allowed = "egress.exec.allowed";
+    let (status, answer) = put(&server, &operator, allowed, &names(json!(["a.example"]))).await;
+    assert_eq!((status, &answer["code"]), (403, &json!("forbidden")), "{answer}");
+    for bad in [json!("a.example"), json!(["*.example"]), json!(["A.example"]), json!(["a b"])] {
+        let (status, answer) = put(&server, &admin, allowed, &names(bad)).await;
+        assert_eq!((status, &answer["code"]), (400, &json!("schema_violation")), "{answer}");
+    }
+    let (status, answer) =
+        put(&server, &admin, allowed, &names(json!(["a.example", "@pip"]))).await;
+    assert_eq!((status, &answer["scope"]), (200, &json!("tenant")), "{answer}");
 }
 
 #[tokio::test]

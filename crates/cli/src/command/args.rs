@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
 
 /// Runs work that people and agents ask for, in sandboxes that do not outlive it.
@@ -350,51 +351,6 @@ pub(crate) enum GateCommand {
     Undelegate { delegation: u64 },
     /// Who answers in whose place
     Delegations {
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SessionArgs {
-    #[command(subcommand)]
-    pub command: SessionCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum SessionCommand {
-    /// List sessions, newest first
-    Ls {
-        /// Only those in this state, such as EXECUTING
-        #[arg(long, conflicts_with = "held")]
-        status: Option<String>,
-        /// Only those whose wipe could not be verified: they hold their runs
-        #[arg(long)]
-        held: bool,
-        /// At most this many
-        #[arg(long, default_value_t = 100)]
-        limit: u32,
-        #[arg(long)]
-        json: bool,
-    },
-    /// One session with every look at its wipe
-    Show {
-        sandbox: String,
-        #[arg(long)]
-        json: bool,
-    },
-    /// End a held session although its sandbox may not be gone; recorded with you and your reason
-    Settle {
-        sandbox: String,
-        /// Say that you accept it
-        #[arg(long)]
-        accept: bool,
-        /// Why, for the record
-        #[arg(long)]
-        reason: String,
-        /// Who, for the record
-        #[arg(long, default_value = "cli")]
-        actor: String,
         #[arg(long)]
         json: bool,
     },

@@ -1,13 +1,59 @@
 //! `session ls | show | settle`.
 
+use clap::{Args, Subcommand};
 use cofferdam_contracts::session::{SessionView, Settlement};
 use serde_json::json;
 
-use super::args::{At, SessionArgs, SessionCommand};
+use super::args::At;
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
 use super::output;
 use super::session::Session;
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionArgs {
+    #[command(subcommand)]
+    pub command: SessionCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List sessions, newest first
+    Ls {
+        /// Only those in this state, such as EXECUTING
+        #[arg(long, conflicts_with = "held")]
+        status: Option<String>,
+        /// Only those whose wipe could not be verified: they hold their runs
+        #[arg(long)]
+        held: bool,
+        /// At most this many
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// One session with every look at its wipe
+    Show {
+        sandbox: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a held session although its sandbox may not be gone; recorded with you and your reason
+    Settle {
+        sandbox: String,
+        /// Say that you accept it
+        #[arg(long)]
+        accept: bool,
+        /// Why, for the record
+        #[arg(long)]
+        reason: String,
+        /// Who, for the record
+        #[arg(long, default_value = "cli")]
+        actor: String,
+        #[arg(long)]
+        json: bool,
+    },
+}
 
 pub(crate) async fn session(at: &At, args: &SessionArgs) -> anyhow::Result<Exit> {
     if let SessionCommand::Settle { accept: false, .. } = args.command {

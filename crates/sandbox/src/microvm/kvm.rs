@@ -20,7 +20,7 @@ use crate::runtime::Runtime;
 
 const DEVICE: &str = "/dev/kvm";
 /// What was found holds until the host starts anew, which empties this directory.
-const CACHE: &str = "/run/cofferdam";
+const CACHE: &str = "/run/cofferdam-kvm";
 /// A machine on real hardware is there after 0.3 s.
 const PROBE_MS: u64 = 5_000;
 const PROBE_MB: u64 = 192;
