@@ -156,6 +156,9 @@ mod tests {
             check("mount", "/d/layer", Some("still mounted")),
             check("host", "0123", Some("nobody to look")),
             check("process", "pid 4194303 started 1", Some("still running")),
+            check("key", "fscrypt 00 of /gone/layers/a.img", Some("after: incompletely removed")),
+            check("loop-device", "/gone/layers/a.img", Some("/dev/loop0 still has it")),
+            check("image", "/gone/layers/a.img", Some("still there")),
         ];
         assert_eq!(failed(new, last), []);
     }
@@ -167,6 +170,7 @@ mod tests {
             check("mount", "/d/layer", Some(BUSY)),
             check("base", "/b", Some("its digest changed")),
             check("process", "runtime of sb1", Some("pids [7]")),
+            check("image", "/proc/version", Some("still there")),
         ];
         let unknown = "cannot be looked for again".to_owned();
         let left = failed(new, last);
@@ -176,6 +180,7 @@ mod tests {
                 ("mount".to_owned(), BUSY.to_owned()),
                 ("base".to_owned(), unknown.clone()),
                 ("process".to_owned(), unknown),
+                ("image".to_owned(), "still there".to_owned()),
             ]
         );
     }

@@ -18,8 +18,8 @@ use cofferdam_ambient::env;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Host, HostConfig, LargeLayers, enter_private_mounts, locate, plan, provision, reconcile,
-    verify_absent,
+    Grade, Host, HostConfig, LargeLayers, enter_private_mounts, locate, plan, provision, reconcile,
+    survey, verify_absent,
 };
 use serde_json::{Value, json};
 use support::{Bench, sh, verified, with_bench};
@@ -98,6 +98,24 @@ fn a_large_layer_is_ciphertext_on_disk_and_its_key_is_destroyed_by_the_wipe() {
         }));
         assert!(evidence.not_recheckable.iter().any(|said| said.contains("extended attributes")));
         assert!(!image.exists() && devices(&image).is_empty());
+    });
+}
+
+#[test]
+fn the_survey_makes_and_destroys_one_and_leaves_nothing() {
+    with_bench(|bench| async move {
+        let findings = survey(bench.host.facts());
+        let found = findings.iter().find(|one| one.id == "large-layers").unwrap();
+        match &bench.host.facts().large {
+            LargeLayers::Absent { why, .. } => {
+                assert!(found.grade == Grade::Weak && found.found.contains(why), "{found:?}");
+            }
+            LargeLayers::Present { .. } => {
+                assert!(found.grade == Grade::Fact && found.found.contains("tried"), "{found:?}");
+                let images = bench.host.facts().state_dir.join("layers");
+                assert_eq!(fs::read_dir(images).unwrap().count(), 0);
+            }
+        }
     });
 }
 
