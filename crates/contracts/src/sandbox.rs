@@ -538,8 +538,9 @@ pub struct WipeCheck {
 pub struct WipeEvidence {
     /// The sandbox that is gone.
     pub sandbox_id: SandboxId,
-    /// How: `tmpfs-unmount`, or `absence` for an orphan that the kernel had already taken away, or
-    /// `none` where nobody could look.
+    /// How: `tmpfs-unmount`; of a layer on disk `fscrypt-key-destroyed`, or `fscrypt-image-deleted`
+    /// where the key had gone before; `absence` for an orphan that the kernel had already taken
+    /// away; `none` where nobody could look.
     pub method: String,
     /// Why: `task-end`, `boot-fail`, `canceled`, `orphan`.
     pub reason: String,

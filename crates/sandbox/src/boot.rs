@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::cache::CacheBase;
+use crate::crypt::{MakeError, Volume};
 use crate::egress::{self, EgressError, Prepared};
 use crate::host::{Host, HostFacts};
 use crate::image;
@@ -100,6 +101,8 @@ enum BootError {
     Slow { path: String },
     #[error("the network of its phases cannot be set up")]
     Net(#[from] EgressError),
+    #[error(transparent)]
+    Encrypted(#[from] MakeError),
     #[error(transparent)]
     Service(#[from] ServiceError),
 }
@@ -407,6 +410,8 @@ struct Bundle {
     lowers: Vec<PathBuf>,
     base: PathBuf,
     layer_mb: u64,
+    /// Whether the layer lies encrypted on disk.
+    large: bool,
     /// What a machine is made of; it mounts its root itself.
     parts: Option<Parts>,
     /// The base's digest, where the host knows it.
@@ -429,6 +434,7 @@ impl Bundle {
             lowers: plan.lowers.clone(),
             base: plan.base.clone(),
             layer_mb: plan.backend.layer_mb(plan.disk_mb),
+            large: plan.large,
             parts: plan.backend.is_machine().then(|| Parts::of(plan, resolved, facts)),
             known,
             dirs: resolved.dirs.clone(),
@@ -475,8 +481,12 @@ impl Bundle {
             Some(known) => Some(known.clone()),
             None => base::tree_digest(&self.base).map_err(fault("describing", &self.base))?,
         };
-        mounts::mount_tmpfs(layer, self.layer_mb)
-            .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
+        if self.large {
+            Volume::of(&self.traces).make(&facts.large, self.layer_mb)?;
+        } else {
+            mounts::mount_tmpfs(layer, self.layer_mb)
+                .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
+        }
         let sentinel = self.traces.sentinel();
         fs::write(&sentinel, random::secret_hex(32)).map_err(fault("writing", &sentinel))?;
         let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);

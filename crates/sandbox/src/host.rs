@@ -20,6 +20,7 @@ use crate::boot::blocking;
 use crate::cache::{self, CacheWanted};
 use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact};
+use crate::crypt::LargeLayers;
 use crate::egress;
 use crate::gvisor;
 use crate::input::Input;
@@ -146,6 +147,8 @@ pub struct HostFacts {
     pub nofile_most: u64,
     /// Whether the writable layer may reach a swap device.
     pub swap: bool,
+    /// What it does for layers that are too large for memory.
+    pub large: LargeLayers,
     /// Whether our mounts vanish with this process.
     pub private_mounts: bool,
     /// Lower layer of `envRef: host`.
@@ -244,6 +247,7 @@ impl Host {
             nofile: nofile.min(MAX_NOFILE),
             nofile_most: nofile,
             swap: meminfo_kb(&meminfo, "SwapTotal:").unwrap_or(0) > 0,
+            large: LargeLayers::detect(&state_dir),
             private_mounts: mounts::is_private(),
             base_digest: base::tree_digest(&base)
                 .map_err(|source| HostError::State { path: base.clone(), source })?,

@@ -11,6 +11,7 @@
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <state>/images        images, see [`image`]
 //! <state>/cache         what build phases left, see `cache`
+//! <state>/layers        encrypted images of layers too large for memory, see `crypt`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
 //! An attached OCI runtime (`crun run`, runc or runsc), or QEMU, holds the sandbox; the agent inside is its pid 1
@@ -32,6 +33,7 @@ mod cache;
 mod cgroup;
 mod changes;
 mod class;
+mod crypt;
 mod egress;
 mod escape;
 mod exec;
@@ -67,6 +69,7 @@ pub use changes::{Changes, ChangesError};
 pub use class::{Class, ClassFact, Offer};
 pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
 pub use cofferdam_guest::wire::User;
+pub use crypt::LargeLayers;
 pub use egress::Asked;
 pub use escape::{
     Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,

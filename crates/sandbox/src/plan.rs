@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::backend::Backend;
 use crate::cache;
 use crate::class::{self, Class};
+use crate::crypt;
 use crate::egress;
 use crate::exec::Command;
 use crate::host::HostFacts;
@@ -65,6 +66,8 @@ pub struct Plan {
     pub mounts: Vec<PlannedMount>,
     /// Size of the writable layer in MiB.
     pub disk_mb: u64,
+    /// Whether it is too large for memory, and lies encrypted on disk.
+    pub(crate) large: bool,
     /// Bytes of each output stream that are kept.
     pub stream_limit_bytes: u64,
     /// What runs beside the commands.
@@ -179,6 +182,7 @@ pub(crate) fn plan_on(
             })
             .collect(),
         disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
+        large: crypt::is_large(class, asked, facts),
         stream_limit_bytes: limits.output_bytes.unwrap_or(MAX_STREAM_BYTES),
         artifacts: request.artifacts.clone(),
         effective: effective(request, facts, class, runtime, limits, image),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeStatus};
 
 use crate::boot::blocking;
+use crate::crypt::attached;
 use crate::host::Host;
 use crate::process::{self, Process};
 use crate::traces::locate;
@@ -72,6 +73,10 @@ fn again(check: &WipeCheck) -> WipeCheck {
             let inside = process::members_of(&check.subject);
             Some((!inside.is_empty()).then(|| format!("pids {inside:?} are in it")))
         }
+        // While no device has the image, no file system of it is there to hold a key.
+        "key" => check.subject.split_once(" of ").map(|(_, image)| device_of(image)),
+        "loop-device" => Some(device_of(&check.subject)),
+        "image" => Some(Path::new(&check.subject).exists().then(|| "still there".to_owned())),
         // Somebody looks now.
         "host" => Some(None),
         _ => None,
@@ -79,6 +84,11 @@ fn again(check: &WipeCheck) -> WipeCheck {
     let unknown = || Some("cannot be looked for again".to_owned());
     let observed = left.unwrap_or_else(unknown);
     WipeCheck { ok: observed.is_none(), observed, ..check.clone() }
+}
+
+fn device_of(image: &str) -> Option<String> {
+    let left = attached(Path::new(image));
+    (!left.is_empty()).then(|| format!("{left:?} still has it"))
 }
 
 /// The processes that a check names, as [`wipe`] writes them; `None` where it names none.
@@ -146,6 +156,9 @@ mod tests {
             check("mount", "/d/layer", Some("still mounted")),
             check("host", "0123", Some("nobody to look")),
             check("process", "pid 4194303 started 1", Some("still running")),
+            check("key", "fscrypt 00 of /gone/layers/a.img", Some("after: incompletely removed")),
+            check("loop-device", "/gone/layers/a.img", Some("/dev/loop0 still has it")),
+            check("image", "/gone/layers/a.img", Some("still there")),
         ];
         assert_eq!(failed(new, last), []);
     }
@@ -157,6 +170,7 @@ mod tests {
             check("mount", "/d/layer", Some(BUSY)),
             check("base", "/b", Some("its digest changed")),
             check("process", "runtime of sb1", Some("pids [7]")),
+            check("image", "/proc/version", Some("still there")),
         ];
         let unknown = "cannot be looked for again".to_owned();
         let left = failed(new, last);
@@ -166,6 +180,7 @@ mod tests {
                 ("mount".to_owned(), BUSY.to_owned()),
                 ("base".to_owned(), unknown.clone()),
                 ("process".to_owned(), unknown),
+                ("image".to_owned(), "still there".to_owned()),
             ]
         );
     }

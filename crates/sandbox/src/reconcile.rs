@@ -9,12 +9,13 @@ use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::WipeEvidence;
 
 use crate::boot::blocking;
+use crate::crypt;
 use crate::host::{Host, HostFacts};
 use crate::traces::{Traces, cgroup_prefix, locate, runtime_root, sandboxes};
 use crate::wipe::{self, Subject};
 
 /// Destroys every sandbox of this host's state directory that `is_live` does not know: those with a
-/// directory, a state of the runtime or a cgroup. The reason of the evidence is `orphan`. Call it at
+/// directory, a state of the runtime, a cgroup or an encrypted layer. The reason of the evidence is `orphan`. Call it at
 /// start and at takeover, with the sandboxes that are being made among the live ones; those of other
 /// state directories are never touched.
 pub async fn reconcile(host: &Host, is_live: impl Fn(&SandboxId) -> bool) -> Vec<WipeEvidence> {
@@ -60,6 +61,7 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
         .into_iter()
         .chain(listed(&runtime_root(live)))
         .chain(groups)
+        .chain(crypt::names(state))
         .filter_map(|name| SandboxId::parse(&name).ok())
         .collect()
 }

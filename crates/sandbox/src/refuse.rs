@@ -12,6 +12,7 @@ use cofferdam_guest::glob::Glob;
 
 use crate::cache;
 use crate::class::Class;
+use crate::crypt;
 use crate::gvisor;
 use crate::host::HostFacts;
 use crate::microvm;
@@ -253,7 +254,7 @@ pub(crate) fn limits(
         within("limits.pids", merged.pids, 1, microvm::MAX_PIDS, "processes of a machine")?;
     }
     within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
-    within("limits.diskMB", merged.disk_mb, 1, facts.mem_mb, "MiB of this host's memory")?;
+    crypt::check(class, merged, facts)?;
     let (most, of) = (MAX_STREAM_BYTES, "bytes of a stream that a host keeps");
     within("limits.outputBytes", merged.output_bytes, 1, most, of)?;
     within(

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use cofferdam_ambient::random;
 use nix::sys::statfs::statfs;
 
+use crate::crypt::{self, LargeLayers};
 use crate::host::{HostFacts, NO_USER_NAMESPACE};
 use crate::live;
 use crate::microvm::Accel;
@@ -111,6 +112,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
             "start as root, or with PrivateMounts=yes of systemd",
         ),
         live_dir(&facts.live_dir),
+        large_layers(facts),
         kvm(facts),
         finding(
             "open-files",
@@ -217,6 +219,24 @@ fn live_dir(dir: &Path) -> Finding {
         found,
         "mount a tmpfs at /run: a start is then a third faster and touches no disk",
     )
+}
+
+/// By making a small one and destroying its key.
+fn large_layers(facts: &HostFacts) -> Finding {
+    let most = crypt::memory_most_mb(facts);
+    let mend = "a larger limits.diskMB is refused: it needs ext4 with fscrypt, loop devices, mkfs.ext4 \
+                (apt-get install e2fsprogs) and a state directory on a disk";
+    match &facts.large {
+        LargeLayers::Absent { why, .. } => {
+            finding("large-layers", false, format!("none beyond {most} MiB: {why}"), mend)
+        }
+        large => match crypt::try_one(&facts.state_dir, &facts.live_dir, large) {
+            Ok(()) => fact("large-layers", format!("encrypted on disk beyond {most} MiB (tried)")),
+            Err(why) => {
+                finding("large-layers", false, format!("none beyond {most} MiB: {why}"), mend)
+            }
+        },
+    }
 }
 
 /// Opened, and not trusted: that a virtual machine boots is shown only by booting one.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::SandboxId;
 
+use crate::crypt;
 use crate::live;
 
 /// Where a sandbox is, or was.
@@ -18,8 +19,12 @@ pub struct Traces {
     pub live: PathBuf,
     /// Its directory, which is also the OCI bundle.
     pub dir: PathBuf,
-    /// Mount point of the tmpfs that takes all writes.
+    /// Mount point of what takes all writes: a tmpfs or, too large for memory, a directory of `disk`.
     pub layer: PathBuf,
+    /// Mount point of the file system in `image`.
+    pub disk: PathBuf,
+    /// What a layer that is too large for memory is encrypted into, on disk.
+    pub image: PathBuf,
     /// Mount point of the root file system.
     pub root: PathBuf,
     /// The runtime's root directory, shared by the sandboxes of this state directory.
@@ -46,6 +51,8 @@ impl Traces {
         let runtime_root = runtime_root(live);
         Self {
             layer: dir.join("layer"),
+            disk: dir.join("disk"),
+            image: crypt::images(state).join(format!("{id}.img")),
             root: dir.join("root"),
             runtime_state: runtime_root.join(id.as_str()),
             runtime_root,

@@ -1,7 +1,8 @@
 //! Taking a sandbox away, and looking whether it is gone.
 //!
 //! ```text
-//! measure -> kill -> unmount -> remove cgroups, runtime state, directory -> look for each of them
+//! measure -> kill -> unmount (a large layer: destroy its key, then unmount its disk)
+//!         -> remove cgroups, runtime state, directory, image -> look for each of them
 //! ```
 //! It never fails: what could not be removed is found by the looking and stands in the evidence.
 //! Everything is bounded, and nothing is removed below a directory with something mounted in it.
@@ -19,6 +20,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::backend;
 use crate::base;
+use crate::crypt::{KeyEnd, Volume};
 use crate::host::HostFacts;
 use crate::mounts;
 use crate::process::{self, Netns, Process};
@@ -85,22 +87,32 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         kill_runtimes(traces, &mut checks);
         observed = observed.or_else(look);
     }
-    let points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+    let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
     let (upper_bytes, upper_inodes) = usage(&traces.layer, &points);
     facts.cgroups.destroy(traces);
-    let mounted = unmount_all(traces, &points, &mut checks);
-    let unmounted = !points.is_empty();
+    let volume = Volume::of(traces);
+    let volume = volume.is_there(&points).then_some(volume);
+    if let Some(volume) = &volume {
+        volume.reach(&points);
+        points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+    }
+    let Unmounted { left: mounted, key } = unmount_all(traces, &points, &mut checks);
+    let method = method(volume.is_some(), key.as_ref(), &points);
+    checks.extend(key.map(|end| end.check));
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
     checks.push(absent("sentinel", &traces.sentinel()));
     remove_dirs(traces, mounted.as_deref(), &mut checks);
+    if let Some(volume) = &volume {
+        checks.extend(volume.remove());
+    }
     checks.extend(groups.iter().map(|dir| absent("cgroup", dir)));
     let (base_before, base_after) = compare_base(subject, &mut checks);
     let (cache_before, cache_after) = compare_cache(subject, &mut checks);
     let ok = checks.iter().all(|check| check.ok);
     WipeEvidence {
         sandbox_id: traces.id.clone(),
-        method: if unmounted { "tmpfs-unmount" } else { "absence" }.to_owned(),
+        method: method.to_owned(),
         reason: reason.to_owned(),
         status: if ok { WipeStatus::Verified } else { WipeStatus::Failed },
         wiped_at_ms: clock::now_ms(),
@@ -111,11 +123,22 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         cache_before,
         cache_after,
         checks,
-        not_recheckable: not_recheckable(facts),
+        not_recheckable: not_recheckable(facts, volume.is_some()),
     }
 }
 
-fn not_recheckable(facts: &HostFacts) -> Vec<String> {
+/// How it was taken away.
+fn method(encrypted: bool, key: Option<&KeyEnd>, points: &[PathBuf]) -> &'static str {
+    match (encrypted, key) {
+        (true, Some(end)) if end.destroyed => "fscrypt-key-destroyed",
+        // Its file system, and with it the key, was gone before, or had no key yet.
+        (true, _) => "fscrypt-image-deleted",
+        (false, _) if points.is_empty() => "absence",
+        (false, _) => "tmpfs-unmount",
+    }
+}
+
+fn not_recheckable(facts: &HostFacts, encrypted: bool) -> Vec<String> {
     let mut said = vec![
         "that the freed pages of the tmpfs are overwritten: the kernel does so when it hands them \
          out again"
@@ -125,6 +148,17 @@ fn not_recheckable(facts: &HostFacts) -> Vec<String> {
          still there"
             .to_owned(),
     ];
+    if encrypted {
+        said.extend(
+            [
+                "that the kernel overwrote the key of the layer: its file system, the only one that had \
+                 it, is gone",
+                "the freed blocks of the image: they are ciphertext, but for sizes, owners, modes, times \
+                 and extended attributes",
+            ]
+            .map(str::to_owned),
+        );
+    }
     if facts.swap {
         said.push("what the kernel moved to the swap device while the sandbox lived".to_owned());
     }
@@ -161,14 +195,21 @@ fn kill_runtimes(traces: &Traces, checks: &mut Vec<WipeCheck>) {
     });
 }
 
-/// What is mounted on this host afterwards; `None` if that cannot be known.
-fn unmount_all(
-    traces: &Traces,
-    points: &[PathBuf],
-    checks: &mut Vec<WipeCheck>,
-) -> Option<Vec<PathBuf>> {
+struct Unmounted {
+    /// What is mounted on this host afterwards; `None` if that cannot be known.
+    left: Option<Vec<PathBuf>>,
+    /// Of a large layer that was mounted.
+    key: Option<KeyEnd>,
+}
+
+/// Unmounts everything, the last mounted first; a key is destroyed when its file system alone is left.
+fn unmount_all(traces: &Traces, points: &[PathBuf], checks: &mut Vec<WipeCheck>) -> Unmounted {
     let mut faults = Vec::new();
+    let mut key = None;
     for point in points {
+        if *point == traces.disk {
+            key = Volume::of(traces).end_key();
+        }
         let fault = match mounts::unmount(point) {
             Ok(true) => continue,
             Ok(false) => BUSY.to_owned(),
@@ -177,7 +218,7 @@ fn unmount_all(
         faults.push((point, fault));
     }
     let left = mounts::mounted_below(Path::new("/"));
-    for at in [&traces.root, &traces.layer] {
+    for at in [&traces.root, &traces.layer, &traces.disk] {
         let fault = faults.iter().find(|(point, _)| *point == at).map(|(_, fault)| fault.clone());
         let seen = match &left {
             Ok(points) if points.contains(at) => Some("still mounted".to_owned()),
@@ -186,7 +227,7 @@ fn unmount_all(
         };
         checks.push(check("mount", at.display().to_string(), seen));
     }
-    left.ok()
+    Unmounted { left: left.ok(), key }
 }
 
 fn look_for_processes(

@@ -11,8 +11,8 @@
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
 use cofferdam_sandbox::{
-    CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, Offer, Plan, PlanError, Program,
-    Programs, Runtime, plan,
+    CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, LargeLayers, Offer, Plan,
+    PlanError, Program, Programs, Runtime, plan,
 };
 use serde_json::{Value, json};
 
@@ -33,6 +33,10 @@ fn classes(present: &[(&str, &str)]) -> Vec<ClassFact> {
     Class::ALL.map(|class| ClassFact { class, offer: offer(class) }).into()
 }
 
+fn without_fscrypt() -> LargeLayers {
+    LargeLayers::Absent { why: "no fscrypt here".into(), remedy: "another kernel".into() }
+}
+
 fn facts() -> HostFacts {
     let controllers = ["memory", "pids", "cpu"].map(str::to_owned).to_vec();
     let tree = Hierarchy { mount: "/sys/fs/cgroup".into(), controllers, unified: true };
@@ -51,6 +55,7 @@ fn facts() -> HostFacts {
         nofile: 65_536,
         nofile_most: 524_288,
         swap: false,
+        large: without_fscrypt(),
         private_mounts: true,
         base: "/state/base/host-1".into(),
         base_digest: None,
@@ -333,4 +338,27 @@ fn services_are_decided_in_their_order() {
     let Program::Command { argv, env } = &plan.services[1].program else { panic!("{plan:?}") };
     assert_eq!((argv.as_slice(), env["A"].as_str()), (["serve".to_owned()].as_slice(), "b"));
     assert!(env.contains_key("PATH"));
+}
+
+#[test]
+fn a_layer_too_large_for_memory_is_refused_with_the_reason_where_it_cannot_be_encrypted() {
+    let with = |disk_mb: u64, mem_mb: u64, large: LargeLayers| {
+        let fields = json!({"envRef": "host", "cmd": ["true"], "timeoutMs": 1_000,
+                            "limits": {"diskMB": disk_mb}});
+        let request: SandboxRequest = serde_json::from_value(fields).unwrap();
+        let id = SandboxId::parse("sb00000000000000000001").unwrap();
+        plan(&request, &id, &HostFacts { mem_mb, large, ..facts() })
+    };
+    // In memory: 4 GiB, and never more than half of the host's.
+    assert!(with(4_096, 16_384, without_fscrypt()).is_ok());
+    assert!(with(1_024, 2_048, without_fscrypt()).is_ok());
+    for (disk_mb, mem_mb) in [(4_097, 16_384), (1_025, 2_048)] {
+        let refused = with(disk_mb, mem_mb, without_fscrypt()).unwrap_err();
+        assert_eq!(refused.field, "limits.diskMB");
+        assert!(refused.message.contains("no fscrypt here (another kernel)"), "{refused}");
+    }
+    let large = || LargeLayers::Present { mkfs: "/usr/sbin/mkfs.ext4".into(), most_mb: 50_000 };
+    assert_eq!(with(50_000, 2_048, large()).unwrap().disk_mb, 50_000);
+    let refused = with(50_001, 2_048, large()).unwrap_err();
+    assert!(refused.message.contains("50000"), "{refused}");
 }
