@@ -1,6 +1,6 @@
 //! Whole directories, as tars.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cofferdam_guest::archive::{Pack, Unpack};
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::wire::{self, CollectEnd};
@@ -15,6 +15,10 @@ use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, wide};
 const ENTRY_BYTES: u64 = 512 + 2 * 10 * 512 + 512;
 /// The two blocks at the end.
 const END_BYTES: u64 = 1024;
+
+/// One piece of a tar on its way, and how many wait.
+const PIECE_BYTES: usize = 16 * 1024;
+const QUEUED: usize = 4;
 
 impl Agent {
     /// Packs a directory; `sink` gets the tar as it comes, within the request's bounds whatever the agent
@@ -51,6 +55,33 @@ impl Agent {
         self.needs(3)?;
         let query = request.to_query().map_err(|error| AgentError::Request(error.into()))?;
         let route = format!("{}?{query}", wire::UNPACK);
-        self.request(Method::PUT, &route, Outgoing::Stream(tar)).await.map(|_| ())
+        let (pieces, body) = mpsc::channel(QUEUED);
+        let request = self.request(Method::PUT, &route, Outgoing::Stream(body));
+        tokio::pin!(request);
+        // A refusal may come before the tar's end, and then nobody takes the rest.
+        let answer = tokio::select! {
+            biased;
+            answer = &mut request => answer,
+            () = gather(tar, pieces) => request.await,
+        };
+        answer.map(|_| ())
+    }
+}
+
+/// Makes large pieces of small ones: HTTP/2 ends a connection on which too many small ones wait, and with
+/// it the sandbox.
+async fn gather(mut tar: mpsc::Receiver<Bytes>, pieces: mpsc::Sender<Bytes>) {
+    let mut held = BytesMut::new();
+    while let Some(piece) = tar.recv().await {
+        held.extend_from_slice(&piece);
+        while held.len() >= PIECE_BYTES {
+            if pieces.send(held.split_to(PIECE_BYTES).freeze()).await.is_err() {
+                return;
+            }
+        }
+    }
+    if !held.is_empty() {
+        // An error means that the agent wants no more.
+        let _ = pieces.send(held.freeze()).await;
     }
 }
