@@ -137,6 +137,8 @@ pub enum ViolationWhy {
     Flood,
     /// The worker may have lost the task to another one.
     Lease,
+    /// Not by way of the proxy, and there is no other: an address dialled directly, a datagram.
+    NoRoute,
 }
 
 impl ViolationWhy {
@@ -156,6 +158,7 @@ impl ViolationWhy {
             Self::Malformed => "not a request",
             Self::Flood => "too many connections at once",
             Self::Lease => "the worker was cut off from its ledger, and another may run this task",
+            Self::NoRoute => "no route leads there",
         }
     }
 }

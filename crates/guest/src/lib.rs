@@ -9,6 +9,7 @@
 //! exits, and with pid 1 the kernel ends every process of the sandbox. Routes carry their version;
 //! a new need gets a new route, so an old agent never meets a message it half understands.
 
+pub mod archive;
 pub mod escape;
 pub mod frame;
 pub mod glob;

@@ -24,6 +24,13 @@
 //! | `POST /v1/rename` | [`crate::tree::Rename`] | 204 |
 //! | `POST /v1/watch` | [`crate::tree::Watch`] | frames: [`crate::tree::Change`]s, one [`CollectEnd`] |
 //!
+//! And these with level 3; see [`crate::archive`].
+//!
+//! | route | request | answer |
+//! |---|---|---|
+//! | `POST /v1/pack` | [`crate::archive::Pack`] | frames: chunks of a tar, one [`CollectEnd`] |
+//! | `PUT /v1/unpack?with=` | a tar; `with` is [`crate::archive::Unpack`], percent-encoded | 204 when all is there |
+//!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
@@ -66,10 +73,14 @@ pub const REMOVE: &str = "/v1/remove";
 /// `POST`.
 pub const RENAME: &str = "/v1/rename";
 /// `POST`.
+pub const PACK: &str = "/v1/pack";
+/// `PUT`.
+pub const UNPACK: &str = "/v1/unpack";
+/// `POST`.
 pub const WATCH: &str = "/v1/watch";
 
-/// Which routes an agent has: 1 are the first four, 2 are all of this page.
-pub const LEVEL: u32 = 2;
+/// Which routes an agent has: 1 are the first four, 2 all but the last two, 3 all of this page.
+pub const LEVEL: u32 = 3;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.

@@ -3,6 +3,7 @@
 //! The agent shares its sandbox with the task, so every answer is bounded, and one that is not
 //! what the agent would say is an error and never a panic.
 
+mod archive;
 mod body;
 #[cfg(test)]
 mod forged;

@@ -32,8 +32,9 @@ use tokio::task::JoinHandle;
 use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::cache::CacheBase;
+use crate::class::Class;
 use crate::crypt::{MakeError, Volume};
-use crate::egress::{self, EgressError, Prepared};
+use crate::egress::{self, EgressError, Prepared, Unrouted};
 use crate::host::{Host, HostFacts};
 use crate::image;
 use crate::input::{self, Input, InputError, Overlay, Resolved};
@@ -243,6 +244,7 @@ async fn start(
         peak_mem_mb: AtomicU64::new(0),
         effective: plan.effective.clone(),
         egress: None,
+        unrouted: None,
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
         trees: resolved.trees.clone(),
@@ -370,6 +372,10 @@ async fn furnish(
         sandbox.egress = Some(prepared.open(netns)?);
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
+    // Last, so that what a service tried while it started is not laid at a command's door.
+    if plan.class == Class::Container {
+        sandbox.unrouted = Some(Unrouted::of(sandbox.init_pid));
+    }
     Ok(())
 }
 

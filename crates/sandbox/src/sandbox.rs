@@ -10,7 +10,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation, WipeEvidence,
+    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation, WipeEvidence,
 };
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 use tokio::task::JoinHandle;
@@ -19,7 +19,7 @@ use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::changes::{self, Changes, ChangesError};
-use crate::egress::{Asked, Egress};
+use crate::egress::{self, Asked, Egress, Unrouted};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::image::Hold;
@@ -94,6 +94,8 @@ pub struct Sandbox {
     pub(crate) stream_limit_bytes: u64,
     /// `None`: no phase has names, so there is no proxy.
     pub(crate) egress: Option<Egress>,
+    /// `None`: its network stack is not the host's, and counts nothing that the host sees.
+    pub(crate) unrouted: Option<Unrouted>,
     pub(crate) services: Services,
     /// Directories that it sees copy-on-write: where they are inside, and their changes here.
     pub(crate) trees: Vec<(String, PathBuf)>,
@@ -141,10 +143,13 @@ impl Sandbox {
         self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
-    /// What the egress proxy refused so far, and how many attempts are not on the list.
+    /// What the egress proxy refused so far, what never reached it because no route leads there, and
+    /// how many attempts are not on the list.
     #[must_use]
     pub fn violations(&self) -> (Vec<Violation>, u64) {
-        self.egress.as_ref().map(Egress::violations).unwrap_or_default()
+        let (mut list, unlisted) = self.egress.as_ref().map(Egress::violations).unwrap_or_default();
+        list.extend(self.unrouted.iter().flat_map(Unrouted::violations));
+        (list, unlisted)
     }
 
     /// Names that the running phase was refused and asks for, since the last call.
@@ -195,18 +200,24 @@ impl Sandbox {
         command: &Command,
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
-        let Some(egress) = &self.egress else {
-            return self.run(command, command.env.clone(), sink).await;
-        };
-        let mut env = match egress.enter(command.phase).await {
-            Ok(env) => env.clone(),
-            Err(error) => return Ok(exec::unconnected(in_words(&error))),
-        };
+        let mut env = BTreeMap::new();
+        if let Some(egress) = &self.egress {
+            match egress.enter(command.phase).await {
+                Ok(given) => env.clone_from(given),
+                Err(error) => return Ok(exec::unconnected(in_words(&error))),
+            }
+        }
         env.extend(command.env.clone());
-        let before = egress.refused();
+        if let Some(unrouted) = &self.unrouted {
+            unrouted.enter(command.phase);
+        }
+        let by_proxy = || self.egress.as_ref().map_or(0, Egress::refused);
+        let before = (by_proxy(), self.unrouted.as_ref().map_or(0, Unrouted::looked));
         let mut ended = self.run(command, env, sink).await;
-        if let (Ok(outcome), true) = (&mut ended, egress.refused() > before)
-            && let Some(words) = egress.in_words(command.phase)
+        if let Ok(outcome) = &mut ended
+            && outcome.err_code != ErrCode::None
+            && before != (by_proxy(), self.unrouted.as_ref().map_or(0, Unrouted::look))
+            && let Some(words) = egress::in_words(&self.violations().0, command.phase)
         {
             exec::explain(outcome, words);
         }

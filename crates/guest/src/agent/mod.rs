@@ -1,7 +1,7 @@
 //! Pid 1 of a sandbox.
 //!
 //! ```text
-//! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, watch | dial
+//! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, pack, unpack, watch | dial
 //!                                       | exec, run }
 //!                                           |
 //! SIGCHLD -> reaper --- status -------------+
@@ -18,11 +18,13 @@ mod exec;
 mod file;
 mod jail;
 mod metrics;
+mod pack;
 mod reaper;
 mod run;
 mod serve;
 mod terminal;
 mod tree;
+mod unpack;
 mod watch;
 
 use std::io::Write as _;

@@ -24,7 +24,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use super::answer::{Answer, json, refuse, stream};
 use super::reaper::Reaper;
 use super::run::Running;
-use super::{collect, dial, exec, file, metrics, tree, watch};
+use super::{collect, dial, exec, file, metrics, pack, tree, unpack, watch};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -86,6 +86,7 @@ async fn route(
         }
         (&Method::GET, wire::METRICS) => json(StatusCode::OK, &metrics::usage()),
         (&Method::PUT, wire::FILE) => file::put(query, body).await,
+        (&Method::PUT, wire::UNPACK) => unpack::unpack(query, body).await,
         (&Method::PUT, wire::STDIN) => running.stdin(query, body).await,
         (&Method::POST, wire::DIAL) => dial::dial(query, body).await,
         (&Method::POST, path) => match posted(&reaper, &running, path, body).await {
@@ -123,6 +124,7 @@ async fn posted(
         wire::MKDIR => tree::mkdir(&parse(body).await?),
         wire::REMOVE => tree::remove(&parse(body).await?),
         wire::RENAME => tree::rename(&parse(body).await?),
+        wire::PACK => pack::pack(parse(body).await?),
         wire::WATCH => watch::watch(parse(body).await?),
         _ => refuse(StatusCode::NOT_FOUND, "no such route"),
     })

@@ -74,7 +74,8 @@ fn names(path: &str) -> Result<Vec<&str>> {
     (plain && path.len() < MAX_PATH && !path.contains('\0')).then_some(names).ok_or_else(bad)
 }
 
-fn step(at: &OwnedFd, name: &str, path: &str) -> Result<OwnedFd> {
+/// The directory of one name in another, unless it is a link.
+pub fn step(at: &OwnedFd, name: &str, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(at, name, flags, Mode::empty()).map_err(|errno| TreeError::of(path, errno))
 }

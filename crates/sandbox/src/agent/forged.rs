@@ -165,3 +165,46 @@ async fn forged_files_lists_and_changes_are_errors() {
     assert!(watching.next().await.unwrap().is_some());
     assert!(matches!(watching.next().await.unwrap_err(), AgentError::Forged(_)));
 }
+
+#[tokio::test]
+async fn a_tar_is_bounded_by_what_was_asked_for() {
+    for (frames, whole) in [
+        (vec![(Kind::Chunk, vec![0; 60_000])], false),
+        (
+            vec![
+                (Kind::Chunk, vec![0; 2_000]),
+                (Kind::End, br#"{"files":9,"error":null}"#.to_vec()),
+            ],
+            false,
+        ),
+        (vec![(Kind::File, b"{}".to_vec())], false),
+        (
+            vec![
+                (Kind::Chunk, vec![0; 2_000]),
+                (Kind::End, br#"{"files":1,"error":null}"#.to_vec()),
+            ],
+            true,
+        ),
+    ] {
+        let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
+        let (agent, _driver) = forger(StatusCode::OK, body).await;
+        agent.level.store(wire::LEVEL, Ordering::Release);
+        let request =
+            cofferdam_guest::archive::Pack { path: "/".into(), max_bytes: 10, max_entries: 2 };
+        let outcome = agent.pack(&request, |_| {}).await;
+        assert!(
+            matches!(outcome, Ok(1) if whole)
+                || matches!(outcome, Err(AgentError::Forged(_)) if !whole)
+        );
+        let unpack = cofferdam_guest::archive::Unpack {
+            path: "/".into(),
+            max_bytes: 1,
+            max_entries: 1,
+            owner: None,
+        };
+        agent.level.store(2, Ordering::Release);
+        let (_, none) = tokio::sync::mpsc::channel(1);
+        let old = agent.unpack(&unpack, none).await;
+        assert!(matches!(old, Err(AgentError::Old { has: 2, needs: 3 })));
+    }
+}

@@ -24,9 +24,12 @@ mod mirror;
 mod policy;
 mod serve;
 mod tunnel;
+mod unrouted;
 mod violation;
 
 pub use desk::Asked;
+pub(crate) use unrouted::Unrouted;
+pub(crate) use violation::in_words;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -364,11 +367,6 @@ impl Egress {
     /// How many attempts it refused.
     pub(crate) fn refused(&self) -> u64 {
         self.log.total()
-    }
-
-    /// What a failed command of this phase should know.
-    pub(crate) fn in_words(&self, phase: Phase) -> Option<String> {
-        violation::in_words(&self.log.all().0, phase)
     }
 }
 

@@ -31,18 +31,26 @@ impl Log {
     }
 
     pub(crate) fn record(&self, phase: Phase, refused: &Refused, now_ms: i64) {
+        self.record_all(phase, refused, 1, now_ms);
+    }
+
+    /// So many of one kind; none is no violation.
+    pub(crate) fn record_all(&self, phase: Phase, refused: &Refused, count: u64, now_ms: i64) {
+        if count == 0 {
+            return;
+        }
         let mut counted = self.lock();
-        counted.total = counted.total.saturating_add(1);
+        counted.total = counted.total.saturating_add(count);
         let key = (phase, format!("{refused:?}"));
         if let Some(known) = counted.at.get(&key).copied() {
             if let Some(violation) = counted.list.get_mut(known) {
-                violation.count = violation.count.saturating_add(1);
+                violation.count = violation.count.saturating_add(count);
                 violation.last_ms = now_ms;
             }
             return;
         }
         if counted.list.len() >= MAX_DISTINCT {
-            counted.unlisted = counted.unlisted.saturating_add(1);
+            counted.unlisted = counted.unlisted.saturating_add(count);
             return;
         }
         let index = counted.list.len();
@@ -53,7 +61,7 @@ impl Log {
             address: refused.address.map(|address| address.to_string()),
             port: refused.port,
             why: refused.why,
-            count: 1,
+            count,
             first_ms: now_ms,
             last_ms: now_ms,
         });
