@@ -250,7 +250,7 @@ async fn a_receiver_that_fails_is_tried_again_given_up_and_replayed_under_the_sa
     assert_eq!(receiver.heard()[9].id(), delivery);
     assert_eq!(
         texts(&sql, "SELECT target FROM app.audit WHERE op = 'webhook.replay'").await,
-        [delivery.clone()]
+        std::slice::from_ref(&delivery)
     );
     // What arrived may be replayed as well; what is on its way is not.
     receiver.answers.store(503, Ordering::SeqCst);

@@ -159,7 +159,9 @@ const END: &str = "<!-- /conformance -->\n";
 #[test]
 fn the_specification_lists_every_behaviour() {
     let held = |class: Class| match class {
-        Class::Container | Class::Gvisor | Class::Microvm => OK,
+        Class::Container | Class::Gvisor => OK,
+        // It boots and runs commands; the whole list was not held against it yet.
+        Class::Microvm => "experimental",
         Class::Docker => "not built",
     };
     let rows: Vec<(&str, Vec<&str>)> =

@@ -64,6 +64,7 @@ struct Open {
     spec: GateSpec,
     groups: Vec<GroupId>,
     inputs: Option<Value>,
+    is_for_plan: bool,
     late: bool,
     intent: String,
     submitters: Vec<String>,
@@ -132,7 +133,8 @@ async fn decide(
     row: i64,
     at: i64,
 ) -> Result<()> {
-    if answer.choice == Choice::Yes {
+    // A task that asks for a name has a gate too, and a yes to that is no consent to a plan.
+    if answer.choice == Choice::Yes && gate.is_for_plan {
         // An edited plan is approved as edited, once it is compiled: by the workflow.
         if answer.edits.is_empty() {
             approve(conn, gate, reply, answer.rationale.as_deref()).await?;
@@ -234,7 +236,8 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
     .ok_or_else(|| Refusal::not_found("run"))?;
     let run_id: String = run.try_get("id")?;
     let row = sqlx::query(
-        "SELECT workflow_id, topic, state, form, spec, groups, inputs, clock_timestamp() > deadline_at AS late
+        "SELECT workflow_id, topic, state, form, spec, groups, inputs, plan_digest IS NOT NULL AS is_for_plan,
+                clock_timestamp() > deadline_at AS late
            FROM app.human_gates WHERE run_id = $1 AND gate_key = $2 FOR UPDATE",
     )
     .bind(&run_id)
@@ -255,6 +258,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
             .map(|g| id("human_gates.groups", g))
             .collect::<Result<_>>()?,
         inputs: row.try_get("inputs")?,
+        is_for_plan: row.try_get("is_for_plan")?,
         late: row.try_get("late")?,
         intent: run.try_get("intent_id")?,
         submitters: run.try_get("submitters")?,
