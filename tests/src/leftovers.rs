@@ -81,7 +81,7 @@ pub fn write(traces: &BTreeSet<Trace>) -> String {
     traces.iter().map(|trace| format!("{}\t{}\n", trace.kind, trace.name)).collect()
 }
 
-/// What [`write`] wrote.
+/// What `write` wrote.
 #[must_use]
 pub fn read(text: &str) -> BTreeSet<Trace> {
     let lines = text.lines().filter_map(|line| line.split_once('\t'));

@@ -1,4 +1,4 @@
-//! Webhooks: made, removed, replayed. Sending is [`crate::notify`]'s.
+//! Webhooks: made, removed, replayed. Sending is `crate::notify`'s.
 
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};

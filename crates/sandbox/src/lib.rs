@@ -20,7 +20,7 @@
 //! is reported as gone unless everything that it was made of was looked for and not found.**
 //!
 //! What a pool manager needs of every class is five functions, and plain ones, since there is one
-//! implementation for all classes ([`backend`] holds the differences): [`provision`], the heartbeat
+//! implementation for all classes (`backend` holds the differences): [`provision`], the heartbeat
 //! [`KillHandle::is_alive`], [`Sandbox::wipe`] to terminate and verify, [`verify_absent`] and
 //! [`verify_again`] to verify without the sandbox's owner; and [`Host::attest`] says what it was.
 

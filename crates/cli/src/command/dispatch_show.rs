@@ -54,7 +54,11 @@ fn lines(view: &DispatchView) -> Vec<String> {
             Some(Value::Object(fields)) => {
                 say(name, String::new());
                 for (field, value) in fields {
-                    say("", format!("{field:<FIELDS$}{}", plain(value)));
+                    let mut field = field.as_str();
+                    for text in items(value) {
+                        say("", format!("{field:<FIELDS$}{text}"));
+                        field = "";
+                    }
                 }
             }
             Some(other) => say(name, plain(other)),
@@ -88,6 +92,21 @@ fn lines(view: &DispatchView) -> Vec<String> {
     lines
 }
 
+/// The lines of a value: one for each violation of a list, one for anything else.
+fn items(value: &Value) -> Vec<String> {
+    let violation = |item: &Value| {
+        let text = |name: &str| item.get(name).map(plain);
+        let (kind, subject) = (text("kind")?, text("subject")?);
+        Some(format!("{kind} {subject} ({} in {})", text("count")?, text("phase")?))
+    };
+    match value {
+        Value::Array(all) if !all.is_empty() => {
+            all.iter().map(violation).collect::<Option<_>>().unwrap_or_else(|| vec![plain(value)])
+        }
+        other => vec![plain(other)],
+    }
+}
+
 /// A value on one line: lists by their items, the rest as JSON.
 fn plain(value: &Value) -> String {
     match value {
@@ -112,10 +131,21 @@ mod tests {
             "turns": 1, "commands": 2, "messages": 3, "in_tokens": 4, "out_tokens": 5,
             "cache_hits": 6, "created_at": 0, "sandbox": "read-only", "retry_count": 0,
             "spawn_depth": 0, "sandbox_spec": {"tools_allowed": ["ls", "cat"]},
-            "sandbox_effective": {"turns_used": 1}
+            "sandbox_effective": {"turns_used": 1, "violations": [
+                {"kind": "tool_denied", "subject": "/usr/bin/curl", "phase": "exec", "count": 2},
+                {"kind": "write_denied", "subject": "/usr/x", "phase": "exec", "count": 1},
+            ]}
         }))
         .unwrap();
         let lines = lines(&view);
+        assert!(lines.iter().any(|line| {
+            line.ends_with("violations          tool_denied /usr/bin/curl (2 in exec)")
+        }));
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.ends_with("                    write_denied /usr/x (1 in exec)"))
+        );
         let at = lines.iter().position(|line| line.starts_with("sandbox ")).unwrap();
         assert_eq!(lines[at + 1].trim_end(), "requested");
         assert_eq!(lines[at + 2], "              tools_allowed       ls, cat");
