@@ -33,4 +33,6 @@ pub mod tally;
 pub mod template;
 pub mod timeout;
 pub mod webhook;
+pub mod wipe;
+pub mod work;
 pub mod yaml;

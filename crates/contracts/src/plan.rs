@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::cache::CacheSpec;
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
-use crate::dispatch::AgentWork;
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
@@ -17,6 +16,7 @@ use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
 use crate::template::{Globber, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
+pub use crate::work::Work;
 
 /// The plan of one run: the `plan_card` artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,40 +47,6 @@ pub struct PlanTask {
     pub name: String,
     /// What it is.
     pub work: Work,
-}
-
-/// What a task does.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// A command in a sandbox.
-    Sandbox(Box<SandboxRequest>),
-    /// An agent in a sandbox: the work of a dispatch.
-    Agent(Box<AgentWork>),
-    /// A text that the engine stores.
-    Value(String),
-}
-
-impl Work {
-    /// What is asked of its sandbox, where it has one.
-    #[must_use]
-    pub fn request(&self) -> Option<&SandboxRequest> {
-        match self {
-            Self::Sandbox(request) => Some(request),
-            Self::Agent(agent) => Some(&agent.request),
-            Self::Value(_) => None,
-        }
-    }
-
-    /// The same, to be changed.
-    #[must_use]
-    pub fn request_mut(&mut self) -> Option<&mut SandboxRequest> {
-        match self {
-            Self::Sandbox(request) => Some(request),
-            Self::Agent(agent) => Some(&mut agent.request),
-            Self::Value(_) => None,
-        }
-    }
 }
 
 /// What a task key is the hash of.
