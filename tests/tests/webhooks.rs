@@ -446,7 +446,7 @@ async fn an_event_commits_with_what_made_it_or_not_at_all() {
     tx.rollback().await.unwrap();
     assert_eq!(inside, 1);
     assert_eq!(count(&sql, "SELECT count(*) FROM app.webhook_deliveries").await, 0);
-    let reminds = "id: told\nv: \"2\"\nplan:\n  gate: {key: approve-plan, remind: 1s, deadline: 1h}\n  tasks: [{name: t, value: kept}]\n";
+    let reminds = "id: told\nv: \"2\"\nplan:\n  gate: {key: approve-plan, remind: 3s, deadline: 60s}\n  tasks: [{name: t, value: kept}]\n";
     up.run_recipe(reminds, json!({}), json!({})).await;
     assert_eq!(receiver.hears("the reminder", 1).await[0].event(), "gate.reminded");
     for change in [
@@ -455,7 +455,7 @@ async fn an_event_commits_with_what_made_it_or_not_at_all() {
         "UPDATE app.webhook_attempts SET ok = true",
     ] {
         until("there is an attempt", LIMIT, async || {
-            count(&sql, "SELECT count(*) FROM app.webhook_attempts").await == 1
+            count(&sql, "SELECT count(*) FROM app.webhook_attempts").await >= 1
         })
         .await;
         assert!(sql.execute(change).await.is_err(), "{change}");
