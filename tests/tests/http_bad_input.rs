@@ -129,7 +129,8 @@ impl World {
             _ if path.starts_with("/api/dispatches") => &self.dispatch,
             _ => run["runId"].as_str().unwrap(),
         };
-        path.replace("{id}", id)
+        path.replace("/api/cache/{key}", &format!("/api/cache/{}", "0".repeat(64)))
+            .replace("{id}", id)
             .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
             .replace("{gate}", "approve-plan")
             .replace("{sandbox}", &self.sandbox)
@@ -210,7 +211,7 @@ impl World {
                 "enforce": false, "scope_id": "s", "parent_id": "abcd1234", "timeout_sec": 9,
                 "scheduled": false,
             }),
-            (_, "/api/dispatches/prune") => json!({"older_than_sec": 1}),
+            (_, "/api/dispatches/prune") => json!({"older_than_sec": 86_400}),
             (_, "/api/dispatches/import") => {
                 json!({"rows": [{"id": "abcd1234", "status": "completed"}]})
             }
@@ -671,6 +672,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 "{id}" if route.path.starts_with("/api/recipes") => "nobody".to_owned(),
                 "{id}" if route.path.starts_with("/api/dispatches") => "zzzzzzzz".to_owned(),
                 "{id}" => format!("rn_{}", "0".repeat(32)),
+                "{key}" if route.path.starts_with("/api/cache") => "1".repeat(64),
                 "{wid}" => format!("it_{}", "0".repeat(32)),
                 "{sandbox}" => format!("sb{}", "0".repeat(20)),
                 "{*uri}" => world.uri.replace("stdout.log", "nothing.log"),

@@ -292,7 +292,9 @@ impl Ledger {
         .bind(i64::try_from(older_than_sec).unwrap_or(i64::MAX))
         .execute(&mut *tx)
         .await?;
-        crate::audit::append(&mut tx, audit).await?;
+        if done.rows_affected() > 0 {
+            crate::audit::append(&mut tx, audit).await?;
+        }
         tx.commit().await?;
         Ok(done.rows_affected())
     }
