@@ -802,7 +802,8 @@ async fn who_may_call_what_is_the_golden_matrix_and_nobody_else_may() {
             world
                 .path(route)
                 .replace(&world.keys["auditor"].0, "k_nobody")
-                .replace(&world.webhook, &format!("wh_{}", "0".repeat(32))),
+                .replace(&world.webhook, &format!("wh_{}", "0".repeat(32)))
+                .replace(&world.dispatch, "zzzzzzzz"),
             route.request.map(|_| b"{}".to_vec()),
         );
         let roles = &golden[&format!("{} {}", route.method, route.path)];
