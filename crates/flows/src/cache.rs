@@ -337,6 +337,10 @@ impl Flows {
         target: &str,
         doomed: u64,
     ) -> Result<CacheDoomed, LedgerError> {
+        if doomed == 0 {
+            // Nothing was given up: nothing is to be told.
+            return Ok(CacheDoomed { doomed });
+        }
         self.ledger
             .audit_append(&Audit {
                 tenant: &who.tenant,
