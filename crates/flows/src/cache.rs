@@ -24,7 +24,7 @@ use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::cache::{CachePlace, Evicted, NewCacheEntry};
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
     CacheBase, CacheError, CacheWanted, Caches, Found, Host, Input, Plan, Promotion, Removal,
@@ -287,20 +287,8 @@ pub(crate) async fn keep_house(executor: Arc<Executor>) {
         }
         tokio::select! {
             () = executor.promoted.notified() => {}
-            () = asked(&mut wakes, &executor.host_id) => {}
+            () = woken(&mut wakes, |wake| matches!(wake, Wake::Cache(host) if *host == executor.host_id)) => {}
             () = clock::sleep(EVERY) => {}
-        }
-    }
-}
-
-async fn asked(wakes: &mut tokio::sync::broadcast::Receiver<Wake>, host_id: &str) {
-    use tokio::sync::broadcast::error::RecvError;
-    loop {
-        match wakes.recv().await {
-            Ok(Wake::Cache(host)) if host == host_id => return,
-            Ok(Wake::All) | Err(RecvError::Lagged(_)) => return,
-            Ok(_) => {}
-            Err(RecvError::Closed) => std::future::pending().await,
         }
     }
 }
@@ -312,11 +300,12 @@ impl Flows {
         who: &Principal,
         key: &Digest,
     ) -> Result<CacheDoomed, LedgerError> {
-        let doomed = self.ledger.cache_doom(&who.tenant, Some(key), 0).await?;
+        let audit = Audit::by(who, "cache.forget", key.as_str());
+        let doomed = self.ledger.cache_doom(&who.tenant, Some(key), 0, &audit).await?;
         if doomed == 0 {
             return Err(Refusal::not_found("base of the dependency cache").into());
         }
-        self.cache_audit(who, "cache.forget", key.as_str(), doomed).await
+        Ok(CacheDoomed { doomed })
     }
 
     /// The same for every base of the tenant that nobody had for so long.
@@ -326,32 +315,9 @@ impl Flows {
         older_than_s: i64,
     ) -> Result<CacheDoomed, LedgerError> {
         let idle_ms = older_than_s.saturating_mul(1_000);
-        let doomed = self.ledger.cache_doom(&who.tenant, None, idle_ms).await?;
-        self.cache_audit(who, "cache.evict", &format!("older than {older_than_s} s"), doomed).await
-    }
-
-    async fn cache_audit(
-        &self,
-        who: &Principal,
-        op: &str,
-        target: &str,
-        doomed: u64,
-    ) -> Result<CacheDoomed, LedgerError> {
-        if doomed == 0 {
-            // Nothing was given up: nothing is to be told.
-            return Ok(CacheDoomed { doomed });
-        }
-        self.ledger
-            .audit_append(&Audit {
-                tenant: &who.tenant,
-                key_id: &who.key_id,
-                actor: &who.key_id,
-                op,
-                target,
-                reason: "",
-                detail: Some(json!({"doomed": doomed})),
-            })
-            .await?;
+        let which = format!("older than {older_than_s} s");
+        let audit = Audit::by(who, "cache.evict", &which);
+        let doomed = self.ledger.cache_doom(&who.tenant, None, idle_ms, &audit).await?;
         Ok(CacheDoomed { doomed })
     }
 }

@@ -14,7 +14,6 @@ use cofferdam_ledger::{Ledger, LedgerError};
 use serde_json::json;
 
 use crate::Flows;
-use crate::keys::DEFAULT_TENANT;
 
 /// The table that a tenant's plans are compiled with now.
 pub(crate) async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings, LedgerError> {
@@ -59,8 +58,7 @@ impl Flows {
         key: ConfigKey,
         put: &ConfigPut,
     ) -> Result<ConfigEntry, LedgerError> {
-        let of_host = who.tenant.as_str() == DEFAULT_TENANT && who.has(Role::Admin);
-        if put.scope == WriteScope::Global && !of_host {
+        if put.scope == WriteScope::Global && !who.is_host_admin() {
             let why = "the host's configuration needs an admin key of the host's own tenant";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
@@ -71,16 +69,12 @@ impl Flows {
         let value = config::check(&key, &put.value)?;
         let rows = self.ledger.config_rows(&who.tenant).await?;
         below_ceilings(key, put.scope, &value, &rows)?;
+        let name = key.to_string();
         let entry = Audit {
-            tenant: &who.tenant,
-            key_id: &who.key_id,
-            actor: &who.key_id,
-            op: "config.set",
-            target: &key.to_string(),
-            reason: "",
             detail: Some(json!({
                 "scope": put.scope, "version": put.expected_version + 1, "value": value,
             })),
+            ..Audit::by(who, "config.set", &name)
         };
         let new =
             NewConfig { scope: put.scope, key, expected: put.expected_version, value: &value };

@@ -1,4 +1,5 @@
-//! Delegations: a key answers gates in another's place, until then. Each is audited.
+//! Delegations: a key answers gates in another's place, until then. Each, and its end, is a row
+//! that stays.
 
 use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
 use cofferdam_contracts::error::{ErrorCode, Refusal};

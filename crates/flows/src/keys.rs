@@ -6,6 +6,7 @@ use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, Role};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
+pub use cofferdam_ledger::keys::DEFAULT_TENANT;
 use cofferdam_ledger::keys::Principal;
 use serde_json::json;
 
@@ -13,8 +14,6 @@ use crate::Flows;
 
 /// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
 const SECRET_BYTES: usize = 32;
-/// What the first key belongs to.
-pub const DEFAULT_TENANT: &str = "default";
 
 impl Flows {
     /// Makes a key; only its hash is kept.
@@ -42,12 +41,9 @@ impl Flows {
         self.ledger
             .audit_append(&Audit {
                 tenant: &tenant,
-                key_id: &who.key_id,
-                actor: &who.key_id,
-                op: "key.create",
-                target: &created.key_id,
                 reason: request.label.as_deref().unwrap_or(""),
                 detail: Some(json!({"roles": roles, "groups": groups})),
+                ..Audit::by(who, "key.create", &created.key_id)
             })
             .await?;
         Ok(created)
@@ -58,17 +54,7 @@ impl Flows {
         if !self.ledger.key_revoke(&who.tenant, key_id).await? {
             return Err(Refusal::not_found("key").into());
         }
-        self.ledger
-            .audit_append(&Audit {
-                tenant: &who.tenant,
-                key_id: &who.key_id,
-                actor: &who.key_id,
-                op: "key.revoke",
-                target: key_id,
-                reason: "",
-                detail: None,
-            })
-            .await
+        self.ledger.audit_append(&Audit::by(who, "key.revoke", key_id)).await
     }
 
     /// A fresh admin key for this host's state directory, for instance after its file was lost.

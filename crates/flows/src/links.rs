@@ -85,16 +85,11 @@ impl Flows {
             Refusal::new(ErrorCode::Internal, "the link could not be written down")
         })?;
         let audit = Audit {
-            tenant: &who.tenant,
-            key_id: &who.key_id,
-            actor: &who.key_id,
-            op: "gate.link",
-            target: claim.run.as_str(),
-            reason: "",
             detail: Some(json!({
                 "linkId": claim.id, "gate": claim.gate, "for": claim.name, "choice": claim.choice,
                 "digest": claim.digest, "expiresAt": expires_at,
             })),
+            ..Audit::by(who, "gate.link", claim.run.as_str())
         };
         self.ledger.link_create(&claim, linked.plan_digest.as_ref(), &audit).await?;
         Ok(LinkCreated {

@@ -16,10 +16,9 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::WebhookId;
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::webhooks::{Attempted, Due, Next};
 use tokio::sync::OnceCell;
-use tokio::sync::broadcast::Receiver;
 use tokio::task::{Id, JoinSet};
 
 use crate::Flows;
@@ -115,7 +114,7 @@ impl Sender {
             };
             tokio::select! {
                 () = flying.landed() => {}
-                () = woken(&mut wakes) => {}
+                () = woken(&mut wakes, |wake| *wake == Wake::Webhooks) => {}
                 () = due => {}
             }
         }
@@ -186,21 +185,6 @@ impl Sender {
             Ok(Ok(answer)) => Ok(answer.status().as_u16()),
             Ok(Err(error)) => Err(kind(&error)),
             Err(_) => Err("no answer in time".to_owned()),
-        }
-    }
-}
-
-/// Resolves once there may be something to send.
-async fn woken(wakes: &mut Receiver<Wake>) {
-    loop {
-        match wakes.recv().await {
-            Ok(Wake::Webhooks | Wake::All)
-            | Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {
-                return;
-            }
-            Ok(_) => {}
-            // The process ends.
-            Err(tokio::sync::broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
 }

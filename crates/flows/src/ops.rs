@@ -17,15 +17,8 @@ fn audit<'a>(
     action: &'a OpsAction,
     detail: Option<Value>,
 ) -> Audit<'a> {
-    Audit {
-        tenant: &who.tenant,
-        key_id: &who.key_id,
-        actor: &action.actor,
-        op,
-        target: on.as_str(),
-        reason: &action.reason,
-        detail,
-    }
+    let (actor, reason) = (&action.actor, &action.reason);
+    Audit { actor, reason, detail, ..Audit::by(who, op, on.as_str()) }
 }
 
 fn accepted(workflow: &WorkflowId) -> OpsAccepted {

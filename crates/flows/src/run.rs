@@ -9,7 +9,7 @@ use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_contracts::run::{Budget, RunStatus};
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::policies::NewSnapshot;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::tasks::{NewTask, Round as Wave, TaskOutcome};
@@ -377,18 +377,13 @@ async fn wait_for_end(
     let left =
         deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
     let pause = left.map_or(pause, |l| l.min(pause));
-    let woken = async {
-        loop {
-            match wakes.recv().await {
-                Ok(Wake::Task(r)) if r == run.as_str() => return,
-                Ok(Wake::Cancel(w)) if w == workflow => return,
-                Ok(Wake::All) | Err(_) => return,
-                Ok(_) => {}
-            }
-        }
+    let moved = |wake: &Wake| match wake {
+        Wake::Task(r) => r == run.as_str(),
+        Wake::Cancel(w) => w == workflow,
+        _ => false,
     };
     tokio::select! {
-        () = woken => true,
+        () = woken(wakes, moved) => true,
         () = clock::sleep(pause) => false,
     }
 }

@@ -17,13 +17,9 @@ impl Flows {
         request: &SettleRequest,
     ) -> Result<Settlement, LedgerError> {
         let audit = Audit {
-            tenant: &who.tenant,
-            key_id: &who.key_id,
             actor: &request.actor,
-            op: "session.settle",
-            target: sandbox.as_str(),
             reason: &request.reason,
-            detail: None,
+            ..Audit::by(who, "session.settle", sandbox.as_str())
         };
         let settlement = self.ledger.session_settle(sandbox, &audit).await?;
         tracing::warn!(%sandbox, actor = request.actor, "a session was settled without a verified wipe");

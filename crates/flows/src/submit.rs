@@ -258,13 +258,9 @@ impl Flows {
         new.retry_count = n;
         new.retry_of = Some(header.run_id.clone());
         let audit = Audit {
-            tenant: &who.tenant,
-            key_id: &who.key_id,
-            actor: &who.key_id,
-            op: "retry",
-            target: header.workflow_id.as_str(),
             reason: "retry",
             detail: Some(json!({"newRunId": new.id, "retryOf": header.run_id})),
+            ..Audit::by(who, "retry", header.workflow_id.as_str())
         };
         if !self.ledger.run_retry(&new, &header.run_id, &audit).await? {
             return Err(Refusal::new(

@@ -13,18 +13,6 @@ use serde_json::json;
 use crate::sign::Signer;
 use crate::{Flows, outbound};
 
-fn audit<'a>(who: &'a Principal, op: &'a str, target: &'a str) -> Audit<'a> {
-    Audit {
-        tenant: &who.tenant,
-        key_id: &who.key_id,
-        actor: &who.key_id,
-        op,
-        target,
-        reason: "",
-        detail: None,
-    }
-}
-
 impl Flows {
     /// The key of this installation, or why nothing can be signed or checked here.
     pub(crate) fn signer(&self) -> Result<&Signer, Refusal> {
@@ -59,7 +47,7 @@ impl Flows {
         };
         let entry = Audit {
             detail: Some(json!({"url": url.as_str(), "events": events})),
-            ..audit(who, "webhook.add", id.as_str())
+            ..Audit::by(who, "webhook.add", id.as_str())
         };
         self.ledger.webhook_add(&new, &entry).await?;
         Ok(WebhookCreated {
@@ -76,7 +64,7 @@ impl Flows {
         who: &Principal,
         webhook: &WebhookId,
     ) -> Result<(), LedgerError> {
-        let entry = audit(who, "webhook.remove", webhook.as_str());
+        let entry = Audit::by(who, "webhook.remove", webhook.as_str());
         if self.ledger.webhook_remove(&who.tenant, webhook, &entry).await? {
             return Ok(());
         }
@@ -90,7 +78,7 @@ impl Flows {
         webhook: &WebhookId,
         delivery: &DeliveryId,
     ) -> Result<DeliveryReplayed, LedgerError> {
-        let entry = audit(who, "webhook.replay", delivery.as_str());
+        let entry = Audit::by(who, "webhook.replay", delivery.as_str());
         match self.ledger.delivery_replay(&who.tenant, webhook, delivery, &entry).await? {
             Some(true) => Ok(DeliveryReplayed { accepted: true, delivery_id: delivery.clone() }),
             Some(false) => Err(Refusal::new(

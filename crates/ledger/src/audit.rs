@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::Ledger;
 use crate::error::Result;
+use crate::keys::Principal;
 
 /// One action by hand.
 #[derive(Debug, Clone)]
@@ -23,6 +24,22 @@ pub struct Audit<'a> {
     pub reason: &'a str,
     /// More.
     pub detail: Option<Value>,
+}
+
+impl<'a> Audit<'a> {
+    /// What a key did to a target, in nobody else's name and without more to say.
+    #[must_use]
+    pub fn by(who: &'a Principal, op: &'a str, target: &'a str) -> Self {
+        Self {
+            tenant: &who.tenant,
+            key_id: &who.key_id,
+            actor: &who.key_id,
+            op,
+            target,
+            reason: "",
+            detail: None,
+        }
+    }
 }
 
 impl Ledger {

@@ -2,10 +2,12 @@
 
 use cofferdam_contracts::cache::CacheEntry;
 use cofferdam_contracts::id::{Digest, TaskKey, TenantId};
+use serde_json::json;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
+use crate::audit::{Audit, append};
 use crate::error::{LedgerError, Result, id};
 
 /// Rows that a listing answers with; a host has far fewer bases.
@@ -257,7 +259,9 @@ impl Ledger {
         org: &TenantId,
         key: Option<&Digest>,
         idle_ms: i64,
+        audit: &Audit<'_>,
     ) -> Result<u64> {
+        let mut tx = self.pool().begin().await?;
         let doomed: i64 = sqlx::query_scalar(
             "WITH d AS (
                UPDATE app.dependency_cache_index SET state = 'doomed'
@@ -269,8 +273,13 @@ impl Ledger {
         .bind(org.as_str())
         .bind(key.map(Digest::as_str))
         .bind(idle_ms)
-        .fetch_one(self.pool())
+        .fetch_one(&mut *tx)
         .await?;
+        if doomed > 0 {
+            let detail = Some(json!({"doomed": doomed}));
+            append(&mut tx, &Audit { detail, ..audit.clone() }).await?;
+        }
+        tx.commit().await?;
         Ok(u64::try_from(doomed).unwrap_or(0))
     }
 }

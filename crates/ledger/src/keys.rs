@@ -9,6 +9,9 @@ use sqlx::postgres::PgRow;
 use crate::Ledger;
 use crate::error::{LedgerError, Result, id};
 
+/// The tenant of the host's own keys, the first one's among them.
+pub const DEFAULT_TENANT: &str = "default";
+
 /// Who is asking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
@@ -25,6 +28,13 @@ impl Principal {
     #[must_use]
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role) || self.roles.contains(&Role::Admin)
+    }
+
+    /// Whether it is the host's own admin, whose key is worth as much as the host's root. In SQL, of
+    /// whoever wrote a row: `app.is_host_admin`.
+    #[must_use]
+    pub fn is_host_admin(&self) -> bool {
+        self.tenant.as_str() == DEFAULT_TENANT && self.roles.contains(&Role::Admin)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use sqlx::postgres::PgListener;
 use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::Ledger;
 use crate::error::Result;
@@ -63,6 +64,19 @@ impl Wakes {
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<Wake> {
         self.0.subscribe()
+    }
+}
+
+/// Waits for a wake-up that is `mine`, or for one after which anything may have happened. Once the
+/// process ends there is none to come: whoever waits has a time limit of its own, or is aborted.
+pub async fn woken(wakes: &mut broadcast::Receiver<Wake>, mine: impl Fn(&Wake) -> bool) {
+    loop {
+        match wakes.recv().await {
+            Ok(wake) if wake == Wake::All || mine(&wake) => return,
+            Err(RecvError::Lagged(_)) => return,
+            Ok(_) => {}
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
     }
 }
 

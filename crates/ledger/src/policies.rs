@@ -102,14 +102,12 @@ impl Ledger {
         .transpose()
     }
 
-    /// Whether the host's own admin asks, and wrote the intent, if there is one already.
-    pub async fn key_is_host_admin(&self, key: &str, intent: Option<&IntentId>) -> Result<bool> {
+    /// Whether the host's own admin wrote an intent; one that is not there yet is nobody else's.
+    pub async fn intent_is_host_admins(&self, intent: &IntentId) -> Result<bool> {
         Ok(sqlx::query_scalar(
-            "SELECT app.is_host_admin($1) AND coalesce(
-               (SELECT app.is_host_admin(i.key_id) FROM app.intents i WHERE i.id = $2), true)",
+            "SELECT coalesce((SELECT app.is_host_admin(i.key_id) FROM app.intents i WHERE i.id = $1), true)",
         )
-        .bind(key)
-        .bind(intent.map(IntentId::as_str))
+        .bind(intent.as_str())
         .fetch_one(self.pool())
         .await?)
     }

@@ -8,7 +8,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::streams::Chunk;
 use futures_util::stream;
 use tokio::sync::broadcast;
@@ -106,18 +106,9 @@ impl Follow {
     /// Until the run's header changes, or it is time to look for output.
     async fn wait(&mut self) {
         let run = self.run.as_str();
-        let wakes = &mut self.wakes;
-        let woken = async {
-            loop {
-                match wakes.recv().await {
-                    Ok(Wake::Run(r) | Wake::Task(r)) if r == run => return,
-                    Ok(Wake::All) | Err(_) => return,
-                    Ok(_) => {}
-                }
-            }
-        };
+        let moved = |wake: &Wake| matches!(wake, Wake::Run(r) | Wake::Task(r) if r == run);
         tokio::select! {
-            () = woken => {}
+            () = woken(&mut self.wakes, moved) => {}
             () = clock::sleep(LOOK) => {}
         }
     }

@@ -8,7 +8,7 @@ use cofferdam_contracts::dispatch::{DispatchStatus, ImportRequest, PruneRequest,
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::DispatchId;
 use cofferdam_ledger::dispatches::DispatchFilter;
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, woken};
 use serde_json::json;
 
 use crate::answer::{Answered, json as answer, ok};
@@ -58,17 +58,9 @@ pub(crate) async fn get(call: Call) -> Answered {
             return ok(&view);
         }
         let run = view.run_id.as_ref().map(|run| run.as_str().to_owned()).unwrap_or_default();
-        let woken = async {
-            loop {
-                match wakes.recv().await {
-                    Ok(Wake::Run(r) | Wake::Task(r)) if r == run => return,
-                    Ok(Wake::All) | Err(_) => return,
-                    Ok(_) => {}
-                }
-            }
-        };
+        let moved = |wake: &Wake| matches!(wake, Wake::Run(r) | Wake::Task(r) if *r == run);
         tokio::select! {
-            () = woken => {}
+            () = woken(&mut wakes, moved) => {}
             () = clock::sleep(left.min(Duration::from_secs(1))) => {}
         }
     }

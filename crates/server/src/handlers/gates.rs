@@ -8,7 +8,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{ApprovePlanRequest, GateState, GateView, HitlEvent, ReplyRequest};
 use cofferdam_contracts::id::{GateKey, RunId, WorkflowId};
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, woken};
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
@@ -43,18 +43,10 @@ pub(crate) async fn gate_get(call: Call) -> Answered {
         if view.state != GateState::Pending || left.is_zero() {
             return ok(&view);
         }
-        let woken = async {
-            loop {
-                match wakes.recv().await {
-                    Ok(Wake::Gate(r) | Wake::Run(r)) if r == run.as_str() => return,
-                    Ok(Wake::All) | Err(_) => return,
-                    Ok(_) => {}
-                }
-            }
-        };
+        let moved = |wake: &Wake| matches!(wake, Wake::Gate(r) | Wake::Run(r) if r == run.as_str());
         // Events of the engine do not notify us, so look again each second besides.
         tokio::select! {
-            () = woken => {}
+            () = woken(&mut wakes, moved) => {}
             () = clock::sleep(left.min(Duration::from_secs(1))) => {}
         }
     }
