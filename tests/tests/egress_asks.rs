@@ -274,3 +274,73 @@ async fn asks_are_few_exact_and_end_with_their_task() {
     assert_eq!(row_counts(&sql).await, before);
     assert_proven(&home);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_ends_a_task_ends_its_asks_and_one_who_lost_the_end_to_another_ends_none() {
+    let home = Home::new();
+    let (address, _) = server();
+    let up = up(&home, &address);
+    let task = "      exec: {ask: true, timeout: 60s, run: 'curl -s http://wanted.example/; until [ -e /work/never ]; do sleep 0.1; done'}\n";
+    let run = started(&up, &recipe("raced", task)).await;
+    asked(&up, &run, 1).await;
+    let sql = up.sql().await;
+    // As a worker that took the task over ends it.
+    let end = "UPDATE app.sbx_runs SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
+                      response = app.canceled_response(task_key, 'by another worker')";
+    sqlx::query(end).execute(&sql).await.unwrap();
+    assert_eq!(texts(&sql, "SELECT state FROM app.human_gates").await, ["canceled"]);
+    // Of the next task the gate stays open, whatever this one's first worker finds at its own end.
+    let reopen = "UPDATE app.human_gates SET state = 'open', decided_at = NULL";
+    sqlx::query(reopen).execute(&sql).await.unwrap();
+    let workflow = format!("SELECT workflow_id FROM app.runs WHERE id = '{run}'");
+    let workflow = texts(&sql, &workflow).await.remove(0);
+    let cancel = "UPDATE dbos.workflow_status SET status = 'CANCELLED'
+                   WHERE workflow_uuid IN (SELECT task_key FROM app.sbx_runs)";
+    sqlx::query(cancel).execute(&sql).await.unwrap();
+    sqlx::query("SELECT pg_notify('cofferdam', 'x:' || task_key) FROM app.sbx_runs")
+        .execute(&sql)
+        .await
+        .unwrap();
+    until("its first worker has ended it", LIMIT, async || {
+        count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL")
+            .await
+            == 0
+    })
+    .await;
+    assert_eq!(texts(&sql, "SELECT state FROM app.human_gates").await, ["open"]);
+    let action = json!({"actor": "ann", "reason": "done with it"});
+    up.post(&format!("/api/ops/wf/{workflow}/cancel"), &action).await;
+    assert_wiped(&home, &sql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resumed_run_waits_for_nobody_where_only_its_tasks_had_asked() {
+    let home = Home::new();
+    let (address, _) = server();
+    let up = up(&home, &address);
+    let task =
+        "      exec: {ask: true, timeout: 60s, run: 'curl -s http://wanted.example/; sleep 15'}\n";
+    let run = started(&up, &recipe("resumed", task)).await;
+    asked(&up, &run, 1).await;
+    let output = home.run(&["cancel", &run]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    up.wait_terminal(&run).await;
+    let sql = up.sql().await;
+    until("the task has ended", LIMIT, async || {
+        count(&sql, "SELECT count(*) FROM app.sbx_runs WHERE response IS NULL").await == 0
+    })
+    .await;
+    let sent = "SELECT count(*) FROM dbos.notifications WHERE topic LIKE 'human:egress-%'";
+    assert_eq!(count(&sql, sent).await, 0, "no workflow waits for what a task asks");
+    let output = home.run(&["resume", &run]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // Its task runs again, and asks again by itself.
+    asked(&up, &run, 2).await;
+    let (_, header) = up.get(&format!("/api/runs/{run}")).await;
+    assert_eq!((&header["status"], &header["nextAction"]), (&json!("repairing"), &json!("NONE")));
+    let states = "SELECT state FROM app.human_gates ORDER BY gate_key";
+    assert_eq!(texts(&sql, states).await, ["canceled", "open"]);
+    up.wait_terminal(&run).await;
+    assert_eq!(texts(&sql, states).await, ["canceled", "canceled"]);
+    assert_proven(&home);
+}

@@ -159,6 +159,12 @@ impl SandboxRequest {
         let isolation = self.spec.as_ref().and_then(|spec| spec.isolation);
         isolation.map_or(IsolationClass::Container, |isolation| isolation.class_min)
     }
+
+    /// Whether a person may be asked for names on its behalf.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.net_ask || self.build.as_ref().is_some_and(|build| build.ask)
+    }
 }
 
 /// A command that runs before the task, in the same sandbox, under a network policy of its own.

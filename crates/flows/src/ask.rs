@@ -1,8 +1,6 @@
 //! A running task asks for names: what its proxy was refused becomes a gate, what a person granted
 //! becomes its policy. The task is never parked: its client was refused and tries again.
 
-use std::collections::BTreeSet;
-
 use cofferdam_contracts::egress::GrantedName;
 use cofferdam_ledger::grants::{NewAsk, Settled};
 use cofferdam_ledger::tasks::TaskContext;
@@ -22,22 +20,13 @@ pub(crate) struct Asks<'a> {
     /// Asked for and not yet on record.
     new: Vec<Asked>,
     waiting: bool,
-    applied: BTreeSet<String>,
     granted: Vec<GrantedName>,
     ticks: u32,
 }
 
 impl<'a> Asks<'a> {
     pub(crate) fn new(flows: &'a Flows, task: &'a TaskContext) -> Self {
-        Self {
-            flows,
-            task,
-            new: Vec::new(),
-            waiting: false,
-            applied: BTreeSet::new(),
-            granted: Vec::new(),
-            ticks: 0,
-        }
+        Self { flows, task, new: Vec::new(), waiting: false, granted: Vec::new(), ticks: 0 }
     }
 
     /// One look, some times a second while a command runs; `woken` where a gate of the run moved. It asks
@@ -73,7 +62,7 @@ impl<'a> Asks<'a> {
         if !self.waiting || !due {
             return;
         }
-        match ledger.egress_settle(&self.task.key, false).await {
+        match ledger.egress_settle(&self.task.key).await {
             Ok(settled) => self.apply(sandbox, settled),
             Err(error) => tracing::warn!(%error, "answers to a task's asks were not read"),
         }
@@ -82,19 +71,13 @@ impl<'a> Asks<'a> {
     fn apply(&mut self, sandbox: &Sandbox, settled: Settled) {
         self.waiting = settled.waiting > 0;
         for grant in settled.grants {
-            if self.applied.contains(grant.gate.as_str()) {
+            if self.granted.iter().any(|known| known.gate == grant.gate) {
                 continue;
             }
-            let asked = Asked { phase: grant.phase, name: grant.name };
+            let asked = Asked { phase: grant.phase, name: grant.name.clone() };
             // A grant of an earlier execution waits until this one asks too.
             if sandbox.egress_grant(&asked, grant.until) {
-                self.applied.insert(grant.gate.to_string());
-                self.granted.push(GrantedName {
-                    phase: asked.phase,
-                    name: asked.name,
-                    gate: grant.gate,
-                    until: grant.until,
-                });
+                self.granted.push(grant);
             }
         }
     }

@@ -19,6 +19,7 @@ pub mod decide;
 pub mod delegations;
 mod dispatch;
 mod dispatches;
+mod drive;
 mod egress;
 mod evict;
 mod gate;

@@ -3,7 +3,7 @@
 //! An ask is a gate of the run that parks nothing: the task goes on. The task's own worker takes the
 //! answer: decision, grant and the gate's end are one transaction.
 
-use cofferdam_contracts::egress::{Phase, grant_form};
+use cofferdam_contracts::egress::{GrantedName, Phase, grant_form};
 use cofferdam_contracts::gate::{
     Choice, Decision, Prompt, PromptResult, Rationale, ResultState, choice_of,
 };
@@ -32,24 +32,11 @@ pub struct NewAsk<'a> {
     pub ttl_s: u32,
 }
 
-/// A name that the task may use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Granted {
-    /// For which phase.
-    pub phase: Phase,
-    /// The exact name.
-    pub name: String,
-    /// The gate that decided it.
-    pub gate: GateKey,
-    /// ms since the epoch.
-    pub until: i64,
-}
-
 /// A task's asks after every answer was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settled {
     /// Everything that was granted to it.
-    pub grants: Vec<Granted>,
+    pub grants: Vec<GrantedName>,
     /// Gates that still wait.
     pub waiting: i64,
 }
@@ -155,38 +142,10 @@ impl Ledger {
         Ok(Some(key))
     }
 
-    /// Takes the answers to a task's asks: decisions are published, grants recorded, gates resolved. With
-    /// `close`, the gates that still wait are closed too, because nobody is left to use their answer.
-    pub async fn egress_settle(&self, task: &TaskKey, close: bool) -> Result<Settled> {
+    /// Takes the answers to a running task's asks: decisions are published, grants recorded, gates resolved.
+    pub async fn egress_settle(&self, task: &TaskKey) -> Result<Settled> {
         let mut tx = self.pool().begin().await?;
-        let answered = sqlx::query(
-            "SELECT g.run_id, g.workflow_id, g.gate_key, a.phase, a.name, i.id, i.key_id, i.payload, i.payload_hash,
-                    app.ms(i.created_at) AS at
-               FROM app.egress_asks a
-               JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
-               JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
-                    AND i.topic = g.topic AND i.outcome = 'accepted'
-              WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g",
-        )
-        .bind(task.as_str())
-        .fetch_all(&mut *tx)
-        .await?;
-        for row in &answered {
-            answer_take(&mut tx, task, row).await?;
-        }
-        if close {
-            sqlx::query(
-                "WITH c AS (
-                   UPDATE app.human_gates g SET state = 'canceled', decided_at = clock_timestamp()
-                     FROM app.egress_asks a
-                    WHERE a.task_key = $1 AND g.run_id = a.run_id AND g.gate_key = a.gate_key AND g.state = 'open'
-                   RETURNING g.run_id)
-                 SELECT pg_notify('cofferdam', 'g:' || run_id) FROM c GROUP BY run_id",
-            )
-            .bind(task.as_str())
-            .execute(&mut *tx)
-            .await?;
-        }
+        answers_take(&mut tx, task).await?;
         let rows = sqlx::query(
             "SELECT phase, name, gate_key, app.ms(until) AS until FROM app.egress_grants
               WHERE task_key = $1 ORDER BY created_at",
@@ -205,7 +164,7 @@ impl Ledger {
         let grants = rows
             .iter()
             .map(|row| {
-                Ok(Granted {
+                Ok(GrantedName {
                     phase: phase_of(row.try_get("phase")?)?,
                     name: row.try_get("name")?,
                     gate: id("egress_grants.gate_key", row.try_get("gate_key")?)?,
@@ -215,6 +174,38 @@ impl Ledger {
             .collect::<Result<_>>()?;
         Ok(Settled { grants, waiting })
     }
+}
+
+/// A reply is in flight until its gate is locked, so that it is either taken here or comes too late.
+pub(crate) async fn asks_lock(conn: &mut sqlx::PgConnection, task: &TaskKey) -> Result<()> {
+    sqlx::query(
+        "SELECT 1 FROM app.egress_asks a JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+          WHERE a.task_key = $1 ORDER BY g.gate_key FOR UPDATE OF g",
+    )
+    .bind(task.as_str())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Takes the answers that came and were not taken yet.
+pub(crate) async fn answers_take(conn: &mut sqlx::PgConnection, task: &TaskKey) -> Result<()> {
+    let answered = sqlx::query(
+        "SELECT g.run_id, g.workflow_id, g.gate_key, a.phase, a.name, i.id, i.key_id, i.payload, i.payload_hash,
+                app.ms(i.created_at) AS at
+           FROM app.egress_asks a
+           JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+           JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
+                AND i.topic = g.topic AND i.outcome = 'accepted'
+          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g",
+    )
+    .bind(task.as_str())
+    .fetch_all(&mut *conn)
+    .await?;
+    for row in &answered {
+        answer_take(conn, task, row).await?;
+    }
+    Ok(())
 }
 
 async fn answer_take(

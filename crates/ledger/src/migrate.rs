@@ -31,7 +31,7 @@ migrations! {
     "0033_gate_edits", "0034_gate_journal", "0037_dispatches", "0038_dispatch_sandbox_columns",
     "0039_dispatch_runs", "0040_dispatch_rules", "0041_dispatch_settle", "0042_webhooks",
     "0043_webhook_events", "0044_signing_keys", "0045_reply_links", "0046_egress_asks",
-    "0047_egress_grants",
+    "0047_egress_grants", "0048_asks_end_with_their_task", "0050_dispatch_limits_are_the_hosts",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -142,7 +142,8 @@ impl Ledger {
         cancel_workflows(&mut conn, None, Some(run), run).await
     }
 
-    /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair.
+    /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair. Its plan's gate
+    /// waits again, and of what its tasks asked, the questions of those that will run again.
     pub async fn ops_resume(&self, workflow: &WorkflowId, audit: &Audit<'_>) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
@@ -155,7 +156,11 @@ impl Ledger {
                 .await?;
             sqlx::query(
                 "WITH g AS (UPDATE app.human_gates SET state = 'open', decided_at = NULL
-                             WHERE run_id = $1 AND state = 'canceled' RETURNING gate_key),
+                             WHERE run_id = $1 AND state = 'canceled' AND plan_digest IS NOT NULL RETURNING gate_key),
+                      a AS (UPDATE app.human_gates g SET state = 'open', decided_at = NULL
+                              FROM app.egress_asks a JOIN app.sbx_runs s ON s.task_key = a.task_key
+                             WHERE a.run_id = $1 AND g.run_id = $1 AND g.gate_key = a.gate_key
+                               AND g.state = 'canceled' AND s.response IS NULL),
                       n AS (DELETE FROM dbos.notifications WHERE destination_uuid = $2 AND NOT consumed
                               AND message LIKE '%\"sys\":\"sys:cancel\"%')
                  UPDATE app.runs SET error = NULL, finished_at = NULL,
@@ -324,9 +329,10 @@ async fn cancel_run(
     .bind(run.as_str())
     .execute(&mut *conn)
     .await?;
-    let topics: Vec<String> = sqlx::query_scalar(
+    // A workflow waits at its plan's gate only.
+    let topics: Vec<Option<String>> = sqlx::query_scalar(
         "UPDATE app.human_gates SET state = 'canceled', decided_at = clock_timestamp()
-          WHERE run_id = $1 AND state = 'open' RETURNING topic",
+          WHERE run_id = $1 AND state = 'open' RETURNING CASE WHEN plan_digest IS NOT NULL THEN topic END",
     )
     .bind(run.as_str())
     .fetch_all(&mut *conn)
@@ -337,7 +343,7 @@ async fn cancel_run(
         at: cofferdam_ambient::clock::now_ms(),
         sys: Some("sys:cancel".into()),
     };
-    for topic in topics {
+    for topic in topics.into_iter().flatten() {
         deliver(conn, workflow.as_str(), &topic, &message).await?;
     }
     Ok(())

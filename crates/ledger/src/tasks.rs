@@ -4,7 +4,7 @@ use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
+    EffectivePolicy, ErrCode, SandboxRequest, SandboxResult, SessionState, WipeEvidence,
 };
 use cofferdam_contracts::session::Attestation;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use sqlx::Row;
 use crate::artifacts::{NewArtifact, artifacts_insert};
 use crate::engine::{SBX_QUEUE, TASK_WORKFLOW};
 use crate::error::{LedgerError, Result, id, json, load};
+use crate::grants::{answers_take, asks_lock};
 use crate::policies::{Granted, NewSnapshot, snapshots_json};
 use crate::{APP_VERSION, Ledger};
 
@@ -288,6 +289,11 @@ impl Ledger {
     pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
         let task = end.task;
         let mut tx = self.pool().begin().await?;
+        let asks = task.work.request().is_some_and(SandboxRequest::asks);
+        if asks {
+            // Gates before the task, as a cancel of the run locks them.
+            asks_lock(&mut tx, &task.key).await?;
+        }
         // The notification goes out with the commit.
         let written: i64 = sqlx::query_scalar(
             "WITH u AS (
@@ -311,6 +317,9 @@ impl Ledger {
         .await?;
         let written = written == 1;
         if written {
+            if asks {
+                answers_take(&mut tx, &task.key).await?;
+            }
             artifacts_insert(&mut tx, task, end.artifacts).await?;
         }
         if let Some(evidence) = end.evidence {

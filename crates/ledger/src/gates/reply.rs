@@ -143,13 +143,16 @@ async fn decide(
         }
     }
     fail_point("reply.approved");
-    let message = GateMessage {
-        payload: Some(reply.payload.clone()),
-        payload_hash: Some(answer.hash.clone()),
-        at,
-        sys: None,
-    };
-    deliver(conn, &gate.workflow, &gate.topic, &message).await?;
+    // What a task asks parks no workflow: its worker reads the answer.
+    if gate.is_for_plan {
+        let message = GateMessage {
+            payload: Some(reply.payload.clone()),
+            payload_hash: Some(answer.hash.clone()),
+            at,
+            sys: None,
+        };
+        deliver(conn, &gate.workflow, &gate.topic, &message).await?;
+    }
     fail_point("reply.delivered");
     sqlx::query(
         "UPDATE app.human_gates SET state = 'received', decided_at = clock_timestamp()
