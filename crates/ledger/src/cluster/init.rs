@@ -58,12 +58,23 @@ pub(super) async fn data(
     command.arg("template1").stdin(held(&bootstrap, &script)?);
     run("postgres --single", home, command).await?;
 
-    let mut command = account.command(&initdb, home);
-    command.arg("--sync-only").arg("-D").arg(&fresh).stdin(held(&bootstrap, &script)?);
-    run("initdb --sync-only", home, command).await?;
+    all_to_disk(&fresh).await?;
     fs::rename(&fresh, &data).map_err(ClusterError::io("rename to", &data))?;
     place::sync(home)?;
     remove_script(&script)
+}
+
+/// Everything below it at once. One by one, as `initdb --sync-only` does it, a thousand files are a
+/// thousand commits of the file system's journal: 2.1 to 2.5 s instead of 0.4 to 0.8 on a busy disk.
+async fn all_to_disk(dir: &Path) -> Result<(), ClusterError> {
+    let what = dir.to_owned();
+    let synced =
+        tokio::task::spawn_blocking(move || Ok(nix::unistd::syncfs(fs::File::open(what)?)?));
+    let timeout =
+        ClusterError::Timeout { what: "the disk", path: dir.to_owned(), waited: PATIENCE };
+    let synced = tokio::time::timeout(PATIENCE, synced).await.map_err(|_| timeout)?;
+    let synced: std::io::Result<()> = synced.unwrap_or_else(|panic| Err(panic.into()));
+    synced.map_err(ClusterError::io("sync", dir))
 }
 
 fn remove_script(script: &Path) -> Result<(), ClusterError> {
