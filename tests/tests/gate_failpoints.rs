@@ -30,14 +30,8 @@ const GATED: &str =
     "id: gated\nv: '1'\nplan:\n  gate: approve-plan\n  tasks: [{name: t, value: kept}]\n";
 
 /// Between the statements of a reply; what is before `committed` has not happened.
-const OF_A_REPLY: [&str; 6] = [
-    "reply.recorded",
-    "reply.voted",
-    "reply.approved",
-    "reply.delivered",
-    "reply.sent",
-    "reply.committed",
-];
+const OF_A_REPLY: [&str; 5] =
+    ["reply.recorded", "reply.approved", "reply.delivered", "reply.moved", "reply.committed"];
 /// Between the steps of a wait, up to the answer and after it.
 const BEFORE_THE_ANSWER: [&str; 2] = ["wait.opened", "wait.prompted"];
 const AFTER_THE_ANSWER: [&str; 4] = ["wait.heard", "wait.result", "wait.decided", "wait.resolved"];

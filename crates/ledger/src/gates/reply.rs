@@ -94,7 +94,7 @@ impl Ledger {
             return Err(Refusal::new(ErrorCode::TopicMismatch, why).into());
         }
         if let Some(outcome) = refused(&gate, &standing, reply, &ballots) {
-            interaction_insert(&mut tx, &gate, reply, &answer.hash, outcome).await?;
+            record(&mut tx, &gate, reply, &answer.hash, outcome, None).await?;
             tx.commit().await?;
             return Err(not_waiting(&gate.state, outcome).into());
         }
@@ -106,25 +106,21 @@ impl Ledger {
         });
         let decided = tally(&all, gate.spec.quorum, gate.spec.veto);
         let outcome = if decided == Tally::Open { "voted" } else { "accepted" };
-        let (row, at) = interaction_insert(&mut tx, &gate, reply, &answer.hash, outcome).await?;
+        let vote = Some((&standing, answer.choice));
+        let (row, at) = record(&mut tx, &gate, reply, &answer.hash, outcome, vote).await?;
         fail_point("reply.recorded");
-        vote_insert(&mut tx, &gate, reply, row, &standing, answer.choice).await?;
-        fail_point("reply.voted");
         if decided != Tally::Open {
             decide(&mut tx, &gate, reply, &answer, row, at).await?;
         }
-        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
-            .bind(gate.run.as_str())
-            .execute(&mut *tx)
-            .await?;
-        fail_point("reply.sent");
+        moved(&mut tx, &gate, reply.key, decided != Tally::Open).await?;
+        fail_point("reply.moved");
         tx.commit().await?;
         fail_point("reply.committed");
         Ok(Replied { run: gate.run, is_replay: false, at })
     }
 }
 
-/// The deciding vote: consent or edits, the message and the gate's new state.
+/// The deciding vote: consent or edits, and the message to whoever waits.
 async fn decide(
     conn: &mut sqlx::PgConnection,
     gate: &Open,
@@ -154,13 +150,25 @@ async fn decide(
         deliver(conn, &gate.workflow, &gate.topic, &message).await?;
     }
     fail_point("reply.delivered");
+    Ok(())
+}
+
+/// Tells whoever watches, and where that was the deciding vote, the gate waits no longer.
+async fn moved(
+    conn: &mut sqlx::PgConnection,
+    gate: &Open,
+    key: &GateKey,
+    is_decided: bool,
+) -> Result<()> {
     sqlx::query(
-        "UPDATE app.human_gates SET state = 'received', decided_at = clock_timestamp()
-          WHERE run_id = $1 AND gate_key = $2 AND topic = $3 AND state = 'open'",
+        "WITH g AS (UPDATE app.human_gates SET state = 'received', decided_at = clock_timestamp()
+                     WHERE $4 AND run_id = $1 AND gate_key = $2 AND topic = $3 AND state = 'open')
+         SELECT pg_notify('cofferdam', 'g:' || $1)",
     )
     .bind(gate.run.as_str())
-    .bind(reply.key.as_str())
+    .bind(key.as_str())
     .bind(&gate.topic)
+    .bind(is_decided)
     .execute(conn)
     .await?;
     Ok(())
@@ -227,29 +235,23 @@ fn refused(
 }
 
 async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<Open> {
-    let run = sqlx::query(
-        "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters
-           FROM app.runs r JOIN app.intents i ON i.id = r.intent_id
-          WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2",
+    let row = sqlx::query(
+        "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters,
+                g.workflow_id, g.topic, g.state, g.form, g.spec, g.groups, g.inputs,
+                g.plan_digest IS NOT NULL AS is_for_plan, clock_timestamp() > g.deadline_at AS late
+           FROM app.runs r
+           JOIN app.intents i ON i.id = r.intent_id
+           JOIN app.human_gates g ON g.run_id = r.id AND g.gate_key = $3
+          WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2 FOR UPDATE OF g",
     )
     .bind(reply.run_or_workflow)
     .bind(reply.principal.tenant.as_str())
-    .fetch_optional(&mut *conn)
-    .await?
-    .ok_or_else(|| Refusal::not_found("run"))?;
-    let run_id: String = run.try_get("id")?;
-    let row = sqlx::query(
-        "SELECT workflow_id, topic, state, form, spec, groups, inputs, plan_digest IS NOT NULL AS is_for_plan,
-                clock_timestamp() > deadline_at AS late
-           FROM app.human_gates WHERE run_id = $1 AND gate_key = $2 FOR UPDATE",
-    )
-    .bind(&run_id)
     .bind(reply.key.as_str())
-    .fetch_optional(conn)
-    .await?
-    .ok_or_else(|| Refusal::not_found("gate"))?;
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some(row) = row else { return Err(missing(conn, reply).await?.into()) };
     Ok(Open {
-        run: id("runs.id", &run_id)?,
+        run: id("runs.id", row.try_get("id")?)?,
         workflow: row.try_get("workflow_id")?,
         topic: row.try_get("topic")?,
         state: row.try_get("state")?,
@@ -263,9 +265,21 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
         inputs: row.try_get("inputs")?,
         is_for_plan: row.try_get("is_for_plan")?,
         late: row.try_get("late")?,
-        intent: run.try_get("intent_id")?,
-        submitters: run.try_get("submitters")?,
+        intent: row.try_get("intent_id")?,
+        submitters: row.try_get("submitters")?,
     })
+}
+
+/// Which of the two there is not.
+async fn missing(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<Refusal> {
+    let is_run: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2)",
+    )
+    .bind(reply.run_or_workflow)
+    .bind(reply.principal.tenant.as_str())
+    .fetch_one(conn)
+    .await?;
+    Ok(Refusal::not_found(if is_run { "gate" } else { "run" }))
 }
 
 /// The answers that count so far. Where one decides there is none to count while the gate is open.
@@ -353,17 +367,24 @@ fn not_waiting(state: &str, outcome: &str) -> Refusal {
     Refusal::new(ErrorCode::StateConflict, why)
 }
 
-async fn interaction_insert(
+/// The answer's row, and the vote's where it counts; its id and time.
+async fn record(
     conn: &mut sqlx::PgConnection,
     gate: &Open,
     reply: &Reply<'_>,
     hash: &Digest,
     outcome: &str,
+    vote: Option<(&Standing, Choice)>,
 ) -> Result<(i64, i64)> {
     let row = sqlx::query(
-        "INSERT INTO app.human_interactions
-           (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id, app.ms(created_at) AS at",
+        "WITH i AS (
+           INSERT INTO app.human_interactions
+             (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id, created_at),
+         v AS (
+           INSERT INTO app.gate_votes (interaction_id, run_id, gate_key, voter, authority, delegation_id, choice)
+           SELECT i.id, $2, $3, $10, $11, $12, $13 FROM i WHERE $11::text IS NOT NULL)
+         SELECT id, app.ms(created_at) AS at FROM i",
     )
     .bind(&gate.workflow)
     .bind(gate.run.as_str())
@@ -375,33 +396,12 @@ async fn interaction_insert(
     .bind(reply.origin.as_str())
     .bind(outcome)
     .bind(&reply.principal.key_id)
+    .bind(vote.map(|(standing, _)| &standing.authority))
+    .bind(vote.and_then(|(standing, _)| standing.delegation))
+    .bind(vote.map(|(_, choice)| if choice == Choice::Yes { "yes" } else { "no" }))
     .fetch_one(conn)
     .await?;
     Ok((row.try_get("id")?, row.try_get("at")?))
-}
-
-async fn vote_insert(
-    conn: &mut sqlx::PgConnection,
-    gate: &Open,
-    reply: &Reply<'_>,
-    row: i64,
-    standing: &Standing,
-    choice: Choice,
-) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO app.gate_votes (interaction_id, run_id, gate_key, voter, authority, delegation_id, choice)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
-    )
-    .bind(row)
-    .bind(gate.run.as_str())
-    .bind(reply.key.as_str())
-    .bind(&reply.principal.key_id)
-    .bind(&standing.authority)
-    .bind(standing.delegation)
-    .bind(if choice == Choice::Yes { "yes" } else { "no" })
-    .execute(conn)
-    .await?;
-    Ok(())
 }
 
 async fn edits_insert(
