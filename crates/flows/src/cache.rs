@@ -250,7 +250,7 @@ pub(crate) fn own_caches(recipe: &Recipe, tenant: &TenantId) -> Result<(), Refus
 }
 
 /// Takes away, on this host, what the rows and the bounds say.
-async fn sweep(executor: &Executor, bounds: EvictBounds) -> Result<(), String> {
+async fn sweep(executor: &Executor) -> Result<(), String> {
     let ledger = &executor.flows.ledger;
     let state_dir = executor.state_dir();
     let place = CachePlace { host_id: &executor.host_id, state_dir: &state_dir };
@@ -265,7 +265,7 @@ async fn sweep(executor: &Executor, bounds: EvictBounds) -> Result<(), String> {
         caches.keys()
     });
     let keys: BTreeSet<String> = keys.await?.iter().map(ToString::to_string).collect();
-    for gone in evictions(&rows, &keys, bounds) {
+    for gone in evictions(&rows, &keys, EvictBounds::default()) {
         let key = gone.key.clone();
         if on_disk(executor, move |caches| caches.remove(&key)).await? == Removal::InUse {
             continue;
@@ -282,7 +282,7 @@ async fn sweep(executor: &Executor, bounds: EvictBounds) -> Result<(), String> {
 pub(crate) async fn keep_house(executor: Arc<Executor>) {
     let mut wakes = executor.flows.wakes.subscribe();
     loop {
-        if let Err(why) = sweep(&executor, EvictBounds::default()).await {
+        if let Err(why) = sweep(&executor).await {
             tracing::warn!(why, "the dependency cache could not be looked through");
         }
         tokio::select! {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::compile::{self, COMPILE};
 use crate::config;
 use crate::patience::patiently;
-use crate::run::{Flow, FlowError, This, step_error};
+use crate::run::{Flow, This, failed, step_error};
 
 /// What every `envRef` of a plan stands for on this host.
 pub(crate) type Pins = BTreeMap<String, String>;
@@ -49,7 +49,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Checked> {
     let run = this.context().await?;
     let standing = patiently(|| ledger.consent_standing(&run.id)).await.map_err(step_error)?;
     let Some(approval) = &standing.approval else {
-        return Err(ended("nobody approved the plan"));
+        return Err(failed("nobody approved the plan"));
     };
     if let Some(voided) = &approval.voided {
         // A replay of the step that voided it.
@@ -63,7 +63,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Checked> {
                 let approver = Some(approval.approved_by.clone());
                 Ok(Checked::Holds(Consented { pins, approver }))
             }
-            false => Err(ended("the plan is not the one that was approved")),
+            false => Err(failed("the plan is not the one that was approved")),
         };
     }
     let voids = || ledger.consent_void(&run.id, approval.round, &now.bindings, &drift);
@@ -72,11 +72,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Checked> {
     }
     patiently(|| ledger.tasks_cancel(&run.id)).await.map_err(step_error)?;
     let what = drift.first().map(|d| format!("{}{}", d.part, d.path)).unwrap_or_default();
-    Err(ended(&format!("what was approved changed while it ran: {what}")))
-}
-
-fn ended(error: &str) -> dbos::Error<FlowError> {
-    dbos::Error::Application(FlowError::Ended { status: "failed".into(), error: error.to_owned() })
+    Err(failed(format!("what was approved changed while it ran: {what}")))
 }
 
 /// The parts as they stand now: the plan that the run names, its budget, the images of this host.

@@ -8,8 +8,7 @@ use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::TaskKey;
-use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxResult, SessionState, WipeStatus};
-use cofferdam_contracts::session::findings;
+use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxResult, SessionState};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
@@ -23,6 +22,7 @@ use crate::ask::Asks;
 use crate::cache::Deps;
 use crate::dispatches;
 use crate::output::Output;
+use crate::settle::alert;
 use crate::task::{End, Executor, blank};
 use crate::verdict;
 
@@ -122,10 +122,7 @@ pub(crate) async fn drive(
     let wiping = Stopwatch::start();
     let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
-    if evidence.status == WipeStatus::Failed {
-        let found = findings(&evidence).join("; ");
-        tracing::error!(sandbox = %id, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");
-    }
+    alert(&evidence);
     let (out, err) = watched.out.into_inner().unwrap_or_else(PoisonError::into_inner);
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();

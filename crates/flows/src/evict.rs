@@ -72,7 +72,7 @@ mod tests {
 
     fn row(entry_id: i64, bytes: u64, idle_ms: i64, doomed: bool) -> CacheHeld {
         let key = digest_bytes(&entry_id.to_be_bytes());
-        CacheHeld { entry_id, digest: key.clone(), key, bytes, idle_ms, doomed }
+        CacheHeld { entry_id, key, bytes, idle_ms, doomed }
     }
 
     fn disk(rows: &[CacheHeld]) -> BTreeSet<String> {

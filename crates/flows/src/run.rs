@@ -323,11 +323,7 @@ async fn snapshots(
     let consent =
         patiently(|| egress::consent_of(&flows.ledger, run, plan, approver.clone())).await;
     egress::snapshots(plan, &consent.map_err(step_error)?)
-        .map_err(|refusal| refused(refusal.message))
-}
-
-fn refused(error: String) -> dbos::Error<FlowError> {
-    dbos::Error::Application(FlowError::Ended { status: "failed".into(), error })
+        .map_err(|refusal| failed(refusal.message))
 }
 
 fn attempts_of(
@@ -448,6 +444,12 @@ async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
 async fn finish(this: &This<'_>, error: String) -> Flow<RunStatus> {
     step("finish", || this.close(RunStatus::Failed, Some(&error), &json!(null))).await?;
     ended(RunStatus::Failed, Some(error))
+}
+
+/// The end of a workflow whose run failed, whatever its row says so far.
+pub(crate) fn failed(error: impl Into<String>) -> dbos::Error<FlowError> {
+    let status = RunStatus::Failed.as_str().to_owned();
+    dbos::Error::Application(FlowError::Ended { status, error: error.into() })
 }
 
 /// How the workflow ends with its run.

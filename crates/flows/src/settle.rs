@@ -1,12 +1,21 @@
 //! An operator's decision over a session whose wipe could not be verified.
 
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::session::{SettleRequest, Settlement};
+use cofferdam_contracts::sandbox::{WipeEvidence, WipeStatus};
+use cofferdam_contracts::session::{SettleRequest, Settlement, findings};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 
 use crate::Flows;
+
+/// Says so where a wipe could not be verified.
+pub(crate) fn alert(evidence: &WipeEvidence) {
+    if evidence.status == WipeStatus::Failed {
+        let (sandbox, found) = (&evidence.sandbox_id, findings(evidence).join("; "));
+        tracing::error!(%sandbox, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");
+    }
+}
 
 impl Flows {
     /// Ends a held session on the operator's word, which is recorded with the evidence that it overrules.

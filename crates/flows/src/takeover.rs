@@ -19,12 +19,12 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{SessionState, WipeCheck, WipeEvidence, WipeStatus};
-use cofferdam_contracts::session::findings;
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
 use cofferdam_sandbox::{verify_absent, verify_again};
 use tokio::sync::watch;
 
+use crate::settle::alert;
 use crate::task::Executor;
 
 /// A worker beats this often.
@@ -189,10 +189,7 @@ async fn record(
     evidence: &WipeEvidence,
     terminal: SessionState,
 ) -> Result<(), LedgerError> {
-    if evidence.status == WipeStatus::Failed {
-        let found = findings(evidence).join("; ");
-        tracing::error!(sandbox = %evidence.sandbox_id, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");
-    }
+    alert(evidence);
     executor.flows.ledger.session_look(evidence, terminal).await
 }
 

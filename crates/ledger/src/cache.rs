@@ -59,8 +59,6 @@ pub struct CacheHeld {
     pub entry_id: i64,
     /// Its key.
     pub key: Digest,
-    /// Digest of its manifest.
-    pub digest: Digest,
     /// Bytes of its files.
     pub bytes: u64,
     /// How long nobody had it.
@@ -199,7 +197,7 @@ impl Ledger {
     /// Every base that a place should have or take away, the longest unused first.
     pub async fn cache_held(&self, place: &CachePlace<'_>) -> Result<Vec<CacheHeld>> {
         let rows = sqlx::query(
-            "SELECT entry_id, key, digest, bytes, state = 'doomed' AS doomed,
+            "SELECT entry_id, key, bytes, state = 'doomed' AS doomed,
                     app.ms(clock_timestamp()) - app.ms(last_used_at) AS idle_ms
                FROM app.dependency_cache_index
               WHERE host_id = $1 AND state_dir = $2 AND state <> 'evicted'
@@ -214,7 +212,6 @@ impl Ledger {
                 Ok(CacheHeld {
                     entry_id: row.try_get("entry_id")?,
                     key: id("dependency_cache_index.key", row.try_get("key")?)?,
-                    digest: id("dependency_cache_index.digest", row.try_get("digest")?)?,
                     bytes: natural(row, "bytes")?,
                     idle_ms: row.try_get("idle_ms")?,
                     doomed: row.try_get("doomed")?,

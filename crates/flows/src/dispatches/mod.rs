@@ -19,7 +19,8 @@ use std::path::Path;
 
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{
-    CheckedSpec, DispatchView, MAX_PROMPT_BYTES, PruneRequest, Pruned, SpawnRequest, check_spec,
+    CheckedSpec, DispatchStatus, DispatchView, MAX_PROMPT_BYTES, PruneRequest, Pruned,
+    SpawnRequest, check_spec,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
@@ -74,7 +75,7 @@ impl Flows {
         let found = self.ledger.dispatch_context(&who.tenant, id).await?;
         let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
         let status = found.status;
-        if !status.is_terminal() || status.as_str() == "completed" {
+        if !status.is_terminal() || status == DispatchStatus::Completed {
             let why = format!("a dispatch that is {} cannot be retried", status.as_str());
             return Err(Refusal::new(ErrorCode::StateConflict, why).into());
         }
