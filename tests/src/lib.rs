@@ -404,3 +404,16 @@ pub async fn row_counts(sql: &PgPool) -> Vec<(String, i64)> {
     }
     counts
 }
+
+/// Changes rows past every trigger, as somebody with the database in hand would; at least one.
+pub async fn tamper(sql: &PgPool, statement: &str) {
+    let mut tx = sql.begin().await.expect("a transaction");
+    sqlx::query("SET LOCAL session_replication_role = replica")
+        .execute(&mut *tx)
+        .await
+        .expect("a superuser");
+    let query = sqlx::query(sqlx::AssertSqlSafe(statement.to_owned()));
+    let done = query.execute(&mut *tx).await.expect(statement);
+    assert!(done.rows_affected() > 0, "it changed nothing: {statement}");
+    tx.commit().await.expect("a commit");
+}
