@@ -127,6 +127,12 @@ impl Home {
         })
     }
 
+    /// Where its database answers, as `cofferdam db` says.
+    #[must_use]
+    pub fn database_url(&self) -> String {
+        database_url(self.path())
+    }
+
     /// `cofferdam up` on a free port.
     #[must_use]
     pub fn up(&self) -> Server {
@@ -156,6 +162,18 @@ impl Drop for Home {
             let _ = std::fs::remove_dir_all(live);
         }
     }
+}
+
+fn database_url(state: &Path) -> String {
+    let output = Command::new(binary())
+        .args(["db"])
+        .env("COFFERDAM_STATE", state)
+        .env_remove("DATABASE_URL")
+        .output()
+        .expect("the binary starts");
+    let url = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(url.starts_with("postgres"), "{}", String::from_utf8_lossy(&output.stderr));
+    url
 }
 
 /// Where the sandboxes of a state directory lie.
@@ -245,12 +263,22 @@ impl Server {
 
     /// Status and JSON of a GET with the admin key.
     pub async fn get(&self, path: &str) -> (u16, Value) {
-        self.request("GET", path, Some(&self.key), None).await
+        self.get_as(&self.key, path).await
+    }
+
+    /// The same with another key.
+    pub async fn get_as(&self, key: &str, path: &str) -> (u16, Value) {
+        self.request("GET", path, Some(key), None).await
     }
 
     /// Status and JSON of a POST with the admin key.
     pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        self.request("POST", path, Some(&self.key), Some(body.to_string().into_bytes())).await
+        self.post_as(&self.key, path, body).await
+    }
+
+    /// The same with another key.
+    pub async fn post_as(&self, key: &str, path: &str, body: &Value) -> (u16, Value) {
+        self.request("POST", path, Some(key), Some(body.to_string().into_bytes())).await
     }
 
     /// Status and JSON of any request; the body as it is.
@@ -275,14 +303,33 @@ impl Server {
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
+    /// A new key: its id and its secret. The body says whose it is and what it may.
+    pub async fn new_key(&self, body: &Value) -> (String, String) {
+        let (status, made) = self.post("/api/keys", body).await;
+        assert_eq!(status, 201, "{made}");
+        (text(&made, "keyId"), text(&made, "key"))
+    }
+
     /// Imports a recipe text and runs it; the run's header.
     pub async fn run_recipe(&self, yaml: &str, form: Value, opts: Value) -> Value {
-        let (status, imported) = self.post("/api/recipes/import", &json!({"yaml": yaml})).await;
-        assert_eq!(status, 201, "{imported}");
-        let body = json!({"recipeRef": imported["recipeRef"], "formData": form, "opts": opts});
-        let (status, header) = self.post("/api/run", &body).await;
+        let (status, header) = self.start_recipe_as(&self.key, yaml, form, opts).await;
         assert!(status == 201 || status == 200, "{status} {header}");
         header
+    }
+
+    /// Imports a recipe text and asks to run it, both with another key: the answer to the start.
+    pub async fn start_recipe_as(
+        &self,
+        key: &str,
+        yaml: &str,
+        form: Value,
+        opts: Value,
+    ) -> (u16, Value) {
+        let yaml = json!({"yaml": yaml});
+        let (status, imported) = self.post_as(key, "/api/recipes/import", &yaml).await;
+        assert_eq!(status, 201, "{imported}");
+        let body = json!({"recipeRef": imported["recipeRef"], "formData": form, "opts": opts});
+        self.post_as(key, "/api/run", &body).await
     }
 
     /// The run's header once `ready` says so; fails after a minute.
@@ -311,15 +358,7 @@ impl Server {
 
     /// SQL on its database, as an auditor would.
     pub async fn sql(&self) -> PgPool {
-        let output = Command::new(binary())
-            .args(["db"])
-            .env("COFFERDAM_STATE", &self.state)
-            .env_remove("DATABASE_URL")
-            .output()
-            .expect("the binary starts");
-        let url = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        assert!(url.starts_with("postgres"), "{}", String::from_utf8_lossy(&output.stderr));
-        PgPool::connect(&url).await.expect("the database answers")
+        PgPool::connect(&database_url(&self.state)).await.expect("the database answers")
     }
 
     /// SIGKILL: the process gets no chance to clean up.
@@ -343,6 +382,13 @@ impl Drop for Server {
     }
 }
 
+/// The text of a field that must be there.
+#[must_use]
+#[track_caller]
+pub fn text(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
+}
+
 /// The number of rows of every table of both schemas.
 pub async fn row_counts(sql: &PgPool) -> Vec<(String, i64)> {
     let tables: Vec<String> = sqlx::query_scalar(
@@ -357,4 +403,17 @@ pub async fn row_counts(sql: &PgPool) -> Vec<(String, i64)> {
         counts.push((table, sqlx::query_scalar(query).fetch_one(sql).await.expect("a count")));
     }
     counts
+}
+
+/// Changes rows past every trigger, as somebody with the database in hand would; at least one.
+pub async fn tamper(sql: &PgPool, statement: &str) {
+    let mut tx = sql.begin().await.expect("a transaction");
+    sqlx::query("SET LOCAL session_replication_role = replica")
+        .execute(&mut *tx)
+        .await
+        .expect("a superuser");
+    let query = sqlx::query(sqlx::AssertSqlSafe(statement.to_owned()));
+    let done = query.execute(&mut *tx).await.expect(statement);
+    assert!(done.rows_affected() > 0, "it changed nothing: {statement}");
+    tx.commit().await.expect("a commit");
 }

@@ -14,7 +14,7 @@ mod support;
 
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use support::{assert_proven, assert_wiped, count, names, recipe, said, texts, until};
 
@@ -44,21 +44,16 @@ struct Ended {
 }
 
 async fn run_with(up: &Server, key: &str, run_key: &str, form: Value) -> Ended {
-    let body = |value: Value| Some(value.to_string().into_bytes());
-    let import = body(json!({"yaml": DEPS}));
-    let (status, imported) = up.request("POST", "/api/recipes/import", Some(key), import).await;
-    assert_eq!(status, 201, "{imported}");
-    let run =
-        json!({"recipeRef": imported["recipeRef"], "formData": form, "opts": {"runKey": run_key}});
-    let (status, header) = up.request("POST", "/api/run", Some(key), body(run)).await;
+    let opts = json!({"runKey": run_key});
+    let (status, header) = up.start_recipe_as(key, DEPS, form, opts).await;
     assert_eq!(status, 201, "{header}");
-    let id = header["runId"].as_str().unwrap().to_owned();
+    let id = text(&header, "runId");
     let path = format!("/api/runs/{id}");
     until("the run has ended", Duration::from_secs(60), async || {
-        up.request("GET", &path, Some(key), None).await.1["durableStatus"] == "SUCCESS"
+        up.get_as(key, &path).await.1["durableStatus"] == "SUCCESS"
     })
     .await;
-    let (_, steps) = up.request("GET", &format!("{path}/steps"), Some(key), None).await;
+    let (_, steps) = up.get_as(key, &format!("{path}/steps")).await;
     let step = steps.as_array().unwrap().iter().find(|s| s["stepId"] == "ExecuteST:work").unwrap();
     assert_eq!(step["output"]["errCode"], "NONE", "{step}");
     let cache = step["output"]["cache"].clone();
@@ -136,13 +131,11 @@ async fn another_tenant_misses_sees_nothing_and_cannot_give_it_up() {
     let mut keys = Vec::new();
     for tenant in ["acme", "zenith"] {
         let roles = json!({"tenant": tenant, "roles": ["submitter", "operator"]});
-        let (status, made) = up.post("/api/keys", &roles).await;
-        assert_eq!(status, 201, "{made}");
-        keys.push(made["key"].as_str().unwrap().to_owned());
+        keys.push(up.new_key(&roles).await.1);
     }
     let [acme, zenith] = keys.as_slice() else { panic!("two keys") };
     let first = run_with(&up, acme, "1", json!({})).await;
-    let (_, listed) = up.request("GET", "/api/cache", Some(zenith), None).await;
+    let (_, listed) = up.get_as(zenith, "/api/cache").await;
     assert_eq!(listed, json!([]));
     let key = first.cache["key"].as_str().unwrap();
     let path = format!("/api/cache/{key}");
@@ -157,20 +150,10 @@ async fn another_tenant_misses_sees_nothing_and_cannot_give_it_up() {
         "      build:",
         "      cache: {org: acme, repo: deps, paths: [req.txt]}\n      build:",
     );
-    let body = |value: Value| Some(value.to_string().into_bytes());
-    let (status, imported) = up
-        .request(
-            "POST",
-            "/api/recipes/import",
-            Some(zenith),
-            body(json!({"yaml": foreign.replace("id: deps", "id: foreign")})),
-        )
-        .await;
-    assert_eq!(status, 201, "{imported}");
-    let start = json!({"recipeRef": imported["recipeRef"], "formData": {}, "opts": {}});
+    let foreign = foreign.replace("id: deps", "id: foreign");
     let sql = up.sql().await;
     let before = count(&sql, "SELECT count(*) FROM app.intents").await;
-    let (status, refused) = up.request("POST", "/api/run", Some(zenith), body(start)).await;
+    let (status, refused) = up.start_recipe_as(zenith, &foreign, json!({}), json!({})).await;
     assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
     assert_eq!(refused["details"]["field"], "plan.tasks[0].cache.org", "{refused}");
     assert_eq!(count(&sql, "SELECT count(*) FROM app.intents").await, before);

@@ -17,7 +17,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::{Dice, assert_proven, assert_wiped, count, texts, until};
@@ -86,7 +86,7 @@ async fn submit(shim: &Server, tasks: u64, n: u64, gated: bool) -> String {
     let header = shim
         .run_recipe(&recipe(tasks, gated), json!({"n": n}), json!({"runKey": n.to_string()}))
         .await;
-    header["runId"].as_str().unwrap().to_owned()
+    text(&header, "runId")
 }
 
 async fn approve(shim: &Server, run: &str) {

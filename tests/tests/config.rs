@@ -39,17 +39,13 @@ async fn put(server: &Server, key: &str, name: &str, body: &Value) -> (u16, Valu
 }
 
 async fn get(server: &Server, key: &str, name: &str) -> Value {
-    let (status, entry) =
-        server.request("GET", &format!("/api/config/{name}"), Some(key), None).await;
+    let (status, entry) = server.get_as(key, &format!("/api/config/{name}")).await;
     assert_eq!(status, 200, "{entry}");
     entry
 }
 
 async fn key(server: &Server, tenant: &str, role: &str) -> String {
-    let (status, made) =
-        server.post("/api/keys", &json!({"tenant": tenant, "roles": [role]})).await;
-    assert_eq!(status, 201, "{made}");
-    made["key"].as_str().unwrap().to_owned()
+    server.new_key(&json!({"tenant": tenant, "roles": [role]})).await.1
 }
 
 #[tokio::test]
@@ -184,7 +180,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
         (200, &json!("global"), &json!(2))
     );
     let path = format!("/api/config/{name}/history");
-    let (_, history) = server.request("GET", &path, Some(&admin), None).await;
+    let (_, history) = server.get_as(&admin, &path).await;
     let seen: Vec<_> =
         history.as_array().unwrap().iter().map(|v| (&v["scope"], &v["version"])).collect();
     let (tenant, global) = (json!("tenant"), json!("global"));
@@ -194,7 +190,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
         "{history}"
     );
     assert_eq!(history[2]["actor"], "host");
-    let (_, history) = server.request("GET", &path, Some(&other), None).await;
+    let (_, history) = server.get_as(&other, &path).await;
     assert_eq!(history.as_array().unwrap().len(), 1, "{history}");
     // Every write has its audit row, under the tenant that wrote.
     let audited =
@@ -207,7 +203,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
     {
         assert!(sqlx::query(sql_text).execute(&sql).await.is_err(), "{sql_text}");
     }
-    let (status, all) = server.request("GET", "/api/config", Some(&other), None).await;
+    let (status, all) = server.get_as(&other, "/api/config").await;
     assert_eq!((status, all.as_array().unwrap().len()), (200, 12));
     // What nobody will be asked about is for an admin to say, in exact names.
     let names = |names: Value| write(&names, 0, "tenant");

@@ -13,7 +13,7 @@
 
 mod support;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::texts;
@@ -25,7 +25,7 @@ async fn trace(seed: &str) -> Vec<String> {
     let home = Home::new();
     let up = home.up_with(&[], &[("RANDOM_SEED", seed)]);
     let first = up.run_recipe(FAN, json!({"word": "seed"}), json!({})).await;
-    let first = first["runId"].as_str().unwrap().to_owned();
+    let first = text(&first, "runId");
     approve(&up, &first).await;
     assert_eq!(up.wait_terminal(&first).await["status"], "failed");
     let (status, retried) = up.post(&format!("/api/runs/{first}/retry"), &json!({})).await;

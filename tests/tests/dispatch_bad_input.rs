@@ -12,8 +12,8 @@
 
 mod support;
 
-use cofferdam_tests::{Home, row_counts};
-use serde_json::{Value, json};
+use cofferdam_tests::{Home, row_counts, text};
+use serde_json::json;
 use support::said;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,16 +100,12 @@ async fn a_tenant_gets_the_allowed_roots_and_sees_no_other_tenants_dispatch() {
     let sql = up.sql().await;
     let mut keys = Vec::new();
     for tenant in ["acme", "zenith"] {
-        let (_, made) = up
-            .post("/api/keys", &json!({"tenant": tenant, "roles": ["submitter", "operator"]}))
-            .await;
-        keys.push(made["key"].as_str().unwrap().to_owned());
+        let roles = json!({"tenant": tenant, "roles": ["submitter", "operator"]});
+        keys.push(up.new_key(&roles).await.1);
     }
     let body = |dir: &str, mode: &str| {
         let spec = json!({"access_mode": mode});
         json!({"agent_type": "command", "prompt": "true\n", "project_dir": dir, "sandbox_spec": spec})
-            .to_string()
-            .into_bytes()
     };
     let before = row_counts(&sql).await;
     for (dir, mode) in [
@@ -118,9 +114,7 @@ async fn a_tenant_gets_the_allowed_roots_and_sees_no_other_tenants_dispatch() {
         ("/no-such-place", "read-only"),
         (allowed, "full"),
     ] {
-        let sent = body(dir, mode);
-        let (status, answer) =
-            up.request("POST", "/api/dispatches", Some(&keys[0]), Some(sent)).await;
+        let (status, answer) = up.post_as(&keys[0], "/api/dispatches", &body(dir, mode)).await;
         assert_eq!(
             (status, answer["code"].as_str().unwrap()),
             (400, "policy_violation"),
@@ -129,7 +123,7 @@ async fn a_tenant_gets_the_allowed_roots_and_sees_no_other_tenants_dispatch() {
     }
     assert_eq!(row_counts(&sql).await, before);
     let sent = body(allowed, "read-only");
-    let (status, made) = up.request("POST", "/api/dispatches", Some(&keys[0]), Some(sent)).await;
+    let (status, made) = up.post_as(&keys[0], "/api/dispatches", &sent).await;
     assert_eq!(status, 201, "{made}");
     let id = made["id"].as_str().unwrap();
     for (method, path) in [
@@ -143,16 +137,10 @@ async fn a_tenant_gets_the_allowed_roots_and_sees_no_other_tenants_dispatch() {
         let (status, answer) = up.request(method, &path, Some(&keys[1]), sent).await;
         assert_eq!(status, 404, "{method} {path}: {answer}");
     }
-    let (_, seen) = up.request("GET", "/api/dispatches", Some(&keys[1]), None).await;
+    let (_, seen) = up.get_as(&keys[1], "/api/dispatches").await;
     assert_eq!(seen, json!([]));
-    let (_, pruned): (u16, Value) = up
-        .request(
-            "POST",
-            "/api/dispatches/prune",
-            Some(&keys[1]),
-            Some(b"{\"older_than_sec\":0}".to_vec()),
-        )
-        .await;
+    let all = json!({"older_than_sec": 0});
+    let (_, pruned) = up.post_as(&keys[1], "/api/dispatches/prune", &all).await;
     assert_eq!(pruned, json!({"pruned": 0}));
 }
 
@@ -192,7 +180,7 @@ async fn both_forms_of_every_flag_mean_the_same() {
         let made = home.run_json(&line);
         let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["id", "pid"]);
-        let id = made["id"].as_str().unwrap().to_owned();
+        let id = text(&made, "id");
         let output = home.run(&["dispatch", "wait", &id]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         let wrote = std::fs::read_to_string(dir.path().join("out.txt")).unwrap();

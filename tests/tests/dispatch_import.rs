@@ -118,21 +118,12 @@ async fn what_is_no_dispatch_database_is_an_error_and_another_tenants_id_stays_t
     assert!(!Path::new(&missing).exists(), "reading makes nothing");
     let new = database(dir.path(), "new.db", NEWEST);
     let _ = home.run_json(&["dispatch", "import", &new, "--json"]);
-    let (_, made) =
-        up.post("/api/keys", &json!({"tenant": "acme", "roles": ["operator", "auditor"]})).await;
+    let roles = json!({"tenant": "acme", "roles": ["operator", "auditor"]});
+    let (_, acme) = up.new_key(&roles).await;
     let rows = json!({"rows": [{"id": "new00001", "status": "completed", "project_dir": "/z"}]});
-    let (status, answer) = up
-        .request(
-            "POST",
-            "/api/dispatches/import",
-            made["key"].as_str(),
-            Some(rows.to_string().into_bytes()),
-        )
-        .await;
+    let (status, answer) = up.post_as(&acme, "/api/dispatches/import", &rows).await;
     assert_eq!((status, &answer["imported"]), (200, &json!([])), "{answer}");
-    let (status, _) =
-        up.request("GET", "/api/dispatches/new00001", made["key"].as_str(), None).await;
-    assert_eq!(status, 404);
+    assert_eq!(up.get_as(&acme, "/api/dispatches/new00001").await.0, 404);
 }
 
 /// The migration that brought the two columns, as it is shipped.

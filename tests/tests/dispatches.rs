@@ -15,7 +15,7 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use support::{assert_proven, assert_wiped, count, said, texts, until};
 
@@ -46,7 +46,7 @@ async fn spawn(up: &Server, body: &Value) -> String {
     let (status, made) = up.post("/api/dispatches", body).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!(made["status"], "spawned", "{made}");
-    made["id"].as_str().unwrap().to_owned()
+    text(&made, "id")
 }
 
 async fn ended(up: &Server, id: &str) -> Value {

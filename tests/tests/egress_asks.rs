@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, row_counts};
+use cofferdam_tests::{Home, Server, row_counts, text};
 use serde_json::{Value, json};
 use support::{assert_proven, assert_wiped, count, said, texts, until};
 
@@ -72,7 +72,7 @@ fn up(home: &Home, address: &str) -> Server {
 
 async fn started(up: &Server, yaml: &str) -> String {
     let header = up.run_recipe(yaml, json!({}), json!({})).await;
-    header["runId"].as_str().unwrap().to_owned()
+    text(&header, "runId")
 }
 
 /// The gates of a run, once there are `n`.

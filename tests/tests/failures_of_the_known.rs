@@ -1,6 +1,6 @@
 //! Where the known implementation of this design fails, and ours must not: the last section of the
 //! contract, failure by failure. (A cancel at the gate is in gates.rs, what bad input leaves behind
-//! in http_bad_input.rs, each proof made to fail in proofs.rs.)
+//! in http_bodies.rs and its neighbours, each proof made to fail in proofs.rs.)
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_tests::{Home, Server, processes_mentioning, row_counts};
+use cofferdam_tests::{Home, Server, processes_mentioning, row_counts, tamper, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -26,10 +26,6 @@ plan:
   gate: approve-plan
   tasks: [{name: t, exec: {run: 'echo ran', timeout: 30s}}]
 ";
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
-}
 
 async fn waiting(server: &Server, run_key: &str) -> Value {
     let run = server.run_recipe(GATED, json!({}), json!({"runKey": run_key})).await;
@@ -391,13 +387,7 @@ async fn a_proof_fails_when_the_ledger_lies() {
         .await;
     server.wait_terminal(&text(&run, "runId")).await;
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
-    for statement in [
-        "ALTER TABLE app.runs DISABLE TRIGGER runs_guard",
-        "UPDATE app.runs SET status = 'failed'",
-        "ALTER TABLE app.runs ENABLE TRIGGER runs_guard",
-    ] {
-        sqlx::query(statement).execute(&sql).await.unwrap();
-    }
+    tamper(&sql, "UPDATE app.runs SET status = 'failed'").await;
     let (_, report) = server.get("/api/proofs").await;
     assert_eq!(report["verdict"], "NO_GO");
     let failed: Vec<String> = report["proofs"]

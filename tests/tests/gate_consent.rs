@@ -15,12 +15,12 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::gates::{
     APPROVALS, EXECUTIONS, INTERACTIONS, PROMPTS, TASKS, answer, number, prompt, proven, refused,
-    say, text, value, waiting,
+    say, value, waiting,
 };
 
 const PLAIN: &str =

@@ -16,11 +16,11 @@ mod support;
 
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::gates::{
-    APPROVALS, DECISIONS, EXECUTIONS, INTERACTIONS, PROMPTS, VOTES, number, proven, say, text,
+    APPROVALS, DECISIONS, EXECUTIONS, INTERACTIONS, PROMPTS, VOTES, number, proven, say,
 };
 use support::until;
 

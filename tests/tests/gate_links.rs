@@ -11,16 +11,16 @@
 
 mod support;
 
-use cofferdam_tests::{Home, Server, row_counts};
+use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use serde_json::{Value, json};
-use sqlx::{Connection, Executor, PgConnection, PgPool};
+use sqlx::{Executor, PgPool};
 use support::{assert_proven, count, said, texts};
 
 const GATED: &str = "id: linked\nv: \"1\"\nform: {type: object, additionalProperties: false, properties: {n: {type: integer}}}\nplan:\n  gate: approve-plan\n  tasks: [{name: t, value: kept}]\n";
 
 async fn gated(up: &Server, n: i64) -> String {
     let header = up.run_recipe(GATED, json!({"n": n}), json!({})).await;
-    let run = header["runId"].as_str().unwrap().to_owned();
+    let run = text(&header, "runId");
     up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
     run
 }
@@ -30,7 +30,7 @@ async fn link(up: &Server, run: &str, more: Value) -> String {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let (status, made) = up.post(&format!("/api/runs/{run}/gates/approve-plan/links"), &body).await;
     assert_eq!(status, 201, "{made}");
-    made["path"].as_str().unwrap().to_owned()
+    text(&made, "path")
 }
 
 fn yes() -> Value {
@@ -51,15 +51,6 @@ async fn refused(up: &Server, sql: &PgPool, path: &str, want: (u16, &str), why: 
     assert_eq!(follow(up, "GET", path, None).await, want, "{why}");
     assert_eq!(follow(up, "POST", path, Some(&yes())).await, want, "{why}");
     assert_eq!(row_counts(sql).await, before, "{why}");
-}
-
-/// Rows of others are changed as somebody with the database in hand would.
-async fn tamper(up: &Server, home: &Home, statement: &str) {
-    let url = String::from_utf8(home.run(&["db"]).stdout).unwrap();
-    let mut conn = PgConnection::connect(url.trim()).await.unwrap();
-    conn.execute("SET session_replication_role = replica").await.unwrap();
-    let done = conn.execute(sqlx::AssertSqlSafe(statement.to_owned())).await.unwrap();
-    assert!(done.rows_affected() > 0, "{statement} on {}", up.url);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,27 +162,24 @@ async fn altered_foreign_expired_and_drifted_links_answer_nothing() {
     let digest = texts(&sql, &format!("SELECT plan_digest FROM app.runs WHERE id = '{run}'"))
         .await
         .remove(0);
-    tamper(&up, &home, &drift).await;
+    tamper(&sql, &drift).await;
     refused(&up, &sql, &path, spent, "the run has another plan now").await;
-    tamper(&up, &home, &format!("UPDATE app.runs SET plan_digest = '{digest}' WHERE id = '{run}'"))
-        .await;
+    tamper(&sql, &format!("UPDATE app.runs SET plan_digest = '{digest}' WHERE id = '{run}'")).await;
     tamper(
-        &up,
-        &home,
+        &sql,
         &format!("UPDATE app.human_gates SET plan_digest = repeat('0', 64) WHERE run_id = '{run}'"),
     )
     .await;
     refused(&up, &sql, &path, spent, "the gate asks for another plan now").await;
     tamper(
-        &up,
-        &home,
+        &sql,
         &format!("UPDATE app.human_gates SET plan_digest = '{digest}' WHERE run_id = '{run}'"),
     )
     .await;
     assert_eq!(follow(&up, "GET", &path, None).await.0, 200, "as it was");
-    tamper(&up, &home, "UPDATE app.reply_links SET created_at = created_at - interval '2 hours', expires_at = expires_at - interval '1 hour'").await;
+    tamper(&sql, "UPDATE app.reply_links SET created_at = created_at - interval '2 hours', expires_at = expires_at - interval '1 hour'").await;
     refused(&up, &sql, &path, spent, "expired").await;
-    tamper(&up, &home, &format!("DELETE FROM app.reply_links WHERE run_id = '{run}'")).await;
+    tamper(&sql, &format!("DELETE FROM app.reply_links WHERE run_id = '{run}'")).await;
     refused(&up, &sql, &path, invalid, "no row of it").await;
 }
 
@@ -218,14 +206,13 @@ async fn a_link_makes_its_own_choice_only_and_ends_with_its_makers_key_and_its_g
     let large = json!({"payload": {"choice": "no", "rationale": "x".repeat(2_000_000)}});
     assert_eq!(follow(&up, "POST", &path, Some(&large)).await, (413, "body_too_large".to_owned()));
     assert_eq!(row_counts(&sql).await, before);
-    let (status, made) = up.post("/api/keys", &json!({"roles": ["approver"]})).await;
-    assert_eq!(status, 201);
+    let (id, secret) = up.new_key(&json!({"roles": ["approver"]})).await;
     let links = format!("/api/runs/{run}/gates/approve-plan/links");
-    let body = json!({"for": "Bo", "expiresS": 60}).to_string().into_bytes();
-    let (status, of_key) = up.request("POST", &links, made["key"].as_str(), Some(body)).await;
+    let body = json!({"for": "Bo", "expiresS": 60});
+    let (status, of_key) = up.post_as(&secret, &links, &body).await;
     assert_eq!(status, 201, "{of_key}");
-    let of_key = of_key["path"].as_str().unwrap().to_owned();
-    let output = home.run(&["key", "revoke", made["keyId"].as_str().unwrap()]);
+    let of_key = text(&of_key, "path");
+    let output = home.run(&["key", "revoke", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     refused(&up, &sql, &of_key, (410, "link_spent"), "its maker's key was revoked").await;
     let third = link(&up, &run, json!({})).await;
@@ -305,7 +292,7 @@ async fn a_host_signs_nothing_until_it_has_the_installations_key() {
     let up = home.up();
     let run = gated(&up, 1).await;
     let path = link(&up, &run, json!({})).await;
-    let url = String::from_utf8(home.run(&["db"]).stdout).unwrap().trim().to_owned();
+    let url = home.database_url();
     let shim = ["--db", &url, "shim", "--listen", "127.0.0.1:0"];
     let mut other = Server::start(&second, &shim, &[]);
     assert!(!second.path().join("signing.key").exists(), "a key of its own would be worth nothing");
@@ -338,7 +325,7 @@ async fn a_link_is_its_makers_voice_and_never_one_more() {
     let home = Home::new();
     let up = home.up();
     let header = up.run_recipe(LAW, json!({}), json!({})).await;
-    let run = header["runId"].as_str().unwrap().to_owned();
+    let run = text(&header, "runId");
     up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
     let own = link(&up, &run, json!({})).await;
     let sql = up.sql().await;
@@ -353,16 +340,13 @@ async fn a_link_is_its_makers_voice_and_never_one_more() {
     let mut votes = Vec::new();
     for role in ["approver", "approver", "operator"] {
         let body = json!({"tenant": "default", "roles": [role], "label": role});
-        let (status, key) = up.post("/api/keys", &body).await;
-        assert_eq!(status, 201, "{key}");
-        let key = key["key"].as_str().unwrap().to_owned();
+        let (_, secret) = up.new_key(&body).await;
         let links = format!("/api/runs/{run}/gates/approve-plan/links");
         for name in ["Ada", "Bea"] {
             let body = json!({"for": format!("{name} {}", votes.len()), "expiresS": 600});
-            let body = Some(body.to_string().into_bytes());
-            let (status, made) = up.request("POST", &links, Some(&key), body).await;
+            let (status, made) = up.post_as(&secret, &links, &body).await;
             match role {
-                "approver" => votes.push(made["path"].as_str().unwrap().to_owned()),
+                "approver" => votes.push(text(&made, "path")),
                 _ => assert_eq!(status, 403, "an operator approves nothing: {made}"),
             }
         }

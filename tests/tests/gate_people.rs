@@ -15,12 +15,12 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, row_counts};
+use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use serde_json::{Value, json};
-use sqlx::{Executor, PgPool};
+use sqlx::PgPool;
 use support::gates::{
     APPROVALS, DECISIONS, EXECUTIONS, INTERACTIONS, PROMPTS, TASKS, VOTES, key, number, proven,
-    refused, say, text, value, waiting,
+    refused, say, value, waiting,
 };
 use support::{Dice, until};
 
@@ -51,8 +51,8 @@ async fn two_of_a_group_must_agree_and_whoever_submitted_is_none_of_them() {
     let yaml = recipe("two", "group: sre, quorum: 2, self_approval: deny");
     let sub = key(&server, &["submitter", "approver"], &["sre"]).await;
     let (_, imported) = server.post("/api/recipes/import", &json!({"yaml": yaml})).await;
-    let body = json!({"recipeRef": imported["recipeRef"], "formData": {}}).to_string().into_bytes();
-    let (status, run) = server.request("POST", "/api/run", Some(&sub.1), Some(body)).await;
+    let body = json!({"recipeRef": imported["recipeRef"], "formData": {}});
+    let (status, run) = server.post_as(&sub.1, "/api/run", &body).await;
     assert_eq!(status, 201, "{run}");
     support::gates::prompt(&server, &run, "approve-plan").await;
     let (a, b) =
@@ -116,8 +116,7 @@ async fn one_no_is_a_veto_and_without_a_veto_it_is_one_voice() {
 }
 
 async fn delegate(server: &Server, from: &str, body: Value) -> Value {
-    let body = body.to_string().into_bytes();
-    let (status, made) = server.request("POST", "/api/delegations", Some(from), Some(body)).await;
+    let (status, made) = server.post_as(from, "/api/delegations", &body).await;
     assert_eq!(status, 201, "{made}");
     made
 }
@@ -154,16 +153,9 @@ async fn a_delegation_lends_one_voice_until_it_expires_or_is_ended() {
 
     // Expired: as if the hour had passed.
     let run = waiting(&server, &yaml, json!({}), json!({"runKey": "2"})).await;
-    let mut conn = sql.acquire().await.unwrap();
-    conn.execute("SET session_replication_role = replica").await.unwrap();
-    conn.execute("UPDATE app.gate_delegations SET created_at = created_at - interval '3 hours', expires_at = expires_at - interval '3 hours'")
-        .await
-        .unwrap();
+    tamper(&sql, "UPDATE app.gate_delegations SET created_at = created_at - interval '3 hours', expires_at = expires_at - interval '3 hours'").await;
     nothing(&sql, say(&server, &b.1, &run, "b", "yes"), 403, "forbidden").await;
-    conn.execute("UPDATE app.gate_delegations SET created_at = created_at + interval '3 hours', expires_at = expires_at + interval '3 hours'")
-        .await
-        .unwrap();
-    conn.execute("SET session_replication_role = DEFAULT").await.unwrap();
+    tamper(&sql, "UPDATE app.gate_delegations SET created_at = created_at + interval '3 hours', expires_at = expires_at + interval '3 hours'").await;
     let path = format!("/api/delegations/{}", made["id"]);
     let others = server.request("DELETE", &path, Some(&a.1), None).await;
     refused(&others, 404, "not_found");
@@ -376,8 +368,7 @@ async fn whatever_is_sent_to_a_gate_that_asks_nobody_is_refused_and_never_a_500(
             }
         }
         let secret = &keys[usize::try_from(dice.below(4)).unwrap()];
-        let sent = body.to_string().into_bytes();
-        let (status, said) = server.request("POST", path, Some(secret), Some(sent)).await;
+        let (status, said) = server.post_as(secret, path, &body).await;
         assert!((400..500).contains(&status), "{path} {body}: {status} {said}");
         assert!(said["code"].is_string() && said["error"].is_string(), "{path} {body}: {said}");
     }

@@ -8,12 +8,15 @@
     reason = "a helper of tests fails its test"
 )]
 
+mod support;
+
 use std::sync::Arc;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use support::gates::{APPROVALS, EXECUTIONS, INTERACTIONS, TASKS, number, refused, value};
 
 const GATED: &str = "
 id: gated
@@ -23,10 +26,6 @@ plan:
   tasks: [{name: t, value: kept}]
 ";
 const GATE: &str = "approve-plan-1";
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
-}
 
 fn yes(dedupe: &str) -> Value {
     json!({"payload": {"choice": "yes"}, "dedupeKey": dedupe})
@@ -58,10 +57,6 @@ async fn reply(server: &Server, run: &Value, body: &Value) -> (u16, Value) {
     server.post(&format!("/api/runs/{}/gates/{GATE}/reply", text(run, "runId")), body).await
 }
 
-fn refused(answer: &(u16, Value), status: u16, code: &str) {
-    assert_eq!((answer.0, &answer.1["code"]), (status, &json!(code)), "{}", answer.1);
-}
-
 /// An event of a workflow, and how often it was ever set.
 async fn event(sql: &PgPool, run: &Value, key: &str) -> (Option<Value>, i64) {
     let workflow = text(run, "workflowID");
@@ -84,18 +79,10 @@ async fn event(sql: &PgPool, run: &Value, key: &str) -> (Option<Value>, i64) {
     (value.map(|v| serde_json::from_str(&v).unwrap()), times)
 }
 
-async fn count(sql: &PgPool, query: &'static str, run: &Value) -> i64 {
-    sqlx::query_scalar(query).bind(text(run, "runId")).fetch_one(sql).await.unwrap()
-}
-
-const INTERACTIONS: &str = "SELECT count(*) FROM app.human_interactions WHERE run_id = $1";
 const LATE: &str =
     "SELECT count(*) FROM app.human_interactions WHERE run_id = $1 AND outcome = 'late'";
 const ACCEPTED: &str =
     "SELECT count(*) FROM app.human_interactions WHERE run_id = $1 AND outcome = 'accepted'";
-const APPROVALS: &str = "SELECT count(*) FROM app.plan_approvals WHERE run_id = $1";
-const TASKS: &str = "SELECT count(*) FROM app.sbx_runs WHERE run_id = $1";
-const EXECUTIONS: &str = "SELECT count(*) FROM app.sbx_executions e JOIN app.sbx_runs s USING (task_key) WHERE s.run_id = $1";
 const ESCALATIONS: &str = "SELECT count(*) FROM dbos.workflow_status w JOIN app.runs r ON w.workflow_uuid LIKE 'esc:' || r.workflow_id || ':%' WHERE r.id = $1";
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -132,7 +119,7 @@ async fn a_yes_is_recorded_published_and_executed_once() {
         ["schemaVersion", "formSchema", "ttlS", "createdAt", "deadlineAt", "uiHints", "defaults"];
     assert!(keys(&prompt).iter().all(|k| allowed.contains(k)), "{prompt}");
     assert_eq!(view["prompt"], prompt);
-    assert_eq!(count(&sql, TASKS, &run).await, 0, "nothing is queued before consent");
+    assert_eq!(number(&sql, TASKS, &run).await, 0, "nothing is queued before consent");
 
     let first =
         json!({"payload": {"choice": "yes", "rationale": "looks right"}, "dedupeKey": "k1"});
@@ -159,12 +146,9 @@ async fn a_yes_is_recorded_published_and_executed_once() {
     assert!(decision["at"].is_i64() && result["at"] == decision["at"], "{decision}");
     assert_eq!(event(&sql, &run, &format!("ui:{GATE}")).await.1, 1, "a prompt is emitted once");
 
-    let row: Value =
-        sqlx::query_scalar("SELECT to_jsonb(i) FROM app.human_interactions i WHERE run_id = $1")
-            .bind(text(&run, "runId"))
-            .fetch_one(&sql)
-            .await
-            .unwrap();
+    let row =
+        value(&sql, "SELECT to_jsonb(i) FROM app.human_interactions i WHERE run_id = $1", &run)
+            .await;
     assert_eq!(
         (&row["origin"], &row["outcome"], &row["payload"]),
         (&json!("api-shim"), &json!("accepted"), &first["payload"])
@@ -186,7 +170,7 @@ async fn a_yes_is_recorded_published_and_executed_once() {
 
     // The very same again is a replay, with the run long over.
     assert_eq!(reply(&server, &run, &first).await, (200, json!({"ok": true, "isReplay": true})));
-    assert_eq!(count(&sql, INTERACTIONS, &run).await, 1);
+    assert_eq!(number(&sql, INTERACTIONS, &run).await, 1);
     refused(
         &reply(&server, &run, &json!({"payload": {"choice": "no"}, "dedupeKey": "k1"})).await,
         409,
@@ -194,16 +178,16 @@ async fn a_yes_is_recorded_published_and_executed_once() {
     );
     let topic = json!({"payload": first["payload"], "dedupeKey": "k1", "topic": "human:other"});
     refused(&reply(&server, &run, &topic).await, 409, "dedupe_conflict");
-    assert_eq!(count(&sql, INTERACTIONS, &run).await, 1, "a conflict leaves no row");
+    assert_eq!(number(&sql, INTERACTIONS, &run).await, 1, "a conflict leaves no row");
     refused(&reply(&server, &run, &yes("k2")).await, 409, "state_conflict");
     refused(&reply(&server, &run, &yes("k2")).await, 409, "state_conflict");
     assert_eq!(
-        count(&sql, INTERACTIONS, &run).await,
+        number(&sql, INTERACTIONS, &run).await,
         2,
         "a second decision is refused and on record, once"
     );
-    assert_eq!(count(&sql, APPROVALS, &run).await, 1);
-    assert_eq!(count(&sql, EXECUTIONS, &run).await, 1);
+    assert_eq!(number(&sql, APPROVALS, &run).await, 1);
+    assert_eq!(number(&sql, EXECUTIONS, &run).await, 1);
     let (_, listed) = server.get(&format!("/api/runs/{}/interactions", text(&run, "runId"))).await;
     let outcomes: Vec<&Value> = listed.as_array().unwrap().iter().map(|i| &i["outcome"]).collect();
     assert_eq!(outcomes, ["accepted", "already_decided"], "{listed}");
@@ -223,7 +207,7 @@ async fn a_no_ends_the_run_and_nothing_was_executed() {
     assert!(text(&end, "error").contains("too risky"), "{end}");
     assert_eq!(event(&sql, &run, &format!("decision:{GATE}")).await.0.unwrap()["decision"], "no");
     for query in [TASKS, APPROVALS, ESCALATIONS] {
-        assert_eq!(count(&sql, query, &run).await, 0, "{query}");
+        assert_eq!(number(&sql, query, &run).await, 0, "{query}");
     }
     refused(&reply(&server, &run, &yes("k2")).await, 409, "state_conflict");
     let approve = server
@@ -233,7 +217,7 @@ async fn a_no_ends_the_run_and_nothing_was_executed() {
         )
         .await;
     refused(&approve, 409, "state_conflict");
-    assert_eq!(count(&sql, TASKS, &run).await, 0);
+    assert_eq!(number(&sql, TASKS, &run).await, 0);
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
 }
 
@@ -288,7 +272,7 @@ async fn a_choice_that_is_none_is_refused_and_never_a_silent_no() {
     ] {
         refused(&server.post(&path, &body).await, status, code);
     }
-    assert_eq!(count(&sql, INTERACTIONS, &run).await, 0, "what is refused leaves no row");
+    assert_eq!(number(&sql, INTERACTIONS, &run).await, 0, "what is refused leaves no row");
     assert_eq!(gate(&server, &run).await["state"], "PENDING", "and decides nothing");
     for (n, (payload, decision, status)) in [
         (json!({"approved": true}), "yes", "succeeded"),
@@ -339,13 +323,13 @@ async fn silence_is_a_no_that_escalates_once_and_a_late_answer_is_only_recorded(
         )
         .await;
     refused(&approve, 409, "state_conflict");
-    assert_eq!(count(&sql, LATE, &run).await, 2, "each late answer is on record once");
-    assert_eq!(count(&sql, ACCEPTED, &run).await, 0);
-    assert_eq!(count(&sql, TASKS, &run).await, 0);
+    assert_eq!(number(&sql, LATE, &run).await, 2, "each late answer is on record once");
+    assert_eq!(number(&sql, ACCEPTED, &run).await, 0);
+    assert_eq!(number(&sql, TASKS, &run).await, 0);
     let escalation = format!("esc:{}:{GATE}", text(&run, "workflowID"));
     let escalated = wait_workflow(&server, &escalation).await;
     assert_eq!(escalated["status"], "SUCCESS", "{escalated}");
-    assert_eq!(count(&sql, ESCALATIONS, &run).await, 1);
+    assert_eq!(number(&sql, ESCALATIONS, &run).await, 1);
     let audit = event(&sql, &run, &format!("ui:{GATE}:audit")).await.0.unwrap();
     assert_eq!(
         (&audit["schemaVersion"], &audit["event"], &audit["reason"]),
@@ -386,12 +370,8 @@ async fn approve_plan_and_the_webhook_are_the_same_lane() {
     assert_eq!(end["status"], "succeeded", "{end}");
     assert_eq!(server.post(&path, &body).await, (202, first), "also when the run is over");
     refused(&server.post(&path, &json!({"approvedBy": "bob"})).await, 409, "state_conflict");
-    let row: Value =
-        sqlx::query_scalar("SELECT to_jsonb(p) FROM app.plan_approvals p WHERE run_id = $1")
-            .bind(text(&run, "runId"))
-            .fetch_one(&sql)
-            .await
-            .unwrap();
+    let row =
+        value(&sql, "SELECT to_jsonb(p) FROM app.plan_approvals p WHERE run_id = $1", &run).await;
     assert_eq!(
         (&row["approved_by"], &row["notes"], &row["origin"]),
         (&json!("ann"), &json!("go"), &json!("api-shim"))
@@ -470,10 +450,10 @@ async fn thirty_replies_at_once_make_one_decision() {
         assert_eq!(*status, want, "{answer}");
     }
     assert_eq!(server.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
-    assert_eq!(count(&sql, INTERACTIONS, &run).await, 6);
-    assert_eq!(count(&sql, ACCEPTED, &run).await, 1);
-    assert_eq!(count(&sql, APPROVALS, &run).await, 1);
-    assert_eq!(count(&sql, EXECUTIONS, &run).await, 1);
+    assert_eq!(number(&sql, INTERACTIONS, &run).await, 6);
+    assert_eq!(number(&sql, ACCEPTED, &run).await, 1);
+    assert_eq!(number(&sql, APPROVALS, &run).await, 1);
+    assert_eq!(number(&sql, EXECUTIONS, &run).await, 1);
     assert_eq!(event(&sql, &run, &format!("decision:{GATE}")).await.1, 1);
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
 }
@@ -502,10 +482,10 @@ async fn a_cancel_at_the_gate_ends_run_and_gate_at_once_and_a_resume_opens_both(
     let approve =
         server.post(&format!("/api/runs/{id}/approve-plan"), &json!({"approvedBy": "ann"})).await;
     refused(&approve, 409, "state_conflict");
-    assert_eq!(count(&sql, ACCEPTED, &run).await, 0);
-    assert_eq!(count(&sql, INTERACTIONS, &run).await, 2, "refused answers are on record");
-    assert_eq!(count(&sql, APPROVALS, &run).await, 0);
-    assert_eq!(count(&sql, TASKS, &run).await, 0);
+    assert_eq!(number(&sql, ACCEPTED, &run).await, 0);
+    assert_eq!(number(&sql, INTERACTIONS, &run).await, 2, "refused answers are on record");
+    assert_eq!(number(&sql, APPROVALS, &run).await, 0);
+    assert_eq!(number(&sql, TASKS, &run).await, 0);
     assert_eq!(
         event(&sql, &run, &format!("decision:{GATE}")).await.0,
         None,

@@ -19,15 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, assert_nothing_left, live_dir};
+use cofferdam_tests::{Home, Server, assert_nothing_left, live_dir, text};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use sqlx::Postgres;
-use sqlx::pool::PoolConnection;
 use support::{
-    assert_proven, assert_wiped, count, ended, names, postmaster, recipe, said, signal, texts,
-    until,
+    assert_proven, assert_wiped, count, ended, hold_claims, names, postmaster, recipe, said,
+    signal, texts, until,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -44,7 +42,7 @@ fn slow(seconds: u32) -> String {
 
 async fn submit(up: &Server, yaml: &str, key: &str) -> String {
     let header = up.run_recipe(yaml, json!({}), json!({"runKey": key})).await;
-    header["runId"].as_str().unwrap().to_owned()
+    text(&header, "runId")
 }
 
 async fn executing(sql: &sqlx::PgPool) {
@@ -91,17 +89,6 @@ async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
     assert_eq!(count(&sql, "SELECT count(*) FROM app.artifacts WHERE kind = 'file'").await, 27);
     assert_wiped(&home, &sql).await;
     assert_proven(&home);
-}
-
-/// Whoever holds this lock claims from the queue; workers wait until the connection is closed.
-async fn hold_claims(sql: &sqlx::PgPool, queue: &str) -> PoolConnection<Postgres> {
-    let mut held = sql.acquire().await.unwrap();
-    sqlx::query("SELECT pg_advisory_lock(hashtextextended('cofferdam.claim.' || $1, 0))")
-        .bind(queue)
-        .execute(&mut *held)
-        .await
-        .unwrap();
-    held
 }
 
 /// The commit reached the database, its answer did not reach the worker: nobody else will ever look

@@ -14,11 +14,11 @@ mod support;
 
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, row_counts};
+use cofferdam_tests::{Home, Server, row_counts, tamper};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use support::{assert_proven, count, names, postmaster, signal, until};
+use support::{assert_proven, count, hold_claims, names, postmaster, signal, until};
 
 fn recipe(id: &str, gate: &str, egress: &str) -> String {
     format!(
@@ -35,23 +35,19 @@ struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     async fn new(up: &'a Server, roles: &[&str]) -> Self {
-        let (status, made) = up.post("/api/keys", &json!({"tenant": "acme", "roles": roles})).await;
-        assert_eq!(status, 201, "{made}");
-        Self { up, key: made["key"].as_str().unwrap().to_owned() }
+        Self { up, key: up.new_key(&json!({"tenant": "acme", "roles": roles})).await.1 }
     }
 
     async fn post(&self, path: &str, body: Value) -> (u16, Value) {
-        self.up.request("POST", path, Some(&self.key), Some(body.to_string().into_bytes())).await
+        self.up.post_as(&self.key, path, &body).await
     }
 
     async fn get(&self, path: &str) -> Value {
-        self.up.request("GET", path, Some(&self.key), None).await.1
+        self.up.get_as(&self.key, path).await.1
     }
 
     async fn run(&self, yaml: &str) -> (u16, Value) {
-        let (status, imported) = self.post("/api/recipes/import", json!({"yaml": yaml})).await;
-        assert_eq!(status, 201, "{imported}");
-        self.post("/api/run", json!({"recipeRef": imported["recipeRef"], "formData": {}})).await
+        self.up.start_recipe_as(&self.key, yaml, json!({}), json!({})).await
     }
 
     async fn succeeded(&self, run: &str) {
@@ -209,11 +205,7 @@ async fn a_task_whose_policy_is_not_the_one_on_record_fails_to_start_by_its_fiel
         let home = Home::new();
         let up = home.up();
         let sql = up.sql().await;
-        let mut held = sql.acquire().await.unwrap();
-        sqlx::query("SELECT pg_advisory_lock(hashtextextended('cofferdam.claim.sbxQ', 0))")
-            .execute(&mut *held)
-            .await
-            .unwrap();
+        let claims = hold_claims(&sql, "sbxQ").await;
         let yaml = recipe("drift", "", "[a.example]");
         let header =
             up.run_recipe(&yaml, json!({}), json!({"budget": {"maxRetriesPerStep": 0}})).await;
@@ -222,14 +214,8 @@ async fn a_task_whose_policy_is_not_the_one_on_record_fails_to_start_by_its_fiel
             count(&sql, "SELECT count(*) FROM app.egress_policy_snapshots").await == 2
         })
         .await;
-        let mut tx = sql.begin().await.unwrap();
-        sqlx::query("SET LOCAL session_replication_role = replica")
-            .execute(&mut *tx)
-            .await
-            .unwrap();
-        sqlx::query(sqlx::AssertSqlSafe(change.to_owned())).execute(&mut *tx).await.unwrap();
-        tx.commit().await.unwrap();
-        held.close().await.unwrap();
+        tamper(&sql, change).await;
+        claims.close().await.unwrap();
         let header = up.wait_terminal(run).await;
         assert_eq!(header["status"], "retries_exceeded", "{header}");
         let error = header["error"].as_str().unwrap();

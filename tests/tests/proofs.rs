@@ -20,7 +20,7 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{assert_proven, count, said, texts, until};
@@ -298,7 +298,7 @@ async fn make_runs(up: &Server) -> Vec<String> {
     let mut runs = Vec::new();
     for yaml in [big.to_owned(), read("value.yaml"), read("hello-gated.yaml")] {
         let header = up.run_recipe(&yaml, json!({}), json!({})).await;
-        runs.push(header["runId"].as_str().unwrap().to_owned());
+        runs.push(text(&header, "runId"));
     }
     let gated = &runs[2];
     up.wait_for(gated, "waiting", |h| h["status"] == "waiting_input").await;
@@ -344,7 +344,7 @@ impl Kept {
         let told = "SELECT count(*) FROM app.webhook_deliveries HAVING count(*) >= 8 AND bool_and(state = 'delivered') UNION ALL SELECT 0 LIMIT 1";
         until("all is told", Duration::from_secs(30), async || count(&sql, told).await >= 8).await;
         sql.close().await;
-        let url = String::from_utf8(home.run(&["db"]).stdout).unwrap().trim().to_owned();
+        let url = home.database_url();
         let user = File::open(home.path().join("database/users.lock")).unwrap();
         user.lock_shared().unwrap();
         up.stop();
@@ -518,51 +518,37 @@ async fn an_auditor_sees_the_proofs_of_their_own_tenant_alone() {
     let mut keys = Vec::new();
     for tenant in ["acme", "zenith"] {
         for roles in [json!(["auditor"]), json!(["submitter"])] {
-            let (status, made) =
-                up.post("/api/keys", &json!({"tenant": tenant, "roles": roles})).await;
-            assert_eq!(status, 201, "{made}");
-            keys.push(made["key"].as_str().unwrap().to_owned());
+            keys.push(up.new_key(&json!({"tenant": tenant, "roles": roles})).await.1);
         }
     }
     let [acme, acme_submits, zenith, zenith_submits] = keys.as_slice() else { panic!("four keys") };
     let yaml =
         std::fs::read_to_string(cofferdam_tests::repository().join("examples/value.yaml")).unwrap();
     for submits in [acme_submits, zenith_submits] {
-        let body = |value: Value| Some(value.to_string().into_bytes());
-        let (status, imported) = up
-            .request("POST", "/api/recipes/import", Some(submits), body(json!({"yaml": yaml})))
-            .await;
-        assert_eq!(status, 201, "{imported}");
-        let run = json!({"recipeRef": imported["recipeRef"], "formData": {}, "opts": {}});
-        let (status, header) = up.request("POST", "/api/run", Some(submits), body(run)).await;
+        let (status, header) = up.start_recipe_as(submits, &yaml, json!({}), json!({})).await;
         assert_eq!(status, 201, "{header}");
         let path = format!("/api/runs/{}", header["runId"].as_str().unwrap());
         support::until("the run has ended", std::time::Duration::from_secs(30), async || {
-            up.request("GET", &path, Some(submits), None).await.1["durableStatus"] == "SUCCESS"
+            up.get_as(submits, &path).await.1["durableStatus"] == "SUCCESS"
         })
         .await;
     }
     let sql = up.sql().await;
-    let mut conn = sql.acquire().await.unwrap().detach();
-    conn.execute("SET session_replication_role = replica").await.unwrap();
     let of_acme = texts(&sql, "SELECT id FROM app.runs WHERE tenant_id = 'acme'").await.remove(0);
-    apply(
-        &mut conn,
-        &format!("UPDATE app.sbx_runs SET err_code = 'TIMEOUT' WHERE run_id = '{of_acme}'"),
-    )
-    .await;
+    let late = format!("UPDATE app.sbx_runs SET err_code = 'TIMEOUT' WHERE run_id = '{of_acme}'");
+    tamper(&sql, &late).await;
     let verdict = async |key: &str| {
-        let (status, report) = up.request("GET", "/api/proofs", Some(key), None).await;
+        let (status, report) = up.get_as(key, "/api/proofs").await;
         assert_eq!(status, 200, "{report}");
-        (report["verdict"].as_str().unwrap().to_owned(), rows(&report, "succeeded_runs_are_whole"))
+        (text(&report, "verdict"), rows(&report, "succeeded_runs_are_whole"))
     };
     assert_eq!(verdict(acme).await, ("NO_GO".into(), 1));
     assert_eq!(verdict(zenith).await, ("GO".into(), 0));
     assert_eq!(verdict(&up.key).await, ("NO_GO".into(), 1), "the host's admin sees every tenant");
-    let (status, _) = up.request("GET", "/api/proofs", Some(acme_submits), None).await;
+    let (status, _) = up.get_as(acme_submits, "/api/proofs").await;
     assert_eq!(status, 403);
     let path = format!("/api/runs/{of_acme}/proofs");
-    assert_eq!(up.request("GET", &path, Some(zenith), None).await.0, 404, "another tenant's run");
-    let (status, report) = up.request("GET", &path, Some(acme), None).await;
+    assert_eq!(up.get_as(zenith, &path).await.0, 404, "another tenant's run");
+    let (status, report) = up.get_as(acme, &path).await;
     assert_eq!((status, rows(&report, "succeeded_runs_are_whole")), (200, 1));
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cofferdam_tests::{Home, Server, row_counts};
+use cofferdam_tests::{Home, Server, row_counts, text};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sqlx::{Executor, PgPool};
@@ -46,7 +46,7 @@ impl Heard {
 
     fn event(&self) -> String {
         let body: Value = serde_json::from_str(&self.body).unwrap();
-        body["type"].as_str().unwrap().to_owned()
+        text(&body, "type")
     }
 }
 
@@ -144,12 +144,12 @@ async fn webhook(up: &Server, url: &str, events: &[&str]) -> (String, String) {
     }
     let (status, made) = up.post("/api/webhooks", &body).await;
     assert_eq!(status, 201, "{made}");
-    (made["webhookId"].as_str().unwrap().to_owned(), made["secret"].as_str().unwrap().to_owned())
+    (text(&made, "webhookId"), text(&made, "secret"))
 }
 
 async fn gated(up: &Server) -> String {
     let header = up.run_recipe(GATED, json!({}), json!({})).await;
-    let run = header["runId"].as_str().unwrap().to_owned();
+    let run = text(&header, "runId");
     up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
     run
 }
@@ -406,13 +406,11 @@ async fn private_addresses_are_for_operators_to_allow_at_making_and_at_sending()
 async fn silence_cancel_and_another_tenant_are_told_to_whom_they_concern() {
     let home = Home::new();
     let up = home.up_with(&["--webhook-private"], &[]);
-    let (status, made) = up.post("/api/keys", &json!({"tenant": "acme", "roles": ["admin"]})).await;
-    assert_eq!(status, 201);
-    let acme = made["key"].as_str().unwrap();
+    let (_, acme) = up.new_key(&json!({"tenant": "acme", "roles": ["admin"]})).await;
     let (mine, theirs) = (Receiver::new(200).await, Receiver::new(200).await);
     webhook(&up, &mine.url, &[]).await;
-    let body = json!({"url": theirs.url}).to_string().into_bytes();
-    assert_eq!(up.request("POST", "/api/webhooks", Some(acme), Some(body)).await.0, 201);
+    let wanted = json!({"url": theirs.url});
+    assert_eq!(up.post_as(&acme, "/api/webhooks", &wanted).await.0, 201);
     let canceled = gated(&up).await;
     let output = home.run(&["cancel", &canceled]);
     assert_eq!(output.status.code(), Some(0), "{}", support::said(&output));

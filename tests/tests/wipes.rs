@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, live_dir};
+use cofferdam_tests::{Home, Server, live_dir, tamper, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::{assert_proven, assert_wiped, count, said, texts, until};
@@ -77,7 +77,7 @@ async fn sandbox_of(sql: &PgPool, run: &str) -> String {
 async fn held(home: &Home, up: &Server, key: &str) -> (String, String, Stuck) {
     let sql = up.sql().await;
     let header = up.run_recipe(WAITS, json!({}), json!({"runKey": key})).await;
-    let run = header["runId"].as_str().unwrap().to_owned();
+    let run = text(&header, "runId");
     let sandbox = sandbox_of(&sql, &run).await;
     let stuck = Stuck::plant(home, &sandbox);
     up.wait_for(&run, "held", |h| h["heldSessions"] == 1).await;
@@ -85,9 +85,7 @@ async fn held(home: &Home, up: &Server, key: &str) -> (String, String, Stuck) {
 }
 
 async fn key(up: &Server, tenant: &str, role: &str) -> String {
-    let (status, made) = up.post("/api/keys", &json!({"tenant": tenant, "roles": [role]})).await;
-    assert_eq!(status, 201, "{made}");
-    made["key"].as_str().unwrap().to_owned()
+    up.new_key(&json!({"tenant": tenant, "roles": [role]})).await.1
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,9 +171,7 @@ async fn only_an_operators_recorded_decision_settles_a_held_session_and_only_onc
     let (run, sandbox, stuck) = held(&home, &up, "settled").await;
     let path = format!("/api/sessions/{sandbox}/settle");
     let body = json!({"actor": "ada", "reason": "the host is scrapped today"});
-    let ask = async |key: &str, body: &Value| {
-        up.request("POST", &path, Some(key), Some(body.to_string().into_bytes())).await
-    };
+    let ask = async |key: &str, body: &Value| up.post_as(key, &path, body).await;
     for role in ["submitter", "approver", "auditor"] {
         let (status, refused) = ask(&key(&up, "default", role).await, &body).await;
         assert_eq!((status, &refused["code"]), (403, &json!("forbidden")), "{role}");
@@ -284,7 +280,7 @@ async fn a_host_that_never_comes_back_holds_the_run_until_it_does_or_somebody_se
     let mut worker = Server::start(&home, &["worker"], &[]);
     let slow = WAITS.replace("sleep 1", "sleep 5");
     let header = shim.run_recipe(&slow, json!({}), json!({"runKey": "lost"})).await;
-    let run = header["runId"].as_str().unwrap().to_owned();
+    let run = text(&header, "runId");
     let sandbox = sandbox_of(&sql, &run).await;
     worker.kill();
     // The record of another machine, and of a minute that passed.
@@ -363,15 +359,11 @@ async fn a_session_says_what_its_sandbox_really_is_and_that_it_lives() {
     assert_eq!(session["stale"], false);
     assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
     // What its living worker no longer sees is said, not guessed.
-    let mut tx = sql.begin().await.unwrap();
-    for statement in [
-        "SET LOCAL session_replication_role = replica".to_owned(),
-        format!("UPDATE app.remote_execution_sessions SET state = 'EXECUTING', ended_at = NULL, wipe_looks = 0,
-                 last_heartbeat_at = clock_timestamp() - interval '1 minute' WHERE sandbox_id = '{sandbox}'"),
-    ] {
-        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *tx).await.unwrap();
-    }
-    tx.commit().await.unwrap();
+    let stale = format!(
+        "UPDATE app.remote_execution_sessions SET state = 'EXECUTING', ended_at = NULL, wipe_looks = 0,
+                last_heartbeat_at = clock_timestamp() - interval '1 minute' WHERE sandbox_id = '{sandbox}'"
+    );
+    tamper(&sql, &stale).await;
     assert_eq!(up.get(&path).await.1["stale"], true);
     let ls = home.run(&["session", "ls"]);
     assert!(said(&ls).contains("EXECUTING (stale)"), "{}", said(&ls));

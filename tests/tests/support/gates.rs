@@ -2,22 +2,15 @@
 
 use std::time::Duration;
 
-use cofferdam_tests::Server;
+use cofferdam_tests::{Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::until;
 
-pub fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
-}
-
 /// A key of the default tenant: its id and its secret.
 pub async fn key(server: &Server, roles: &[&str], groups: &[&str]) -> (String, String) {
-    let body = json!({"roles": roles, "groups": groups});
-    let (status, made) = server.post("/api/keys", &body).await;
-    assert_eq!(status, 201, "{made}");
-    (text(&made, "keyId"), text(&made, "key"))
+    server.new_key(&json!({"roles": roles, "groups": groups})).await
 }
 
 /// A run, once its gate has asked.
@@ -48,8 +41,7 @@ pub async fn answer(
     payload: Value,
 ) -> (u16, Value) {
     let path = format!("/api/runs/{}/gates/{gate}/reply", text(run, "runId"));
-    let body = json!({"payload": payload, "dedupeKey": dedupe}).to_string().into_bytes();
-    server.request("POST", &path, Some(secret), Some(body)).await
+    server.post_as(secret, &path, &json!({"payload": payload, "dedupeKey": dedupe})).await
 }
 
 pub async fn say(

@@ -12,6 +12,7 @@
 )]
 
 pub mod gates;
+pub mod http;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +23,8 @@ use cofferdam_tests::Home;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use sqlx::PgPool;
+use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, Postgres};
 
 /// Random choices that a printed seed replays (`COFFERDAM_TEST_SEED`). SplitMix64.
 #[derive(Debug)]
@@ -73,6 +75,17 @@ pub async fn count(sql: &PgPool, query: &str) -> i64 {
 /// Texts out of SQL.
 pub async fn texts(sql: &PgPool, query: &str) -> Vec<String> {
     sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_all(sql).await.expect(query)
+}
+
+/// Whoever holds this lock claims from the queue; workers wait until the connection is closed.
+pub async fn hold_claims(sql: &PgPool, queue: &str) -> PoolConnection<Postgres> {
+    let mut held = sql.acquire().await.unwrap();
+    sqlx::query("SELECT pg_advisory_lock(hashtextextended('cofferdam.claim.' || $1, 0))")
+        .bind(queue)
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    held
 }
 
 /// `cofferdam prove` says GO, exits 0 and has no row for any claim.

@@ -1,0 +1,273 @@
+//! A server with a thing of every kind, and what each route takes: what the tests of refusals share.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "every test file is a crate of its own and uses a part; a helper of tests fails its test"
+)]
+
+use std::collections::BTreeMap;
+
+use cofferdam_server::routes::{ROUTES, Route};
+use cofferdam_tests::{Home, Server, row_counts, text};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+pub const ROLES: [&str; 5] = ["submitter", "approver", "operator", "auditor", "admin"];
+
+pub const GATED: &str = "
+id: gated
+v: '1'
+form: {type: object, additionalProperties: false, properties: {n: {type: integer, maximum: 9}}}
+caps: {concurrency: 4, steps: 8, sandbox_minutes: 10}
+plan:
+  gate: approve-plan
+  tasks: [{name: t, value: kept}]
+";
+
+pub const DONE: &str = "
+id: done
+v: '1'
+plan:
+  tasks: [{name: t, exec: {run: echo done, timeout: 30s}}]
+";
+
+/// Statuses with their codes, any of which is right.
+pub type Wants = &'static [(u16, &'static str)];
+
+/// A server on which the tenant `acme` has a run at its gate and a finished one.
+pub struct World {
+    // In this order: the server goes before its home.
+    pub server: Server,
+    pub sql: PgPool,
+    pub keys: BTreeMap<String, (String, String)>,
+    pub stranger: String,
+    pub gated: Value,
+    pub done: Value,
+    pub task: String,
+    pub uri: String,
+    pub sandbox: String,
+    pub webhook: String,
+    pub link: String,
+    pub dispatch: String,
+    _home: Home,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let home = Home::new();
+        let mut server = home.up_with(&["--allow-dir", "/usr/share"], &[]);
+        let mut keys = BTreeMap::new();
+        for role in ROLES {
+            let body = json!({"tenant": "acme", "roles": [role]});
+            keys.insert(role.to_owned(), server.new_key(&body).await);
+        }
+        let stranger = server.new_key(&json!({"tenant": "stranger", "roles": ["admin"]})).await.1;
+        server.key = keys["admin"].1.clone();
+        let gated = server.run_recipe(GATED, json!({}), json!({})).await;
+        let done = server.run_recipe(DONE, json!({}), json!({})).await;
+        let gated = server
+            .wait_for(gated["runId"].as_str().unwrap(), "at its gate", |h| {
+                h["status"] == "waiting_input"
+            })
+            .await;
+        let done = server.wait_terminal(done["runId"].as_str().unwrap()).await;
+        assert_eq!(done["status"], "succeeded", "{done}");
+        let (_, artifacts) =
+            server.get(&format!("/api/runs/{}/artifacts", text(&done, "runId"))).await;
+        let out = artifacts.as_array().unwrap().iter().find(|a| a["kind"] == "stdout").unwrap();
+        let (task, uri) = (text(out, "taskKey"), text(out, "uri"));
+        let sent = json!({"agent_type": "command", "prompt": "true", "project_dir": "/usr/share",
+            "sandbox": "read-only"});
+        let (status, made) = server.post("/api/dispatches", &sent).await;
+        assert_eq!(status, 201, "{made}");
+        let dispatch = text(&made, "id");
+        let sent = server.wait_terminal(made["run_id"].as_str().unwrap()).await;
+        assert_eq!(sent["status"], "succeeded", "{sent}");
+        // Of an event that does not happen here: nothing is sent anywhere.
+        let wanted = json!({"url": "https://example.com/", "events": ["gate.reminded"]});
+        let (status, made) = server.post("/api/webhooks", &wanted).await;
+        assert_eq!(status, 201, "{made}");
+        let webhook = text(&made, "webhookId");
+        let links = format!("/api/runs/{}/gates/approve-plan/links", text(&gated, "runId"));
+        let (status, made) = server.post(&links, &json!({"for": "Ada", "expiresS": 3600})).await;
+        assert_eq!(status, 201, "{made}");
+        let link = text(&made, "path").rsplit('/').next().unwrap().to_owned();
+        let sql = server.sql().await;
+        let (_, sessions) = server.get("/api/sessions").await;
+        let sandbox = text(&sessions[0], "sandboxId");
+        Self {
+            server,
+            sql,
+            keys,
+            stranger,
+            gated,
+            done,
+            task,
+            uri,
+            sandbox,
+            webhook,
+            link,
+            dispatch,
+            _home: home,
+        }
+    }
+
+    /// The route's path with parameters that name things of acme.
+    pub fn path(&self, route: &Route) -> String {
+        self.fill(route.path)
+    }
+
+    pub fn fill(&self, path: &str) -> String {
+        let run = if path.ends_with("/retry") { &self.done } else { &self.gated };
+        let id = match path {
+            _ if path.starts_with("/api/recipes") => "gated",
+            _ if path.starts_with("/api/dispatches") => &self.dispatch,
+            _ => run["runId"].as_str().unwrap(),
+        };
+        path.replace("/api/cache/{key}", &format!("/api/cache/{}", "0".repeat(64)))
+            .replace("{id}", id)
+            .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
+            .replace("{gate}", "approve-plan")
+            .replace("{sandbox}", &self.sandbox)
+            .replace("{delegation}", "999999999")
+            .replace("{*uri}", &self.uri)
+            .replace("{name}", "profile.go")
+            .replace("{webhook}", &self.webhook)
+            .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
+            .replace("{token}", &self.link)
+            .replace(
+                "{key}",
+                if path.contains("stream") { "status" } else { &self.keys["auditor"].0 },
+            )
+    }
+
+    /// A body that the route would accept, with every optional field filled in.
+    pub fn body(&self, route: &Route) -> Value {
+        let run_opts = json!({
+            "queuePartitionKey": "acme/x", "lane": "batch", "priority": 5,
+            "workload": {"concurrency": 1, "steps": 1, "sandboxMinutes": 1},
+            "budget": {"maxFanout": 1, "maxSBXMinutes": 1, "maxArtifactsMB": 1, "maxRetriesPerStep": 0, "maxWallClockMS": 9000},
+            "timeoutMS": 8000, "traceId": "trace",
+        });
+        let action = json!({"actor": "ann", "reason": "because"});
+        match (route.method, route.path) {
+            (_, "/api/intents") => {
+                json!({"goal": "g", "inputs": {}, "constraints": {"planApprovalTimeoutS": 9}, "connectors": ["c"]})
+            }
+            (_, "/api/runs") => {
+                let mut body = run_opts;
+                let more = json!({
+                    "intentId": self.gated["intentId"], "queueName": "intentQ", "recipeName": "gated",
+                    "recipeVersion": "1", "deduplicationID": "d", "tenantId": "acme",
+                });
+                body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                body
+            }
+            (_, "/api/run") => {
+                json!({"recipeRef": {"id": "gated", "v": "1"}, "formData": {"n": 1}, "opts": run_opts})
+            }
+            (_, path) if path.ends_with("/reply") => {
+                json!({"payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "manual", "topic": "human:approve-plan"})
+            }
+            (_, path) if path.ends_with("/approve-plan") => {
+                json!({"approvedBy": "ann", "notes": "fine"})
+            }
+            (_, "/api/events/hitl") => json!({
+                "workflowId": self.gated["workflowID"], "gateKey": "approve-plan", "topic": "human:approve-plan",
+                "payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "webhook",
+            }),
+            (_, path) if path.ends_with("/fork") => {
+                json!({"actor": "ann", "reason": "because", "stepN": 0})
+            }
+            (_, path) if path.starts_with("/api/ops/") || path.ends_with("/settle") => action,
+            (_, "/api/recipes/import") => json!({"yaml": GATED, "origin": "gated.yaml"}),
+            (_, "/api/recipes/export") => json!({"id": "gated", "v": "1"}),
+            (_, "/api/config/{name}") => json!({
+                "value": {"buildTimeoutMs": 1, "execTimeoutMs": 1, "limits": {}},
+                "expectedVersion": 0, "scope": "tenant",
+            }),
+            (_, "/api/webhooks") => {
+                json!({"url": "https://example.com/", "events": ["gate.reminded"], "label": "x"})
+            }
+            (_, "/api/links/{token}") => json!({"payload": {"choice": "yes"}}),
+            (_, path) if path.ends_with("/links") => {
+                json!({"for": "Ada", "expiresS": 60, "choice": "yes"})
+            }
+            (_, "/api/keys") => {
+                json!({"tenant": "acme", "roles": ["auditor"], "groups": ["sre"], "label": "x"})
+            }
+            (_, "/api/delegations") => {
+                json!({"to": self.keys["approver"].0, "group": "sre", "ttlS": 60, "reason": "holiday"})
+            }
+            (_, "/api/dispatches") => json!({
+                "agent_type": "command", "prompt": "true", "prompt_file": "/p", "cmd": ["true"],
+                "project_dir": "/srv/none", "output_file": "/o", "name": "n", "model": "m",
+                "sandbox": "read-only", "sandbox_spec": {"max_turns": 1}, "lenient_spec": false,
+                "enforce": false, "scope_id": "s", "parent_id": "abcd1234", "timeout_sec": 9,
+                "scheduled": false,
+            }),
+            (_, "/api/dispatches/prune") => json!({"older_than_sec": 86_400}),
+            (_, "/api/dispatches/import") => {
+                json!({"rows": [{"id": "abcd1234", "status": "completed"}]})
+            }
+            (method, path) => panic!("{method} {path} takes a body: give this test a good one"),
+        }
+    }
+
+    pub async fn refused(
+        &self,
+        what: &str,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        want: Wants,
+    ) -> Value {
+        self.refused_as(Some(&self.server.key), what, method, path, body, want).await
+    }
+
+    /// The answer is one of `want`, and an error as the contract shapes it.
+    pub async fn refused_as(
+        &self,
+        key: Option<&str>,
+        what: &str,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        want: Wants,
+    ) -> Value {
+        let shown =
+            body.as_deref().map(|b| String::from_utf8_lossy(&b[..b.len().min(300)]).into_owned());
+        let (status, answer) = self.server.request(method, path, key, body).await;
+        let code = answer["code"].as_str().unwrap_or("");
+        let seen = format!("{what}: {method} {path} {shown:?} -> {status} {answer}");
+        assert!(want.contains(&(status, code)), "want {want:?}, got {seen}");
+        assert!(answer["error"].as_str().is_some_and(|e| !e.is_empty()), "{seen}");
+        let fields: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
+        assert!(fields.iter().all(|f| ["error", "code", "details"].contains(f)), "{seen}");
+        answer
+    }
+
+    pub async fn rows(&self) -> Vec<(String, i64)> {
+        row_counts(&self.sql).await
+    }
+}
+
+pub fn bytes(value: &Value) -> Option<Vec<u8>> {
+    Some(value.to_string().into_bytes())
+}
+
+pub fn with_body() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|r| r.request.is_some())
+}
+
+pub const SCHEMA: Wants = &[(400, "schema_violation")];
+pub const POLICY: Wants = &[(400, "queue_policy_violation")];
+pub const NO_JSON: Wants = &[(400, "invalid_json")];
+pub const NO_ID: Wants = &[(400, "invalid_id")];
+pub const NOT_FOUND: Wants = &[(404, "not_found")];
+pub const DENIED: Wants = &[(400, "policy_violation")];
+pub const RECIPE: Wants = &[(400, "recipe_invalid")];
