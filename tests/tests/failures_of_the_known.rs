@@ -1,6 +1,7 @@
 //! Where the known implementation of this design fails, and ours must not: the last section of the
 //! contract, failure by failure. (A cancel at the gate is in gates.rs, what bad input leaves behind
-//! in http_bodies.rs and its neighbours, each proof made to fail in proofs.rs.)
+//! in http_bodies.rs and its neighbours, each proof made to fail in proofs.rs; that no run takes two seconds
+//! is measured by the bench `run_latency`.)
 
 #![allow(
     clippy::unwrap_used,
@@ -399,22 +400,6 @@ async fn a_proof_fails_when_the_ledger_lies() {
         .collect();
     assert_eq!(failed, ["runs_match_engine"], "{report}");
     assert_eq!(home.run(&["prove", "--json"]).status.code(), Some(1));
-}
-
-#[tokio::test]
-async fn one_run_does_not_take_two_seconds() {
-    let home = Home::new();
-    let server = home.up();
-    let recipe = "id: v\nv: '1'\nplan: {tasks: [{name: t, value: x}]}\n";
-    let mut times = Vec::new();
-    for n in 0..7 {
-        let run = server.run_recipe(recipe, json!({}), json!({"runKey": n.to_string()})).await;
-        let end = server.wait_terminal(&text(&run, "runId")).await;
-        times.push(end["updatedAt"].as_i64().unwrap() - run["createdAt"].as_i64().unwrap());
-    }
-    times.sort_unstable();
-    // Half of what one of its one-second polls would cost, on a busy machine and without optimization.
-    assert!(times[3] < 500, "intent to terminal, in ms: {times:?}");
 }
 
 #[tokio::test]
