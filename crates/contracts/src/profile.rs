@@ -16,68 +16,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigKey, ConfigRef, ConfigScope};
 use crate::error::{ErrorCode, Refusal};
+use crate::named::named;
 use crate::sandbox::{
     DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
     SandboxRequest,
 };
 
-/// A language that has a profile.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "languages are known by their names")]
-pub enum Language {
-    Python,
-    Node,
-    Rust,
-    Go,
-    Java,
-    Dotnet,
-    Ruby,
-    Php,
-    C,
-    Shell,
+named! {
+    /// A language that has a profile.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
+    #[allow(missing_docs, reason = "languages are known by their names")]
+    pub enum Language {
+        Python = "python",
+        Node = "node",
+        Rust = "rust",
+        Go = "go",
+        Java = "java",
+        Dotnet = "dotnet",
+        Ruby = "ruby",
+        Php = "php",
+        C = "c",
+        Shell = "shell",
+    }
 }
 
 impl Language {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Python,
-        Self::Node,
-        Self::Rust,
-        Self::Go,
-        Self::Java,
-        Self::Dotnet,
-        Self::Ruby,
-        Self::Php,
-        Self::C,
-        Self::Shell,
-    ];
-
-    /// The name as recipes write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::Node => "node",
-            Self::Rust => "rust",
-            Self::Go => "go",
-            Self::Java => "java",
-            Self::Dotnet => "dotnet",
-            Self::Ruby => "ruby",
-            Self::Php => "php",
-            Self::C => "c",
-            Self::Shell => "shell",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|language| language.as_str() == text)
-    }
-
     /// The profile where no configuration says otherwise. Compiled languages get longer, because
     /// their tests compile first; a compiler or a virtual machine gets more memory and processes.
     #[must_use]
@@ -153,7 +118,7 @@ pub struct Settings {
 impl Default for Settings {
     /// Nothing is configured.
     fn default() -> Self {
-        let profiles = Language::ALL.map(|language| {
+        let profiles = Language::ALL.iter().copied().map(|language| {
             let source = ConfigRef {
                 key: ConfigKey::Profile(language),
                 scope: ConfigScope::Default,
@@ -161,7 +126,7 @@ impl Default for Settings {
             };
             (language, Sourced { value: language.profile(), source })
         });
-        Self { profiles: profiles.into(), ceilings: Vec::new() }
+        Self { profiles: profiles.collect(), ceilings: Vec::new() }
     }
 }
 
@@ -355,7 +320,7 @@ mod tests {
 
     #[test]
     fn every_default_is_a_value_that_could_be_configured() {
-        for language in Language::ALL {
+        for language in Language::ALL.iter().copied() {
             assert_eq!(Language::parse(language.as_str()), Some(language));
             let value = serde_json::to_value(language.profile()).unwrap();
             check(&ConfigKey::Profile(language), &value).unwrap();
