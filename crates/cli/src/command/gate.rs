@@ -127,11 +127,7 @@ fn mark(sla: &str) -> String {
         "WARNING" => "33",
         _ => return sla.to_owned(),
     };
-    if output::is_colored(&std::io::stdout()) {
-        format!("\x1b[{colour}m{sla}\x1b[0m")
-    } else {
-        sla.to_owned()
-    }
+    output::coloured(&std::io::stdout(), colour, sla)
 }
 
 /// `NAME=VALUE` each; a value that is JSON is that, everything else is a text.
