@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::cache::CacheArgs;
+use super::config::ConfigArgs;
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
 
@@ -419,43 +421,6 @@ pub(crate) enum ImageCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CacheArgs {
-    #[command(subcommand)]
-    pub command: CacheCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum CacheCommand {
-    /// List the bases of the key's tenant with their sizes, the longest unused first
-    Ls {
-        #[arg(long)]
-        json: bool,
-    },
-    /// Give one base up: no task gets it any more, and its host takes it away
-    Rm {
-        /// Its key, whole or its beginning as `ls` shows it
-        #[arg(value_name = "KEY")]
-        base: String,
-        #[arg(long)]
-        json: bool,
-    },
-    /// Give up every base that was not used for some time
-    Evict {
-        /// How long nobody had it; 0: all of them
-        #[arg(long, value_name = "HOURS", default_value_t = 0)]
-        unused_hours: u32,
-        #[arg(long)]
-        json: bool,
-    },
-    /// Read every byte of this host's bases, and take damaged ones away
-    #[command(after_help = "Exit codes: 0 all whole; 1 some were damaged.")]
-    Verify {
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 fit; 1 a probe saw a surprise, or weak with --strict; 2 unfit."
 )]
@@ -514,47 +479,5 @@ pub(crate) enum KeyCommand {
         /// Replace a lost or leaked one: webhooks get new secrets (add them again), open links are void
         #[arg(long)]
         replace: bool,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ConfigArgs {
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ConfigCommand {
-    /// Print a key's value as it is in force
-    Get {
-        /// limits.ceiling, or profile.LANGUAGE
-        name: String,
-        #[arg(long)]
-        json: bool,
-    },
-    /// Write a key's next version
-    Set {
-        /// limits.ceiling, or profile.LANGUAGE
-        name: String,
-        /// The whole value as JSON; null takes an override back
-        value: String,
-        /// For every tenant: needs an admin key of the host's own tenant
-        #[arg(long)]
-        global: bool,
-        /// The version that the change is based on; default: the newest
-        #[arg(long, value_name = "VERSION")]
-        expect: Option<u32>,
-    },
-    /// List keys: what is in force, and whose
-    Ls {
-        #[arg(long)]
-        json: bool,
-    },
-    /// A key's versions, newest first
-    History {
-        /// limits.ceiling, or profile.LANGUAGE
-        name: String,
-        #[arg(long)]
-        json: bool,
     },
 }
