@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use cofferdam_contracts::gate::Choice;
 
 use super::cache::CacheArgs;
 use super::config::ConfigArgs;
@@ -205,6 +207,11 @@ pub(crate) struct WorkerArgs {
     pub webhook_private: bool,
 }
 
+/// The names of a closed list of the contract: what is offered, shown in the help and completed.
+pub(crate) fn one_of<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> PossibleValuesParser {
+    PossibleValuesParser::new(all.iter().copied().map(name))
+}
+
 fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
     let (name, address) = text.split_once('=').ok_or("expected NAME=IP:PORT")?;
     let address = address.parse().map_err(|error| format!("{address}: {error}"))?;
@@ -303,7 +310,7 @@ pub(crate) enum GateCommand {
         #[arg(long, default_value = "1h", value_name = "DURATION")]
         expires: String,
         /// The only choice that it may make
-        #[arg(long, value_parser = ["yes", "no"])]
+        #[arg(long, value_parser = one_of(Choice::ALL, Choice::as_str))]
         choice: Option<String>,
         /// The server's address as that person reaches it; default: as this command does
         #[arg(long, value_name = "URL")]
@@ -315,7 +322,7 @@ pub(crate) enum GateCommand {
     Reply {
         run: String,
         gate: String,
-        #[arg(long, value_parser = ["yes", "no"])]
+        #[arg(long, value_parser = one_of(Choice::ALL, Choice::as_str))]
         choice: String,
         #[arg(long)]
         rationale: Option<String>,
