@@ -41,13 +41,7 @@ pub(crate) enum DispatchCommand {
         json: bool,
     },
     /// Tokens of one dispatch, of a scope, or of all
-    Tokens {
-        id: Option<String>,
-        #[arg(long)]
-        scope_id: Option<String>,
-        #[arg(long)]
-        json: bool,
-    },
+    Tokens(TokensArgs),
     /// Send one that did not complete off again, as a new one that names it
     Retry(OneArgs),
     /// Take over the ended dispatches of another program's SQLite file, which is only read
@@ -142,6 +136,15 @@ pub(crate) struct ListArgs {
     /// At most this many
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokensArgs {
+    pub id: Option<String>,
+    #[arg(long)]
+    pub scope_id: Option<String>,
     #[arg(long)]
     pub json: bool,
 }
