@@ -4,38 +4,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, RunId, StepId, TaskKey};
+use crate::named::named;
 
-/// What an artifact is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the names are the contract's own")]
-pub enum ArtifactKind {
-    ArtifactIndex,
-    File,
-    Timings,
-    Raw,
-    Stdout,
-    Stderr,
-    PlanCard,
-    Patch,
-    JsonDiagnostic,
-}
-
-impl ArtifactKind {
-    /// The kind as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ArtifactIndex => "artifact_index",
-            Self::File => "file",
-            Self::Timings => "timings",
-            Self::Raw => "raw",
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-            Self::PlanCard => "plan_card",
-            Self::Patch => "patch",
-            Self::JsonDiagnostic => "json_diagnostic",
-        }
+named! {
+    /// What an artifact is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum ArtifactKind {
+        ArtifactIndex = "artifact_index",
+        File = "file",
+        Timings = "timings",
+        Raw = "raw",
+        Stdout = "stdout",
+        Stderr = "stderr",
+        PlanCard = "plan_card",
+        Patch = "patch",
+        JsonDiagnostic = "json_diagnostic",
     }
 }
 

@@ -53,18 +53,6 @@ pub enum CacheOutcome {
     Dropped,
 }
 
-impl CacheOutcome {
-    /// The outcome as it stands in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hit => "hit",
-            Self::Kept => "kept",
-            Self::Dropped => "dropped",
-        }
-    }
-}
-
 /// What came of the cache, in a result and in the effective policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -30,7 +30,9 @@ pub enum ConfigKey {
 impl ConfigKey {
     /// Every key.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Ceiling, Self::ExecAllowed].into_iter().chain(Language::ALL.map(Self::Profile))
+        [Self::Ceiling, Self::ExecAllowed]
+            .into_iter()
+            .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
 
     /// What it is where nobody has configured it.

@@ -23,32 +23,32 @@ const MAX_SHOWN: usize = 256;
 /// differs as a whole.
 const MAX_KEPT: usize = 64 * 1024;
 
-/// The names of the parts, in the order in which they are compared.
-pub const PARTS: [&str; 5] = ["plan", "sandbox", "egress", "image", "budget"];
-
 /// The digests that a consent is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "the names of the parts")]
 pub struct Bindings {
+    /// Of the plan, whole.
     pub plan: Digest,
+    /// Of what is asked of each task's sandbox, without its network and image.
     pub sandbox: Digest,
+    /// Of what each phase of each task may reach.
     pub egress: Digest,
+    /// Of each task's image, as it was resolved.
     pub image: Digest,
+    /// Of the run's budget, the recipe's caps and the run's timeout.
     pub budget: Digest,
 }
 
 impl Bindings {
-    /// By the names of [`PARTS`].
+    /// By name, in the order in which they are compared.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, &Digest); 5] {
-        let [plan, sandbox, egress, image, budget] = PARTS;
         [
-            (plan, &self.plan),
-            (sandbox, &self.sandbox),
-            (egress, &self.egress),
-            (image, &self.image),
-            (budget, &self.budget),
+            ("plan", &self.plan),
+            ("sandbox", &self.sandbox),
+            ("egress", &self.egress),
+            ("image", &self.image),
+            ("budget", &self.budget),
         ]
     }
 }
@@ -100,27 +100,29 @@ pub fn facts(
         }
         sandbox.push(json!({"task": task.name, "spec": rest}));
     }
-    let values = [
-        serde_json::to_value(plan).unwrap_or(Value::Null),
-        Value::Array(sandbox),
-        Value::Array(egress),
-        Value::Array(image),
-        json!({"budget": budget, "caps": plan.caps, "timeoutMS": timeout_ms}),
-    ];
+    let caps = json!({"budget": budget, "caps": plan.caps, "timeoutMS": timeout_ms});
     let mut parts = BTreeMap::new();
-    let mut digests = Vec::with_capacity(PARTS.len());
-    for (name, value) in PARTS.into_iter().zip(values) {
-        let bytes = canonical::canonical(&value)?;
-        digests.push(canonical::digest_bytes(&bytes));
-        if bytes.len() <= MAX_KEPT {
-            parts.insert(name.to_owned(), value);
-        }
+    let bindings = Bindings {
+        plan: bind(&mut parts, "plan", plan)?,
+        sandbox: bind(&mut parts, "sandbox", &sandbox)?,
+        egress: bind(&mut parts, "egress", &egress)?,
+        image: bind(&mut parts, "image", &image)?,
+        budget: bind(&mut parts, "budget", &caps)?,
+    };
+    Ok(Facts { bindings, parts })
+}
+
+/// A part's digest; the part itself is kept where it is small enough.
+fn bind(
+    parts: &mut BTreeMap<String, Value>,
+    name: &str,
+    part: &impl Serialize,
+) -> Result<Digest, CanonicalError> {
+    let bytes = canonical::canonical(part)?;
+    if bytes.len() <= MAX_KEPT {
+        parts.insert(name.to_owned(), serde_json::to_value(part).unwrap_or(Value::Null));
     }
-    // The plan's digest is that of its card: over the type, not over what JSON made of it.
-    let whole = plan.digest()?;
-    let [_, sandbox, egress, image, budget] =
-        <[Digest; 5]>::try_from(digests).unwrap_or_else(|_| [(); 5].map(|()| whole.clone()));
-    Ok(Facts { bindings: Bindings { plan: whole, sandbox, egress, image, budget }, parts })
+    Ok(canonical::digest_bytes(&bytes))
 }
 
 /// What differs between what was approved and what would run; empty: the consent holds.

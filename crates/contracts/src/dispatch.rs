@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::canonical;
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::id::{Digest, DispatchId, RunId};
+use crate::named::named;
 use crate::sandbox::{AccessMode, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
@@ -31,85 +32,42 @@ pub const MAX_TOOLS: usize = 256;
 /// Distinct violations of one dispatch; further ones are counted only.
 pub const MAX_VIOLATIONS: usize = 256;
 
-/// What kind of agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum AgentType {
-    /// `codex exec`.
-    #[default]
-    Codex,
-    /// `claude -p`.
-    Claude,
-    /// `opencode run`.
-    Opencode,
-    /// Any command, or the prompt file itself as a shell script.
-    Command,
-}
-
-impl AgentType {
-    /// Every type.
-    pub const ALL: &[Self] = &[Self::Codex, Self::Claude, Self::Opencode, Self::Command];
-
-    /// The type as it stands in SQL and JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Codex => "codex",
-            Self::Claude => "claude",
-            Self::Opencode => "opencode",
-            Self::Command => "command",
-        }
+named! {
+    /// What kind of agent.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    pub enum AgentType {
+        /// `codex exec`.
+        #[default]
+        Codex = "codex",
+        /// `claude -p`.
+        Claude = "claude",
+        /// `opencode run`.
+        Opencode = "opencode",
+        /// Any command, or the prompt file itself as a shell script.
+        Command = "command",
     }
 }
 
-/// Where a dispatch is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum DispatchStatus {
-    /// On record, not started.
-    Spawned,
-    /// Its workflow runs.
-    Running,
-    /// Its agent exited with 0.
-    Completed,
-    /// Its agent did not, or could not be started.
-    Failed,
-    /// Its time ran out.
-    Timeout,
-    /// Somebody ended it.
-    Cancelled,
+named! {
+    /// Where a dispatch is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum DispatchStatus {
+        /// On record, not started.
+        Spawned = "spawned",
+        /// Its workflow runs.
+        Running = "running",
+        /// Its agent exited with 0.
+        Completed = "completed",
+        /// Its agent did not, or could not be started.
+        Failed = "failed",
+        /// Its time ran out.
+        Timeout = "timeout",
+        /// Somebody ended it.
+        Cancelled = "cancelled",
+    }
 }
 
 impl DispatchStatus {
-    /// Every status.
-    pub const ALL: &[Self] = &[
-        Self::Spawned,
-        Self::Running,
-        Self::Completed,
-        Self::Failed,
-        Self::Timeout,
-        Self::Cancelled,
-    ];
-
-    /// The status as it stands in SQL and JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Spawned => "spawned",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|status| status.as_str() == text)
-    }
-
     /// Whether nothing follows.
     #[must_use]
     pub const fn is_terminal(self) -> bool {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::id::GateKey;
+use crate::named::named;
 
 /// Network of a phase. `none` is an empty network namespace; names need an egress proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -84,26 +85,16 @@ impl<'de> Deserialize<'de> for Egress {
     }
 }
 
-/// A part of a sandbox's life with a network policy of its own. It only goes forward.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// The command that runs first.
-    Build,
-    /// The task.
-    Exec,
-}
-
-impl Phase {
-    /// The phase as it stands in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Build => "build",
-            Self::Exec => "exec",
-        }
+named! {
+    /// A part of a sandbox's life with a network policy of its own. It only goes forward.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
+    pub enum Phase {
+        /// The command that runs first.
+        Build = "build",
+        /// The task.
+        Exec = "exec",
     }
 }
 

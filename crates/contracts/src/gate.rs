@@ -6,37 +6,23 @@ use serde_json::Value;
 
 use crate::error::{Refusal, Violation};
 use crate::id::{Digest, GateKey, RunId, WorkflowId};
+use crate::named::named;
 
 /// How long a plan gate waits when nobody says, in seconds.
 pub const DEFAULT_TTL_S: u32 = 3_600;
 
-/// Where a ledger row came from: a closed list, also a SQL CHECK.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "the names are the contract's own")]
-pub enum Origin {
-    Manual,
-    EngineDbos,
-    ApiShim,
-    Webhook,
-    WebhookCi,
-    External,
-    Unknown,
-}
-
-impl Origin {
-    /// The origin as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Manual => "manual",
-            Self::EngineDbos => "engine-dbos",
-            Self::ApiShim => "api-shim",
-            Self::Webhook => "webhook",
-            Self::WebhookCi => "webhook-ci",
-            Self::External => "external",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// Where a ledger row came from: a closed list, also a SQL CHECK.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum Origin {
+        Manual = "manual",
+        EngineDbos = "engine-dbos",
+        ApiShim = "api-shim",
+        Webhook = "webhook",
+        WebhookCi = "webhook-ci",
+        External = "external",
+        Unknown = "unknown",
     }
 }
 
@@ -91,13 +77,14 @@ pub enum ResultState {
     TimedOut,
 }
 
-/// yes or no.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "the names are the contract's own")]
-pub enum Choice {
-    Yes,
-    No,
+named! {
+    /// yes or no.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum Choice {
+        Yes = "yes",
+        No = "no",
+    }
 }
 
 /// The `decision:<gate>` event.

@@ -4,46 +4,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GroupId, TenantId};
+use crate::named::named;
 
-/// What a key may do.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Writes intents and starts runs.
-    Submitter,
-    /// Answers gates.
-    Approver,
-    /// Cancels, resumes, forks, retries.
-    Operator,
-    /// Reads everything of its tenant, proofs included.
-    Auditor,
-    /// Everything, keys included.
-    Admin,
-}
-
-impl Role {
-    /// Every role.
-    pub const ALL: &[Self] =
-        &[Self::Submitter, Self::Approver, Self::Operator, Self::Auditor, Self::Admin];
-
-    /// The role as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Submitter => "submitter",
-            Self::Approver => "approver",
-            Self::Operator => "operator",
-            Self::Auditor => "auditor",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|r| r.as_str() == text)
+named! {
+    /// What a key may do.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    )]
+    pub enum Role {
+        /// Writes intents and starts runs.
+        Submitter = "submitter",
+        /// Answers gates.
+        Approver = "approver",
+        /// Cancels, resumes, forks, retries.
+        Operator = "operator",
+        /// Reads everything of its tenant, proofs included.
+        Auditor = "auditor",
+        /// Everything, keys included.
+        Admin = "admin",
     }
 }
 

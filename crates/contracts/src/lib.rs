@@ -18,6 +18,7 @@ pub mod id;
 pub mod key;
 pub mod limit;
 pub mod link;
+mod named;
 pub mod ops;
 pub mod plan;
 pub mod policy;

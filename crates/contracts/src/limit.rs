@@ -6,42 +6,26 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A limit that a task reached, in the order in which a summary names them.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum LimitKind {
-    /// `timeoutMs`: the wall time ran out.
-    Wall,
-    /// `limits.memMB`: the kernel killed a process for memory.
-    Memory,
-    /// `limits.pids`: a process or thread was refused.
-    Pids,
-    /// `limits.diskMB`: the writable layer was full.
-    Disk,
-    /// `limits.nofile`: a file could not be opened, as the task's own output says.
-    Nofile,
-    /// `limits.outputBytes`: output was dropped.
-    Output,
-}
+use crate::named::named;
 
-impl LimitKind {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Wall, Self::Memory, Self::Pids, Self::Disk, Self::Nofile, Self::Output];
-
-    /// The kind as it stands in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Wall => "wall",
-            Self::Memory => "memory",
-            Self::Pids => "pids",
-            Self::Disk => "disk",
-            Self::Nofile => "nofile",
-            Self::Output => "output",
-        }
+named! {
+    /// A limit that a task reached, in the order in which a summary names them.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
+    pub enum LimitKind {
+        /// `timeoutMs`: the wall time ran out.
+        Wall = "wall",
+        /// `limits.memMB`: the kernel killed a process for memory.
+        Memory = "memory",
+        /// `limits.pids`: a process or thread was refused.
+        Pids = "pids",
+        /// `limits.diskMB`: the writable layer was full.
+        Disk = "disk",
+        /// `limits.nofile`: a file could not be opened, as the task's own output says.
+        Nofile = "nofile",
+        /// `limits.outputBytes`: output was dropped.
+        Output = "output",
     }
 }
 
@@ -51,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_kind_reads_as_it_is_written() {
-        for kind in LimitKind::ALL {
+        for kind in LimitKind::ALL.iter().copied() {
             let text = serde_json::to_value(kind).unwrap();
             assert_eq!(text, kind.as_str());
             assert_eq!(serde_json::from_value::<LimitKind>(text).unwrap(), kind);

@@ -101,15 +101,10 @@ impl PlanTask {
     /// Wall time of the whole task in milliseconds; nothing for an engine-only task.
     #[must_use]
     pub fn budget_ms(&self) -> u64 {
-        let of = |r: &SandboxRequest| {
-            r.timeout_ms
-                + r.build.as_ref().map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
-        };
-        match &self.work {
-            Work::Sandbox(request) => of(request),
-            Work::Agent(work) => of(&work.request),
-            Work::Value(_) => 0,
-        }
+        self.work.request().map_or(0, |request| {
+            let build = request.build.as_ref();
+            request.timeout_ms + build.map_or(0, |b| b.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS))
+        })
     }
 }
 

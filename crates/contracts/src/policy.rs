@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, Phase};
 use crate::id::Digest;
+use crate::named::named;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
 
@@ -12,33 +13,20 @@ use crate::recipe::Recipe;
 /// a JSON list of exact names and mirrors. The tenant's own row comes before the host's.
 pub const EXEC_ALLOWED: &str = "egress.exec.allowed";
 
-/// Who let a phase's policy be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicySource {
-    /// The recipe; nobody's consent is needed for it.
-    Recipe,
-    /// A person who approved the plan at its gate.
-    Gate,
-    /// The host's own admin, who asked for it.
-    HostAdmin,
-    /// The organisation's policy lists every name.
-    OrgPolicy,
-    /// The run began before policies were recorded.
-    Unrecorded,
-}
-
-impl PolicySource {
-    /// The source as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Recipe => "recipe",
-            Self::Gate => "gate",
-            Self::HostAdmin => "host-admin",
-            Self::OrgPolicy => "org-policy",
-            Self::Unrecorded => "unrecorded",
-        }
+named! {
+    /// Who let a phase's policy be.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum PolicySource {
+        /// The recipe; nobody's consent is needed for it.
+        Recipe = "recipe",
+        /// A person who approved the plan at its gate.
+        Gate = "gate",
+        /// The host's own admin, who asked for it.
+        HostAdmin = "host-admin",
+        /// The organisation's policy lists every name.
+        OrgPolicy = "org-policy",
+        /// The run began before policies were recorded.
+        Unrecorded = "unrecorded",
     }
 }
 

@@ -9,74 +9,40 @@
 //! never looked at again: what an approver agrees to has its numbers in it.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigKey, ConfigRef, ConfigScope};
 use crate::error::{ErrorCode, Refusal};
+use crate::named::named;
 use crate::sandbox::{
     DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
     SandboxRequest,
 };
 
-/// A language that has a profile.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "languages are known by their names")]
-pub enum Language {
-    Python,
-    Node,
-    Rust,
-    Go,
-    Java,
-    Dotnet,
-    Ruby,
-    Php,
-    C,
-    Shell,
+named! {
+    /// A language that has a profile.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
+    #[allow(missing_docs, reason = "languages are known by their names")]
+    pub enum Language {
+        Python = "python",
+        Node = "node",
+        Rust = "rust",
+        Go = "go",
+        Java = "java",
+        Dotnet = "dotnet",
+        Ruby = "ruby",
+        Php = "php",
+        C = "c",
+        Shell = "shell",
+    }
 }
 
 impl Language {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Python,
-        Self::Node,
-        Self::Rust,
-        Self::Go,
-        Self::Java,
-        Self::Dotnet,
-        Self::Ruby,
-        Self::Php,
-        Self::C,
-        Self::Shell,
-    ];
-
-    /// The name as recipes write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::Node => "node",
-            Self::Rust => "rust",
-            Self::Go => "go",
-            Self::Java => "java",
-            Self::Dotnet => "dotnet",
-            Self::Ruby => "ruby",
-            Self::Php => "php",
-            Self::C => "c",
-            Self::Shell => "shell",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|language| language.as_str() == text)
-    }
-
     /// The profile where no configuration says otherwise. Compiled languages get longer, because
     /// their tests compile first; a compiler or a virtual machine gets more memory and processes.
     #[must_use]
@@ -152,7 +118,7 @@ pub struct Settings {
 impl Default for Settings {
     /// Nothing is configured.
     fn default() -> Self {
-        let profiles = Language::ALL.map(|language| {
+        let profiles = Language::ALL.iter().copied().map(|language| {
             let source = ConfigRef {
                 key: ConfigKey::Profile(language),
                 scope: ConfigScope::Default,
@@ -160,38 +126,7 @@ impl Default for Settings {
             };
             (language, Sourced { value: language.profile(), source })
         });
-        Self { profiles: profiles.into(), ceilings: Vec::new() }
-    }
-}
-
-/// A number of a request beside the ceiling for it, by the field's name.
-fn pairs(limits: &Limits, most: &Limits) -> [(&'static str, Option<f64>, Option<f64>); 6] {
-    // Every whole number that a limit may have is far below 2^53, so nothing is lost.
-    let number = |value: Option<u64>| value.and_then(|value| value.to_string().parse().ok());
-    [
-        ("limits.cpu", limits.cpu, most.cpu),
-        ("limits.memMB", number(limits.mem_mb), number(most.mem_mb)),
-        ("limits.pids", number(limits.pids), number(most.pids)),
-        ("limits.diskMB", number(limits.disk_mb), number(most.disk_mb)),
-        ("limits.outputBytes", number(limits.output_bytes), number(most.output_bytes)),
-        ("limits.nofile", number(limits.nofile), number(most.nofile)),
-    ]
-}
-
-impl Ceiling {
-    /// The first number above it: field, limit, observed.
-    fn exceeded(&self, limits: &Limits, times: &[(&'static str, u64)]) -> Option<Excess> {
-        let excess = |field, limit: String, observed: String| Excess { field, limit, observed };
-        for (field, asked, most) in pairs(limits, &self.limits) {
-            if let (Some(asked), Some(most)) = (asked, most)
-                && asked > most
-            {
-                return Some(excess(field, most.to_string(), asked.to_string()));
-            }
-        }
-        let most = self.timeout_ms?;
-        let (field, ms) = times.iter().find(|(_, ms)| *ms > most)?;
-        Some(excess(*field, most.to_string(), ms.to_string()))
+        Self { profiles: profiles.collect(), ceilings: Vec::new() }
     }
 }
 
@@ -200,6 +135,36 @@ struct Excess {
     field: &'static str,
     limit: String,
     observed: String,
+}
+
+fn excess<T: PartialOrd + Display>(
+    field: &'static str,
+    asked: Option<T>,
+    most: Option<T>,
+) -> Option<Excess> {
+    match (asked, most) {
+        (Some(asked), Some(most)) if asked > most => {
+            Some(Excess { field, limit: most.to_string(), observed: asked.to_string() })
+        }
+        _ => None,
+    }
+}
+
+impl Ceiling {
+    /// The first number above it.
+    fn exceeded(&self, limits: &Limits, times: &[(&'static str, u64)]) -> Option<Excess> {
+        let most = &self.limits;
+        let numbers = [
+            excess("limits.cpu", limits.cpu, most.cpu),
+            excess("limits.memMB", limits.mem_mb, most.mem_mb),
+            excess("limits.pids", limits.pids, most.pids),
+            excess("limits.diskMB", limits.disk_mb, most.disk_mb),
+            excess("limits.outputBytes", limits.output_bytes, most.output_bytes),
+            excess("limits.nofile", limits.nofile, most.nofile),
+        ];
+        let times = times.iter().map(|(field, ms)| excess(field, Some(*ms), self.timeout_ms));
+        numbers.into_iter().chain(times).flatten().next()
+    }
 }
 
 impl Sourced<Ceiling> {
@@ -221,15 +186,15 @@ impl Settings {
         ceilings: Vec<Sourced<Ceiling>>,
     ) -> Self {
         let mut settings = Self { ceilings, ..Self::default() };
-        let lowered: Vec<Limits> =
-            settings.ceilings.iter().map(|ceiling| ceiling.value.limits).collect();
         let most_ms = settings.most_ms();
         for profile in settings.profiles.values_mut() {
             let Profile { build_timeout_ms, exec_timeout_ms, limits } = &mut profile.value;
             *build_timeout_ms =
                 most_ms.map_or(*build_timeout_ms, |most| most.min(*build_timeout_ms));
             *exec_timeout_ms = most_ms.map_or(*exec_timeout_ms, |most| most.min(*exec_timeout_ms));
-            lowered.iter().for_each(|most| lower(limits, most));
+            for ceiling in &settings.ceilings {
+                *limits = lowered(*limits, ceiling.value.limits);
+            }
         }
         settings.profiles.extend(profiles);
         settings
@@ -289,7 +254,8 @@ impl Settings {
     /// Gives a request what it leaves out, then holds all of it against every ceiling.
     pub fn settle(&self, what: &str, request: &mut SandboxRequest) -> Result<(), Refusal> {
         for ceiling in &self.ceilings {
-            fill(&mut request.limits, &ceiling.value.limits);
+            // What has a ceiling and was not asked for: the default, or the ceiling if that is less.
+            request.limits = merged(request.limits, lowered(ceiling.value.limits, DEFAULTS));
             if let (Some(_), Some(build)) = (ceiling.value.timeout_ms, &mut request.build) {
                 build.timeout_ms = Some(build.timeout_ms.unwrap_or(self.default_timeout_ms()));
             }
@@ -300,36 +266,30 @@ impl Settings {
     }
 }
 
-/// Whatever has a ceiling and was not asked for: the default, or the ceiling if that is less. All
-/// CPUs of a host is not a number that is known here, so one is, which every host has.
-fn fill(limits: &mut Limits, most: &Limits) {
-    let less = |default: u64| move |most: u64| most.min(default);
-    limits.cpu = limits.cpu.or(most.cpu.map(|most| most.min(1.0)));
-    limits.mem_mb = limits.mem_mb.or(most.mem_mb.map(less(DEFAULT_MEM_MB)));
-    limits.pids = limits.pids.or(most.pids.map(less(DEFAULT_PIDS)));
-    limits.disk_mb = limits.disk_mb.or(most.disk_mb.map(less(DEFAULT_DISK_MB)));
-    limits.output_bytes = limits.output_bytes.or(most.output_bytes.map(less(MAX_STREAM_BYTES)));
-    limits.nofile = limits.nofile.or(most.nofile.map(less(DEFAULT_NOFILE)));
-}
+/// What a task gets that has a ceiling and does not ask. All CPUs of a host is not a number that is
+/// known here, so one is, which every host has; open files are what programs are used to.
+const DEFAULTS: Limits = Limits {
+    cpu: Some(1.0),
+    mem_mb: Some(DEFAULT_MEM_MB),
+    pids: Some(DEFAULT_PIDS),
+    disk_mb: Some(DEFAULT_DISK_MB),
+    output_bytes: Some(MAX_STREAM_BYTES),
+    nofile: Some(1_024),
+};
 
-/// Open files of a task that has a ceiling and does not ask: what programs are used to.
-const DEFAULT_NOFILE: u64 = 1_024;
-
-/// Each number at most that of the ceiling.
-fn lower(limits: &mut Limits, most: &Limits) {
-    let least = |value: Option<u64>, most: Option<u64>| match (value, most) {
-        (Some(value), Some(most)) => Some(value.min(most)),
-        (value, _) => value,
+/// Each number that is there, at most the other's.
+fn lowered(limits: Limits, most: Limits) -> Limits {
+    let least = |value: Option<u64>, most: Option<u64>| {
+        value.map(|value| most.map_or(value, |most| most.min(value)))
     };
-    limits.mem_mb = least(limits.mem_mb, most.mem_mb);
-    limits.pids = least(limits.pids, most.pids);
-    limits.disk_mb = least(limits.disk_mb, most.disk_mb);
-    limits.output_bytes = least(limits.output_bytes, most.output_bytes);
-    limits.nofile = least(limits.nofile, most.nofile);
-    limits.cpu = match (limits.cpu, most.cpu) {
-        (Some(cpu), Some(most)) => Some(cpu.min(most)),
-        (cpu, _) => cpu,
-    };
+    Limits {
+        cpu: limits.cpu.map(|cpu| most.cpu.map_or(cpu, |most| most.min(cpu))),
+        mem_mb: least(limits.mem_mb, most.mem_mb),
+        pids: least(limits.pids, most.pids),
+        disk_mb: least(limits.disk_mb, most.disk_mb),
+        output_bytes: least(limits.output_bytes, most.output_bytes),
+        nofile: least(limits.nofile, most.nofile),
+    }
 }
 
 /// What a task says comes before its profile.
@@ -360,7 +320,7 @@ mod tests {
 
     #[test]
     fn every_default_is_a_value_that_could_be_configured() {
-        for language in Language::ALL {
+        for language in Language::ALL.iter().copied() {
             assert_eq!(Language::parse(language.as_str()), Some(language));
             let value = serde_json::to_value(language.profile()).unwrap();
             check(&ConfigKey::Profile(language), &value).unwrap();

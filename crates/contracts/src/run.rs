@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::id::{Digest, IntentId, RecipeId, RunId, TaskKey, TenantId, WorkflowId};
+use crate::named::named;
 use crate::recipe::{Lane, RecipeRef};
 
 /// `POST /api/intents`.
@@ -194,55 +195,23 @@ pub struct RunOpts {
     pub plan_approval_timeout_s: Option<u32>,
 }
 
-/// Life of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the names are the contract's own")]
-pub enum RunStatus {
-    Queued,
-    Running,
-    WaitingInput,
-    Succeeded,
-    Failed,
-    Canceled,
-    RetriesExceeded,
-    Repairing,
+named! {
+    /// Life of a run.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum RunStatus {
+        Queued = "queued",
+        Running = "running",
+        WaitingInput = "waiting_input",
+        Succeeded = "succeeded",
+        Failed = "failed",
+        Canceled = "canceled",
+        RetriesExceeded = "retries_exceeded",
+        Repairing = "repairing",
+    }
 }
 
 impl RunStatus {
-    /// Every status.
-    pub const ALL: &[Self] = &[
-        Self::Queued,
-        Self::Running,
-        Self::WaitingInput,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Canceled,
-        Self::RetriesExceeded,
-        Self::Repairing,
-    ];
-
-    /// The status as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::WaitingInput => "waiting_input",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Canceled => "canceled",
-            Self::RetriesExceeded => "retries_exceeded",
-            Self::Repairing => "repairing",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|s| s.as_str() == text)
-    }
-
     /// Whether nothing follows.
     #[must_use]
     pub const fn is_terminal(self) -> bool {

@@ -15,6 +15,7 @@ pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, GrantedName, Phase, Violation, ViolationWhy};
 use crate::id::{Digest, TaskKey};
 pub use crate::limit::LimitKind;
+use crate::named::named;
 use crate::service::{Service, ServiceReport};
 pub use crate::wipe::{WipeCheck, WipeEvidence, WipeStatus};
 
@@ -39,17 +40,18 @@ pub const MAX_COLLECT_BYTES: u64 = 64 * 1024 * 1024;
 /// Collected files of one task.
 pub const MAX_COLLECT_FILES: usize = 1_000;
 
-/// What a task may do with a file or directory that is given to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum AccessMode {
-    /// Bound read-only.
-    #[default]
-    ReadOnly,
-    /// Copy-on-write: the task may change its view, the source stays as it was.
-    WorkspaceWrite,
-    /// The source itself is writable. Only an operator's own host directory may be given so.
-    Full,
+named! {
+    /// What a task may do with a file or directory that is given to it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    pub enum AccessMode {
+        /// Bound read-only.
+        #[default]
+        ReadOnly = "read-only",
+        /// Copy-on-write: the task may change its view, the source stays as it was.
+        WorkspaceWrite = "workspace-write",
+        /// The source itself is writable. Only an operator's own host directory may be given so.
+        Full = "full",
+    }
 }
 
 /// A file or directory that the task finds in its sandbox. Exactly one of `inline` and `uri`.
@@ -123,32 +125,20 @@ fn publish_aliases(schema: &mut schemars::Schema) {
     }
 }
 
-/// The weakest boundary that a request accepts, weakest first.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum IsolationClass {
-    /// Namespaces, cgroups and a system call filter on the host's kernel.
-    Container,
-    /// A user-space kernel (gVisor).
-    Gvisor,
-    /// A kernel of its own on virtual hardware.
-    Microvm,
-    /// A provider elsewhere.
-    Remote,
-}
-
-impl IsolationClass {
-    /// The class as it stands in SQL and JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Gvisor => "gvisor",
-            Self::Microvm => "microvm",
-            Self::Remote => "remote",
-        }
+named! {
+    /// The weakest boundary that a request accepts, weakest first.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    )]
+    pub enum IsolationClass {
+        /// Namespaces, cgroups and a system call filter on the host's kernel.
+        Container = "container",
+        /// A user-space kernel (gVisor).
+        Gvisor = "gvisor",
+        /// A kernel of its own on virtual hardware.
+        Microvm = "microvm",
+        /// A provider elsewhere.
+        Remote = "remote",
     }
 }
 
@@ -308,44 +298,30 @@ pub struct SandboxRequest {
     pub spec: Option<SandboxSpec>,
 }
 
-/// How a task's sandbox ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum ErrCode {
-    /// Exit 0.
-    None,
-    /// The sandbox could not be made as requested; nothing ran.
-    BootFail,
-    /// The command ended with another status, or by a signal.
-    CmdNonzero,
-    /// The wall time ran out.
-    Timeout,
-    /// The kernel killed a process of the sandbox for memory.
-    Oom,
-    /// The network of a phase failed.
-    NetFail,
-    /// A file could not be given to the sandbox.
-    UploadFail,
-    /// A file could not be collected.
-    DownloadFail,
+named! {
+    /// How a task's sandbox ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum ErrCode {
+        /// Exit 0.
+        None = "NONE",
+        /// The sandbox could not be made as requested; nothing ran.
+        BootFail = "BOOT_FAIL",
+        /// The command ended with another status, or by a signal.
+        CmdNonzero = "CMD_NONZERO",
+        /// The wall time ran out.
+        Timeout = "TIMEOUT",
+        /// The kernel killed a process of the sandbox for memory.
+        Oom = "OOM",
+        /// The network of a phase failed.
+        NetFail = "NET_FAIL",
+        /// A file could not be given to the sandbox.
+        UploadFail = "UPLOAD_FAIL",
+        /// A file could not be collected.
+        DownloadFail = "DOWNLOAD_FAIL",
+    }
 }
 
 impl ErrCode {
-    /// The code as it stands in SQL and JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "NONE",
-            Self::BootFail => "BOOT_FAIL",
-            Self::CmdNonzero => "CMD_NONZERO",
-            Self::Timeout => "TIMEOUT",
-            Self::Oom => "OOM",
-            Self::NetFail => "NET_FAIL",
-            Self::UploadFail => "UPLOAD_FAIL",
-            Self::DownloadFail => "DOWNLOAD_FAIL",
-        }
-    }
-
     /// Whether a fresh attempt may end otherwise: faults of the host and its network, never of the task.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
@@ -441,64 +417,28 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// How a session ended, on the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum SessionState {
-    /// Mounts, cgroup and namespaces are being made.
-    Provisioning,
-    /// The build phase runs.
-    Building,
-    /// The task runs.
-    Executing,
-    /// Files are read out.
-    Collecting,
-    /// Everything is being taken away, and looked for.
-    RemoteWipeVerifying,
-    /// Ended, wipe verified: the task exited 0.
-    Completed,
-    /// Ended, wipe verified: the task failed.
-    Failed,
-    /// Ended, wipe verified: canceled.
-    Canceled,
-    /// Ended, wipe verified: its worker was lost.
-    Orphaned,
-}
-
-impl SessionState {
-    /// Every state, in the order of a session's life.
-    pub const ALL: &[Self] = &[
-        Self::Provisioning,
-        Self::Building,
-        Self::Executing,
-        Self::Collecting,
-        Self::RemoteWipeVerifying,
-        Self::Completed,
-        Self::Failed,
-        Self::Canceled,
-        Self::Orphaned,
-    ];
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|state| state.as_str() == text)
-    }
-
-    /// The state as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Provisioning => "PROVISIONING",
-            Self::Building => "BUILDING",
-            Self::Executing => "EXECUTING",
-            Self::Collecting => "COLLECTING",
-            Self::RemoteWipeVerifying => "REMOTE_WIPE_VERIFYING",
-            Self::Completed => "COMPLETED",
-            Self::Failed => "FAILED",
-            Self::Canceled => "CANCELED",
-            Self::Orphaned => "ORPHANED",
-        }
+named! {
+    /// How a session ended, on the ledger.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum SessionState {
+        /// Mounts, cgroup and namespaces are being made.
+        Provisioning = "PROVISIONING",
+        /// The build phase runs.
+        Building = "BUILDING",
+        /// The task runs.
+        Executing = "EXECUTING",
+        /// Files are read out.
+        Collecting = "COLLECTING",
+        /// Everything is being taken away, and looked for.
+        RemoteWipeVerifying = "REMOTE_WIPE_VERIFYING",
+        /// Ended, wipe verified: the task exited 0.
+        Completed = "COMPLETED",
+        /// Ended, wipe verified: the task failed.
+        Failed = "FAILED",
+        /// Ended, wipe verified: canceled.
+        Canceled = "CANCELED",
+        /// Ended, wipe verified: its worker was lost.
+        Orphaned = "ORPHANED",
     }
 }
 

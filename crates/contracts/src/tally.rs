@@ -22,10 +22,12 @@ pub struct Ballot {
 /// What the answers so far come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Tally {
+    /// More answers are needed.
     Open,
+    /// The quorum said yes.
     Approved,
+    /// Enough said no.
     Denied,
 }
 

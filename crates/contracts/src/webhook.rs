@@ -4,65 +4,28 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{DeliveryId, RunId, WebhookId};
+use crate::named::named;
 
-/// Events that a webhook may ask for.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-pub enum EventType {
-    /// A gate waits for a person, or waits again.
-    #[serde(rename = "gate.opened")]
-    GateOpened,
-    /// A gate still waits and its people were reminded.
-    #[serde(rename = "gate.reminded")]
-    GateReminded,
-    /// A gate took its answer.
-    #[serde(rename = "gate.decided")]
-    GateDecided,
-    /// A gate's deadline passed without one.
-    #[serde(rename = "gate.timed_out")]
-    GateTimedOut,
-    /// A gate's escalation was started.
-    #[serde(rename = "gate.escalated")]
-    GateEscalated,
-    /// A gate's run was canceled.
-    #[serde(rename = "gate.canceled")]
-    GateCanceled,
-    /// A run ended, however it did.
-    #[serde(rename = "run.terminal")]
-    RunTerminal,
-}
-
-impl EventType {
-    /// Every event.
-    pub const ALL: &[Self] = &[
-        Self::GateOpened,
-        Self::GateReminded,
-        Self::GateDecided,
-        Self::GateTimedOut,
-        Self::GateEscalated,
-        Self::GateCanceled,
-        Self::RunTerminal,
-    ];
-
-    /// The event as it stands in SQL and on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::GateOpened => "gate.opened",
-            Self::GateReminded => "gate.reminded",
-            Self::GateDecided => "gate.decided",
-            Self::GateTimedOut => "gate.timed_out",
-            Self::GateEscalated => "gate.escalated",
-            Self::GateCanceled => "gate.canceled",
-            Self::RunTerminal => "run.terminal",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|event| event.as_str() == text)
+named! {
+    /// Events that a webhook may ask for.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
+    pub enum EventType {
+        /// A gate waits for a person, or waits again.
+        GateOpened = "gate.opened",
+        /// A gate still waits and its people were reminded.
+        GateReminded = "gate.reminded",
+        /// A gate took its answer.
+        GateDecided = "gate.decided",
+        /// A gate's deadline passed without one.
+        GateTimedOut = "gate.timed_out",
+        /// A gate's escalation was started.
+        GateEscalated = "gate.escalated",
+        /// A gate's run was canceled.
+        GateCanceled = "gate.canceled",
+        /// A run ended, however it did.
+        RunTerminal = "run.terminal",
     }
 }
 
@@ -119,36 +82,16 @@ pub struct WebhookRow {
     pub dead: i64,
 }
 
-/// How far a delivery is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum DeliveryState {
-    /// It is sent, or will be again.
-    Pending,
-    /// Its receiver acknowledged it.
-    Delivered,
-    /// It was given up; an operator may replay it.
-    Dead,
-}
-
-impl DeliveryState {
-    /// Every state.
-    pub const ALL: &[Self] = &[Self::Pending, Self::Delivered, Self::Dead];
-
-    /// The state as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Delivered => "delivered",
-            Self::Dead => "dead",
-        }
-    }
-
-    /// Reads it back.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|state| state.as_str() == text)
+named! {
+    /// How far a delivery is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum DeliveryState {
+        /// It is sent, or will be again.
+        Pending = "pending",
+        /// Its receiver acknowledged it.
+        Delivered = "delivered",
+        /// It was given up; an operator may replay it.
+        Dead = "dead",
     }
 }
 

@@ -4,25 +4,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, SandboxId};
+use crate::named::named;
 
-/// Whether the sandbox is provably gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum WipeStatus {
-    /// Every check found the thing absent.
-    Verified,
-    /// At least one check found something left.
-    Failed,
-}
-
-impl WipeStatus {
-    /// The status as it stands in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Verified => "verified",
-            Self::Failed => "failed",
-        }
+named! {
+    /// Whether the sandbox is provably gone.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum WipeStatus {
+        /// Every check found the thing absent.
+        Verified = "verified",
+        /// At least one check found something left.
+        Failed = "failed",
     }
 }
 

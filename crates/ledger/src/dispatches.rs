@@ -157,7 +157,7 @@ impl Ledger {
         .bind(&request.output_file)
         .bind(&request.name)
         .bind(&request.model)
-        .bind(mode_str(request.sandbox.unwrap_or(AccessMode::WorkspaceWrite)))
+        .bind(request.sandbox.unwrap_or(AccessMode::WorkspaceWrite).as_str())
         .bind(new.spec.map(|(text, _)| text))
         .bind(request.timeout_sec.and_then(|s| i64::try_from(s).ok()))
         .bind(&request.scope_id)
@@ -336,16 +336,6 @@ impl Ledger {
         .bind(run.as_str())
         .fetch_optional(self.pool())
         .await?)
-    }
-}
-
-/// The old, simple policy as it stands in its column.
-#[must_use]
-pub const fn mode_str(mode: AccessMode) -> &'static str {
-    match mode {
-        AccessMode::ReadOnly => "read-only",
-        AccessMode::WorkspaceWrite => "workspace-write",
-        AccessMode::Full => "full",
     }
 }
 

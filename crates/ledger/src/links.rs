@@ -111,10 +111,7 @@ impl Ledger {
         .bind(&claim.topic)
         .bind(plan.map(Digest::as_str))
         .bind(claim.digest.as_str())
-        .bind(claim.choice.map(|choice| match choice {
-            Choice::Yes => "yes",
-            Choice::No => "no",
-        }))
+        .bind(claim.choice.map(Choice::as_str))
         .bind(&claim.name)
         .bind(audit.key_id)
         .bind(claim.expires_at)

@@ -78,6 +78,21 @@ impl Call {
         }
     }
 
+    /// A value of a closed list, by its name in the query.
+    pub(crate) fn one_of<T: Copy>(
+        &self,
+        name: &str,
+        all: &[T],
+        text: fn(T) -> &'static str,
+    ) -> Result<Option<T>, Refusal> {
+        let Some(given) = self.query.get(name) else { return Ok(None) };
+        let found = all.iter().copied().find(|value| text(*value) == given);
+        found.map(Some).ok_or_else(|| {
+            let names: Vec<&str> = all.iter().copied().map(text).collect();
+            query_error(name, &format!("one of {}", names.join(", ")))
+        })
+    }
+
     /// The run that `:id` names, if it is the tenant's.
     pub(crate) async fn run(&self) -> Result<RunHeader, LedgerError> {
         let id: WorkflowId = self.id("id")?;

@@ -3,8 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use cofferdam_contracts::gate::Choice;
 
+use super::cache::CacheArgs;
+use super::config::ConfigArgs;
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
 
@@ -203,6 +207,11 @@ pub(crate) struct WorkerArgs {
     pub webhook_private: bool,
 }
 
+/// The names of a closed list of the contract: what is offered, shown in the help and completed.
+pub(crate) fn one_of<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> PossibleValuesParser {
+    PossibleValuesParser::new(all.iter().copied().map(name))
+}
+
 fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
     let (name, address) = text.split_once('=').ok_or("expected NAME=IP:PORT")?;
     let address = address.parse().map_err(|error| format!("{address}: {error}"))?;
@@ -301,7 +310,7 @@ pub(crate) enum GateCommand {
         #[arg(long, default_value = "1h", value_name = "DURATION")]
         expires: String,
         /// The only choice that it may make
-        #[arg(long, value_parser = ["yes", "no"])]
+        #[arg(long, value_parser = one_of(Choice::ALL, Choice::as_str))]
         choice: Option<String>,
         /// The server's address as that person reaches it; default: as this command does
         #[arg(long, value_name = "URL")]
@@ -313,7 +322,7 @@ pub(crate) enum GateCommand {
     Reply {
         run: String,
         gate: String,
-        #[arg(long, value_parser = ["yes", "no"])]
+        #[arg(long, value_parser = one_of(Choice::ALL, Choice::as_str))]
         choice: String,
         #[arg(long)]
         rationale: Option<String>,
@@ -419,43 +428,6 @@ pub(crate) enum ImageCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CacheArgs {
-    #[command(subcommand)]
-    pub command: CacheCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum CacheCommand {
-    /// List the bases of the key's tenant with their sizes, the longest unused first
-    Ls {
-        #[arg(long)]
-        json: bool,
-    },
-    /// Give one base up: no task gets it any more, and its host takes it away
-    Rm {
-        /// Its key, whole or its beginning as `ls` shows it
-        #[arg(value_name = "KEY")]
-        base: String,
-        #[arg(long)]
-        json: bool,
-    },
-    /// Give up every base that was not used for some time
-    Evict {
-        /// How long nobody had it; 0: all of them
-        #[arg(long, value_name = "HOURS", default_value_t = 0)]
-        unused_hours: u32,
-        #[arg(long)]
-        json: bool,
-    },
-    /// Read every byte of this host's bases, and take damaged ones away
-    #[command(after_help = "Exit codes: 0 all whole; 1 some were damaged.")]
-    Verify {
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 fit; 1 a probe saw a surprise, or weak with --strict; 2 unfit."
 )]
@@ -514,47 +486,5 @@ pub(crate) enum KeyCommand {
         /// Replace a lost or leaked one: webhooks get new secrets (add them again), open links are void
         #[arg(long)]
         replace: bool,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ConfigArgs {
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ConfigCommand {
-    /// Print a key's value as it is in force
-    Get {
-        /// limits.ceiling, or profile.LANGUAGE
-        name: String,
-        #[arg(long)]
-        json: bool,
-    },
-    /// Write a key's next version
-    Set {
-        /// limits.ceiling, or profile.LANGUAGE
-        name: String,
-        /// The whole value as JSON; null takes an override back
-        value: String,
-        /// For every tenant: needs an admin key of the host's own tenant
-        #[arg(long)]
-        global: bool,
-        /// The version that the change is based on; default: the newest
-        #[arg(long, value_name = "VERSION")]
-        expect: Option<u32>,
-    },
-    /// List keys: what is in force, and whose
-    Ls {
-        #[arg(long)]
-        json: bool,
-    },
-    /// A key's versions, newest first
-    History {
-        /// limits.ceiling, or profile.LANGUAGE
-        name: String,
-        #[arg(long)]
-        json: bool,
     },
 }

@@ -2,17 +2,55 @@
 
 use std::path::Path;
 
+use clap::{Args, Subcommand};
 use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
 use cofferdam_sandbox::{Caches, Found, HostError};
 use serde_json::json;
 
-use super::args::{At, CacheArgs, CacheCommand};
+use super::args::At;
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse, Negative};
 use super::session::Session;
 use super::{output, state};
 
 const MIB: u64 = 1024 * 1024;
+
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// List the bases of the key's tenant with their sizes, the longest unused first
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give one base up: no task gets it any more, and its host takes it away
+    Rm {
+        /// Its key, whole or its beginning as `ls` shows it
+        #[arg(value_name = "KEY")]
+        base: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give up every base that was not used for some time
+    Evict {
+        /// How long nobody had it; 0: all of them
+        #[arg(long, value_name = "HOURS", default_value_t = 0)]
+        unused_hours: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read every byte of this host's bases, and take damaged ones away
+    #[command(after_help = "Exit codes: 0 all whole; 1 some were damaged.")]
+    Verify {
+        #[arg(long)]
+        json: bool,
+    },
+}
 
 pub(crate) async fn cache(at: &At, args: &CacheArgs) -> anyhow::Result<Exit> {
     if let CacheCommand::Verify { json } = &args.command {

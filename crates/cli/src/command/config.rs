@@ -1,14 +1,57 @@
 //! `config get | set | ls | history`.
 
 use anyhow::Context;
+use clap::{Args, Subcommand};
 use cofferdam_contracts::config::{ConfigEntry, ConfigScope, ConfigVersion};
 use serde_json::{Value, json};
 
-use super::args::{At, ConfigArgs, ConfigCommand};
+use super::args::At;
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
 use super::output;
 use super::session::Session;
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print a key's value as it is in force
+    Get {
+        /// limits.ceiling, or profile.LANGUAGE
+        name: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a key's next version
+    Set {
+        /// limits.ceiling, or profile.LANGUAGE
+        name: String,
+        /// The whole value as JSON; null takes an override back
+        value: String,
+        /// For every tenant: needs an admin key of the host's own tenant
+        #[arg(long)]
+        global: bool,
+        /// The version that the change is based on; default: the newest
+        #[arg(long, value_name = "VERSION")]
+        expect: Option<u32>,
+    },
+    /// List keys: what is in force, and whose
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// A key's versions, newest first
+    History {
+        /// limits.ceiling, or profile.LANGUAGE
+        name: String,
+        #[arg(long)]
+        json: bool,
+    },
+}
 
 pub(crate) async fn config(at: &At, args: &ConfigArgs) -> anyhow::Result<Exit> {
     let session = Session::reading(at).await?;

@@ -14,11 +14,14 @@ use serde_json::{Map, Value, json};
 
 use super::args::At;
 use super::client::{Client, segment};
-use super::dispatch_args::{DispatchArgs, DispatchCommand, ListArgs, SpawnArgs, WaitArgs};
+use super::dispatch_args::{
+    DispatchArgs, DispatchCommand, ListArgs, OneArgs, SpawnArgs, TokensArgs, WaitArgs,
+};
+use super::dispatch_import::{self, import};
 use super::dispatch_show::{show, table};
 use super::exit::{Exit, Misuse, Negative};
+use super::output;
 use super::session::Session;
-use super::{dispatch_import, output};
 
 /// How long `spawn --json` waits for the process that it is to name: a start takes 50 ms.
 const START: Duration = Duration::from_millis(1_500);
@@ -27,96 +30,62 @@ const LOOK: Duration = Duration::from_millis(25);
 /// One look of `wait`: the API waits that long at most.
 const LONG_POLL_S: u64 = 30;
 
+/// Does one command; what is wrong on this side is said before anything is started.
 pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exit> {
-    // What is wrong on this side is said before anything is started.
-    let prepared = match &args.command {
-        DispatchCommand::Spawn(args) => Some(request(args)?),
-        DispatchCommand::Status(one)
-        | DispatchCommand::Poll(one)
-        | DispatchCommand::Kill(one)
-        | DispatchCommand::Retry(one) => {
-            known(&one.id)?;
-            None
-        }
-        DispatchCommand::Wait(wait) => {
-            known(&wait.id)?;
-            None
-        }
-        DispatchCommand::Import { file, .. } => Some(Value::Array(
-            dispatch_import::rows(file)?.into_iter().map(Value::Object).collect(),
-        )),
-        _ => None,
-    };
-    // Who waits without a server would wait for ever, so that one executes.
-    let session = match &args.command {
-        DispatchCommand::Wait(_) => Session::executing(at).await?,
-        _ => Session::reading(at).await?,
-    };
-    let outcome = run(&session, args, prepared.as_ref()).await;
-    session.close().await?;
-    outcome
-}
-
-async fn run(
-    session: &Session,
-    args: &DispatchArgs,
-    prepared: Option<&Value>,
-) -> anyhow::Result<Exit> {
-    let client = &session.client;
+    let reading = Session::reading(at);
     match &args.command {
-        DispatchCommand::Spawn(args) => spawn(session, args, prepared).await,
+        DispatchCommand::Spawn(args) => {
+            let body = request(args)?;
+            within(reading, async |session| spawn(session, args, &body).await).await
+        }
         DispatchCommand::Status(one) => {
-            let view = view(client, &one.id, 0).await?;
-            show(&view, one.json);
-            Ok(Exit::Ok)
+            known(&one.id)?;
+            within(reading, async |session| status(&session.client, one).await).await
         }
-        DispatchCommand::List(args) => list(client, args).await,
+        DispatchCommand::List(args) => {
+            within(reading, async |session| list(&session.client, args).await).await
+        }
         DispatchCommand::Poll(one) => {
-            let view = view(client, &one.id, 0).await?;
-            written(client, &view).await?;
-            if one.json {
-                show(&view, true)
-            } else {
-                output::line(view.status.as_str())
-            }
-            Ok(Exit::Ok)
+            known(&one.id)?;
+            within(reading, async |session| poll(&session.client, one).await).await
         }
-        DispatchCommand::Wait(args) => wait(client, args).await,
+        DispatchCommand::Wait(args) => {
+            known(&args.id)?;
+            // Who waits without a server would wait for ever, so that one executes.
+            let executing = Session::executing(at);
+            within(executing, async |session| wait(&session.client, args).await).await
+        }
         DispatchCommand::Kill(one) => {
-            let path = format!("/api/dispatches/{}/kill", segment(&one.id));
-            let view: DispatchView = client.post(&path, &json!({})).await?;
-            if one.json {
-                show(&view, true)
-            } else {
-                output::line(view.id.as_str())
-            }
-            Ok(Exit::Ok)
+            known(&one.id)?;
+            within(reading, async |session| kill(&session.client, one).await).await
         }
         DispatchCommand::Prune { older_than, json } => {
-            let body = json!({"older_than_sec": older_than});
-            let pruned: Pruned = client.post("/api/dispatches/prune", &body).await?;
-            match json {
-                true => output::json(&serde_json::to_value(&pruned)?),
-                false => output::line(&pruned.pruned.to_string()),
-            }
-            Ok(Exit::Ok)
+            within(reading, async |session| prune(&session.client, *older_than, *json).await).await
         }
-        DispatchCommand::Tokens { id, scope_id, json } => {
-            tokens(client, id.as_deref(), scope_id.as_deref(), *json).await
+        DispatchCommand::Tokens(args) => {
+            args.id.as_deref().map_or(Ok(()), known)?;
+            within(reading, async |session| tokens(&session.client, args).await).await
         }
         DispatchCommand::Retry(one) => {
-            let path = format!("/api/dispatches/{}/retry", segment(&one.id));
-            let view: DispatchView = client.post(&path, &json!({})).await?;
-            match one.json {
-                true => output::json(&json!({"id": view.id, "pid": view.pid})),
-                false => output::line(view.id.as_str()),
-            }
-            Ok(Exit::Ok)
+            known(&one.id)?;
+            within(reading, async |session| retry(&session.client, one).await).await
         }
-        DispatchCommand::Import { json, .. } => {
-            dispatch_import::import(client, prepared, *json).await
+        DispatchCommand::Import { file, json } => {
+            let rows = dispatch_import::rows(file)?;
+            within(reading, async |session| import(&session.client, &rows, *json).await).await
         }
     }
+}
+
+/// Acts in a session, and ends what that started, however it went.
+async fn within(
+    session: impl Future<Output = anyhow::Result<Session>>,
+    act: impl AsyncFnOnce(&Session) -> anyhow::Result<Exit>,
+) -> anyhow::Result<Exit> {
+    let session = session.await?;
+    let outcome = act(&session).await;
+    session.close().await?;
+    outcome
 }
 
 /// An id that cannot be one's is not found either.
@@ -125,6 +94,53 @@ fn known(id: &str) -> anyhow::Result<()> {
         Ok(_) => Ok(()),
         Err(error) => Err(Negative(format!("dispatch not found: {error}")).into()),
     }
+}
+
+async fn status(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
+    show(&view(client, &one.id, 0).await?, one.json);
+    Ok(Exit::Ok)
+}
+
+async fn poll(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
+    let view = view(client, &one.id, 0).await?;
+    written(client, &view).await?;
+    if one.json {
+        show(&view, true)
+    } else {
+        output::line(view.status.as_str())
+    }
+    Ok(Exit::Ok)
+}
+
+async fn kill(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
+    let path = format!("/api/dispatches/{}/kill", segment(&one.id));
+    let view: DispatchView = client.post(&path, &json!({})).await?;
+    if one.json {
+        show(&view, true)
+    } else {
+        output::line(view.id.as_str())
+    }
+    Ok(Exit::Ok)
+}
+
+async fn retry(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
+    let path = format!("/api/dispatches/{}/retry", segment(&one.id));
+    let view: DispatchView = client.post(&path, &json!({})).await?;
+    match one.json {
+        true => output::json(&json!({"id": view.id, "pid": view.pid})),
+        false => output::line(view.id.as_str()),
+    }
+    Ok(Exit::Ok)
+}
+
+async fn prune(client: &Client, older_than_s: u64, as_json: bool) -> anyhow::Result<Exit> {
+    let body = json!({"older_than_sec": older_than_s});
+    let pruned: Pruned = client.post("/api/dispatches/prune", &body).await?;
+    match as_json {
+        true => output::json(&serde_json::to_value(&pruned)?),
+        false => output::line(&pruned.pruned.to_string()),
+    }
+    Ok(Exit::Ok)
 }
 
 async fn view(client: &Client, id: &str, wait_s: u64) -> anyhow::Result<DispatchView> {
@@ -223,10 +239,9 @@ fn policy(given: &str, lenient: bool) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-async fn spawn(session: &Session, args: &SpawnArgs, body: Option<&Value>) -> anyhow::Result<Exit> {
+async fn spawn(session: &Session, args: &SpawnArgs, body: &Value) -> anyhow::Result<Exit> {
     let client = &session.client;
-    let mut made: DispatchView =
-        client.post("/api/dispatches", body.unwrap_or(&Value::Null)).await?;
+    let mut made: DispatchView = client.post("/api/dispatches", body).await?;
     if session.is_local() {
         output::note("no server runs: it starts with the next `cofferdam up` or `dispatch wait`");
     }
@@ -302,23 +317,15 @@ async fn written(client: &Client, view: &DispatchView) -> anyhow::Result<()> {
     std::fs::write(file, bytes).with_context(|| format!("the output file {file}"))
 }
 
-async fn tokens(
-    client: &Client,
-    id: Option<&str>,
-    scope: Option<&str>,
-    json: bool,
-) -> anyhow::Result<Exit> {
-    let mut query = Vec::new();
-    if let Some(id) = id {
-        known(id)?;
-        query.push(format!("id={}", segment(id)));
-    }
-    if let Some(scope) = scope {
-        query.push(format!("scope={}", segment(scope)));
-    }
+async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {
+    let given = [("id", &args.id), ("scope", &args.scope_id)];
+    let query: Vec<String> = given
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", segment(value.as_deref()?))))
+        .collect();
     let path = format!("/api/dispatches/tokens?{}", query.join("&"));
     let sums: DispatchTokens = client.get(&path).await?;
-    if json {
+    if args.json {
         output::json(&serde_json::to_value(&sums)?);
         return Ok(Exit::Ok);
     }

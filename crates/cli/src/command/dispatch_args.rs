@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use cofferdam_contracts::dispatch::{AgentType, DispatchStatus};
+use cofferdam_contracts::sandbox::AccessMode;
+
+use super::args::one_of;
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the answer is no (not found, limit reached, a wait \
 that ended failed, cancelled or timed out); 2 an error; 3 wrong usage.";
@@ -37,13 +41,7 @@ pub(crate) enum DispatchCommand {
         json: bool,
     },
     /// Tokens of one dispatch, of a scope, or of all
-    Tokens {
-        id: Option<String>,
-        #[arg(long)]
-        scope_id: Option<String>,
-        #[arg(long)]
-        json: bool,
-    },
+    Tokens(TokensArgs),
     /// Send one that did not complete off again, as a new one that names it
     Retry(OneArgs),
     /// Take over the ended dispatches of another program's SQLite file, which is only read
@@ -60,7 +58,7 @@ pub(crate) struct SpawnArgs {
     #[arg(long, value_name = "FILE")]
     pub prompt_file: PathBuf,
     /// Which agent
-    #[arg(long = "type", default_value = "codex", value_parser = ["codex", "claude", "opencode", "command"])]
+    #[arg(long = "type", default_value = "codex", value_parser = one_of(AgentType::ALL, AgentType::as_str))]
     pub agent_type: String,
     /// The directory that it works in
     #[arg(long, default_value = ".", value_name = "DIR")]
@@ -75,7 +73,7 @@ pub(crate) struct SpawnArgs {
     #[arg(long)]
     pub model: Option<String>,
     /// The simple policy; a spec's access_mode supersedes it
-    #[arg(long, default_value = "workspace-write", value_parser = ["read-only", "workspace-write", "full"])]
+    #[arg(long, default_value = "workspace-write", value_parser = one_of(AccessMode::ALL, AccessMode::as_str))]
     pub sandbox: String,
     /// The requested policy: JSON, or @FILE
     #[arg(long, value_name = "JSON|@FILE")]
@@ -130,7 +128,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub active: bool,
     /// Only those with this status
-    #[arg(long, value_parser = ["spawned", "running", "completed", "failed", "timeout", "cancelled"])]
+    #[arg(long, value_parser = one_of(DispatchStatus::ALL, DispatchStatus::as_str))]
     pub status: Option<String>,
     /// Only those of this scope
     #[arg(long)]
@@ -138,6 +136,15 @@ pub(crate) struct ListArgs {
     /// At most this many
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokensArgs {
+    pub id: Option<String>,
+    #[arg(long)]
+    pub scope_id: Option<String>,
     #[arg(long)]
     pub json: bool,
 }

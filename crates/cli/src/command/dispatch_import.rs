@@ -64,10 +64,9 @@ fn value(found: ValueRef<'_>) -> Value {
 /// Sends them, and says what became of each.
 pub(crate) async fn import(
     client: &Client,
-    rows: Option<&Value>,
+    rows: &[Map<String, Value>],
     json: bool,
 ) -> anyhow::Result<Exit> {
-    let rows = rows.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut report = Imported::default();
     for batch in rows.chunks(BATCH) {
         let part: Imported = client.post("/api/dispatches/import", &json!({"rows": batch})).await?;

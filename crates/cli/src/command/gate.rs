@@ -1,88 +1,30 @@
 //! `gate ls | show | link | reply | delegate | undelegate | delegations`.
 
+use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::timeout;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::args::{At, GateArgs, GateCommand};
-use super::client::segment;
+use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
 use super::output;
 use super::session::Session;
 
+/// What a command asks of the API, at a path.
+enum Ask {
+    Get,
+    Post(Value),
+    Delete,
+}
+
 pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
-    let until_ms = match &args.command {
-        GateCommand::Reply { until: Some(text), .. } => {
-            let ms = timeout::parse(text).map_err(|why| Misuse(format!("--until: {why}")))?;
-            let ms = i64::try_from(ms)?;
-            Some(cofferdam_ambient::clock::now_ms().saturating_add(ms))
-        }
-        _ => None,
-    };
+    // What is wrong on this side is said before anything is started.
+    let (path, ask) = request(&args.command)?;
     let session = Session::reading(at).await?;
-    let client = &session.client;
-    let (answer, as_json): (anyhow::Result<Value>, bool) = match &args.command {
-        GateCommand::Ls { json } => (client.get("/api/hitl/inbox?limit=200").await, *json),
-        GateCommand::Show { run, json } => {
-            (client.get(&format!("/api/runs/{}/gates", segment(run))).await, *json)
-        }
-        GateCommand::Link { run, gate, name, expires, choice, base, json } => {
-            let path = format!("/api/runs/{}/gates/{}/links", segment(run), segment(gate));
-            let answer = match link_body(name, expires, choice.as_deref()) {
-                Ok(body) => client.post(&path, &body).await,
-                Err(why) => Err(why),
-            };
-            let base = base.as_deref().unwrap_or_else(|| client.url()).trim_end_matches('/');
-            (answer.map(|made| with_url(made, base)), *json)
-        }
-        GateCommand::Reply {
-            run,
-            gate,
-            choice,
-            rationale,
-            grant,
-            until: _,
-            edits,
-            dedupe_key,
-            json,
-        } => {
-            let mut payload = json!({"choice": choice});
-            if let (Some(object), Some(text)) = (payload.as_object_mut(), rationale) {
-                object.insert("rationale".into(), json!(text));
-            }
-            if let (Some(fields), Some(name), Some(until)) =
-                (payload.as_object_mut(), grant, &until_ms)
-            {
-                fields.insert("grant".into(), json!({"name": name, "until": until}));
-            }
-            if !edits.is_empty()
-                && let Some(object) = payload.as_object_mut()
-            {
-                object.insert("edits".into(), edits_of(edits)?);
-            }
-            let dedupe = dedupe_key
-                .clone()
-                .unwrap_or_else(|| format!("cli:{}", cofferdam_ambient::random::secret_hex(8)));
-            let body = json!({"payload": payload, "dedupeKey": dedupe, "origin": "manual"});
-            let path = format!("/api/runs/{}/gates/{}/reply", segment(run), segment(gate));
-            (client.post(&path, &body).await, *json)
-        }
-        GateCommand::Delegate { to, ttl_s, group, reason, json } => {
-            let mut body = json!({"to": to, "ttlS": ttl_s});
-            for (name, value) in [("group", group), ("reason", reason)] {
-                if let (Some(object), Some(value)) = (body.as_object_mut(), value) {
-                    object.insert(name.into(), json!(value));
-                }
-            }
-            (client.post("/api/delegations", &body).await, *json)
-        }
-        GateCommand::Undelegate { delegation } => {
-            (client.delete(&format!("/api/delegations/{delegation}")).await, false)
-        }
-        GateCommand::Delegations { json } => (client.get("/api/delegations").await, *json),
-    };
+    let answer = answer(&session.client, &args.command, &path, &ask).await;
     session.close().await?;
     let answer = answer?;
-    if as_json {
+    if as_json(&args.command) {
         output::json(&answer);
     } else {
         print(&args.command, &answer);
@@ -90,13 +32,100 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn link_body(name: &str, expires: &str, choice: Option<&str>) -> anyhow::Result<Value> {
-    let ms = timeout::parse(expires).map_err(|why| Misuse(format!("--expires: {why}")))?;
-    let mut body = json!({"for": name, "expiresS": ms / 1_000});
-    if let (Some(fields), Some(choice)) = (body.as_object_mut(), choice) {
-        fields.insert("choice".into(), json!(choice));
+fn request(command: &GateCommand) -> anyhow::Result<(String, Ask)> {
+    let of_gate = |run: &str, gate: &str, what: &str| {
+        format!("/api/runs/{}/gates/{}/{what}", segment(run), segment(gate))
+    };
+    Ok(match command {
+        GateCommand::Ls { .. } => ("/api/hitl/inbox?limit=200".to_owned(), Ask::Get),
+        GateCommand::Show { run, .. } => (format!("/api/runs/{}/gates", segment(run)), Ask::Get),
+        GateCommand::Link { run, gate, name, expires, choice, .. } => {
+            let ms = timeout::parse(expires).map_err(|why| Misuse(format!("--expires: {why}")))?;
+            let mut body = Map::new();
+            body.insert("for".into(), json!(name));
+            body.insert("expiresS".into(), json!(ms / 1_000));
+            if let Some(choice) = choice {
+                body.insert("choice".into(), json!(choice));
+            }
+            (of_gate(run, gate, "links"), Ask::Post(Value::Object(body)))
+        }
+        GateCommand::Reply {
+            run,
+            gate,
+            choice,
+            rationale,
+            grant,
+            until,
+            edits,
+            dedupe_key,
+            ..
+        } => {
+            let mut payload = Map::new();
+            payload.insert("choice".into(), json!(choice));
+            if let Some(text) = rationale {
+                payload.insert("rationale".into(), json!(text));
+            }
+            if let (Some(name), Some(text)) = (grant, until) {
+                let ms = timeout::parse(text).map_err(|why| Misuse(format!("--until: {why}")))?;
+                let until = clock::now_ms().saturating_add(i64::try_from(ms)?);
+                payload.insert("grant".into(), json!({"name": name, "until": until}));
+            }
+            if !edits.is_empty() {
+                payload.insert("edits".into(), edits_of(edits)?);
+            }
+            let dedupe =
+                dedupe_key.clone().unwrap_or_else(|| format!("cli:{}", random::secret_hex(8)));
+            let body = json!({"payload": payload, "dedupeKey": dedupe, "origin": "manual"});
+            (of_gate(run, gate, "reply"), Ask::Post(body))
+        }
+        GateCommand::Delegate { to, ttl_s, group, reason, .. } => {
+            let mut body = Map::new();
+            body.insert("to".into(), json!(to));
+            body.insert("ttlS".into(), json!(ttl_s));
+            for (name, value) in [("group", group), ("reason", reason)] {
+                if let Some(value) = value {
+                    body.insert(name.into(), json!(value));
+                }
+            }
+            ("/api/delegations".to_owned(), Ask::Post(Value::Object(body)))
+        }
+        GateCommand::Undelegate { delegation } => {
+            (format!("/api/delegations/{delegation}"), Ask::Delete)
+        }
+        GateCommand::Delegations { .. } => ("/api/delegations".to_owned(), Ask::Get),
+    })
+}
+
+async fn answer(
+    client: &Client,
+    command: &GateCommand,
+    path: &str,
+    ask: &Ask,
+) -> anyhow::Result<Value> {
+    let answer = match ask {
+        Ask::Get => client.get(path).await?,
+        Ask::Post(body) => client.post(path, body).await?,
+        Ask::Delete => client.delete(path).await?,
+    };
+    Ok(match command {
+        GateCommand::Link { base, .. } => {
+            let base = base.as_deref().unwrap_or_else(|| client.url());
+            with_url(answer, base.trim_end_matches('/'))
+        }
+        _ => answer,
+    })
+}
+
+fn as_json(command: &GateCommand) -> bool {
+    match command {
+        GateCommand::Ls { json }
+        | GateCommand::Show { json, .. }
+        | GateCommand::Link { json, .. }
+        | GateCommand::Reply { json, .. }
+        | GateCommand::Delegate { json, .. }
+        | GateCommand::Delegations { json } => *json,
+        GateCommand::Undelegate { .. } => false,
     }
-    Ok(body)
 }
 
 /// The whole address, which the server cannot know: people may reach it by another one.
@@ -127,16 +156,12 @@ fn mark(sla: &str) -> String {
         "WARNING" => "33",
         _ => return sla.to_owned(),
     };
-    if output::is_colored(&std::io::stdout()) {
-        format!("\x1b[{colour}m{sla}\x1b[0m")
-    } else {
-        sla.to_owned()
-    }
+    output::coloured(&std::io::stdout(), colour, sla)
 }
 
 /// `NAME=VALUE` each; a value that is JSON is that, everything else is a text.
 fn edits_of(edits: &[String]) -> anyhow::Result<Value> {
-    let mut fields = serde_json::Map::new();
+    let mut fields = Map::new();
     for edit in edits {
         let Some((name, value)) = edit.split_once('=') else {
             anyhow::bail!("--edit {edit:?} is not NAME=VALUE");
@@ -156,7 +181,7 @@ fn print(command: &GateCommand, answer: &Value) {
     let rows = answer.as_array().cloned().unwrap_or_default();
     match command {
         GateCommand::Ls { .. } => {
-            let now_ms = cofferdam_ambient::clock::now_ms();
+            let now_ms = clock::now_ms();
             let rows: Vec<Vec<String>> = rows
                 .iter()
                 .map(|r| {

@@ -14,6 +14,14 @@ pub(crate) fn is_colored(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && cofferdam_ambient::env::var_os("NO_COLOR").is_none()
 }
 
+/// The text in a colour of the terminal, where the stream has any.
+pub(crate) fn coloured(stream: &impl IsTerminal, colour: &str, text: &str) -> String {
+    match is_colored(stream) {
+        true => format!("\x1b[{colour}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
+}
+
 /// A line of data. A closed pipe is no error of ours.
 pub(crate) fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
@@ -33,11 +41,7 @@ pub(crate) fn note(text: &str) {
 /// A line about what is going on, marked as good or bad.
 pub(crate) fn mark(good: bool, text: &str) {
     let (sign, colour) = if good { ("ok", "32") } else { ("FAILED", "31") };
-    if is_colored(&std::io::stderr()) {
-        eprintln!("\x1b[{colour}m{sign}\x1b[0m {text}");
-    } else {
-        eprintln!("{sign} {text}");
-    }
+    eprintln!("{} {text}", coloured(&std::io::stderr(), colour, sign));
 }
 
 /// An error with its causes.
@@ -51,15 +55,7 @@ pub(crate) fn failure(error: &anyhow::Error) {
             text.push_str(&cause);
         }
     }
-    mark_error(&text);
-}
-
-fn mark_error(text: &str) {
-    if is_colored(&std::io::stderr()) {
-        eprintln!("\x1b[31merror\x1b[0m: {text}");
-    } else {
-        eprintln!("error: {text}");
-    }
+    eprintln!("{}: {text}", coloured(&std::io::stderr(), "31", "error"));
 }
 
 /// A question on the terminal; `None` where nobody can answer.

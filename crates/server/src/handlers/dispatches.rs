@@ -20,15 +20,8 @@ pub(crate) async fn spawn(mut call: Call) -> Answered {
 }
 
 pub(crate) async fn list(call: Call) -> Answered {
-    let status = match call.query.get("status") {
-        None => None,
-        Some(text) => Some(DispatchStatus::parse(text).ok_or_else(|| {
-            let all: Vec<&str> = DispatchStatus::ALL.iter().map(|s| s.as_str()).collect();
-            query_error("status", &format!("one of {}", all.join(", ")))
-        })?),
-    };
     let filter = DispatchFilter {
-        status,
+        status: call.one_of("status", DispatchStatus::ALL, DispatchStatus::as_str)?,
         active: flag(&call, "active")?,
         scope: call.query.get("scope").map(String::as_str),
         limit: call.number("limit", 1..=1_000, 100)?,

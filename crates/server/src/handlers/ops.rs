@@ -6,7 +6,7 @@ use cofferdam_contracts::id::WorkflowId;
 use cofferdam_contracts::ops::OpsAction;
 
 use crate::answer::{Answered, json as answer, ok};
-use crate::call::{Call, query_error};
+use crate::call::Call;
 
 const STATUSES: &[&str] = &[
     "PENDING",
@@ -20,10 +20,7 @@ const STATUSES: &[&str] = &[
 
 pub(crate) async fn list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=200, 20)?;
-    let status = call.query.get("status").map(String::as_str);
-    if status.is_some_and(|s| !STATUSES.contains(&s)) {
-        return Err(query_error("status", &format!("one of {}", STATUSES.join(", "))).into());
-    }
+    let status = call.one_of("status", STATUSES, |status| status)?;
     let name = call.query.get("name").map(String::as_str);
     ok(&call.flows().ledger.ops_list(&call.who.tenant, status, name, limit).await?)
 }

@@ -8,7 +8,7 @@ use cofferdam_flows::submit::Submitted;
 use serde_json::json;
 
 use crate::answer::{Answer, Answered, json as answer, ok};
-use crate::call::{Call, query_error};
+use crate::call::Call;
 
 pub(crate) async fn intent_create(mut call: Call) -> Answered {
     let request: IntentRequest = call.body()?;
@@ -31,13 +31,7 @@ fn submitted(run: &Submitted) -> Answered {
 
 pub(crate) async fn run_list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=500, 50)?;
-    let status = match call.query.get("status") {
-        None => None,
-        Some(text) => Some(RunStatus::parse(text).ok_or_else(|| {
-            let all: Vec<&str> = RunStatus::ALL.iter().map(|s| s.as_str()).collect();
-            query_error("status", &format!("one of {}", all.join(", ")))
-        })?),
-    };
+    let status = call.one_of("status", RunStatus::ALL, RunStatus::as_str)?;
     ok(&call.flows().ledger.run_list(&call.who.tenant, status, limit).await?)
 }
 

@@ -6,17 +6,11 @@ use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::session::SettleRequest;
 
 use crate::answer::{Answered, ok};
-use crate::call::{Call, query_error};
+use crate::call::Call;
 
 pub(crate) async fn list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=1_000, 100)?;
-    let state = match call.query.get("state") {
-        None => None,
-        Some(text) => Some(SessionState::parse(text).ok_or_else(|| {
-            let names: Vec<&str> = SessionState::ALL.iter().map(|s| s.as_str()).collect();
-            query_error("state", &format!("one of {}", names.join(", ")))
-        })?),
-    };
+    let state = call.one_of("state", SessionState::ALL, SessionState::as_str)?;
     ok(&call.flows().ledger.session_list(&call.who.tenant, state, limit).await?)
 }
 

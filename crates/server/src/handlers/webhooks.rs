@@ -7,7 +7,7 @@ use cofferdam_contracts::webhook::DeliveryState;
 use serde_json::json;
 
 use crate::answer::{Answered, json as answer, ok};
-use crate::call::{Call, query_error};
+use crate::call::Call;
 
 pub(crate) async fn list(call: Call) -> Answered {
     ok(&call.flows().ledger.webhook_list(&call.who.tenant).await?)
@@ -27,13 +27,7 @@ pub(crate) async fn remove(call: Call) -> Answered {
 pub(crate) async fn deliveries(call: Call) -> Answered {
     let webhook: WebhookId = call.id("webhook")?;
     let limit = call.number("limit", 1..=200, 50)?;
-    let state = match call.query.get("state") {
-        None => None,
-        Some(text) => Some(
-            DeliveryState::parse(text)
-                .ok_or_else(|| query_error("state", "pending, delivered or dead"))?,
-        ),
-    };
+    let state = call.one_of("state", DeliveryState::ALL, DeliveryState::as_str)?;
     let tenant = &call.who.tenant;
     let found = call.flows().ledger.delivery_list(tenant, &webhook, state, limit).await?;
     ok(&found.ok_or_else(|| Refusal::not_found("webhook"))?)

@@ -6,7 +6,7 @@ use cofferdam_sandbox::{Finding, Grade};
 
 use super::report::Report;
 use super::selftest::Probed;
-use crate::command::output::{is_colored, line};
+use crate::command::output::{coloured, line};
 
 pub(super) fn unfit(problem: &str) {
     line(&format!("{} this host cannot hold sandboxes yet", sign("unfit", "31")));
@@ -85,8 +85,5 @@ fn row(label: &str, value: &str) -> String {
 }
 
 fn sign(text: &str, colour: &str) -> String {
-    match is_colored(&stdout()) {
-        true => format!("\x1b[{colour}m{text}\x1b[0m"),
-        false => text.to_owned(),
-    }
+    coloured(&stdout(), colour, text)
 }
