@@ -16,6 +16,7 @@ mod disk;
 mod erofs;
 mod kvm;
 mod machine;
+pub(crate) mod monitor;
 mod nbd;
 mod qemu;
 #[cfg(test)]
