@@ -41,7 +41,9 @@ pub struct Setup {
     pub mem_bytes: u64,
     /// Its processes, the agent included.
     pub pids: u64,
-    /// Open files of one process.
+    /// Open files of one process at its start.
+    pub nofile_soft: u64,
+    /// And as many as it may raise that to.
     pub nofile: u64,
     /// Size of the writable layer.
     pub disk_mb: u64,

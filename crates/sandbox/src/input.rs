@@ -155,7 +155,9 @@ fn host<'a>(
     let found = fs::metadata(&real).map_err(unread)?;
     match access {
         // Only where the whole host is open to whoever asks, which is the host's own admin.
-        AccessMode::Full if !facts.is_open() => return Err(InputError::Full(source.to_owned())),
+        AccessMode::Full if !facts.is_open() || plan.backend.is_machine() => {
+            return Err(InputError::Full(source.to_owned()));
+        }
         _ if !found.is_dir() && !found.is_file() => {
             return Err(InputError::Kind(source.to_owned()));
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! (behaviour x class) -> ok | absent (why)      printed, and a marked table in SPECIFICATION.md
+//! one class alone: cargo test -p cofferdam-sandbox --test conformance the_class_microvm
 //! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test conformance   writes that table
 //! ```
 //! The table names what every present class must do. Whether a class is present is a host's own
@@ -21,6 +22,8 @@ mod exhaustion;
 #[path = "conformance/hostile.rs"]
 mod hostile;
 mod support;
+#[path = "conformance/talk.rs"]
+mod talk;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +51,7 @@ struct Ground {
 type Check = fn(Arc<Ground>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The list: a name for the table, and what is held.
-const BEHAVIOURS: [(&str, Check); 30] = [
+const BEHAVIOURS: [(&str, Check); 34] = [
     ("a command's exit status, signal and failure to start", |g| Box::pin(exits(g))),
     ("both output streams, as they come", |g| Box::pin(streams(g))),
     ("environment and working directory, and nothing of the host's", |g| Box::pin(surroundings(g))),
@@ -90,6 +93,14 @@ const BEHAVIOURS: [(&str, Check); 30] = [
     ("a link that is swapped while files are read leads nowhere", |g| {
         Box::pin(hostile::swapped_link(g))
     }),
+    ("input is read to its end, and a terminal has a size", |g| Box::pin(talk::input(g))),
+    ("commands and files at the same time each have their own answer", |g| {
+        Box::pin(talk::crowd(g))
+    }),
+    ("a port of its loopback is dialled both ways", |g| Box::pin(talk::port(g))),
+    ("a program of many modules and small files ends, again and again", |g| {
+        Box::pin(talk::modules(g))
+    }),
     ("a service that fakes its health, or that the class lacks, fails the start", |g| {
         Box::pin(hostile::fake_health(g))
     }),
@@ -102,41 +113,53 @@ const OK: &str = "ok";
 const ABSENT: &str = "absent";
 
 #[test]
-fn every_present_class_behaves_alike() {
+fn the_class_container_behaves_as_listed() {
+    behaves_as_listed(Class::Container);
+}
+
+#[test]
+fn the_class_gvisor_behaves_as_listed() {
+    behaves_as_listed(Class::Gvisor);
+}
+
+#[test]
+fn the_class_microvm_behaves_as_listed() {
+    behaves_as_listed(Class::Microvm);
+}
+
+#[test]
+fn the_class_docker_behaves_as_listed() {
+    behaves_as_listed(Class::Docker);
+}
+
+fn behaves_as_listed(class: Class) {
     enter_private_mounts().expect("these tests need root: run them as root");
     let only = env::var(ONLY);
     let bench = Arc::new(Bench::new(None));
+    let fact = bench.host.facts().classes.iter().find(|fact| fact.class == class).unwrap();
+    if let Offer::Absent { why, remedy } = &fact.offer {
+        println!("{}: {ABSENT}: {why} ({remedy})", class.as_str());
+        return;
+    }
     let mut failed = Vec::new();
-    let mut rows: Vec<(&str, Vec<&str>)> =
-        BEHAVIOURS.iter().map(|(name, _)| (*name, Vec::new())).collect();
-    for fact in bench.host.facts().classes.clone() {
-        if let Offer::Absent { why, remedy } = &fact.offer {
-            println!("{}: absent: {why} ({remedy})", fact.class.as_str());
-            rows.iter_mut().for_each(|(_, cells)| cells.push(ABSENT));
-            continue;
-        }
-        let wanted = |name: &str| only.as_deref().is_none_or(|part| name.contains(part));
-        let all = BEHAVIOURS.iter().zip(&mut rows);
-        for ((name, check), (_, cells)) in all.filter(|((name, _), _)| wanted(name)) {
-            let ground = Arc::new(Ground { bench: Arc::clone(&bench), class: fact.class });
-            let clock = Stopwatch::start();
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .unwrap();
-            let held = catch_unwind(AssertUnwindSafe(|| runtime.block_on(check(ground))));
-            // A behaviour that failed leaves its sandbox behind; the next should not find it.
-            let left = runtime.block_on(reconcile(&bench.host, |_| false));
-            let ok = held.is_ok() && left.is_empty();
-            println!("{} {name}: {} ({} ms)", fact.class.as_str(), ok, clock.elapsed_ms());
-            if !ok {
-                failed.push(format!("{}: {name}; {} left", fact.class.as_str(), left.len()));
-            }
-            cells.push(if ok { OK } else { "FAILED" });
+    let wanted = |name: &str| only.as_deref().is_none_or(|part| name.contains(part));
+    for (name, check) in BEHAVIOURS.iter().filter(|(name, _)| wanted(name)) {
+        let ground = Arc::new(Ground { bench: Arc::clone(&bench), class });
+        let clock = Stopwatch::start();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let held = catch_unwind(AssertUnwindSafe(|| runtime.block_on(check(ground))));
+        // A behaviour that failed leaves its sandbox behind; the next should not find it.
+        let left = runtime.block_on(reconcile(&bench.host, |_| false));
+        let cell = if held.is_ok() && left.is_empty() { OK } else { "FAILED" };
+        println!("{} {name}: {cell} ({} ms)", class.as_str(), clock.elapsed_ms());
+        if cell != OK {
+            failed.push(format!("{}: {name}; {} left", class.as_str(), left.len()));
         }
     }
-    println!("{}", table(&rows));
     assert!(failed.is_empty(), "{failed:#?}");
     bench.assert_clean();
 }
@@ -159,9 +182,7 @@ const END: &str = "<!-- /conformance -->\n";
 #[test]
 fn the_specification_lists_every_behaviour() {
     let held = |class: Class| match class {
-        Class::Container | Class::Gvisor => OK,
-        // It boots and runs commands; the whole list was not held against it yet.
-        Class::Microvm => "experimental",
+        Class::Container | Class::Gvisor | Class::Microvm => OK,
         Class::Docker => "not built",
     };
     let rows: Vec<(&str, Vec<&str>)> =
