@@ -63,4 +63,6 @@ pub struct Tree {
     pub target: String,
     /// Changes go to the writable layer; without, there are none.
     pub writable: bool,
+    /// Where those changes are shown, to be read, when it is writable.
+    pub changes: Option<String>,
 }

@@ -34,13 +34,13 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
-use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence, WipeStatus};
+use cofferdam_contracts::sandbox::{AccessMode, ErrCode, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Class, Command, Input, Offer, Plan, Sandbox, SandboxError, enter_private_mounts, provision,
-    reconcile,
+    Changes, Class, Command, Input, Offer, Plan, Sandbox, SandboxError, enter_private_mounts,
+    provision, reconcile,
 };
 use serde_json::{Value, json};
-use support::{Bench, assert_given, given, is_running, run, sh, verified};
+use support::{Bench, assert_given, given, host, is_running, run, sh, verified, write};
 
 /// A bench, and the class that is held against the list.
 struct Ground {
@@ -51,13 +51,14 @@ struct Ground {
 type Check = fn(Arc<Ground>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The list: a name for the table, and what is held.
-const BEHAVIOURS: [(&str, Check); 34] = [
+const BEHAVIOURS: [(&str, Check); 35] = [
     ("a command's exit status, signal and failure to start", |g| Box::pin(exits(g))),
     ("both output streams, as they come", |g| Box::pin(streams(g))),
     ("environment and working directory, and nothing of the host's", |g| Box::pin(surroundings(g))),
     ("files in: bytes, host file, host directory read-only or copy-on-write", |g| {
         Box::pin(files_in(g))
     }),
+    ("what was changed in a directory copy-on-write is told", |g| Box::pin(changes(g))),
     ("files out: in order, links not followed", |g| Box::pin(files_out(g))),
     ("files out: paths that leave their root are refused", |g| Box::pin(hostile_paths(g))),
     ("the host's files are read-only or absent", |g| Box::pin(host_files(g))),
@@ -268,6 +269,31 @@ async fn files_in(ground: Arc<Ground>) {
     let inputs = given(&ground.bench);
     let (sandbox, plan) = ground.start_with(json!({}), &inputs).await;
     assert_given(&ground.bench, sandbox, &plan, wiped).await;
+}
+
+async fn changes(ground: Arc<Ground>) {
+    let repo = ground.bench.shared("changed");
+    for name in ["kept", "other", "gone", "dir/gone", "dir/kept"] {
+        write(&repo.join(name), "before");
+    }
+    let input = host("/work", repo.clone(), AccessMode::WorkspaceWrite);
+    let (sandbox, plan) = ground.start_with(json!({}), &[input]).await;
+    assert_eq!(sandbox.changes("/work").await.unwrap(), Changes::default());
+    let script = "echo after > other; echo new > dir/new; rm gone dir/gone; ln -s /etc/passwd link; \
+                  mkdir empty; cat kept dir/kept > /dev/null";
+    assert_eq!(sh(&sandbox, &plan, script).await.outcome.exit, 0);
+    let told = sandbox.changes("/work").await.unwrap();
+    let written: Vec<(&str, &[u8])> =
+        told.written.iter().map(|file| (file.path.as_str(), file.bytes.as_slice())).collect();
+    assert_eq!(written, [("dir/new", b"new\n".as_slice()), ("other", b"after\n")]);
+    let mut removed = told.removed.clone();
+    removed.sort_unstable();
+    assert_eq!(removed, ["dir/gone", "gone"]);
+    assert_eq!(told.special, ["link"]);
+    // A task cannot make changes up.
+    let forge = "touch /.cofferdam/changes/0/forged";
+    assert_ne!(sh(&sandbox, &plan, forge).await.outcome.exit, 0);
+    wiped(&sandbox.wipe("task-end").await);
 }
 
 async fn files_out(ground: Arc<Ground>) {

@@ -27,17 +27,13 @@ pub(super) fn unheld(
     class: IsolationClass,
 ) -> Option<(&'static str, &'static str)> {
     const PROGRAMS: &str = "only the class `container` holds an agent's programs";
-    const EDITS: &str = "a machine's layer goes with it, and its edits would be lost: ask for \
-                         `read-only`, or for the class `container` or `gvisor`";
     if class == IsolationClass::Container {
         return None;
     }
-    let writes = work.access_mode == AccessMode::WorkspaceWrite;
     let asks = [
         ("tools_allowed", work.tools_allowed.is_some(), PROGRAMS),
         ("tools_denied", work.tools_denied.is_some(), PROGRAMS),
         ("max_commands", work.max_commands.is_some(), PROGRAMS),
-        ("access_mode", writes && class == IsolationClass::Microvm, EDITS),
     ];
     let found = asks.into_iter().find(|(_, asked, _)| *asked);
     found.map(|(field, _, words)| (field, words))

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An open port.
 #[derive(Debug)]
@@ -24,9 +24,13 @@ pub struct Port(AsyncFd<OwnedFd>);
 
 impl Port {
     /// Takes the port over, within a runtime.
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; what is handed over here owns its descriptor"
+    )]
     pub fn new(device: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
-        Ok(Self(AsyncFd::with_interest(device, Interest::READABLE | Interest::WRITABLE)?))
+        Ok(Self(AsyncFd::new(device)?))
     }
 }
 
