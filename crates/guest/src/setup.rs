@@ -41,7 +41,9 @@ pub struct Setup {
     pub mem_bytes: u64,
     /// Its processes, the agent included.
     pub pids: u64,
-    /// Open files of one process.
+    /// Open files of one process at its start.
+    pub nofile_soft: u64,
+    /// And as many as it may raise that to.
     pub nofile: u64,
     /// Size of the writable layer.
     pub disk_mb: u64,
@@ -61,4 +63,6 @@ pub struct Tree {
     pub target: String,
     /// Changes go to the writable layer; without, there are none.
     pub writable: bool,
+    /// Where those changes are shown, to be read, when it is writable.
+    pub changes: Option<String>,
 }

@@ -190,6 +190,9 @@ pub struct Counted {
     pub oom_kills: u64,
     /// Processes that were not started.
     pub pids_refused: u64,
+    /// Whether the writable layer, which then is no file system of the host's, was seen without room.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub layer_full: bool,
 }
 
 /// Which files to read out.

@@ -1,5 +1,5 @@
 //! What was changed in a directory that a sandbox saw copy-on-write: the upper layer of its overlay,
-//! read on the host.
+//! read on the host, or through the agent of a machine, which has its own layer.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{MAX_COLLECT_BYTES, MAX_COLLECT_FILES};
 
-use crate::agent::Collected;
+use cofferdam_guest::tree::NodeKind;
+
+use crate::agent::{Agent, AgentError, Collected};
 
 /// Directories below each other: the layer is memory, so this is only reached by who tries.
 const MAX_DEPTH: usize = 128;
@@ -27,6 +29,21 @@ pub enum ChangesError {
         /// Why.
         source: io::Error,
     },
+    /// A machine's agent did not tell them.
+    #[error("the agent did not tell them")]
+    Agent(#[from] AgentError),
+    /// Or took too long.
+    #[error("the agent was silent about them")]
+    Silent,
+}
+
+/// Where an upper layer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// On the host.
+    Host(PathBuf),
+    /// In a machine, shown at this path.
+    Inside(String),
 }
 
 /// Changes, in the order of their paths.
@@ -91,6 +108,61 @@ fn walk(
         }
     }
     Ok(())
+}
+
+/// Directories of a machine that are asked for: the agent may have been taken over and know no end.
+const MAX_DIRS: usize = 10_000;
+/// Of a refusal: nothing is there.
+const NOT_FOUND: u16 = 404;
+
+/// The same of a machine, where the layer is shown at a path, by its agent; the bounds hold whatever
+/// that says.
+pub(crate) async fn inside(
+    agent: &Agent,
+    target: &str,
+    shown: &str,
+) -> Result<Changes, ChangesError> {
+    let most = u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX);
+    let mut changes = Changes::default();
+    let (mut room, mut dirs) = (MAX_COLLECT_BYTES, 0);
+    let mut open = vec![(String::new(), 0)];
+    while let Some((dir, depth)) = open.pop() {
+        dirs += 1;
+        if depth > MAX_DEPTH || dirs > MAX_DIRS {
+            return Err(ChangesError::Many);
+        }
+        for entry in agent.list(&format!("{shown}{dir}"), most).await? {
+            let count = changes.written.len() + changes.removed.len() + changes.special.len();
+            if count > MAX_COLLECT_FILES {
+                return Err(ChangesError::Many);
+            }
+            let at = format!("{dir}/{}", entry.name);
+            let path = at.trim_start_matches('/').to_owned();
+            match entry.kind {
+                NodeKind::Link => changes.special.push(path),
+                _ if entry.mangled => changes.special.push(path),
+                NodeKind::Dir => open.push((at, depth + 1)),
+                NodeKind::File if entry.size > room => return Err(ChangesError::Many),
+                NodeKind::File => {
+                    let bytes = agent.read(&format!("{shown}{at}"), room).await?;
+                    room -= u64::try_from(bytes.len()).unwrap_or(room).min(room);
+                    changes.written.push(Collected { path, bytes });
+                }
+                // A device that hides what is below, where nothing is seen; else a socket or pipe.
+                NodeKind::Other => match agent.stat(&format!("{target}{at}")).await {
+                    Ok(_) => changes.special.push(path),
+                    Err(AgentError::Refused { status: NOT_FOUND, .. }) => {
+                        changes.removed.push(path);
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            }
+        }
+    }
+    changes.written.sort_by(|a, b| a.path.cmp(&b.path));
+    changes.removed.sort_unstable();
+    changes.special.sort_unstable();
+    Ok(changes)
 }
 
 /// `None`: it is larger than the room.

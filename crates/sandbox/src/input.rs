@@ -14,6 +14,7 @@ use cofferdam_contracts::sandbox::AccessMode;
 use serde_json::Value;
 
 use crate::cache::{self, CacheBase};
+use crate::changes::Changed;
 use crate::gvisor;
 use crate::host::HostFacts;
 use crate::microvm::{self, Given};
@@ -104,7 +105,7 @@ pub(crate) struct Resolved<'a> {
     /// Overlays to mount in those directories, where the runtime cannot.
     pub overlays: Vec<Overlay>,
     /// Directories that are seen copy-on-write: where, and the place of their changes.
-    pub trees: Vec<(String, PathBuf)>,
+    pub trees: Vec<(String, Changed)>,
     /// Files to write once the agent answers.
     pub uploads: Vec<Upload<'a>>,
 }
@@ -155,15 +156,19 @@ fn host<'a>(
     let found = fs::metadata(&real).map_err(unread)?;
     match access {
         // Only where the whole host is open to whoever asks, which is the host's own admin.
-        AccessMode::Full if !facts.is_open() => return Err(InputError::Full(source.to_owned())),
+        AccessMode::Full if !facts.is_open() || plan.backend.is_machine() => {
+            return Err(InputError::Full(source.to_owned()));
+        }
         _ if !found.is_dir() && !found.is_file() => {
             return Err(InputError::Kind(source.to_owned()));
         }
         AccessMode::ReadOnly if plan.backend.is_machine() => {
-            resolved.given.push(microvm::given(&real, target, false));
+            resolved.given.push(microvm::given(&real, target, None));
         }
         AccessMode::WorkspaceWrite if plan.backend.is_machine() && found.is_dir() => {
-            resolved.given.push(microvm::given(&real, target, true));
+            let shown = microvm::changes_at(resolved.given.len());
+            resolved.given.push(microvm::given(&real, target, Some(shown.clone())));
+            resolved.trees.push((target.to_owned(), Changed::Inside(shown)));
         }
         AccessMode::ReadOnly => resolved.mounts.push(oci::bind(&real, target)),
         AccessMode::Full => resolved.mounts.push(oci::bind_writable(&real, target)),
@@ -184,7 +189,7 @@ fn host<'a>(
                 let options = overlay_options(&[real], &upper, &work);
                 resolved.mounts.push(oci::overlay(target, &options));
             }
-            resolved.trees.push((target.to_owned(), upper.clone()));
+            resolved.trees.push((target.to_owned(), Changed::Host(upper.clone())));
             resolved.dirs.extend([upper, work]);
         }
         AccessMode::WorkspaceWrite if found.len() > MAX_COPY_BYTES => {

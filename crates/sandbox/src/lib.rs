@@ -86,5 +86,5 @@ pub use refuse::PlanError;
 pub use runtime::{Runtime, Sealed};
 pub use sandbox::{KillHandle, Sandbox, SandboxError};
 pub use service::{PlannedService, Program, Programs, ServiceEnd};
-pub use survey::{Finding, Grade, survey};
+pub use survey::{Finding, Grade, monitors, survey};
 pub use traces::{Traces, locate};

@@ -122,8 +122,8 @@ pub(crate) struct Wanted<'a> {
 /// Open files of each process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Nofile {
-    soft: u64,
-    hard: u64,
+    pub soft: u64,
+    pub hard: u64,
 }
 
 /// What programs are used to: some walk all descriptors up to their limit before they start another.

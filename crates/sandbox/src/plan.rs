@@ -56,6 +56,8 @@ pub struct Plan {
     /// Whether the host's `/usr` is shown on the base, and whether the base is an image's.
     pub(crate) host_usr: bool,
     pub(crate) is_image: bool,
+    /// Open files of each process, where no configuration says it.
+    pub(crate) nofile: Nofile,
     /// The OCI configuration but for the host paths of inputs and mounts.
     pub config: Value,
     /// Lower layers, the uppermost first.
@@ -107,6 +109,7 @@ pub(crate) fn plan_on(
     refuse::check(request)?;
     refuse::written_through(request, facts)?;
     let (class, runtime) = class::choose(request, facts)?;
+    refuse::machine_written_through(request, class)?;
     let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     carries(backend, request)?;
@@ -151,13 +154,14 @@ pub(crate) fn plan_on(
         command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)
     });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
+    let nofile = asked.nofile.map_or_else(|| Nofile::roomy(facts.nofile), Nofile::exact);
     let config = backend.config(&oci::Wanted {
         root: &traces.root,
         cgroup: &traces.cgroup,
         binds: if host_usr { &facts.binds } else { &[] },
         limits,
         cpus: facts.cpus,
-        nofile: asked.nofile.map_or_else(|| Nofile::roomy(facts.nofile), Nofile::exact),
+        nofile,
     });
     Ok(Plan {
         task: command(&request.cmd, request.timeout_ms, Phase::Exec),
@@ -169,6 +173,7 @@ pub(crate) fn plan_on(
         backend,
         host_usr,
         is_image: image.is_some(),
+        nofile,
         runtime: runtime.clone(),
         config,
         lowers: vec![facts.guest.clone(), base.clone()],

@@ -5,7 +5,7 @@
 //! | wall | the clock | the agent's and the host's |
 //! | memory | `oom_kill` of the cgroup | the kernel: exact |
 //! | pids | `pids.events` of the cgroup; where the kernel in between counts for itself (gVisor), about as many processes as allowed when a failed command ended, else what it printed | the kernel: exact; the agent: at its end alone; the task's words |
-//! | disk | the layer without room at the end or at any look meanwhile; else what a failed command printed | the host's `statvfs`; the task's words |
+//! | disk | the layer without room at the end or at any look meanwhile; else what a failed command printed | `statvfs` of the host, in a machine its agent's; the task's words |
 //! | nofile | what a failed command printed | the task's words: no kernel counts refused descriptors |
 //! | output | bytes dropped | the agent: exact |
 //!
@@ -161,10 +161,11 @@ impl Seen {
     /// counters are then its emulator's.
     pub(crate) fn inside(&self, counted: Option<Counted>) -> Self {
         let mut seen = self.clone();
-        if let Some(Counted { oom_kills, pids_refused }) = counted {
+        if let Some(Counted { oom_kills, pids_refused, layer_full }) = counted {
             seen.before = Events::default();
             seen.after = Events { oom_kills, pids_refused };
             seen.uncounted = false;
+            seen.layer_full |= layer_full;
         }
         seen
     }

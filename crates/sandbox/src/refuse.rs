@@ -178,6 +178,20 @@ pub(crate) fn written_through(request: &SandboxRequest, facts: &HostFacts) -> Ch
     Ok(())
 }
 
+/// A machine sees the host's trees as a disk that it only reads.
+pub(crate) fn machine_written_through(request: &SandboxRequest, class: Class) -> Check {
+    for (index, file) in request.files_in.iter().enumerate() {
+        let host = file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
+        require(
+            class != Class::Microvm || file.access != AccessMode::Full || !host,
+            &format!("filesIn[{index}].access"),
+            "the class `microvm` gives no source to write through; ask for `workspace-write`, or \
+             for the class `container`",
+        )?;
+    }
+    Ok(())
+}
+
 fn globs(request: &SandboxRequest) -> Check {
     require(request.artifacts.len() <= MAX_ITEMS, "artifacts", "at most 4,096 globs")?;
     for (index, text) in request.artifacts.iter().enumerate() {

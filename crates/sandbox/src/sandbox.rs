@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::boot::{Life, blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
-use crate::changes::{self, Changes, ChangesError};
+use crate::changes::{self, Changed, Changes, ChangesError};
 use crate::egress::{self, Asked, Egress, Unrouted};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
@@ -98,7 +97,7 @@ pub struct Sandbox {
     pub(crate) unrouted: Option<Unrouted>,
     pub(crate) services: Services,
     /// Directories that it sees copy-on-write: where they are inside, and their changes here.
-    pub(crate) trees: Vec<(String, PathBuf)>,
+    pub(crate) trees: Vec<(String, Changed)>,
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<Hold>,
     /// Keeps the cached dependencies that it runs on.
@@ -168,9 +167,14 @@ impl Sandbox {
     /// What was changed below a directory that it sees copy-on-write; nothing where there is none.
     /// To be asked when no command runs.
     pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
-        let upper = self.trees.iter().find(|(at, _)| at == target).map(|(_, upper)| upper.clone());
-        match upper {
-            Some(upper) => blocking(move || changes::below(&upper)).await,
+        let tree = self.trees.iter().find(|(at, _)| at == target).map(|(_, place)| place.clone());
+        match tree {
+            Some(Changed::Host(upper)) => blocking(move || changes::below(&upper)).await,
+            Some(Changed::Inside(shown)) => {
+                let told = changes::inside(&self.agent, target, &shown);
+                let told = tokio::time::timeout(Duration::from_millis(COLLECT_MS), told).await;
+                told.unwrap_or(Err(ChangesError::Silent))
+            }
             None => Ok(Changes::default()),
         }
     }

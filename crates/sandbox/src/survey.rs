@@ -13,6 +13,7 @@ use crate::crypt::{self, LargeLayers};
 use crate::host::{HostFacts, NO_USER_NAMESPACE};
 use crate::live;
 use crate::microvm::Accel;
+use crate::microvm::monitor::{self, Monitor};
 use crate::mounts;
 
 /// Less room than this on the state directory's file system is weak: the private database and the
@@ -256,6 +257,18 @@ fn kvm(facts: &HostFacts) -> Finding {
             Err(error) => format!("does not open: {error}"),
         },
     )
+}
+
+/// The monitors of machines that are here and that no class uses: each is started without rights, asked
+/// what it is and, where KVM works, told to start a machine.
+pub async fn monitors(facts: &HostFacts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for monitor in Monitor::ALL {
+        if let Some(said) = monitor::look(monitor, facts).await {
+            found.push(fact(monitor.finding(), said));
+        }
+    }
+    found
 }
 
 fn memory(facts: &HostFacts) -> Finding {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! (behaviour x class) -> ok | absent (why)      printed, and a marked table in SPECIFICATION.md
+//! one class alone: cargo test -p cofferdam-sandbox --test conformance the_class_microvm
 //! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test conformance   writes that table
 //! ```
 //! The table names what every present class must do. Whether a class is present is a host's own
@@ -21,6 +22,8 @@ mod exhaustion;
 #[path = "conformance/hostile.rs"]
 mod hostile;
 mod support;
+#[path = "conformance/talk.rs"]
+mod talk;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,13 +34,13 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
-use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence, WipeStatus};
+use cofferdam_contracts::sandbox::{AccessMode, ErrCode, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Class, Command, Input, Offer, Plan, Sandbox, SandboxError, enter_private_mounts, provision,
-    reconcile,
+    Changes, Class, Command, Input, Offer, Plan, Sandbox, SandboxError, enter_private_mounts,
+    provision, reconcile,
 };
 use serde_json::{Value, json};
-use support::{Bench, assert_given, given, is_running, run, sh, verified};
+use support::{Bench, assert_given, given, host, is_running, run, sh, verified, write};
 
 /// A bench, and the class that is held against the list.
 struct Ground {
@@ -48,13 +51,14 @@ struct Ground {
 type Check = fn(Arc<Ground>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The list: a name for the table, and what is held.
-const BEHAVIOURS: [(&str, Check); 30] = [
+const BEHAVIOURS: [(&str, Check); 35] = [
     ("a command's exit status, signal and failure to start", |g| Box::pin(exits(g))),
     ("both output streams, as they come", |g| Box::pin(streams(g))),
     ("environment and working directory, and nothing of the host's", |g| Box::pin(surroundings(g))),
     ("files in: bytes, host file, host directory read-only or copy-on-write", |g| {
         Box::pin(files_in(g))
     }),
+    ("what was changed in a directory copy-on-write is told", |g| Box::pin(changes(g))),
     ("files out: in order, links not followed", |g| Box::pin(files_out(g))),
     ("files out: paths that leave their root are refused", |g| Box::pin(hostile_paths(g))),
     ("the host's files are read-only or absent", |g| Box::pin(host_files(g))),
@@ -90,6 +94,14 @@ const BEHAVIOURS: [(&str, Check); 30] = [
     ("a link that is swapped while files are read leads nowhere", |g| {
         Box::pin(hostile::swapped_link(g))
     }),
+    ("input is read to its end, and a terminal has a size", |g| Box::pin(talk::input(g))),
+    ("commands and files at the same time each have their own answer", |g| {
+        Box::pin(talk::crowd(g))
+    }),
+    ("a port of its loopback is dialled both ways", |g| Box::pin(talk::port(g))),
+    ("a program of many modules and small files ends, again and again", |g| {
+        Box::pin(talk::modules(g))
+    }),
     ("a service that fakes its health, or that the class lacks, fails the start", |g| {
         Box::pin(hostile::fake_health(g))
     }),
@@ -102,41 +114,53 @@ const OK: &str = "ok";
 const ABSENT: &str = "absent";
 
 #[test]
-fn every_present_class_behaves_alike() {
+fn the_class_container_behaves_as_listed() {
+    behaves_as_listed(Class::Container);
+}
+
+#[test]
+fn the_class_gvisor_behaves_as_listed() {
+    behaves_as_listed(Class::Gvisor);
+}
+
+#[test]
+fn the_class_microvm_behaves_as_listed() {
+    behaves_as_listed(Class::Microvm);
+}
+
+#[test]
+fn the_class_docker_behaves_as_listed() {
+    behaves_as_listed(Class::Docker);
+}
+
+fn behaves_as_listed(class: Class) {
     enter_private_mounts().expect("these tests need root: run them as root");
     let only = env::var(ONLY);
     let bench = Arc::new(Bench::new(None));
+    let fact = bench.host.facts().classes.iter().find(|fact| fact.class == class).unwrap();
+    if let Offer::Absent { why, remedy } = &fact.offer {
+        println!("{}: {ABSENT}: {why} ({remedy})", class.as_str());
+        return;
+    }
     let mut failed = Vec::new();
-    let mut rows: Vec<(&str, Vec<&str>)> =
-        BEHAVIOURS.iter().map(|(name, _)| (*name, Vec::new())).collect();
-    for fact in bench.host.facts().classes.clone() {
-        if let Offer::Absent { why, remedy } = &fact.offer {
-            println!("{}: absent: {why} ({remedy})", fact.class.as_str());
-            rows.iter_mut().for_each(|(_, cells)| cells.push(ABSENT));
-            continue;
-        }
-        let wanted = |name: &str| only.as_deref().is_none_or(|part| name.contains(part));
-        let all = BEHAVIOURS.iter().zip(&mut rows);
-        for ((name, check), (_, cells)) in all.filter(|((name, _), _)| wanted(name)) {
-            let ground = Arc::new(Ground { bench: Arc::clone(&bench), class: fact.class });
-            let clock = Stopwatch::start();
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .unwrap();
-            let held = catch_unwind(AssertUnwindSafe(|| runtime.block_on(check(ground))));
-            // A behaviour that failed leaves its sandbox behind; the next should not find it.
-            let left = runtime.block_on(reconcile(&bench.host, |_| false));
-            let ok = held.is_ok() && left.is_empty();
-            println!("{} {name}: {} ({} ms)", fact.class.as_str(), ok, clock.elapsed_ms());
-            if !ok {
-                failed.push(format!("{}: {name}; {} left", fact.class.as_str(), left.len()));
-            }
-            cells.push(if ok { OK } else { "FAILED" });
+    let wanted = |name: &str| only.as_deref().is_none_or(|part| name.contains(part));
+    for (name, check) in BEHAVIOURS.iter().filter(|(name, _)| wanted(name)) {
+        let ground = Arc::new(Ground { bench: Arc::clone(&bench), class });
+        let clock = Stopwatch::start();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let held = catch_unwind(AssertUnwindSafe(|| runtime.block_on(check(ground))));
+        // A behaviour that failed leaves its sandbox behind; the next should not find it.
+        let left = runtime.block_on(reconcile(&bench.host, |_| false));
+        let cell = if held.is_ok() && left.is_empty() { OK } else { "FAILED" };
+        println!("{} {name}: {cell} ({} ms)", class.as_str(), clock.elapsed_ms());
+        if cell != OK {
+            failed.push(format!("{}: {name}; {} left", class.as_str(), left.len()));
         }
     }
-    println!("{}", table(&rows));
     assert!(failed.is_empty(), "{failed:#?}");
     bench.assert_clean();
 }
@@ -159,9 +183,7 @@ const END: &str = "<!-- /conformance -->\n";
 #[test]
 fn the_specification_lists_every_behaviour() {
     let held = |class: Class| match class {
-        Class::Container | Class::Gvisor => OK,
-        // It boots and runs commands; the whole list was not held against it yet.
-        Class::Microvm => "experimental",
+        Class::Container | Class::Gvisor | Class::Microvm => OK,
         Class::Docker => "not built",
     };
     let rows: Vec<(&str, Vec<&str>)> =
@@ -247,6 +269,31 @@ async fn files_in(ground: Arc<Ground>) {
     let inputs = given(&ground.bench);
     let (sandbox, plan) = ground.start_with(json!({}), &inputs).await;
     assert_given(&ground.bench, sandbox, &plan, wiped).await;
+}
+
+async fn changes(ground: Arc<Ground>) {
+    let repo = ground.bench.shared("changed");
+    for name in ["kept", "other", "gone", "dir/gone", "dir/kept"] {
+        write(&repo.join(name), "before");
+    }
+    let input = host("/work", repo.clone(), AccessMode::WorkspaceWrite);
+    let (sandbox, plan) = ground.start_with(json!({}), &[input]).await;
+    assert_eq!(sandbox.changes("/work").await.unwrap(), Changes::default());
+    let script = "echo after > other; echo new > dir/new; rm gone dir/gone; ln -s /etc/passwd link; \
+                  mkdir empty; cat kept dir/kept > /dev/null";
+    assert_eq!(sh(&sandbox, &plan, script).await.outcome.exit, 0);
+    let told = sandbox.changes("/work").await.unwrap();
+    let written: Vec<(&str, &[u8])> =
+        told.written.iter().map(|file| (file.path.as_str(), file.bytes.as_slice())).collect();
+    assert_eq!(written, [("dir/new", b"new\n".as_slice()), ("other", b"after\n")]);
+    let mut removed = told.removed.clone();
+    removed.sort_unstable();
+    assert_eq!(removed, ["dir/gone", "gone"]);
+    assert_eq!(told.special, ["link"]);
+    // A task cannot make changes up.
+    let forge = "touch /.cofferdam/changes/0/forged";
+    assert_ne!(sh(&sandbox, &plan, forge).await.outcome.exit, 0);
+    wiped(&sandbox.wipe("task-end").await);
 }
 
 async fn files_out(ground: Arc<Ground>) {

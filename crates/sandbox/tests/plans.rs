@@ -310,6 +310,7 @@ fn a_machine_has_no_names_no_services_and_a_bound_on_its_processes() {
     let facts = HostFacts {
         classes: classes(&[("container", "crun"), ("microvm", "qemu")]),
         pids: 4_000_000,
+        allowed_roots: vec!["/".into()],
         ..facts()
     };
     let id = SandboxId::parse("sb00000000000000000001").unwrap();
@@ -325,6 +326,8 @@ fn a_machine_has_no_names_no_services_and_a_bound_on_its_processes() {
     assert_eq!(refused(json!({"net": ["host.example"]})), "net");
     assert_eq!(refused(json!({"limits": {"pids": 32_001}})), "limits.pids");
     assert_eq!(refused(json!({"spec": {"services": ["postgres"]}})), "spec.services");
+    let through = json!([{"path": "/work", "uri": "host:///srv/p", "access": "full"}]);
+    assert_eq!(refused(json!({"filesIn": through})), "filesIn[0].access");
 }
 
 #[test]

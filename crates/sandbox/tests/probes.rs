@@ -91,13 +91,24 @@ fn every_probe_finds_a_sandbox_of_runc_to_hold() {
 
 #[test]
 fn every_probe_finds_a_sandbox_of_gvisor_to_hold() {
+    in_class(Class::Gvisor);
+}
+
+#[test]
+fn every_probe_finds_a_machine_to_hold() {
+    in_class(Class::Microvm);
+}
+
+fn in_class(class: Class) {
     with_bench(|bench| async move {
         let facts = &bench.host.facts().classes;
-        let fact = facts.iter().find(|fact| fact.class == Class::Gvisor).unwrap();
+        let fact = facts.iter().find(|fact| fact.class == class).unwrap();
         match &fact.offer {
-            Offer::Present(_) => holds(&self_test_in(&bench.host, Class::Gvisor).await.unwrap()),
+            Offer::Present(_) => holds(&self_test_in(&bench.host, class).await.unwrap()),
             // Said by `doctor` and by the conformance matrix, too.
-            Offer::Absent { why, .. } => eprintln!("the class gvisor is absent here: {why}"),
+            Offer::Absent { why, .. } => {
+                eprintln!("the class {} is absent here: {why}", class.as_str());
+            }
         }
     });
 }

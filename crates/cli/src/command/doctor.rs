@@ -10,7 +10,7 @@ mod report;
 mod selftest;
 mod text;
 
-use cofferdam_sandbox::{Host, HostConfig, Runtime, survey};
+use cofferdam_sandbox::{Host, HostConfig, Runtime, monitors, survey};
 use serde_json::json;
 
 use super::args::{At, DoctorArgs};
@@ -37,7 +37,8 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
     };
     let facts = host.facts();
     let looked = facts.clone();
-    let findings = tokio::task::spawn_blocking(move || survey(&looked)).await?;
+    let mut findings = tokio::task::spawn_blocking(move || survey(&looked)).await?;
+    findings.extend(monitors(facts).await);
     let report = Report {
         now_ms: cofferdam_ambient::clock::now_ms(),
         facts: facts.clone(),

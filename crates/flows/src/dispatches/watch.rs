@@ -21,18 +21,32 @@ const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
 /// The version of the record.
 const SCHEMA_VERSION: u32 = 1;
 
+/// The field that this class cannot hold, and why.
+pub(super) fn unheld(
+    work: &AgentWork,
+    class: IsolationClass,
+) -> Option<(&'static str, &'static str)> {
+    const PROGRAMS: &str = "only the class `container` holds an agent's programs";
+    if class == IsolationClass::Container {
+        return None;
+    }
+    let asks = [
+        ("tools_allowed", work.tools_allowed.is_some(), PROGRAMS),
+        ("tools_denied", work.tools_denied.is_some(), PROGRAMS),
+        ("max_commands", work.max_commands.is_some(), PROGRAMS),
+    ];
+    let found = asks.into_iter().find(|(_, asked, _)| *asked);
+    found.map(|(field, _, words)| (field, words))
+}
+
 /// Puts the agent's command into its jail; the field that this class cannot hold is the error.
 pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
     plan.task.stdin_file = Some(work.stdin.clone());
-    if plan.effective.isolation_class != IsolationClass::Container {
-        let asks = [
-            ("tools_allowed", work.tools_allowed.is_some()),
-            ("tools_denied", work.tools_denied.is_some()),
-            ("max_commands", work.max_commands.is_some()),
-        ];
-        if let Some((field, _)) = asks.into_iter().find(|(_, asked)| *asked) {
-            return Err(format!("{field}: only the class `container` holds an agent's programs"));
-        }
+    let class = plan.effective.isolation_class;
+    if let Some((field, words)) = unheld(work, class) {
+        return Err(format!("{field}: {words}"));
+    }
+    if class != IsolationClass::Container {
         let words = "writes outside the working directory are thrown away, not refused";
         plan.effective.weak.push(words.to_owned());
         return Ok(());

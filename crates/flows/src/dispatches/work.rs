@@ -229,4 +229,22 @@ mod tests {
         assert!(work(json!({"cmd": ["ls"]}), None).is_err());
         assert!(work(json!({"agent_type": "command", "cmd": ["ls"]}), None).is_ok());
     }
+
+    #[test]
+    fn a_class_refuses_by_the_field_what_it_does_not_hold() {
+        use crate::dispatches::watch::unheld;
+        use cofferdam_contracts::sandbox::IsolationClass::{Container, Gvisor, Microvm};
+        let field = |spec: Value, class| {
+            unheld(&work(json!({}), Some(spec)).unwrap(), class).map(|(field, _)| field)
+        };
+        let limited = json!({"max_commands": 3});
+        for (spec, refused) in [
+            (json!({}), [None, None, None]),
+            (limited, [None, Some("max_commands"), Some("max_commands")]),
+        ] {
+            for (class, refused) in [Container, Gvisor, Microvm].into_iter().zip(refused) {
+                assert_eq!(field(spec.clone(), class), refused, "{spec} {class:?}");
+            }
+        }
+    }
 }

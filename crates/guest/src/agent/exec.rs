@@ -26,7 +26,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::machine;
+use crate::machine::{self, LayerWatch};
 
 use super::clock::{Stopwatch, sleep_ms, within_ms};
 use super::jail::{self, Jailed, Watch};
@@ -155,6 +155,7 @@ async fn ended(
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
     let before = machine::counted();
+    let layer = LayerWatch::default();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
     let stdout = pump(Kind::Stdout, stdout, limit, frames);
@@ -166,7 +167,9 @@ async fn ended(
         () = sleep_ms(request.timeout_ms) => { timed_out = true; None }
         () = frames.closed() => None,
         () = stopped(watch.as_ref()) => None,
+        () = layer.during() => None,
     };
+    let layer_full = layer.end();
     let wall_ms = clock.elapsed_ms();
     let failed = first.as_ref().is_none_or(|reaped| reaped.ended != Ended::Exit(0));
     let crowd = if failed { metrics::crowd() } else { 0 };
@@ -193,7 +196,7 @@ async fn ended(
         dropped_stderr,
         crowd,
         seen: watch.map(|watch| watch.seen()),
-        counted: machine::counted().map(|now| since(now, before)),
+        counted: machine::counted().map(|now| Counted { layer_full, ..since(now, before) }),
     }
 }
 
@@ -210,6 +213,7 @@ fn since(now: Counted, before: Option<Counted>) -> Counted {
     Counted {
         oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
         pids_refused: now.pids_refused.saturating_sub(before.pids_refused),
+        layer_full: now.layer_full,
     }
 }
 

@@ -19,6 +19,7 @@ mod file;
 mod jail;
 mod metrics;
 mod pack;
+mod port;
 mod reaper;
 mod run;
 mod serve;
@@ -26,6 +27,8 @@ mod terminal;
 mod tree;
 mod unpack;
 mod watch;
+
+pub use clock::sleep_ms;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -22,6 +22,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::answer::{Answer, json, refuse, stream};
+use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
 use super::{collect, dial, exec, file, metrics, pack, tree, unpack, watch};
@@ -40,9 +41,7 @@ pub async fn serve() -> io::Result<()> {
         return connection(UnixStream::from_std(socket)?).await;
     }
     if FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::CharacterDevice {
-        // A port of a virtual machine: it polls as a pipe does, and is one device both ways.
-        let writer = Sender::from_owned_fd_unchecked(stdin.try_clone()?)?;
-        return connection(join(Receiver::from_owned_fd_unchecked(stdin)?, writer)).await;
+        return connection(Port::new(stdin)?).await;
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);

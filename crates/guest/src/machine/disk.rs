@@ -69,6 +69,9 @@ pub(super) fn show(trees: &[Tree]) -> Result<(), Fault> {
         if tree.writable {
             let work = stage.join("layer").join(format!("tree-{number}"));
             overlay(to, &from.to_string_lossy(), &work)?;
+            if let Some(shown) = &tree.changes {
+                show_changes(&work.join("upper"), Path::new(shown))?;
+            }
         } else {
             let none = None::<&str>;
             mount(Some(&from), to, none, MsFlags::MS_BIND, none).map_err(at(&tree.target))?;
@@ -80,6 +83,19 @@ pub(super) fn show(trees: &[Tree]) -> Result<(), Fault> {
         umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(at(name))?;
     }
     fs::remove_dir_all(stage).map_err(at(STAGE))
+}
+
+/// Shows an upper layer read-only: an overlay's own may not be written to while it is mounted.
+fn show_changes(upper: &Path, shown: &Path) -> Result<(), Fault> {
+    let (none, name) = (None::<&str>, shown.display().to_string());
+    fs::create_dir_all(shown).map_err(at(&name))?;
+    mount(Some(upper), shown, none, MsFlags::MS_BIND, none).map_err(at(&name))?;
+    let flags = MsFlags::MS_BIND
+        | MsFlags::MS_REMOUNT
+        | MsFlags::MS_RDONLY
+        | MsFlags::MS_NODEV
+        | MsFlags::MS_NOSUID;
+    mount(none, shown, none, flags, none).map_err(at(name))
 }
 
 /// What a tree is mounted on.

@@ -20,8 +20,6 @@ use rustix::time::{ClockId, Timespec, clock_settime};
 use super::{Fault, at, disk, limit, make, random, write};
 
 const PORTS: &str = "/sys/class/virtio-ports";
-/// Descriptors of a process at its start; it may go up to what the host allows.
-const NOFILE_SOFT: u64 = 1_024;
 /// What a task may do, as in a container.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -31,8 +29,10 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID);
-/// What the machine's kernel does for nobody, whatever finds a way to ask.
-const KERNEL: [(&str, &str); 6] = [
+/// What the machine's kernel does for nobody, whatever finds a way to ask; and memory is promised as on a
+/// large host, so that what goes beyond the limit meets the limit, and not a refusal that nobody counts.
+const KERNEL: [(&str, &str); 7] = [
+    ("/proc/sys/vm/overcommit_memory", "1"),
     ("/proc/sys/user/max_user_namespaces", "0"),
     ("/proc/sys/kernel/unprivileged_bpf_disabled", "1"),
     ("/proc/sys/kernel/kexec_load_disabled", "1"),
@@ -116,10 +116,9 @@ fn arrange(setup: &Setup) -> Result<(), Fault> {
     change_root()?;
     disk::show(&setup.trees)?;
     surround()?;
-    for (resource, soft, hard) in [
-        (Resource::RLIMIT_CORE, 0, 0),
-        (Resource::RLIMIT_NOFILE, setup.nofile.min(NOFILE_SOFT), setup.nofile),
-    ] {
+    for (resource, soft, hard) in
+        [(Resource::RLIMIT_CORE, 0, 0), (Resource::RLIMIT_NOFILE, setup.nofile_soft, setup.nofile)]
+    {
         setrlimit(resource, soft, hard).map_err(at("a resource limit"))?;
     }
     give_up()

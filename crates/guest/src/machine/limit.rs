@@ -4,11 +4,19 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_guest::setup::Setup;
 use cofferdam_guest::wire::Counted;
+use rustix::fs::statvfs;
 
 use super::{CGROUPS, Fault, at, write};
+use crate::agent::sleep_ms;
+
+/// How often the layer is looked at while a command runs: as the host does where it can.
+const LOOK_EVERY_MS: u64 = 50;
+/// A layer with less room than this is full: no file of any use fits.
+const ROOM_BYTES: u64 = 64 * 1024;
 
 /// The counters stay readable for the agent when their tree is out of sight. Of one machine, so of
 /// one process.
@@ -42,7 +50,49 @@ pub(super) fn enter(setup: &Setup) -> Result<(), Fault> {
 /// What the machine's kernel counted so far; `None` outside of a machine.
 pub fn counted() -> Option<Counted> {
     let Counters { memory, pids } = COUNTERS.get()?;
-    Some(Counted { oom_kills: keyed(memory, "oom_kill"), pids_refused: keyed(pids, "max") })
+    Some(Counted {
+        oom_kills: keyed(memory, "oom_kill"),
+        pids_refused: keyed(pids, "max"),
+        layer_full: false,
+    })
+}
+
+/// Whether the machine's layer was ever seen full. Outside of a machine nothing is looked at: there
+/// the layer is the host's, and it looks itself.
+#[derive(Debug, Default)]
+pub struct LayerWatch {
+    full: AtomicBool,
+}
+
+impl LayerWatch {
+    /// Looks now and then for as long as it is polled, and never ends.
+    pub async fn during(&self) {
+        if COUNTERS.get().is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            sleep_ms(LOOK_EVERY_MS).await;
+            self.look();
+        }
+    }
+
+    /// Looks once more, and says what all looks saw.
+    pub fn end(&self) -> bool {
+        if COUNTERS.get().is_some() {
+            self.look();
+        }
+        self.full.load(Ordering::Relaxed)
+    }
+
+    fn look(&self) {
+        // Of an overlay: that of its writable layer.
+        let is_full = statvfs("/").is_ok_and(|layer| {
+            layer.f_bavail.saturating_mul(layer.f_frsize) < ROOM_BYTES || layer.f_favail == 0
+        });
+        if is_full {
+            self.full.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 fn keyed(file: &File, key: &str) -> u64 {

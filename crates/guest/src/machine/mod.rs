@@ -28,7 +28,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::reboot::{RebootMode, reboot};
 
 pub use enter::run as enter;
-pub use limit::counted;
+pub use limit::{LayerWatch, counted};
 
 /// The driver of the disk is bound when the disk is the sandbox's: a machine that is stored has never
 /// read a byte of any.

@@ -1,11 +1,9 @@
 //! What the probes see in the class `gvisor`, where it holds and shows it otherwise.
 
-use cofferdam_guest::escape::Probed;
-
 /// Probes that another kernel answers in other words, with every answer that holds there. Why it
 /// holds: what is reached is gVisor's own and ends with the sandbox; what is absent cannot be reached.
 /// runsc before 2023 has one errno, EPERM, for every refused system call.
-const OTHERWISE: [(&str, &[&str]); 24] = [
+pub(super) const OTHERWISE: [(&str, &[&str]); 24] = [
     // Its own devices, which lead to no driver of the host's.
     ("device.fuse", &["done", "EPERM", "ENOENT", "EACCES"]),
     ("device.tun", &["done", "EPERM", "ENOENT", "EACCES"]),
@@ -37,42 +35,3 @@ const OTHERWISE: [(&str, &[&str]); 24] = [
     ("net.vsock", &["EPERM", "EAFNOSUPPORT"]),
     ("net.alg", &["EPERM", "EAFNOSUPPORT"]),
 ];
-
-/// Judges one answer by this class.
-pub(super) fn expect(probe: &mut Probed) {
-    let found = OTHERWISE.iter().find(|(id, _)| *id == probe.id);
-    if let Some((_, expected)) = found {
-        probe.expected = expected.iter().map(|text| (*text).to_owned()).collect();
-        probe.ok = probe.expected.contains(&probe.observed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn seen(id: &str, observed: &str) -> Probed {
-        Probed {
-            id: id.to_owned(),
-            area: "any".to_owned(),
-            tries: "any".to_owned(),
-            expected: vec!["held".to_owned()],
-            observed: observed.to_owned(),
-            ok: observed == "held",
-        }
-    }
-
-    #[test]
-    fn only_the_listed_probes_are_judged_otherwise_and_not_every_answer_holds() {
-        for (id, observed, ok) in [
-            ("net.metadata", "EHOSTUNREACH", true),
-            ("net.metadata", "done", false),
-            ("mount.tmpfs", "done", false),
-            ("mount.tmpfs", "held", true),
-        ] {
-            let mut probe = seen(id, observed);
-            expect(&mut probe);
-            assert_eq!(probe.ok, ok, "{id} {observed}");
-        }
-    }
-}

@@ -16,6 +16,7 @@ mod disk;
 mod erofs;
 mod kvm;
 mod machine;
+pub(crate) mod monitor;
 mod nbd;
 mod qemu;
 #[cfg(test)]
@@ -118,6 +119,8 @@ pub(crate) struct Given {
     pub source: PathBuf,
     pub target: String,
     pub writable: bool,
+    /// Where its changes are shown inside.
+    pub changes: Option<String>,
 }
 
 /// What a machine is made of, decided: its disk, and what its init is told.
@@ -139,11 +142,13 @@ impl Parts {
             source: format!("/first/bind-{number}"),
             target: path.to_string_lossy().into_owned(),
             writable: false,
+            changes: None,
         };
         let asked = |(number, given): (usize, &Given)| Tree {
             source: format!("/second/{number}"),
             target: given.target.clone(),
             writable: given.writable,
+            changes: given.changes.clone(),
         };
         let trees = binds.iter().enumerate().map(shown);
         let trees = trees.chain(resolved.given.iter().enumerate().map(asked)).collect();
@@ -157,7 +162,8 @@ impl Parts {
                 now_ms: 0,
                 mem_bytes: limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024),
                 pids: limits.pids.unwrap_or(0).saturating_add(AGENT_PIDS),
-                nofile: facts.nofile,
+                nofile_soft: plan.nofile.soft,
+                nofile: plan.nofile.hard,
                 disk_mb: plan.disk_mb,
                 lowers: u32::try_from(plan.lowers.len()).unwrap_or(0),
                 trees,
@@ -274,7 +280,14 @@ impl Images {
     }
 }
 
-/// A path of the host, resolved and held against the allowed roots already.
-pub(crate) fn given(source: &Path, target: &str, writable: bool) -> Given {
-    Given { source: source.to_owned(), target: target.to_owned(), writable }
+/// A path of the host, resolved and held against the allowed roots already; one with a place for its
+/// changes is writable.
+pub(crate) fn given(source: &Path, target: &str, changes: Option<String>) -> Given {
+    let (source, target) = (source.to_owned(), target.to_owned());
+    Given { source, target, writable: changes.is_some(), changes }
+}
+
+/// Where the changes of a writable directory are shown inside, by its number.
+pub(crate) fn changes_at(number: usize) -> String {
+    format!("/.cofferdam/changes/{number}")
 }

@@ -21,12 +21,12 @@ use crate::runtime::Runtime;
 const ENTER: &str = "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; \
                      exec 3< \"$1\" 4< \"$2\" 5>&2 || exit 125; shift 2; exec \"$@\"";
 /// `nobody` of every Debian system.
-const USER: &str = "65534";
+pub(super) const USER: &str = "65534";
 /// Bytes of translated code that the emulator keeps. Its default is a gigabyte.
 const CODE_MB: u32 = 64;
 /// Its console is quiet, its end is a reset, and a fault in it is its end. What it guards against
 /// among its own processes is not worth its time: only one sandbox lives in it.
-const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=1 reboot=t panic=-1 mitigations=off \
+pub(super) const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=1 reboot=t panic=-1 mitigations=off \
                            8250.nr_uarts=1 cryptomgr.notests random.trust_cpu=on";
 
 /// Timer ticks of Debian's kernels in a second.

@@ -1,4 +1,4 @@
-//! The escape self-test in each runtime that is installed, and in the class `gvisor`.
+//! The escape self-test in each runtime that is installed, and in the classes `gvisor` and `microvm`.
 
 use std::path::Path;
 
@@ -27,8 +27,10 @@ impl Probed {
 /// directory of its own: a worker that starts meanwhile takes sandboxes that its ledger does not
 /// know for orphans.
 pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Probed> {
-    let gvisor = classes.iter().find_map(|fact| match &fact.offer {
-        Offer::Present(runtime) if fact.class == Class::Gvisor => Some(runtime.clone()),
+    let stronger = classes.iter().filter_map(|fact| match &fact.offer {
+        Offer::Present(runtime) if matches!(fact.class, Class::Gvisor | Class::Microvm) => {
+            Some((fact.class, runtime.clone()))
+        }
         _ => None,
     });
     let own = dir.join(format!("doctor.{}", random::secret_hex(8)));
@@ -38,10 +40,9 @@ pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Prob
         let outcome = test.await.map_err(|error| format!("{error:#}"));
         probed.push(Probed { class: Class::Container, runtime, outcome });
     }
-    if let Some(runtime) = gvisor {
-        let test = self_test_on(&own, None, Class::Gvisor);
-        let outcome = test.await.map_err(|error| format!("{error:#}"));
-        probed.push(Probed { class: Class::Gvisor, runtime, outcome });
+    for (class, runtime) in stronger {
+        let outcome = self_test_on(&own, None, class).await.map_err(|error| format!("{error:#}"));
+        probed.push(Probed { class, runtime, outcome });
     }
     if let Err(error) = std::fs::remove_dir_all(&own) {
         output::note(&format!("{} is left: {error}", own.display()));
