@@ -85,17 +85,23 @@ pub async fn switch(ground: Arc<Ground>) {
 }
 
 pub async fn service(ground: Arc<Ground>) {
-    let listen = "$l = IO::Socket::INET->new(Listen => 5, LocalAddr => \"127.0.0.1\", LocalPort => \
-                  7000) or die; while ($c = $l->accept) { print $c \"served\\n\"; close $c }";
-    let fields = json!({"spec": {"services": [{
+    // Whoever asks for its health is gone before it answers.
+    let listen = "$SIG{PIPE} = \"IGNORE\"; $l = IO::Socket::INET->new(Listen => 5, LocalAddr => \
+                  \"127.0.0.1\", LocalPort => 7000) or die; while (1) { $c = $l->accept or next; \
+                  print $c \"served\\n\"; close $c }";
+    let echo = json!({
         "name": "echo", "port": 7000, "cmd": ["perl", "-MIO::Socket::INET", "-e", listen],
-    }]}});
+    });
+    let fields = json!({
+        "limits": {"memMB": 256, "diskMB": 64, "pids": 64}, "spec": {"services": [echo]},
+    });
     let Some(plan) = ground.planned(&ground.bench, "spec.services", fields) else { return };
     let sandbox = provision(&ground.bench.host, &plan, &[]).await.unwrap();
     let ask = "setsid sleep 100 & perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(PeerAddr \
                => \"$ENV{ECHO_HOST}:$ENV{ECHO_PORT}\")->getline'";
     for _ in 0..2 {
-        assert_eq!(sh(&sandbox, &plan, ask).await.stdout, "served\n");
+        let said = sh(&sandbox, &plan, ask).await;
+        assert_eq!(said.stdout, "served\n", "{:?} {}", said.outcome, said.stderr);
     }
     assert_eq!(sandbox.services()[0].report.exit, None, "the sweep after a command spares it");
     wiped(&sandbox.wipe("task-end").await);
