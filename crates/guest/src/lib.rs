@@ -10,6 +10,7 @@
 //! a new need gets a new route, so an old agent never meets a message it half understands.
 
 pub mod archive;
+pub mod door;
 pub mod escape;
 pub mod frame;
 pub mod glob;

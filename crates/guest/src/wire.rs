@@ -31,6 +31,12 @@
 //! | `POST /v1/pack` | [`crate::archive::Pack`] | frames: chunks of a tar, one [`CollectEnd`] |
 //! | `PUT /v1/unpack?with=` | a tar; `with` is [`crate::archive::Unpack`], percent-encoded | 204 when all is there |
 //!
+//! And with level 4; see [`crate::door`].
+//!
+//! | route | request | answer |
+//! |---|---|---|
+//! | `POST /v1/doors?with=` | a stream; `with` is [`crate::door::Doors`], percent-encoded | the stream's other half, once all listen; 409: a port is taken |
+//!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
@@ -58,6 +64,8 @@ pub const STDIN: &str = "/v1/stdin";
 pub const CONTROL: &str = "/v1/control";
 /// `POST`.
 pub const DIAL: &str = "/v1/dial";
+/// `POST`.
+pub const DOORS: &str = "/v1/doors";
 /// `GET`.
 pub const METRICS: &str = "/v1/metrics";
 /// `POST`.
@@ -79,8 +87,8 @@ pub const UNPACK: &str = "/v1/unpack";
 /// `POST`.
 pub const WATCH: &str = "/v1/watch";
 
-/// Which routes an agent has: 1 are the first four, 2 all but the last two, 3 all of this page.
-pub const LEVEL: u32 = 3;
+/// Which routes an agent has: 1 are the first four, 2 all but the last three, 3 all but the last.
+pub const LEVEL: u32 = 4;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.

@@ -5,6 +5,7 @@
 
 mod archive;
 mod body;
+mod doors;
 #[cfg(test)]
 mod forged;
 mod run;
@@ -28,6 +29,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
+pub(crate) use doors::Trunk;
 pub use run::{Manner, Remote, Running};
 pub use tree::Watching;
 

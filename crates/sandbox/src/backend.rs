@@ -5,7 +5,8 @@
 //! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox | made by us, for the emulator; the machine's kernel has its own for the task |
 //! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup |
 //! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves |
-//! | host directory, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine |
+//! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | names are refused |
+//! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine |
 //! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator |
 //! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor |
 
@@ -15,13 +16,15 @@ use cofferdam_contracts::sandbox::Limits;
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::agent::Agent;
 use crate::class::Class;
+use crate::egress::Way;
 use crate::gvisor;
 use crate::host::HostFacts;
 use crate::microvm;
 use crate::oci::{self, Wanted};
 use crate::plan::Plan;
-use crate::process;
+use crate::process::{self, Netns};
 use crate::runtime::Runtime;
 use crate::traces::Traces;
 
@@ -56,19 +59,28 @@ impl Backend {
         }
     }
 
-    /// Whether a proxy in the sandbox's network namespace is what its processes meet.
+    /// Whether a phase may list names.
     pub(crate) fn reaches_names(self) -> bool {
-        self == Self::Oci
+        self != Self::Qemu
+    }
+
+    /// Where its processes meet the egress proxy: in its network namespace, or at its agent where the
+    /// network stack is not the host's.
+    pub(crate) fn way(self, netns: Option<Netns>, agent: &Agent) -> Option<Way> {
+        match self {
+            Self::Oci => netns.map(Way::Netns),
+            Self::Runsc | Self::Qemu => Some(Way::Agent(agent.clone())),
+        }
     }
 
     /// Whether services beside a task are tried and tested in it.
     pub(crate) fn holds_services(self) -> bool {
-        self == Self::Oci
+        self != Self::Qemu
     }
 
     /// Whether the dependency cache is tried and tested in it.
     pub(crate) fn holds_cache(self) -> bool {
-        self == Self::Oci
+        self != Self::Qemu
     }
 
     /// Whether the cgroups are ours to make.

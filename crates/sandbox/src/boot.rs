@@ -369,7 +369,7 @@ async fn furnish(
     if let Some(prepared) = prepared {
         let text = Prepared::resolv_conf().into();
         put(&sandbox.agent, egress::RESOLV_CONF, 0o644, text).await?;
-        sandbox.egress = Some(prepared.open(netns)?);
+        sandbox.egress = Some(prepared.open(plan.backend.way(netns, &sandbox.agent))?);
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.

@@ -77,12 +77,6 @@ fn spare_the_agent() -> Vec<Value> {
     vec![denied(&names, first), handles]
 }
 
-/// A host directory that the task may change.
-pub(crate) fn bind_writable(source: &std::path::Path, target: &str) -> Value {
-    json!({"destination": target, "type": "bind", "source": source,
-           "options": ["bind", "rw", "nosuid", "nodev"]})
-}
-
 /// What it does less well than the class `container`.
 pub(crate) fn weak() -> String {
     format!(

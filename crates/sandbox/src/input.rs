@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::AccessMode;
 use serde_json::Value;
 
+use crate::backend::Backend;
 use crate::cache::{self, CacheBase};
 use crate::changes::Changed;
-use crate::gvisor;
 use crate::host::HostFacts;
 use crate::microvm::{self, Given};
 use crate::mounts::overlay_options;
@@ -110,6 +110,30 @@ pub(crate) struct Resolved<'a> {
     pub uploads: Vec<Upload<'a>>,
 }
 
+impl Resolved<'_> {
+    /// Shows a directory of the host copy-on-write, with its changes in `place`.
+    pub(crate) fn copied_on_write(
+        &mut self,
+        backend: Backend,
+        target: &str,
+        lower: PathBuf,
+        place: &Path,
+    ) {
+        let (upper, work) = (place.join("upper"), place.join("work"));
+        if backend.mounts_overlays() {
+            let at = place.join("merged");
+            self.mounts.push(oci::bind_writable(&at, target));
+            self.dirs.push(at.clone());
+            let (upper, work) = (upper.clone(), work.clone());
+            self.overlays.push(Overlay { at, lower, upper, work });
+        } else {
+            let options = overlay_options(&[lower], &upper, &work);
+            self.mounts.push(oci::overlay(target, &options));
+        }
+        self.dirs.extend([upper, work]);
+    }
+}
+
 /// Resolves the mounts of the plan and then the inputs, in order, and last the cached directories.
 pub(crate) fn resolve<'a>(
     plan: &'a Plan,
@@ -174,23 +198,8 @@ fn host<'a>(
         AccessMode::Full => resolved.mounts.push(oci::bind_writable(&real, target)),
         AccessMode::WorkspaceWrite if found.is_dir() => {
             let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));
-            let (upper, work) = (place.join("upper"), place.join("work"));
-            if plan.backend.mounts_overlays() {
-                let at = place.join("merged");
-                resolved.mounts.push(gvisor::bind_writable(&at, target));
-                resolved.dirs.push(at.clone());
-                resolved.overlays.push(Overlay {
-                    at,
-                    lower: real,
-                    upper: upper.clone(),
-                    work: work.clone(),
-                });
-            } else {
-                let options = overlay_options(&[real], &upper, &work);
-                resolved.mounts.push(oci::overlay(target, &options));
-            }
-            resolved.trees.push((target.to_owned(), Changed::Host(upper.clone())));
-            resolved.dirs.extend([upper, work]);
+            resolved.trees.push((target.to_owned(), Changed::Host(place.join("upper"))));
+            resolved.copied_on_write(plan.backend, target, real, &place);
         }
         AccessMode::WorkspaceWrite if found.len() > MAX_COPY_BYTES => {
             return Err(InputError::Size { path: source.to_owned(), bytes: found.len() });

@@ -131,11 +131,11 @@ pub(crate) fn plan_on(
     if !backend.holds_services()
         && spec.is_some_and(|s| s.services.as_ref().is_some_and(|s| !s.is_empty()))
     {
-        let words = "only the class `container` runs services beside a task today";
+        let words = "the classes `container` and `gvisor` run services beside a task";
         return Err(PlanError::new("spec.services", words));
     }
     if !backend.holds_cache() && spec.is_some_and(|s| s.cache.is_some()) {
-        let words = "only the class `container` keeps a dependency cache today";
+        let words = "the classes `container` and `gvisor` keep a dependency cache";
         return Err(PlanError::new("spec.cache", words));
     }
     let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
@@ -195,8 +195,7 @@ pub(crate) fn plan_on(
     })
 }
 
-/// gVisor's network stack is its own: it never meets a proxy in the host's namespace. A machine has
-/// no network device at all.
+/// A machine's ports are not yet kept for the egress proxy.
 fn carries(backend: Backend, request: &SandboxRequest) -> Result<(), PlanError> {
     let build = request.build.as_ref().map_or(&Egress::None, |build| &build.net);
     for (field, names) in [("build.net", build), ("net", &request.net)] {
@@ -205,8 +204,8 @@ fn carries(backend: Backend, request: &SandboxRequest) -> Result<(), PlanError> 
             _ => request.build.as_ref().is_some_and(|build| build.ask),
         };
         if (*names != Egress::None || asks) && !backend.reaches_names() {
-            let words = "only the class `container` reaches names through the egress proxy; ask for \
-                         \"none\" or for that class";
+            let words = "the classes `container` and `gvisor` reach names through the egress proxy; ask \
+                         for \"none\" or for one of them";
             return Err(PlanError::new(field, words));
         }
     }

@@ -21,6 +21,8 @@
 mod exhaustion;
 #[path = "conformance/hostile.rs"]
 mod hostile;
+#[path = "conformance/inside.rs"]
+mod inside;
 mod support;
 #[path = "conformance/talk.rs"]
 mod talk;
@@ -51,7 +53,7 @@ struct Ground {
 type Check = fn(Arc<Ground>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The list: a name for the table, and what is held.
-const BEHAVIOURS: [(&str, Check); 35] = [
+const BEHAVIOURS: [(&str, Check); 39] = [
     ("a command's exit status, signal and failure to start", |g| Box::pin(exits(g))),
     ("both output streams, as they come", |g| Box::pin(streams(g))),
     ("environment and working directory, and nothing of the host's", |g| Box::pin(surroundings(g))),
@@ -102,6 +104,12 @@ const BEHAVIOURS: [(&str, Check); 35] = [
     ("a program of many modules and small files ends, again and again", |g| {
         Box::pin(talk::modules(g))
     }),
+    ("a phase reaches the names that it lists and no other, which is a violation", |g| {
+        Box::pin(inside::names(g))
+    }),
+    ("the next phase ends every connection of the one before", |g| Box::pin(inside::switch(g))),
+    ("a service answers every command and ends with the sandbox", |g| Box::pin(inside::service(g))),
+    ("what a build left is another task's base, copy-on-write", |g| Box::pin(inside::cache(g))),
     ("a service that fakes its health, or that the class lacks, fails the start", |g| {
         Box::pin(hostile::fake_health(g))
     }),
@@ -207,6 +215,11 @@ impl Ground {
             whole[name] = value.clone();
         }
         whole
+    }
+
+    /// Whether it has names, services and cached dependencies; a class without refuses them.
+    fn holds_all(&self) -> bool {
+        matches!(self.class, Class::Container | Class::Gvisor)
     }
 
     async fn start(&self, fields: Value) -> (Sandbox, Plan) {

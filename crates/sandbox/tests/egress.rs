@@ -12,8 +12,9 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -21,46 +22,13 @@ use std::thread;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::sandbox::{Egress, ErrCode, Phase, Violation, ViolationWhy};
-use cofferdam_sandbox::{Command, Input, provision};
+use cofferdam_contracts::sandbox::{Egress, ErrCode, Phase, ViolationWhy};
+use cofferdam_guest::wire::{Ended, ExecRequest};
+use cofferdam_sandbox::{Class, Command, Input, Manner, Sandbox, provision};
 use nix::sched::{CloneFlags, setns};
 use serde_json::json;
-use support::{Said, fresh_id, request, run, sh, verified, with_bench, with_hosts};
-
-const PROXY: &str = "127.0.0.53:3128";
-
-/// A server of one answer; `/endless`, or anything that is not HTTP, gets bytes until it goes away;
-/// both are told.
-fn plain() -> (SocketAddr, mpsc::Receiver<bool>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (told, heard) = mpsc::channel();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, told) = (stream.unwrap(), told.clone());
-            thread::spawn(move || {
-                let mut asked = [0; 4096];
-                let count = stream.read(&mut asked).unwrap_or(0);
-                let asked = String::from_utf8_lossy(&asked[..count]).into_owned();
-                if asked.starts_with("GET / ") {
-                    let host = asked.lines().find(|line| line.to_lowercase().starts_with("host:"));
-                    let body = format!("plain for {}\n", host.unwrap_or("nobody"));
-                    let length = body.len();
-                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-                    stream.write_all((head + &body).as_bytes()).unwrap();
-                } else if count > 0 {
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
-                    let _ = told.send(true);
-                    while stream.write_all(&[b'x'; 512]).is_ok() {
-                        thread::yield_now();
-                    }
-                    let _ = told.send(false);
-                }
-            });
-        }
-    });
-    (address, heard)
-}
+use support::plain::{PROXY, count, plain};
+use support::{Said, in_classes, run, sh, verified};
 
 /// A server of TLS with a certificate that nothing but this test trusts.
 struct Tls {
@@ -151,23 +119,14 @@ fn say(address: &str, connect: Option<&str>, bytes: &str) -> String {
     )
 }
 
-fn count(violations: &[Violation], why: ViolationWhy, name: Option<&str>, port: u16) -> u64 {
-    let of = |v: &&Violation| {
-        v.why == why
-            && v.port == Some(port)
-            && name.is_none_or(|name| {
-                v.name.as_deref() == Some(name) || v.address.as_deref() == Some(name)
-            })
-    };
-    violations.iter().filter(of).map(|v| v.count).sum()
-}
-
 #[test]
 fn a_listed_name_is_reached_by_tunnel_and_by_name_alone() {
     let (tls, (plain, _gone)) = (Tls::start(), plain());
-    with_hosts(&[("a.example", tls.address), ("b.example", plain)], |bench| async move {
+    let ca = tls.ca();
+    in_classes(&[("a.example", tls.address), ("b.example", plain)], |bench| async {
+        let bench = bench;
         let fields = json!({"net": ["a.example", "b.example"]});
-        let (sandbox, plan) = bench.start_with(fields, &[tls.ca()]).await;
+        let (sandbox, plan) = bench.start_with(fields, std::slice::from_ref(&ca)).await;
         for (script, expected) in [
             ("curl -sS --cacert ca https://a.example/", "Ciphers supported"),
             ("curl -sS --noproxy '*' --cacert ca https://a.example/", "Ciphers supported"),
@@ -190,9 +149,11 @@ fn every_other_way_out_is_refused_and_recorded() {
     let (tls, (plain, _gone)) = (Tls::start(), plain());
     let own = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = own.local_addr().unwrap().port();
-    with_hosts(&[("a.example", tls.address), ("b.example", plain)], |bench| async move {
+    let ca = tls.ca();
+    in_classes(&[("a.example", tls.address), ("b.example", plain)], |bench| async {
+        let bench = bench;
         let fields = json!({"net": ["a.example", "b.example"]});
-        let (sandbox, plan) = bench.start_with(fields, &[tls.ca()]).await;
+        let (sandbox, plan) = bench.start_with(fields, std::slice::from_ref(&ca)).await;
         let tunnel = Some("a.example:443");
         let plain_hello = hello(Some("a.example"), false);
         use ViolationWhy as Why;
@@ -293,11 +254,11 @@ async fn heard(told: &Arc<Mutex<mpsc::Receiver<bool>>>) -> bool {
 fn the_switch_cuts_live_flows_and_there_is_no_way_back() {
     let (address, told) = plain();
     let told = Arc::new(Mutex::new(told));
-    with_hosts(&[("b.example", address)], |bench| async move {
+    in_classes(&[("b.example", address)], |bench| async {
+        let bench = bench;
         let fields = json!({"build": {"cmd": ["true"], "net": ["b.example"]}});
         let (sandbox, plan) = bench.start(fields).await;
         let sandbox = Arc::new(sandbox);
-        let netns = File::open(format!("/proc/{}/ns/net", sandbox.init_pid())).unwrap();
         let tunnel = say(PROXY, Some("b.example:443"), &hello(Some("b.example"), false));
         let script = format!(
             "curl -sS -o /dev/null http://b.example/endless & a=$!; {tunnel} & wait $a; echo cut $?; \
@@ -324,7 +285,9 @@ fn the_switch_cuts_live_flows_and_there_is_no_way_back() {
         let back = run(&sandbox, &build(&plan.task, "true")).await.outcome;
         assert_eq!((back.err_code, back.exit), (ErrCode::NetFail, 127));
         assert!(back.cause.unwrap().contains("build phase is over"));
-        assert!(refuses(&netns, 3128) && refuses(&netns, 443) && refuses(&netns, 80));
+        for port in [3128, 443, 80] {
+            assert!(refuses(&sandbox, port).await, "{port}");
+        }
         let sandbox = Arc::into_inner(sandbox).unwrap();
         assert_eq!(sandbox.effective().net, Egress::None);
         assert_eq!(sandbox.effective().build_net, Egress::Names(vec!["b.example".into()]));
@@ -336,7 +299,8 @@ fn the_switch_cuts_live_flows_and_there_is_no_way_back() {
 fn a_worker_in_doubt_cuts_the_tasks_names_off_and_not_the_builds() {
     let (address, told) = plain();
     let told = Arc::new(Mutex::new(told));
-    with_hosts(&[("b.example", address)], |bench| async move {
+    in_classes(&[("b.example", address)], |bench| async {
+        let bench = bench;
         let fields =
             json!({"build": {"cmd": ["true"], "net": ["b.example"]}, "net": ["b.example"]});
         let (sandbox, plan) = bench.start(fields).await;
@@ -375,8 +339,32 @@ fn a_worker_in_doubt_cuts_the_tasks_names_off_and_not_the_builds() {
     });
 }
 
-/// Whether nothing listens at this port of the proxy's address, seen from inside.
-fn refuses(netns: &File, port: u16) -> bool {
+/// Whether nothing listens at this port of the proxy's address: asked inside, in no phase.
+async fn refuses(sandbox: &Sandbox, port: u16) -> bool {
+    let probe = format!(
+        "exec perl -MIO::Socket::INET -e \
+         'exit(IO::Socket::INET->new(PeerAddr => \"127.0.0.53:{port}\") ? 0 : 7)'"
+    );
+    let exec = ExecRequest {
+        argv: ["/bin/sh", "-c", &probe].map(str::to_owned).to_vec(),
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        cwd: "/".into(),
+        timeout_ms: 20_000,
+        stream_limit_bytes: 1_000,
+        user: None,
+        stdin_file: None,
+        jail: None,
+    };
+    let running = sandbox.agent().start(exec, Manner::default()).await.unwrap();
+    match running.follow(|_, _| {}).await.unwrap().ended {
+        Ended::Exit(0) => false,
+        Ended::Exit(7) => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The same from the host, of a namespace whose sandbox is gone.
+fn refuses_in(netns: &File, port: u16) -> bool {
     let netns = netns.try_clone().unwrap();
     thread::spawn(move || {
         setns(netns, CloneFlags::CLONE_NEWNET).unwrap();
@@ -389,23 +377,26 @@ fn refuses(netns: &File, port: u16) -> bool {
 #[test]
 fn nothing_listens_after_the_wipe_nor_in_a_sandbox_that_is_dropped() {
     let (address, _gone) = plain();
-    with_hosts(&[("b.example", address)], |bench| async move {
+    in_classes(&[("b.example", address)], |bench| async move {
         for wiped in [true, false] {
             let (sandbox, plan) = bench.start(json!({"net": ["b.example"]})).await;
             let netns = File::open(format!("/proc/{}/ns/net", sandbox.init_pid())).unwrap();
-            assert!(refuses(&netns, 3128), "nothing listens before the phase begins");
+            assert!(refuses(&sandbox, 3128).await, "nothing listens before the phase begins");
             assert_eq!(sh(&sandbox, &plan, "curl -sS http://b.example/").await.outcome.exit, 0);
-            assert!(!refuses(&netns, 3128) && !refuses(&netns, 53));
+            assert!(!refuses(&sandbox, 3128).await && !refuses(&sandbox, 53).await);
             if wiped {
                 verified(&sandbox.wipe("task-end").await);
             } else {
                 drop(sandbox);
                 let evidence = cofferdam_sandbox::reconcile(&bench.host, |_| false).await;
                 assert_eq!(evidence.len(), 1);
+                verified(&evidence[0]);
                 cofferdam_ambient::clock::sleep(Duration::from_millis(100)).await;
             }
-            for port in [3128, 443, 80, 53] {
-                assert!(refuses(&netns, port), "{port} wiped: {wiped}");
+            if bench.class == Class::Container {
+                for port in [3128, 443, 80, 53] {
+                    assert!(refuses_in(&netns, port), "{port} wiped: {wiped}");
+                }
             }
         }
     });
@@ -413,12 +404,11 @@ fn nothing_listens_after_the_wipe_nor_in_a_sandbox_that_is_dropped() {
 
 #[test]
 fn a_sandbox_without_names_has_no_proxy_at_all() {
-    with_bench(|bench| async move {
+    in_classes(&[], |bench| async move {
         let (sandbox, plan) = bench.start(json!({"build": {"cmd": ["true"]}})).await;
-        let netns = File::open(format!("/proc/{}/ns/net", sandbox.init_pid())).unwrap();
-        let look = "env | grep -ci proxy; cat /etc/resolv.conf; ls /.cofferdam";
+        let look = "env | grep -ci proxy; cat /etc/resolv.conf; cd /.cofferdam; echo *";
         assert_eq!(sh(&sandbox, &plan, look).await.stdout, "0\nagent\n");
-        assert!(refuses(&netns, 3128) && refuses(&netns, 53));
+        assert!(refuses(&sandbox, 3128).await && refuses(&sandbox, 53).await);
         verified(&sandbox.wipe("task-end").await);
     });
 }
@@ -426,9 +416,8 @@ fn a_sandbox_without_names_has_no_proxy_at_all() {
 #[test]
 fn a_proxy_that_cannot_be_set_up_is_a_net_failure_with_evidence() {
     let nowhere = "127.0.0.1:9".parse().unwrap();
-    with_hosts(&[("not a name", nowhere)], |bench| async move {
-        let request = request(json!({"net": ["a.example"]}));
-        let plan = cofferdam_sandbox::plan(&request, &fresh_id(), bench.host.facts()).unwrap();
+    in_classes(&[("not a name", nowhere)], |bench| async move {
+        let plan = bench.plan(json!({"net": ["a.example"]}));
         let error = provision(&bench.host, &plan, &[]).await.unwrap_err();
         assert_eq!(error.code, ErrCode::NetFail, "{error}");
         assert!(error.message.contains("not a name"), "{error}");
@@ -449,7 +438,7 @@ fn pip_downloads_through_its_mirror_in_the_build_phase_and_not_in_the_task() {
         println!("NOT TESTED: this machine's own pip reaches no index, so no sandbox can");
         return;
     }
-    with_bench(|bench| async move {
+    in_classes(&[], |bench| async move {
         let fields = json!({
             "build": {"cmd": ["true"], "net": ["@pip"]},
             "limits": {"memMB": 512, "diskMB": 128, "pids": 64},
@@ -459,7 +448,8 @@ fn pip_downloads_through_its_mirror_in_the_build_phase_and_not_in_the_task() {
             "/usr/bin/python3 -m pip download --no-deps --no-cache-dir -d /work/got idna";
         let said = run(&sandbox, &build(&plan.task, download)).await;
         assert_eq!(said.outcome.exit, 0, "{} {:#?}", said.stderr, sandbox.violations());
-        let said = sh(&sandbox, &plan, &format!("ls got; rm -r got; {download} --retries 0")).await;
+        let said =
+            sh(&sandbox, &plan, &format!("echo got/*; rm -r got; {download} --retries 0")).await;
         assert!(said.stdout.contains("idna"), "{}", said.stdout);
         assert_ne!(said.outcome.exit, 0, "{}", said.stdout);
         assert_eq!(sandbox.effective().build_net, Egress::Names(vec!["@pip".into()]));

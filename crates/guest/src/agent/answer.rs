@@ -15,6 +15,9 @@ use tokio::sync::mpsc;
 /// frames are at most 512 KiB.
 const QUEUED_FRAMES: usize = 8;
 
+/// Where an answer's pieces are put.
+pub type Pieces = mpsc::Sender<Bytes>;
+
 /// One piece, or pieces as they come.
 pub enum Answer {
     Whole(Option<Bytes>),
@@ -57,7 +60,7 @@ pub fn done() -> Response<Answer> {
 }
 
 /// An answer that is sent frame by frame through the returned queue.
-pub fn stream() -> (mpsc::Sender<Bytes>, Response<Answer>) {
+pub fn stream() -> (Pieces, Response<Answer>) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
     (sender, Response::new(Answer::Stream(receiver)))
 }

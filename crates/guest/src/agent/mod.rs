@@ -1,7 +1,7 @@
 //! Pid 1 of a sandbox.
 //!
 //! ```text
-//! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, pack, unpack, watch | dial
+//! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, pack, unpack, watch | dial | doors
 //!                                       | exec, run }
 //!                                           |
 //! SIGCHLD -> reaper --- status -------------+
@@ -14,6 +14,7 @@ mod answer;
 mod clock;
 mod collect;
 mod dial;
+mod doors;
 mod exec;
 mod file;
 mod jail;

@@ -25,7 +25,7 @@ use super::answer::{Answer, json, refuse, stream};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
-use super::{collect, dial, exec, file, metrics, pack, tree, unpack, watch};
+use super::{collect, dial, doors, exec, file, metrics, pack, tree, unpack, watch};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -88,6 +88,7 @@ async fn route(
         (&Method::PUT, wire::UNPACK) => unpack::unpack(query, body).await,
         (&Method::PUT, wire::STDIN) => running.stdin(query, body).await,
         (&Method::POST, wire::DIAL) => dial::dial(query, body).await,
+        (&Method::POST, wire::DOORS) => doors::open(query, body).await,
         (&Method::POST, path) => match posted(&reaper, &running, path, body).await {
             Ok(response) | Err(response) => response,
         },

@@ -6,16 +6,17 @@ use bytes::{Bytes, BytesMut};
 use cofferdam_guest::process::{Control, RunRequest, Size, Usage};
 use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
 use http_body_util::BodyExt as _;
-use hyper::Method;
 use hyper::body::Incoming;
+use hyper::{Method, Response};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::body::Outgoing;
 use super::{Agent, Frames, Result, Stream, encode, follow, parse, short};
 
 /// Pieces on their way to a command or port; the writer waits beyond.
-const QUEUED: usize = 4;
+pub(super) const QUEUED: usize = 4;
 /// What a dialled stream holds each way, and one read of it.
 const DUPLEX_BYTES: usize = 64 * 1024;
 
@@ -106,15 +107,23 @@ impl Agent {
         let (pieces, body) = mpsc::channel(QUEUED);
         let route = format!("{}?port={port}", wire::DIAL);
         let response = self.request(Method::POST, &route, Outgoing::Stream(body)).await?;
-        let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
-        let (from, to) = tokio::io::split(theirs);
-        let outward = tokio::spawn(send(from, pieces));
-        tokio::spawn(async move {
-            receive(response.into_body(), to).await;
-            outward.abort();
-        });
-        Ok(ours)
+        Ok(join(response, pieces).0)
     }
+}
+
+/// The two bodies of a request as one stream, and what ends when the answer does.
+pub(super) fn join(
+    response: Response<Incoming>,
+    pieces: mpsc::Sender<Bytes>,
+) -> (DuplexStream, JoinHandle<()>) {
+    let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
+    let (from, to) = tokio::io::split(theirs);
+    let outward = tokio::spawn(send(from, pieces));
+    let inward = tokio::spawn(async move {
+        receive(response.into_body(), to).await;
+        outward.abort();
+    });
+    (ours, inward)
 }
 
 async fn send(mut from: impl tokio::io::AsyncRead + Unpin, pieces: mpsc::Sender<Bytes>) {

@@ -2,37 +2,37 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-
 use super::store::CacheBase;
 use crate::input::Resolved;
-use crate::mounts::overlay_options;
 use crate::oci;
 use crate::plan::Plan;
 
 /// Where the build's own writes to the cached directories lie, on the host: in the layer.
 pub(crate) fn fresh(layer: &Path, dirs: usize) -> Vec<PathBuf> {
-    (0..dirs).map(|index| layer.join(format!("cache-{index}")).join("upper")).collect()
+    (0..dirs).map(|index| upper(&place(layer, index))).collect()
 }
 
 /// With a base, each directory is that base below the task's own layer; without one it is a place in
 /// that layer. Last of all mounts: a cached directory may lie in one that is given.
 pub(crate) fn mount(resolved: &mut Resolved<'_>, plan: &Plan, base: Option<&CacheBase>) {
     let Some(planned) = &plan.cache else { return };
-    let uppers = fresh(&plan.traces.layer, planned.dirs.len());
-    for (index, (target, upper)) in planned.dirs.iter().zip(uppers).enumerate() {
+    for (index, target) in planned.dirs.iter().enumerate() {
+        let place = place(&plan.traces.layer, index);
         match base.and_then(|base| base.layer(index)) {
-            Some(lower) => {
-                let work = plan.traces.layer.join(format!("cache-{index}")).join("work");
-                let options = overlay_options(&[lower], &upper, &work);
-                resolved.mounts.push(oci::overlay(target, &options));
-                resolved.dirs.push(work);
+            Some(lower) => resolved.copied_on_write(plan.backend, target, lower, &place),
+            None => {
+                let upper = upper(&place);
+                resolved.mounts.push(oci::bind_writable(&upper, target));
+                resolved.dirs.push(upper);
             }
-            None => resolved.mounts.push(json!({
-                "destination": target, "type": "bind", "source": upper,
-                "options": ["bind", "rw", "nosuid", "nodev"],
-            })),
         }
-        resolved.dirs.push(upper);
     }
+}
+
+fn place(layer: &Path, index: usize) -> PathBuf {
+    layer.join(format!("cache-{index}"))
+}
+
+fn upper(place: &Path) -> PathBuf {
+    place.join("upper")
 }

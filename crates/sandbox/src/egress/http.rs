@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 
 use super::dial::Upstream;
 use super::policy::{Name, Refused, Wire};
-use super::serve::{Context, FIRST_WORD_MS};
+use super::serve::{Client, Context, FIRST_WORD_MS};
 use super::tunnel;
 use crate::sandbox::Driver;
 
@@ -64,7 +64,7 @@ struct Tunnel {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(stream: TcpStream, context: Context, entrance: Entrance) {
+pub(crate) async fn serve<C: Client>(stream: C, context: Context, entrance: Entrance) {
     let slot: Arc<Mutex<Option<Tunnel>>> = Arc::default();
     let service = service_fn(|request: Request<Incoming>| {
         let (context, slot) = (context.clone(), Arc::clone(&slot));
@@ -92,15 +92,15 @@ pub(crate) async fn serve(stream: TcpStream, context: Context, entrance: Entranc
     let tunnel = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(Tunnel { client, server, name, port }) = tunnel
         && let Ok(upgraded) = client.await
-        && let Ok((client, said)) = unwrap(upgraded)
+        && let Ok((client, said)) = unwrap::<C>(upgraded)
     {
         tunnel::asked_for(client, server, said, &name, port, &context).await;
     }
 }
 
 /// The connection below the protocol that was left, and what was already read of it.
-fn unwrap(upgraded: Upgraded) -> Result<(TcpStream, Vec<u8>), Upgraded> {
-    let parts = upgraded.downcast::<TokioIo<TcpStream>>()?;
+fn unwrap<C: Client>(upgraded: Upgraded) -> Result<(C, Vec<u8>), Upgraded> {
+    let parts = upgraded.downcast::<TokioIo<C>>()?;
     Ok((parts.io.into_inner(), parts.read_buf.to_vec()))
 }
 

@@ -10,16 +10,27 @@ use std::thread;
 use nix::sched::{CloneFlags, setns};
 use tokio::sync::oneshot;
 
+use super::dns;
+use super::entry::Guest;
 use crate::process::Netns;
 
 /// Where everything listens. Not 127.0.0.1, whose ports belong to the task's own servers.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
 /// The proxy that clients are told of.
 pub(crate) const PROXY_PORT: u16 = 3128;
-const DNS_PORT: u16 = 53;
+pub(crate) const DNS_PORT: u16 = 53;
 /// What transparent clients reach after they asked for a name.
-const TLS_PORT: u16 = 443;
-const HTTP_PORT: u16 = 80;
+pub(crate) const TLS_PORT: u16 = 443;
+pub(crate) const HTTP_PORT: u16 = 80;
+
+/// The ways in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Proxy,
+    Tls,
+    Http,
+    Dns,
+}
 
 /// Bound, in the sandbox's namespace.
 #[derive(Debug)]
@@ -29,6 +40,29 @@ pub(crate) struct Sockets {
     pub http: tokio::net::TcpListener,
     pub dns_tcp: tokio::net::TcpListener,
     pub dns: tokio::net::UdpSocket,
+}
+
+impl Sockets {
+    /// What comes next, at any of them.
+    pub(crate) async fn next(&mut self) -> io::Result<Guest> {
+        let mut packet = [0; dns::MAX_QUESTION_BYTES];
+        let (door, accepted) = tokio::select! {
+            biased;
+            got = self.dns.recv_from(&mut packet) => {
+                let (length, from) = got?;
+                let asked = packet.get(..length).unwrap_or_default().to_vec();
+                return Ok(Guest::Question { asked, from });
+            }
+            got = self.proxy.accept() => (Door::Proxy, got),
+            got = self.tls.accept() => (Door::Tls, got),
+            got = self.http.accept() => (Door::Http, got),
+            got = self.dns_tcp.accept() => (Door::Dns, got),
+        };
+        let (stream, _) = accepted?;
+        // Small messages go at once; a socket that refuses the option works all the same.
+        let _ = stream.set_nodelay(true);
+        Ok(Guest::Socket(door, stream))
+    }
 }
 
 struct Bound {

@@ -1,12 +1,15 @@
-//! Egress by phase: a proxy that listens inside the sandbox's network namespace and dials outside.
+//! Egress by phase: a proxy that is met inside the sandbox and dials outside.
 //!
 //! ```text
-//!  sandbox's netns (only lo)             | worker
+//!  sandbox (only lo)                     | worker
 //!   CONNECT, plain HTTP  127.0.0.53:3128 |
 //!   TLS by its name                 :443 | policy -> dial -> the listed name
 //!   HTTP by its host                 :80 |    \-> violation
 //!   names                            :53 |
 //! ```
+//! In the class `container` its sockets lie in the sandbox's network namespace; where the network stack is not
+//! the host's, the agent keeps the same ports and is their pipe ([`doors`]).
+//!
 //! There is no route, so what does not come to the proxy reaches nobody: addresses, UDP, IPv6, ICMP.
 //! **The sockets of a phase without names are closed, and a sandbox without any name has none. When
 //! the phase changes, every flow of the one before is ended first. While the worker is in doubt whether its
@@ -17,6 +20,8 @@
 mod desk;
 mod dial;
 mod dns;
+mod doors;
+mod entry;
 mod hello;
 mod http;
 mod listen;
@@ -28,6 +33,7 @@ mod unrouted;
 mod violation;
 
 pub use desk::Asked;
+pub(crate) use entry::Way;
 pub(crate) use unrouted::Unrouted;
 pub(crate) use violation::in_words;
 
@@ -45,13 +51,14 @@ use tokio::task::JoinHandle;
 
 use desk::Desk;
 use dial::Dialer;
-use listen::{ADDRESS, PROXY_PORT, Sockets};
+use entry::Entry;
+use listen::{ADDRESS, PROXY_PORT};
 use mirror::Mirror;
 use policy::{MirrorName, Rules, Wanted};
 use serve::Context;
 use violation::Log;
 
-use crate::process::Netns;
+use crate::agent::AgentError;
 
 /// Where programs find the name server.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -111,6 +118,8 @@ pub(crate) enum EgressError {
     Host(String),
     #[error("the egress proxy could not listen inside the sandbox")]
     Listen(#[from] io::Error),
+    #[error("the agent could not listen inside the sandbox")]
+    Doors(#[from] AgentError),
     #[error("the sandbox's network namespace was not found")]
     NoNetns,
     #[error("the build phase is over and its network with it")]
@@ -228,8 +237,8 @@ impl Prepared {
     }
 
     /// The proxy of a sandbox that lives. It listens once a phase with names begins.
-    pub(crate) fn open(self, netns: Option<Netns>) -> Result<Egress, EgressError> {
-        let netns = netns.ok_or(EgressError::NoNetns)?;
+    pub(crate) fn open(self, way: Option<Way>) -> Result<Egress, EgressError> {
+        let way = way.ok_or(EgressError::NoNetns)?;
         let mut common: BTreeMap<String, String> = BTreeMap::new();
         let proxy = format!("http://{ADDRESS}:{PROXY_PORT}");
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"] {
@@ -254,7 +263,7 @@ impl Prepared {
             exec_env: env_of(&self.exec),
             build: self.build.rules,
             exec: self.exec.rules,
-            netns,
+            way,
             dialer: Arc::new(self.dialer),
             log: Arc::default(),
             doubt: self.doubt,
@@ -279,7 +288,7 @@ struct Serving {
 
 /// Ends what it drives when it is dropped: a sandbox that nobody wipes keeps no socket open.
 #[derive(Debug)]
-struct Abort(JoinHandle<Sockets>);
+struct Abort(JoinHandle<Entry>);
 
 impl Drop for Abort {
     fn drop(&mut self) {
@@ -294,7 +303,7 @@ pub(crate) struct Egress {
     exec: Arc<Rules>,
     build_env: Variables,
     exec_env: Variables,
-    netns: Netns,
+    way: Way,
     dialer: Arc<Dialer>,
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
@@ -320,11 +329,15 @@ impl Egress {
         if state.phase > Some(phase) {
             return Err(EgressError::Over);
         }
-        let sockets = stop(&mut state).await;
+        let mut open = stop(&mut state).await;
+        let is_kept = !rules.is_empty() && open.as_ref().is_some_and(Entry::is_open);
+        if let Some(ended) = open.take_if(|_| !is_kept) {
+            ended.close().await;
+        }
         if !rules.is_empty() {
-            let sockets = match sockets {
-                Some(sockets) => sockets,
-                None => listen::listen(self.netns.clone()).await?,
+            let entry = match open {
+                Some(entry) => entry,
+                None => self.way.open().await?,
             };
             let context = Context {
                 listed: Arc::clone(rules),
@@ -335,7 +348,7 @@ impl Egress {
             let (stop, stopped) = oneshot::channel();
             // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
             let doubt = (phase == Phase::Exec).then(|| self.doubt.clone());
-            let task = Abort(tokio::spawn(serve::serve(sockets, context, stopped, doubt)));
+            let task = Abort(tokio::spawn(serve::serve(entry, context, stopped, doubt)));
             state.serving = Some(Serving { stop, task });
         }
         state.phase = Some(phase);
@@ -370,7 +383,7 @@ impl Egress {
     }
 }
 
-async fn stop(state: &mut State) -> Option<Sockets> {
+async fn stop(state: &mut State) -> Option<Entry> {
     let Serving { stop, mut task } = state.serving.take()?;
     // A server that has ended by itself hears nothing, and has closed its sockets.
     let _ = stop.send(());

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::ViolationWhy;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::desk::Desk;
 use super::dial::Dialer;
 use super::dns;
+use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
-use super::listen::{ADDRESS, Sockets};
+use super::listen::{ADDRESS, Door};
 use super::policy::{Name, Refused, Rules};
 use super::tunnel;
 use super::violation::Log;
@@ -25,6 +25,11 @@ const MAX_FLOWS: usize = 256;
 pub(crate) const FIRST_WORD_MS: u64 = 10_000;
 /// After a failed accept, so that a host without file descriptors is not also without CPU.
 const ACCEPT_PAUSE_MS: u64 = 10;
+
+/// The sandbox's end of a flow.
+pub(crate) trait Client: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Client for T {}
 
 /// What a flow needs to know.
 #[derive(Debug, Clone)]
@@ -57,26 +62,16 @@ impl Context {
     }
 }
 
-/// The ways in.
-#[derive(Debug, Clone, Copy)]
-enum Door {
-    Proxy,
-    Tls,
-    Http,
-    Dns,
-}
-
 /// Serves one phase. When it returns, no byte of the phase's flows moves any more.
 pub(crate) async fn serve(
-    sockets: Sockets,
+    mut entry: Entry,
     context: Context,
     mut stop: oneshot::Receiver<()>,
     mut doubt: Option<watch::Receiver<bool>>,
-) -> Sockets {
+) -> Entry {
     let mut flows = JoinSet::new();
-    let mut packet = [0; dns::MAX_QUESTION_BYTES];
     loop {
-        let (door, accepted) = tokio::select! {
+        let guest = tokio::select! {
             biased;
             _ = &mut stop => break,
             true = in_doubt(&mut doubt), if !flows.is_empty() => {
@@ -84,30 +79,32 @@ pub(crate) async fn serve(
                 continue;
             }
             Some(_) = flows.join_next(), if !flows.is_empty() => continue,
-            got = sockets.dns.recv_from(&mut packet) => {
-                if let Ok((length, from)) = got {
-                    let asked = packet.get(..length).unwrap_or_default();
-                    if let Some(told) = told(asked, &context) {
-                        // A client that is gone needs no answer.
-                        let _ = sockets.dns.try_send_to(&told, from);
-                    }
-                }
-                continue;
-            }
-            got = sockets.proxy.accept() => (Door::Proxy, got),
-            got = sockets.tls.accept() => (Door::Tls, got),
-            got = sockets.http.accept() => (Door::Http, got),
-            got = sockets.dns_tcp.accept() => (Door::Dns, got),
+            guest = entry.next() => guest,
         };
-        match accepted {
-            Ok(_) if doubt.as_ref().is_some_and(|doubt| *doubt.borrow()) => {
+        let is_doubtful = doubt.as_ref().is_some_and(|doubt| *doubt.borrow());
+        match guest {
+            Ok(Guest::Question { asked, from }) => {
+                if let Some(told) = told(&asked, &context) {
+                    entry.tell(&told, from);
+                }
+            }
+            Ok(_) if is_doubtful => {
                 context.refuse(&Refused::nameless(ViolationWhy::Lease, None));
             }
             Ok(_) if flows.len() >= MAX_FLOWS => {
                 context.refuse(&Refused::nameless(ViolationWhy::Flood, None));
             }
-            Ok((stream, _)) => {
+            Ok(Guest::Socket(door, stream)) => {
                 flows.spawn(flow(door, stream, context.clone()));
+            }
+            Ok(Guest::Carried(arrival)) => {
+                let context = context.clone();
+                flows.spawn(async move {
+                    let door = arrival.door;
+                    if let Some(stream) = arrival.admit().await {
+                        flow(door, stream, context).await;
+                    }
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "the egress proxy cannot accept");
@@ -116,7 +113,7 @@ pub(crate) async fn serve(
         }
     }
     flows.shutdown().await;
-    sockets
+    entry
 }
 
 /// Resolves to true once the worker is in doubt; else it stays pending, or says false where nobody will tell.
@@ -130,9 +127,7 @@ async fn in_doubt(doubt: &mut Option<watch::Receiver<bool>>) -> bool {
     }
 }
 
-async fn flow(door: Door, stream: TcpStream, context: Context) {
-    // Small messages go at once; a socket that refuses the option works all the same.
-    let _ = stream.set_nodelay(true);
+async fn flow(door: Door, stream: impl Client, context: Context) {
     match door {
         Door::Proxy => http::serve(stream, context, Entrance::Proxy).await,
         Door::Http => http::serve(stream, context, Entrance::Transparent).await,
@@ -150,7 +145,7 @@ fn told(asked: &[u8], context: &Context) -> Option<Vec<u8>> {
 }
 
 /// Questions over TCP, one after the other.
-async fn questions(mut stream: TcpStream, context: Context) {
+async fn questions(mut stream: impl Client, context: Context) {
     let limit = Duration::from_millis(FIRST_WORD_MS);
     while let Ok(Some(asked)) = tokio::time::timeout(limit, question(&mut stream)).await {
         let Some(told) = told(&asked, &context) else { return };
@@ -162,7 +157,7 @@ async fn questions(mut stream: TcpStream, context: Context) {
     }
 }
 
-async fn question(stream: &mut TcpStream) -> Option<Vec<u8>> {
+async fn question(stream: &mut impl Client) -> Option<Vec<u8>> {
     let length = usize::from(stream.read_u16().await.ok()?);
     let mut asked = vec![0; length.min(dns::MAX_QUESTION_BYTES)];
     stream.read_exact(&mut asked).await.ok()?;

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::dial::DialError;
 use super::hello::{self, Hello, MAX_HELLO_BYTES};
 use super::policy::{Name, Refused, Wire};
-use super::serve::{Context, FIRST_WORD_MS};
+use super::serve::{Client, Context, FIRST_WORD_MS};
 
 /// Of each direction: enough for hundreds of MB/s at little memory.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const TLS_PORT: u16 = 443;
 
 /// A connection of a client that asked the name server.
-pub(crate) async fn transparent(mut client: TcpStream, context: Context) {
+pub(crate) async fn transparent(mut client: impl Client, context: Context) {
     let mut said = Vec::new();
     let asked = match first(&mut client, &mut said).await {
         Ok(asked) => asked,
@@ -46,7 +46,7 @@ pub(crate) async fn transparent(mut client: TcpStream, context: Context) {
 /// A tunnel that a client asked for by name, after it was told that it stands. `said` is what it
 /// sent meanwhile.
 pub(crate) async fn asked_for(
-    mut client: TcpStream,
+    mut client: impl Client,
     server: TcpStream,
     mut said: Vec<u8>,
     name: &Name,
@@ -68,7 +68,10 @@ pub(crate) async fn asked_for(
 }
 
 /// The name that the first message asks for; `Err(None)` where the client said nothing.
-async fn first(client: &mut TcpStream, said: &mut Vec<u8>) -> Result<String, Option<ViolationWhy>> {
+async fn first(
+    client: &mut impl Client,
+    said: &mut Vec<u8>,
+) -> Result<String, Option<ViolationWhy>> {
     let limit = Duration::from_millis(FIRST_WORD_MS);
     let read = tokio::time::timeout(limit, hear(client, said)).await;
     match read.unwrap_or(Hello::Partial) {
@@ -80,7 +83,7 @@ async fn first(client: &mut TcpStream, said: &mut Vec<u8>) -> Result<String, Opt
     }
 }
 
-async fn hear(client: &mut TcpStream, said: &mut Vec<u8>) -> Hello {
+async fn hear(client: &mut impl Client, said: &mut Vec<u8>) -> Hello {
     loop {
         match hello::look(said) {
             Hello::Partial if said.len() < MAX_HELLO_BYTES => {}
@@ -93,7 +96,7 @@ async fn hear(client: &mut TcpStream, said: &mut Vec<u8>) -> Hello {
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, said: &[u8]) {
+async fn carry(mut client: impl Client, mut server: TcpStream, said: &[u8]) {
     if server.write_all(said).await.is_ok() {
         // How it ends is the two ends' own business.
         let _ = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER_BYTES, BUFFER_BYTES)

@@ -5,8 +5,11 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     reason = "a helper of tests fails its test"
 )]
+
+pub mod plain;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +21,8 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{AccessMode, SandboxRequest, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Command, ExecOutcome, Host, HostConfig, Input, Plan, Sandbox, Stream, enter_private_mounts,
-    plan, provision,
+    Class, Command, ExecOutcome, Host, HostConfig, Input, Offer, Plan, Sandbox, Stream,
+    enter_private_mounts, plan, provision,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,6 +33,8 @@ pub struct Bench {
     pub state: TempDir,
     /// An allowed root.
     pub shared: TempDir,
+    /// What its plans ask for at least.
+    pub class: Class,
 }
 
 /// Runs a test with mounts of its own, then looks for leftovers.
@@ -63,6 +68,28 @@ pub fn with_hosts<F: Future<Output = ()>>(
     on(Bench::with_hosts(None, hosts), test);
 }
 
+/// With mounts of its own, in each class that holds names, services and caches, one after the other.
+pub fn in_classes<F: Future<Output = ()>>(
+    hosts: &[(&str, SocketAddr)],
+    test: impl Fn(std::sync::Arc<Bench>) -> F,
+) {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    let hosts: BTreeMap<_, _> =
+        hosts.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect();
+    for class in [Class::Container, Class::Gvisor] {
+        let bench = Bench { class, ..Bench::with_hosts(None, hosts.clone()) };
+        let offers = &bench.host.facts().classes;
+        let absent = offers.iter().find_map(|fact| match &fact.offer {
+            Offer::Absent { why, .. } if fact.class == class => Some(why.clone()),
+            _ => None,
+        });
+        match absent {
+            Some(why) => println!("ABSENT: {}: {why}", class.as_str()),
+            None => on(bench, &test),
+        }
+    }
+}
+
 fn on<F: Future<Output = ()>>(bench: Bench, test: impl FnOnce(std::sync::Arc<Bench>) -> F) {
     let bench = std::sync::Arc::new(bench);
     let runtime =
@@ -83,7 +110,7 @@ impl Bench {
         Self::with_hosts(runtime, BTreeMap::new())
     }
 
-    fn with_hosts(runtime: Option<&str>, hosts: BTreeMap<String, SocketAddr>) -> Self {
+    pub fn with_hosts(runtime: Option<&str>, hosts: BTreeMap<String, SocketAddr>) -> Self {
         let (state, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let host = Host::detect(HostConfig {
             state_dir: state.path().to_owned(),
@@ -92,11 +119,21 @@ impl Bench {
             hosts,
         })
         .expect("these tests need root and an OCI runtime: apt-get install crun");
-        Self { host, state, shared }
+        Self { host, state, shared, class: Class::Container }
     }
 
     pub fn plan(&self, fields: Value) -> Plan {
-        plan(&request(fields), &fresh_id(), self.host.facts()).unwrap()
+        let plan = plan(&request(self.classed(fields)), &fresh_id(), self.host.facts()).unwrap();
+        assert!(self.class == Class::Container || plan.class == self.class, "{:?}", plan.class);
+        plan
+    }
+
+    /// The fields of a request for this bench's class.
+    pub fn classed(&self, mut fields: Value) -> Value {
+        if self.class != Class::Container {
+            fields["spec"]["isolation"] = json!({"class_min": self.class.as_str()});
+        }
+        fields
     }
 
     pub async fn start(&self, fields: Value) -> (Sandbox, Plan) {

@@ -1,0 +1,142 @@
+//! What a sandbox has besides its command: names, services, dependencies of an earlier build.
+//!
+//! A class that lacks one refuses it by the field's name. Each of these has a test of its own with
+//! more detail (`egress.rs`, `services.rs`, `cache.rs`).
+
+use std::sync::Arc;
+
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::sandbox::{Phase, ViolationWhy};
+use cofferdam_sandbox::{
+    Caches, Command, Found, Input, Plan, Promotion, plan, provision, provision_on,
+};
+use serde_json::{Value, json};
+
+use super::support::plain::plain;
+use super::support::{Bench, fresh_id, request, run, sh};
+use super::{Ground, wiped};
+
+impl Ground {
+    /// A plan for this class; `None` where it says that it lacks the field.
+    fn planned(&self, bench: &Bench, field: &str, fields: Value) -> Option<Plan> {
+        let mut whole = fields;
+        whole["spec"]["isolation"] = json!({"class_min": self.class.as_str()});
+        let planned = plan(&request(whole), &fresh_id(), bench.host.facts());
+        if self.holds_all() {
+            return Some(planned.unwrap());
+        }
+        assert_eq!(planned.unwrap_err().field, field);
+        None
+    }
+}
+
+fn in_build(plan: &Plan, script: &str) -> Command {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    Command { argv, phase: Phase::Build, ..plan.task.clone() }
+}
+
+pub async fn names(ground: Arc<Ground>) {
+    let (address, _told) = plain();
+    let bench = Bench::with_hosts(None, [("b.example".to_owned(), address)].into());
+    let fields = json!({"net": ["b.example"]});
+    let Some(plan) = ground.planned(&bench, "net", fields) else { return };
+    let sandbox = provision(&bench.host, &plan, &[]).await.unwrap();
+    for script in ["curl -sS http://b.example/", "curl -sS --noproxy '*' http://b.example/"] {
+        let said = sh(&sandbox, &plan, script).await;
+        assert!(said.stdout.contains("b.example"), "{script}: {} {}", said.stdout, said.stderr);
+    }
+    assert_eq!(sandbox.violations(), (Vec::new(), 0));
+    let said = sh(&sandbox, &plan, "curl -sSf https://x.example/").await;
+    assert_ne!(said.outcome.exit, 0);
+    assert!(said.outcome.cause.unwrap().contains("x.example"));
+    let refused = sandbox.violations().0;
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!((refused[0].why, refused[0].phase), (ViolationWhy::Name, Phase::Exec));
+    wiped(&sandbox.wipe("task-end").await);
+    bench.assert_clean();
+}
+
+pub async fn switch(ground: Arc<Ground>) {
+    let (address, told) = plain();
+    let bench = Bench::with_hosts(None, [("b.example".to_owned(), address)].into());
+    let fields = json!({"build": {"cmd": ["true"], "net": ["b.example"]}});
+    let Some(plan) = ground.planned(&bench, "build.net", fields) else { return };
+    let sandbox = Arc::new(provision(&bench.host, &plan, &[]).await.unwrap());
+    let live = tokio::spawn({
+        let (sandbox, plan) = (Arc::clone(&sandbox), plan.clone());
+        let script = "curl -sS -o /dev/null http://b.example/endless; echo cut $?";
+        async move { run(&sandbox, &in_build(&plan, script)).await }
+    });
+    let told = Arc::new(std::sync::Mutex::new(told));
+    let heard = || {
+        let told = Arc::clone(&told);
+        tokio::task::spawn_blocking(move || {
+            told.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap()
+        })
+    };
+    assert!(heard().await.unwrap(), "the flow runs");
+    let script = "curl -sS -m 5 --noproxy '*' http://127.0.0.53/ || echo none";
+    assert_eq!(sh(&sandbox, &plan, script).await.stdout, "none\n");
+    assert!(!heard().await.unwrap(), "the server's end was cut");
+    let cut = live.await.unwrap().stdout;
+    assert!(cut.contains("cut ") && !cut.contains("cut 0"), "{cut}");
+    wiped(&Arc::into_inner(sandbox).unwrap().wipe("task-end").await);
+    bench.assert_clean();
+}
+
+pub async fn service(ground: Arc<Ground>) {
+    // Whoever asks for its health is gone before it answers.
+    let listen = "$SIG{PIPE} = \"IGNORE\"; $l = IO::Socket::INET->new(Listen => 5, LocalAddr => \
+                  \"127.0.0.1\", LocalPort => 7000) or die; while (1) { $c = $l->accept or next; \
+                  print $c \"served\\n\"; close $c }";
+    let echo = json!({
+        "name": "echo", "port": 7000, "cmd": ["perl", "-MIO::Socket::INET", "-e", listen],
+    });
+    let fields = json!({
+        "limits": {"memMB": 256, "diskMB": 64, "pids": 64}, "spec": {"services": [echo]},
+    });
+    let Some(plan) = ground.planned(&ground.bench, "spec.services", fields) else { return };
+    let sandbox = provision(&ground.bench.host, &plan, &[]).await.unwrap();
+    let ask = "setsid sleep 100 & perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(PeerAddr \
+               => \"$ENV{ECHO_HOST}:$ENV{ECHO_PORT}\")->getline'";
+    for _ in 0..2 {
+        let said = sh(&sandbox, &plan, ask).await;
+        assert_eq!(said.stdout, "served\n", "{:?} {}", said.outcome, said.stderr);
+    }
+    assert_eq!(sandbox.services()[0].report.exit, None, "the sweep after a command spares it");
+    wiped(&sandbox.wipe("task-end").await);
+}
+
+pub async fn cache(ground: Arc<Ground>) {
+    let bench = &ground.bench;
+    let fields = || {
+        json!({
+            "build": {"cmd": ["/bin/sh", "-c", "mkdir /deps/lib && echo one > /deps/lib/a"]},
+            "spec": {"cache": {"repo": ground.class.as_str(), "paths": ["lock"]}},
+        })
+    };
+    let Some(plan) = ground.planned(bench, "spec.cache", fields()) else { return };
+    let inputs = [Input::Bytes { path: "/work/lock".into(), bytes: b"1".to_vec(), mode: 0o644 }];
+    let tenant = TenantId::parse("acme").unwrap();
+    let wanted = bench.host.cache_wanted(&plan, &inputs, &tenant).await.unwrap().unwrap();
+    let caches = Caches::open(bench.state.path()).unwrap();
+    let sandbox = provision_on(&bench.host, &plan, &inputs, None).await.unwrap();
+    assert_eq!(run(&sandbox, plan.build.as_ref().unwrap()).await.outcome.exit, 0);
+    let Promotion::Kept(base) = sandbox.promote(&caches, &wanted).await.unwrap() else {
+        panic!("nobody else builds")
+    };
+    wiped(&sandbox.wipe("task-end").await);
+    for _ in 0..2 {
+        let plan = ground.planned(bench, "spec.cache", fields()).unwrap();
+        let Found::Base(held) = caches.find(base.key(), base.digest()).unwrap() else {
+            panic!("it is there")
+        };
+        let sandbox = provision_on(&bench.host, &plan, &inputs, Some(*held)).await.unwrap();
+        let script = "cat /deps/lib/a; echo two > /deps/lib/a; rm /deps/lib/a; touch /deps/b";
+        let said = sh(&sandbox, &plan, script).await;
+        assert_eq!((said.stdout.as_str(), said.outcome.exit), ("one\n", 0), "{}", said.stderr);
+        let evidence = sandbox.wipe("task-end").await;
+        wiped(&evidence);
+        assert!(evidence.cache_before.is_some() && evidence.cache_before == evidence.cache_after);
+    }
+}
