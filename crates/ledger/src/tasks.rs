@@ -287,6 +287,7 @@ impl Ledger {
     /// end is written.
     pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
         let task = end.task;
+        self.run_by_engine(end.evidence, end.attestation).await?;
         let mut tx = self.pool().begin().await?;
         // The notification goes out with the commit.
         let written: i64 = sqlx::query_scalar(

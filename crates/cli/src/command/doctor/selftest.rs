@@ -1,4 +1,4 @@
-//! The escape self-test in each runtime that is installed, and in the class `gvisor`.
+//! The escape self-test in each runtime that is installed, and in the classes `gvisor` and `docker`.
 
 use std::path::Path;
 
@@ -27,21 +27,26 @@ impl Probed {
 /// directory of its own: a worker that starts meanwhile takes sandboxes that its ledger does not
 /// know for orphans.
 pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Probed> {
-    let gvisor = classes.iter().find_map(|fact| match &fact.offer {
-        Offer::Present(runtime) if fact.class == Class::Gvisor => Some(runtime.clone()),
-        _ => None,
-    });
+    let present = |class: Class| {
+        classes.iter().find_map(|fact| match &fact.offer {
+            Offer::Present(runtime) if fact.class == class => Some(runtime.clone()),
+            _ => None,
+        })
+    };
     let own = dir.join(format!("doctor.{}", random::secret_hex(8)));
     let mut probed = Vec::new();
     for runtime in Runtime::all() {
-        let test = self_test_on(&own, Some(&runtime), Class::Container);
+        let path = runtime.path.to_string_lossy().into_owned();
+        let test = self_test_on(&own, Some(path), Class::Container);
         let outcome = test.await.map_err(|error| format!("{error:#}"));
         probed.push(Probed { class: Class::Container, runtime, outcome });
     }
-    if let Some(runtime) = gvisor {
-        let test = self_test_on(&own, None, Class::Gvisor);
-        let outcome = test.await.map_err(|error| format!("{error:#}"));
-        probed.push(Probed { class: Class::Gvisor, runtime, outcome });
+    for class in [Class::Gvisor, Class::Docker] {
+        let Some(runtime) = present(class) else { continue };
+        let wanted = (class == Class::Docker).then(|| runtime.name.clone());
+        let outcome = self_test_on(&own, wanted, class).await;
+        let outcome = outcome.map_err(|error| format!("{error:#}"));
+        probed.push(Probed { class, runtime, outcome });
     }
     if let Err(error) = std::fs::remove_dir_all(&own) {
         output::note(&format!("{} is left: {error}", own.display()));
@@ -51,12 +56,12 @@ pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Prob
 
 async fn self_test_on(
     state_dir: &Path,
-    runtime: Option<&Runtime>,
+    runtime: Option<String>,
     class: Class,
 ) -> anyhow::Result<SelfTest> {
     let host = Host::detect(HostConfig {
         state_dir: state_dir.to_owned(),
-        runtime: runtime.map(|runtime| runtime.path.to_string_lossy().into_owned()),
+        runtime,
         ..HostConfig::default()
     })?;
     let test = self_test_in(&host, class).await;
