@@ -42,6 +42,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("getrandom", &["ambient"]),
     ("rusqlite", &["cli"]),
     ("landlock", &["guest"]),
+    ("bollard", &["sandbox"]),
 ];
 
 /// Tests that `make test` does not run by themselves: (file, how many, why).

@@ -9,7 +9,8 @@
 //! has mounted; a detached mount can be carried into any namespace. `pivot_root` changes the root of
 //! every process of the namespace that has the old one, which is the agent alone: **the task meets the same
 //! root as in the class `container`, and what the engine put into the image's is gone.** Targets are
-//! resolved inside, where a link of the root leads nowhere else.
+//! resolved inside, where a link of the root leads nowhere else. On the way the thread gives the container's
+//! loopback its IPv6 address back.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -106,20 +107,24 @@ fn flags(options: &[&str]) -> MsFlags {
         | has("nodev", MsFlags::MS_NODEV)
 }
 
-/// The mount namespace of a container.
-pub(super) struct Inside(File);
+/// The namespaces of a container that are set up.
+pub(super) struct Inside {
+    mounts: File,
+    net: File,
+}
 
 impl Inside {
     /// Of this process, if it is the container's and has the users of this host.
     pub(super) fn of(pid: u32, container: &str) -> Option<Self> {
-        let mounts = File::open(format!("/proc/{pid}/ns/mnt")).ok()?;
+        let open = |kind: &str| File::open(format!("/proc/{pid}/ns/{kind}")).ok();
+        let (mounts, net) = (open("mnt")?, open("net")?);
         let users = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
         if users(&pid.to_string()) != users("self") {
             return None;
         }
         // Looked at last: then everything before was this container's.
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        groups.contains(container).then_some(Self(mounts))
+        groups.contains(container).then_some(Self { mounts, net })
     }
 
     /// Gives its processes this tree as their root.
@@ -134,7 +139,9 @@ impl Inside {
     fn enter(&self, Tree { root, carried }: Tree) -> Result<(), EngineError> {
         // A thread that shares its root and directory with others may not change namespaces.
         unshare(CloneFlags::CLONE_FS).map_err(os("a thread of its own"))?;
-        setns(&self.0, CloneFlags::CLONE_NEWNS).map_err(os("entering its mounts"))?;
+        setns(&self.net, CloneFlags::CLONE_NEWNET).map_err(os("entering its network"))?;
+        whole_loopback().map_err(fault("its loopback"))?;
+        setns(&self.mounts, CloneFlags::CLONE_NEWNS).map_err(os("entering its mounts"))?;
         attach(&root, ROOT).map_err(fault("attaching"))?;
         let own = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
         mount(None::<&str>, ROOT, None::<&str>, own, None::<&str>).map_err(os("owning"))?;
@@ -159,6 +166,19 @@ impl Inside {
         }
         Ok(())
     }
+}
+
+/// The engine takes IPv6 away from a container without a network, and with it `::1`. The files are those
+/// of the namespace that the thread is in.
+fn whole_loopback() -> io::Result<()> {
+    for device in ["all", "lo"] {
+        match fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "0") {
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            written => written?,
+        }
+    }
+    Ok(())
 }
 
 impl Carried {
