@@ -39,7 +39,9 @@ async fn a_run_in_containers_of_an_engine_is_a_local_docker_one() {
     }
     let modes = async |args: &[&str]| -> (String, Value) {
         let up = home.up_with(args, &[]);
-        let header = up.run_recipe(HELLO, json!({}), json!({"runKey": args.join(" ")})).await;
+        let header = up
+            .run_recipe(HELLO, json!({}), json!({"runKey": format!("engine-{}", args.len())}))
+            .await;
         let run = header["runId"].as_str().unwrap().to_owned();
         let ended = up.wait_terminal(&run).await;
         assert_eq!(ended["status"], "succeeded", "{ended}");
