@@ -42,12 +42,18 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("getrandom", &["ambient"]),
     ("rusqlite", &["cli"]),
     ("landlock", &["guest"]),
+    ("bollard", &["sandbox"]),
 ];
 
 /// Tests that `make test` does not run by themselves: (file, how many, why).
 const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/ledger/tests/cluster.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/cache_store.rs", 1, "a process that another test starts and kills"),
+    (
+        "crates/sandbox/tests/docker.rs",
+        2,
+        "processes that the other tests start, with engines of their own",
+    ),
     ("crates/sandbox/tests/orphans.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),

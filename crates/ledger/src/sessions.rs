@@ -20,6 +20,8 @@ use crate::error::{LedgerError, Result, id, json, load};
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
 const MAX_LOOK_PAUSE_S: i32 = 3_600;
+/// The runtime of a session that a Docker engine holds, as its attestation names it.
+const ENGINE: &str = "docker";
 
 /// Where a live session is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +60,7 @@ pub struct UnreachableSession {
 
 impl Ledger {
     /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
-    /// already, stays as it is.
+    /// already, stays as it is. A run that has a session of a Docker engine was a `LOCAL_DOCKER` one.
     pub async fn sessions_advance(&self, moves: &[SessionMove]) -> Result<()> {
         let mut ids = Vec::with_capacity(moves.len());
         let mut states = Vec::with_capacity(moves.len());
@@ -79,6 +81,39 @@ impl Ledger {
         .bind(&ids)
         .bind(&states)
         .bind(&facts)
+        .execute(self.pool())
+        .await?;
+        let held = |one: &&SessionMove| one.attestation.as_ref().is_some_and(is_by_engine);
+        let held: Vec<&str> = moves.iter().filter(held).map(|one| one.sandbox.as_str()).collect();
+        self.runs_by_engine(&held).await
+    }
+
+    /// The same for a session that is about to end.
+    pub(crate) async fn run_by_engine(
+        &self,
+        evidence: Option<&WipeEvidence>,
+        attestation: Option<&Attestation>,
+    ) -> Result<()> {
+        match (evidence, attestation) {
+            (Some(evidence), Some(facts)) if is_by_engine(facts) => {
+                self.runs_by_engine(&[evidence.sandbox_id.as_str()]).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The runs of these sessions, which a Docker engine holds. A statement of its own: it holds no
+    /// session while it waits for a run.
+    async fn runs_by_engine(&self, sandboxes: &[&str]) -> Result<()> {
+        if sandboxes.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "UPDATE app.runs SET execution_mode = 'LOCAL_DOCKER'
+              WHERE execution_mode = 'LOCAL_NATIVE' AND id IN (
+                    SELECT run_id FROM app.remote_execution_sessions WHERE sandbox_id = ANY($1))",
+        )
+        .bind(sandboxes)
         .execute(self.pool())
         .await?;
         Ok(())
@@ -204,6 +239,10 @@ impl Ledger {
             })
             .collect()
     }
+}
+
+fn is_by_engine(facts: &Attestation) -> bool {
+    facts.runtime == ENGINE
 }
 
 /// One look and the session in the caller's transaction. Verified: the session ends in `terminal`.

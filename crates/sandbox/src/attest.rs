@@ -12,7 +12,7 @@ use cofferdam_contracts::session::Attestation;
 
 use crate::boot::blocking;
 use crate::cgroup::CgroupMode;
-use crate::class::Offer;
+use crate::class::{Class, Offer};
 use crate::host::Host;
 
 /// Digests of the runtimes' programs, each read once: they do not change while a worker runs, and
@@ -35,7 +35,11 @@ impl Host {
     pub async fn attest(&self, effective: &EffectivePolicy) -> Attestation {
         let facts = self.facts();
         let program = facts.classes.iter().find_map(|fact| match &fact.offer {
-            Offer::Present(runtime) if fact.class.strength() == effective.isolation_class => {
+            // An engine is asked by its socket; no file of this host's is its program.
+            Offer::Present(runtime)
+                if fact.class.strength() == effective.isolation_class
+                    && fact.class != Class::Docker =>
+            {
                 Some(runtime.path.clone())
             }
             _ => None,

@@ -1,14 +1,14 @@
 //! What differs between the classes; everything else of a sandbox's life is the same for all.
 //!
-//! | | container | gvisor | microvm |
-//! |---|---|---|---|
-//! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox | made by us, for the emulator; the machine's kernel has its own for the task |
-//! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup |
-//! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves |
-//! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | names are refused |
-//! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine |
-//! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator |
-//! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor |
+//! | | container | gvisor | microvm | docker |
+//! |---|---|---|---|---|
+//! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox | made by us, for the emulator; the machine's kernel has its own for the task | made by us, beside those of the engine, whose place is its own matter |
+//! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup | the cgroup's limit |
+//! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves | overlay on the host, carried into the container |
+//! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | names are refused | as in container |
+//! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine | mounted on the host, then bound |
+//! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator | as in container |
+//! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor | the wipe has the engine remove it |
 
 use std::path::{Path, PathBuf};
 
@@ -37,6 +37,8 @@ pub(crate) enum Backend {
     Runsc,
     /// QEMU.
     Qemu,
+    /// A Docker engine.
+    Engine,
 }
 
 impl Backend {
@@ -46,14 +48,14 @@ impl Backend {
             Class::Container => Some(Self::Oci),
             Class::Gvisor => Some(Self::Runsc),
             Class::Microvm => Some(Self::Qemu),
-            Class::Docker => None,
+            Class::Docker => Some(Self::Engine),
         }
     }
 
     /// The OCI configuration; null where there is no runtime that reads one.
     pub(crate) fn config(self, wanted: &Wanted<'_>) -> Value {
         match self {
-            Self::Oci => oci::config(wanted),
+            Self::Oci | Self::Engine => oci::config(wanted),
             Self::Runsc => gvisor::config(oci::config(wanted), wanted),
             Self::Qemu => Value::Null,
         }
@@ -68,7 +70,7 @@ impl Backend {
     /// network stack is not the host's.
     pub(crate) fn way(self, netns: Option<Netns>, agent: &Agent) -> Option<Way> {
         match self {
-            Self::Oci => netns.map(Way::Netns),
+            Self::Oci | Self::Engine => netns.map(Way::Netns),
             Self::Runsc | Self::Qemu => Some(Way::Agent(agent.clone())),
         }
     }
@@ -92,6 +94,10 @@ impl Backend {
     pub(crate) fn host_limits(self, limits: Limits) -> Limits {
         match self {
             Self::Oci => limits,
+            Self::Engine => {
+                let pids = limits.pids.map(|pids| pids + oci::AGENT_PIDS);
+                Limits { pids, ..limits }
+            }
             Self::Runsc => {
                 let pids = gvisor::host_pids(limits.pids.unwrap_or(0));
                 Limits { pids: Some(pids), ..limits }
@@ -110,9 +116,14 @@ impl Backend {
         if self.is_machine() { microvm::HOST_LAYER_MB } else { disk_mb }
     }
 
+    /// Whether an engine is asked for the sandbox, and no program is started.
+    pub(crate) fn is_engine(self) -> bool {
+        self == Self::Engine
+    }
+
     /// Whether an overlay of an input is ours to mount.
     pub(crate) fn mounts_overlays(self) -> bool {
-        self == Self::Runsc
+        matches!(self, Self::Runsc | Self::Engine)
     }
 
     /// Whether the runtime is waited for when its sandbox has ended. runsc takes seconds for what
@@ -126,8 +137,9 @@ impl Backend {
         match (self, &facts.machine) {
             (Self::Runsc, _) => gvisor::command(plan, groups),
             (Self::Qemu, Some(machine)) => microvm::command(plan, groups, machine),
-            // Without a machine the class is absent, and no plan names it.
-            (Self::Oci, _) | (Self::Qemu, None) => run(&plan.runtime, &plan.traces),
+            // Without a machine the class is absent, and no plan names it; an engine is not a program
+            // that is started here.
+            (Self::Oci | Self::Engine, _) | (Self::Qemu, None) => run(&plan.runtime, &plan.traces),
         }
     }
 }

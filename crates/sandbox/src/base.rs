@@ -17,7 +17,7 @@ use cofferdam_contracts::id::Digest;
 use crate::host::HostError;
 
 /// The agent, built by `build.rs`.
-const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
+pub(crate) const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
 /// Where the sandbox sees it.
 pub(crate) const AGENT_PATH: &str = "/.cofferdam/agent";
 

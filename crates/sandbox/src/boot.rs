@@ -26,15 +26,15 @@ use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
-use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError};
 use crate::base;
 use crate::cache::CacheBase;
-use crate::class::Class;
 use crate::crypt::{MakeError, Volume};
+use crate::docker;
 use crate::egress::{self, EgressError, Prepared, Unrouted};
+use crate::held::Held;
 use crate::host::{Host, HostFacts};
 use crate::image;
 use crate::input::{self, Input, InputError, Overlay, Resolved};
@@ -103,6 +103,8 @@ enum BootError {
     #[error("the network of its phases cannot be set up")]
     Net(#[from] EgressError),
     #[error(transparent)]
+    Engine(#[from] docker::EngineError),
+    #[error(transparent)]
     Encrypted(#[from] MakeError),
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -123,7 +125,7 @@ impl BootError {
 /// The host's hold on a sandbox: the runtime's process, the connection and the log.
 #[derive(Debug)]
 pub(crate) struct Life {
-    child: Child,
+    child: Held,
     /// Whether the runtime cleans up after its sandbox, and is waited for.
     awaited: bool,
     log: JoinHandle<String>,
@@ -137,11 +139,11 @@ impl Life {
         let limit = Duration::from_millis(RUNTIME_END_MS);
         if self.awaited {
             let wait = tokio::time::timeout(limit, self.child.wait());
-            if wait.await.is_ok_and(|done| done.is_ok()) {
+            if wait.await.is_ok_and(|done| done.is_some()) {
                 return true;
             }
         }
-        self.child.kill().await.is_ok()
+        self.child.kill().await
     }
 
     async fn last_words(self) -> String {
@@ -156,7 +158,7 @@ impl Life {
             _ => "it said nothing".to_owned(),
         };
         match status {
-            Ok(Ok(status)) => format!("{said} ({status})"),
+            Ok(Some(status)) => format!("{said} ({status})"),
             _ => said,
         }
     }
@@ -218,7 +220,10 @@ async fn start(
     let Made { hold, digest, groups, disk } = blocking(move || bundle.make(&held, &images)).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
-    let (mut life, stream) = spawn(plan, &groups, disk, facts)?;
+    let (mut life, stream) = match plan.backend.is_engine() {
+        true => attach(plan, &resolved.mounts, &groups).await?,
+        false => spawn(plan, &groups, disk, facts)?,
+    };
     let agent = match meet(&mut life, stream, parts).await {
         Ok(agent) => agent,
         Err(missed) => {
@@ -339,7 +344,17 @@ fn spawn(
         }
     });
     let awaited = backend.awaits_runtime();
-    Ok((Life { child, awaited, log, driver: None }, ours))
+    Ok((Life { child: Held::Process(child), awaited, log, driver: None }, ours))
+}
+
+async fn attach(
+    plan: &Plan,
+    inputs: &[Value],
+    groups: &[PathBuf],
+) -> Result<(Life, UnixStream), BootError> {
+    let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
+    let awaited = plan.backend.awaits_runtime();
+    Ok((Life { child: Held::Container(attached), awaited, log, driver: None }, ours))
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.
@@ -373,7 +388,7 @@ async fn furnish(
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.
-    if plan.class == Class::Container {
+    if plan.class.is_on_host_kernel() {
         sandbox.unrouted = Some(Unrouted::of(sandbox.init_pid));
     }
     Ok(())

@@ -1,14 +1,15 @@
 //! Isolation classes: which of them this host has, and which one a request gets.
 //!
 //! ```text
-//! container (crun, runc) < gvisor (runsc) < microvm        docker: as strong as container
+//! container (crun, runc) < gvisor (runsc) < microvm     docker: in container's place, if wanted
 //! class_min = X  ->  the weakest, and so the cheapest, present class that is not weaker than X
 //! ```
 //! A class that is absent says why and what would change that; nothing ever falls back to a weaker
-//! one.
+//! one. `docker` is as strong as `container`, and a worker has one of the two: its operator chooses.
 
 use cofferdam_contracts::sandbox::{IsolationClass, SandboxRequest};
 
+use crate::docker;
 use crate::host::HostFacts;
 use crate::microvm;
 use crate::refuse::PlanError;
@@ -45,6 +46,12 @@ impl Class {
         }
     }
 
+    /// Whether its processes are the host kernel's own, so that all that the kernel counts of them is
+    /// to be had.
+    pub(crate) const fn is_on_host_kernel(self) -> bool {
+        matches!(self, Self::Container | Self::Docker)
+    }
+
     /// How strong it is.
     #[must_use]
     pub const fn strength(self) -> IsolationClass {
@@ -79,13 +86,20 @@ pub struct ClassFact {
     pub offer: Offer,
 }
 
-/// Looks for the runtime of every class; those of `container` and `microvm` were looked for before.
+/// Looks for the runtime of every class; those of `container` (or `docker` in its place) and `microvm`
+/// were looked for before.
 pub(crate) fn detect(
-    container: &Runtime,
+    holder: &Runtime,
     microvm: Result<Runtime, microvm::Absent>,
 ) -> Vec<ClassFact> {
     let offer = |class| match class {
-        Class::Container => Offer::Present(container.clone()),
+        Class::Container | Class::Docker if (class == Class::Docker) == by_engine(holder) => {
+            Offer::Present(holder.clone())
+        }
+        Class::Container => absent(
+            "a Docker engine holds this worker's sandboxes",
+            "start without --runtime docker",
+        ),
         Class::Gvisor => match runtime::gvisor() {
             Some(runsc) => Offer::Present(runsc),
             None => absent("no runsc was found", "apt-get install runsc"),
@@ -95,11 +109,16 @@ pub(crate) fn detect(
             Err((why, remedy)) => absent(why, remedy),
         },
         Class::Docker => absent(
-            "this version of Cofferdam drives no Docker engine",
-            "nothing on this host: `container` is as strong and needs no engine",
+            "no engine was asked for",
+            "--runtime docker; `container` is as strong and needs no engine",
         ),
     };
     Class::ALL.map(|class| ClassFact { class, offer: offer(class) }).into()
+}
+
+/// Whether this runtime is an engine: then it stands where those of the class `container` do.
+pub(crate) fn by_engine(holder: &Runtime) -> bool {
+    holder.name == docker::NAME
 }
 
 fn absent(why: &str, remedy: &str) -> Offer {
@@ -113,8 +132,10 @@ pub(crate) fn choose<'a>(
 ) -> Result<(Class, &'a Runtime), PlanError> {
     let least = request.class_min();
     let mut missing = Vec::new();
-    // `docker` is chosen by nobody: where it could serve, `container` does.
-    for fact in facts.classes.iter().filter(|fact| fact.class != Class::Docker) {
+    let holder = if by_engine(&facts.runtime) { Class::Docker } else { Class::Container };
+    let cheapest = facts.classes.iter().filter(|fact| fact.class == holder);
+    let stronger = facts.classes.iter().filter(|fact| !fact.class.is_on_host_kernel());
+    for fact in cheapest.chain(stronger) {
         match &fact.offer {
             _ if fact.class.strength() < least => {}
             Offer::Present(runtime) => return Ok((fact.class, runtime)),

@@ -265,7 +265,7 @@ fn command(words: &[&str]) -> Command {
 }
 
 fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
-    let spec = json!({"isolation": {"class_min": class.as_str()}});
+    let spec = json!({"isolation": {"class_min": class.strength()}});
     let spec = serde_json::from_value(spec).map_err(io::Error::other)?;
     Ok(SandboxRequest {
         env_ref: "host".to_owned(),
@@ -275,7 +275,7 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
         workdir: None,
         timeout_ms: LIMIT_MS,
         limits: Limits {
-            mem_mb: Some(if class == Class::Container { MEM_MB } else { KERNEL_MEM_MB }),
+            mem_mb: Some(if class.is_on_host_kernel() { MEM_MB } else { KERNEL_MEM_MB }),
             disk_mb: Some(DISK_MB),
             pids: Some(PIDS),
             ..Limits::default()

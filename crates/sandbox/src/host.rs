@@ -19,8 +19,9 @@ use crate::base;
 use crate::boot::blocking;
 use crate::cache::{self, CacheWanted};
 use crate::cgroup::{CgroupMode, Cgroups};
-use crate::class::{self, Class, ClassFact};
+use crate::class::{self, Class, ClassFact, Offer};
 use crate::crypt::LargeLayers;
+use crate::docker;
 use crate::egress;
 use crate::gvisor;
 use crate::input::Input;
@@ -53,6 +54,14 @@ pub enum HostError {
     NoRuntime {
         /// What the configuration names.
         wanted: Option<String>,
+    },
+    /// An engine was asked for, and none answers.
+    #[error("no Docker engine was found: {why} ({remedy})")]
+    NoEngine {
+        /// Why.
+        why: String,
+        /// What would change that.
+        remedy: String,
     },
     /// crun does not start beside a version 2 tree that holds a controller.
     #[error(
@@ -109,7 +118,7 @@ pub struct HostConfig {
     pub state_dir: PathBuf,
     /// Host directories that tasks may be given parts of. Empty: none.
     pub allowed_roots: Vec<PathBuf>,
-    /// `crun`, `runc` or an absolute path. `None`: the best that is installed.
+    /// `crun`, `runc` or an absolute path, or `docker`. `None`: the best that is installed.
     pub runtime: Option<String>,
     /// Where listed names really are, like a hosts file with ports: connections to such a name go
     /// there whatever port they ask for. It opens nothing: the name must be on a phase's list.
@@ -125,7 +134,7 @@ pub struct HostFacts {
     pub live_dir: PathBuf,
     /// Absolute, links resolved.
     pub allowed_roots: Vec<PathBuf>,
-    /// The runtime of the class `container`.
+    /// The runtime of the class `container`, or the engine of the class `docker` in its place.
     pub runtime: Runtime,
     /// Every class, present or absent, in the order of [`Class::ALL`].
     pub classes: Vec<ClassFact>,
@@ -274,6 +283,20 @@ impl Host {
         Ok(Self { facts: Arc::new(facts), ..self.clone() })
     }
 
+    /// The same host, once a Docker engine was looked for: whether a worker that asks for one would have
+    /// the class `docker`.
+    #[must_use]
+    pub fn with_engine(&self) -> Self {
+        let mut facts = self.facts().clone();
+        for fact in facts.classes.iter_mut().filter(|fact| fact.class == Class::Docker) {
+            fact.offer = match docker::detect() {
+                Ok(engine) => Offer::Present(engine),
+                Err((why, remedy)) => Offer::Absent { why, remedy },
+            };
+        }
+        Self { facts: Arc::new(facts), ..self.clone() }
+    }
+
     /// What was found.
     #[must_use]
     pub fn facts(&self) -> &HostFacts {
@@ -325,6 +348,9 @@ impl Host {
 }
 
 fn choose(wanted: Option<String>, mode: CgroupMode) -> Result<Runtime, HostError> {
+    if wanted.as_deref() == Some(docker::NAME) {
+        return docker::detect().map_err(|(why, remedy)| HostError::NoEngine { why, remedy });
+    }
     let mut found = Runtime::find(wanted.as_deref()).peekable();
     if found.peek().is_none() {
         drop(found);

@@ -118,9 +118,13 @@ pub(crate) fn mount_overlay(
     upper: &Path,
     work: &Path,
 ) -> nix::Result<()> {
-    let data = overlay_options(lowers, upper, work).join(",");
+    mount_with(at, &overlay_options(lowers, upper, work))
+}
+
+/// The same of options that were written before.
+pub(crate) fn mount_with(at: &Path, options: &[String]) -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("overlay"), at, Some("overlay"), flags, Some(data.as_str()))
+    mount(Some("overlay"), at, Some("overlay"), flags, Some(options.join(",").as_str()))
 }
 
 /// The options of an overlay, for `mount(2)` and for an OCI mount alike.

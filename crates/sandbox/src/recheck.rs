@@ -11,6 +11,7 @@ use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeStatus};
 
 use crate::boot::blocking;
 use crate::crypt::attached;
+use crate::docker;
 use crate::host::Host;
 use crate::process::{self, Process};
 use crate::traces::locate;
@@ -77,6 +78,7 @@ fn again(check: &WipeCheck) -> WipeCheck {
         "key" => check.subject.split_once(" of ").map(|(_, image)| device_of(image)),
         "loop-device" => Some(device_of(&check.subject)),
         "image" => Some(Path::new(&check.subject).exists().then(|| "still there".to_owned())),
+        "container" => Some(docker::again(&check.subject)),
         // Somebody looks now.
         "host" => Some(None),
         _ => None,

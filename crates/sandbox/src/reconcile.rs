@@ -10,6 +10,7 @@ use cofferdam_contracts::sandbox::WipeEvidence;
 
 use crate::boot::blocking;
 use crate::crypt;
+use crate::docker;
 use crate::host::{Host, HostFacts};
 use crate::traces::{Traces, cgroup_prefix, locate, runtime_root, sandboxes};
 use crate::wipe::{self, Subject};
@@ -62,6 +63,7 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
         .chain(listed(&runtime_root(live)))
         .chain(groups)
         .chain(crypt::names(state))
+        .chain(docker::known(facts, &prefix))
         .filter_map(|name| SandboxId::parse(&name).ok())
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Taking a sandbox away, and looking whether it is gone.
 //!
 //! ```text
-//! measure -> kill -> unmount (a large layer: destroy its key, then unmount its disk)
+//! measure -> kill -> have an engine remove its container -> unmount (a large layer: destroy its key, then unmount its disk)
 //!         -> remove cgroups, runtime state, directory, image -> look for each of them
 //! ```
 //! It never fails: what could not be removed is found by the looking and stands in the evidence.
@@ -21,6 +21,7 @@ use nix::sys::statvfs::statvfs;
 use crate::backend;
 use crate::base;
 use crate::crypt::{KeyEnd, Volume};
+use crate::docker;
 use crate::host::HostFacts;
 use crate::mounts;
 use crate::process::{self, Netns, Process};
@@ -87,6 +88,7 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         kill_runtimes(traces, &mut checks);
         observed = observed.or_else(look);
     }
+    docker::take_away(traces, facts, &mut checks);
     let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
     let (upper_bytes, upper_inodes) = usage(&traces.layer, &points);
     facts.cgroups.destroy(traces);

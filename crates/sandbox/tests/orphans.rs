@@ -21,7 +21,7 @@ use cofferdam_sandbox::{
     Class, Host, HostConfig, Offer, enter_private_mounts, plan, provision, reconcile, verify_absent,
 };
 use serde_json::json;
-use support::{Bench, is_running, verified, with_bench};
+use support::{Bench, is_running, least, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
 const CLASS: &str = "COFFERDAM_TEST_CLASS";
@@ -35,18 +35,23 @@ fn worker() {
         enter_private_mounts().unwrap();
     }
     let state_dir = PathBuf::from(env::var(STATE).unwrap());
-    let host = Host::detect(HostConfig { state_dir, ..HostConfig::default() }).unwrap();
+    let class = class(&env::var(CLASS).unwrap());
+    let runtime = (class == Class::Docker).then(|| class.as_str().to_owned());
+    let host = Host::detect(HostConfig { state_dir, runtime, ..HostConfig::default() }).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let class = env::var(CLASS).unwrap();
         let fields = json!({"cmd": ["sleep", "1000"], "timeoutMs": 1_000_000,
-                            "spec": {"isolation": {"class_min": class}}});
+                            "spec": {"isolation": {"class_min": least(class)}}});
         let plan = plan(&support::request(fields), &support::fresh_id(), host.facts()).unwrap();
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
         println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
         std::io::stdout().flush().unwrap();
         sandbox.exec(&plan.task, |_, _| {}).await.unwrap();
     });
+}
+
+fn class(name: &str) -> Class {
+    Class::ALL.into_iter().find(|class| class.as_str() == name).unwrap()
 }
 
 fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId, u32) {
@@ -69,7 +74,7 @@ fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId
 /// Those that this host has; the others are named.
 fn present(bench: &Bench) -> Vec<Class> {
     let mut present = Vec::new();
-    for fact in &bench.host.facts().classes {
+    for fact in &bench.host.with_engine().facts().classes {
         match &fact.offer {
             Offer::Present(_) => present.push(fact.class),
             Offer::Absent { why, .. } => println!("{}: absent: {why}", fact.class.as_str()),

@@ -248,7 +248,10 @@ fn a_spec_fills_what_the_request_leaves_open() {
 }
 
 fn wanting(class_min: &str, present: &[(&str, &str)]) -> Result<Plan, PlanError> {
-    let facts = HostFacts { classes: classes(present), ..facts() };
+    wanting_on(HostFacts { classes: classes(present), ..facts() }, class_min)
+}
+
+fn wanting_on(facts: HostFacts, class_min: &str) -> Result<Plan, PlanError> {
     let request: SandboxRequest = serde_json::from_value(json!({
         "envRef": "host", "cmd": ["true"], "timeoutMs": 1,
         "spec": {"isolation": {"class_min": class_min}},
@@ -268,8 +271,23 @@ fn the_cheapest_class_that_is_strong_enough_is_chosen_and_recorded() {
     // Stronger than asked is allowed, weaker never.
     assert_eq!(wanting("container", &[("gvisor", "runsc")]).unwrap().class, Class::Gvisor);
     assert!(wanting("gvisor", &[("container", "crun"), ("docker", "docker")]).is_err());
-    // Docker is as strong as a container and never chosen in its place.
+    // Docker is as strong as a container and never chosen in its place, unless an operator did.
     assert!(wanting("container", &[("docker", "docker")]).is_err());
+}
+
+#[test]
+fn a_worker_of_an_engine_gives_its_containers_and_nothing_in_their_place() {
+    let asked = |class_min: &str, present: &[(&str, &str)]| {
+        let mut engine = facts();
+        engine.runtime.name = "docker".into();
+        wanting_on(HostFacts { classes: classes(present), ..engine }, class_min)
+    };
+    let all = [("container", "crun"), ("gvisor", "runsc"), ("docker", "docker")];
+    let plan = asked("container", &all).unwrap();
+    assert_eq!((plan.class, plan.effective.runtime.as_str()), (Class::Docker, "docker"));
+    assert_eq!(plan.effective.isolation_class, Class::Container.strength());
+    assert_eq!(asked("gvisor", &all).unwrap().class, Class::Gvisor);
+    assert!(asked("container", &[("container", "crun")]).is_err(), "no container of another kind");
 }
 
 #[test]

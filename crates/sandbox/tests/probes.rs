@@ -17,7 +17,7 @@ use cofferdam_sandbox::{
     Class, Offer, SelfTest, self_test, self_test_in, self_test_of, self_test_plan,
 };
 use serde_json::{Value, json};
-use support::{with_bench, with_runtime};
+use support::{here, with_bench, with_runtime};
 
 /// Fewer would be no list worth the name.
 const MIN_PROBES: usize = 40;
@@ -111,6 +111,20 @@ fn in_class(class: Class) {
             }
         }
     });
+}
+
+#[test]
+fn every_probe_finds_a_container_of_a_docker_engine_to_hold() {
+    let mut is_present = false;
+    with_bench(|bench| {
+        is_present = bench.has_engine();
+        std::future::ready(())
+    });
+    if is_present {
+        here(Some("docker"), |bench| async move {
+            holds(&self_test_in(&bench.host, Class::Docker).await.unwrap());
+        });
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod support;
 
 use cofferdam_sandbox::{Offer, plan, provision};
 use serde_json::json;
-use support::{fresh_id, request, with_bench};
+use support::{fresh_id, least, request, with_bench};
 
 /// A library begins each of these with `clone3` and falls back to `clone` only where that is absent.
 const PROGRAM: &str = "\
@@ -32,7 +32,7 @@ fn a_task_starts_threads_and_children_in_every_class() {
             if let Offer::Absent { .. } = fact.offer {
                 continue;
             }
-            let class = fact.class.as_str();
+            let class = least(fact.class);
             let request = request(json!({
                 "cmd": ["/usr/bin/python3", "-c", PROGRAM], "limits": {"memMB": 256},
                 "spec": {"isolation": {"class_min": class}},

@@ -35,6 +35,8 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Error);
         }
     };
+    // A worker touches no engine unasked; whoever asks `doctor` wants to know.
+    let host = tokio::task::spawn_blocking(move || host.with_engine()).await?;
     let facts = host.facts();
     let looked = facts.clone();
     let mut findings = tokio::task::spawn_blocking(move || survey(&looked)).await?;

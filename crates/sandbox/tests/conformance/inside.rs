@@ -13,14 +13,14 @@ use cofferdam_sandbox::{
 use serde_json::{Value, json};
 
 use super::support::plain::plain;
-use super::support::{Bench, fresh_id, request, run, sh};
-use super::{Ground, wiped};
+use super::support::{Bench, fresh_id, least, request, run, sh};
+use super::{Ground, runtime_of, wiped};
 
 impl Ground {
     /// A plan for this class; `None` where it says that it lacks the field.
     fn planned(&self, bench: &Bench, field: &str, fields: Value) -> Option<Plan> {
         let mut whole = fields;
-        whole["spec"]["isolation"] = json!({"class_min": self.class.as_str()});
+        whole["spec"]["isolation"] = json!({"class_min": least(self.class)});
         let planned = plan(&request(whole), &fresh_id(), bench.host.facts());
         if self.holds_all() {
             return Some(planned.unwrap());
@@ -37,7 +37,8 @@ fn in_build(plan: &Plan, script: &str) -> Command {
 
 pub async fn names(ground: Arc<Ground>) {
     let (address, _told) = plain();
-    let bench = Bench::with_hosts(None, [("b.example".to_owned(), address)].into());
+    let bench =
+        Bench::with_hosts(runtime_of(ground.class), [("b.example".to_owned(), address)].into());
     let fields = json!({"net": ["b.example"]});
     let Some(plan) = ground.planned(&bench, "net", fields) else { return };
     let sandbox = provision(&bench.host, &plan, &[]).await.unwrap();
@@ -58,7 +59,8 @@ pub async fn names(ground: Arc<Ground>) {
 
 pub async fn switch(ground: Arc<Ground>) {
     let (address, told) = plain();
-    let bench = Bench::with_hosts(None, [("b.example".to_owned(), address)].into());
+    let bench =
+        Bench::with_hosts(runtime_of(ground.class), [("b.example".to_owned(), address)].into());
     let fields = json!({"build": {"cmd": ["true"], "net": ["b.example"]}});
     let Some(plan) = ground.planned(&bench, "build.net", fields) else { return };
     let sandbox = Arc::new(provision(&bench.host, &plan, &[]).await.unwrap());

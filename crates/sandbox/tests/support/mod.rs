@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
-use cofferdam_ambient::random;
+use cofferdam_ambient::{env, random};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{AccessMode, SandboxRequest, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
@@ -105,6 +105,14 @@ fn on<F: Future<Output = ()>>(bench: Bench, test: impl FnOnce(std::sync::Arc<Ben
     bench.assert_clean();
 }
 
+/// Holds tests that leave the choice to the host against another runtime, such as `docker`.
+const RUNTIME: &str = "COFFERDAM_TEST_RUNTIME";
+
+/// The least strength that gets this class from a host that has it.
+pub fn least(class: Class) -> Value {
+    serde_json::to_value(class.strength()).unwrap()
+}
+
 impl Bench {
     pub fn new(runtime: Option<&str>) -> Self {
         Self::with_hosts(runtime, BTreeMap::new())
@@ -115,11 +123,24 @@ impl Bench {
         let host = Host::detect(HostConfig {
             state_dir: state.path().to_owned(),
             allowed_roots: vec![shared.path().to_owned()],
-            runtime: runtime.map(str::to_owned),
+            runtime: runtime.map(str::to_owned).or_else(|| env::var(RUNTIME)),
             hosts,
         })
         .expect("these tests need root and an OCI runtime: apt-get install crun");
         Self { host, state, shared, class: Class::Container }
+    }
+
+    /// Whether a worker of this host could ask a Docker engine; why not is printed.
+    pub fn has_engine(&self) -> bool {
+        let host = self.host.with_engine();
+        let fact = host.facts().classes.iter().find(|fact| fact.class == Class::Docker).unwrap();
+        match &fact.offer {
+            Offer::Present(_) => true,
+            Offer::Absent { why, remedy } => {
+                println!("the class docker is absent here: {why} ({remedy})");
+                false
+            }
+        }
     }
 
     pub fn plan(&self, fields: Value) -> Plan {

@@ -70,10 +70,16 @@ fn present() -> (Vec<Ours>, Vec<(String, String)>) {
         ours.push(add(Class::Container, &runtime.name, Some(&runtime.name)));
     }
     let facts = Place::new(None, [].into());
-    for fact in &facts.host.facts().classes {
+    for fact in &facts.host.with_engine().facts().classes {
         match &fact.offer {
-            // Nobody is ever given it for a minimal class: there is no request to measure.
-            _ if matches!(fact.class, Class::Container | Class::Docker) => {}
+            _ if fact.class == Class::Container => {}
+            // A worker has it in place of `container`, and so do its requests.
+            Offer::Present(engine) if fact.class == Class::Docker => {
+                ours.push(Ours {
+                    class: "container",
+                    ..add(fact.class, &engine.name, Some(&engine.name))
+                });
+            }
             Offer::Present(runtime) => ours.push(add(fact.class, &runtime.name, None)),
             Offer::Absent { why, .. } => absent.push((fact.class.as_str().to_owned(), why.clone())),
         }
@@ -88,9 +94,10 @@ fn report(ours: &[Ours], theirs: &[Theirs], absent: &[(String, String)]) {
         let part = |of: fn(&Times) -> f64| one.times.iter().map(of).collect::<Vec<f64>>();
         let all = part(Times::all);
         let (beside, most, limit) = match one.class {
-            "container" => (bare("runc run"), CONTAINER_RATIO, Some(CONTAINER_MS)),
-            "gvisor" => (bare("runsc run"), GVISOR_RATIO, None),
-            _ => (None, f64::NAN, None),
+            _ if one.name.starts_with("docker") => (bare("docker run"), None, None),
+            "container" => (bare("runc run"), Some(CONTAINER_RATIO), Some(CONTAINER_MS)),
+            "gvisor" => (bare("runsc run"), Some(GVISOR_RATIO), None),
+            _ => (None, None, None),
         };
         let parts = [part(|t| t.boot), part(|t| t.exec), part(|t| t.wipe)].map(median);
         let name = one.name.replace([' ', '(', ')'], "_").replace("__", "_");

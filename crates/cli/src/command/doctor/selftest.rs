@@ -1,4 +1,4 @@
-//! The escape self-test in each runtime that is installed, and in the classes `gvisor` and `microvm`.
+//! The escape self-test in each runtime that is installed, and in every class beside `container`.
 
 use std::path::Path;
 
@@ -27,21 +27,25 @@ impl Probed {
 /// directory of its own: a worker that starts meanwhile takes sandboxes that its ledger does not
 /// know for orphans.
 pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Probed> {
-    let stronger = classes.iter().filter_map(|fact| match &fact.offer {
-        Offer::Present(runtime) if matches!(fact.class, Class::Gvisor | Class::Microvm) => {
-            Some((fact.class, runtime.clone()))
-        }
-        _ => None,
-    });
+    let present = |class: Class| {
+        classes.iter().find_map(|fact| match &fact.offer {
+            Offer::Present(runtime) if fact.class == class => Some(runtime.clone()),
+            _ => None,
+        })
+    };
     let own = dir.join(format!("doctor.{}", random::secret_hex(8)));
     let mut probed = Vec::new();
     for runtime in Runtime::all() {
-        let test = self_test_on(&own, Some(&runtime), Class::Container);
+        let path = runtime.path.to_string_lossy().into_owned();
+        let test = self_test_on(&own, Some(path), Class::Container);
         let outcome = test.await.map_err(|error| format!("{error:#}"));
         probed.push(Probed { class: Class::Container, runtime, outcome });
     }
-    for (class, runtime) in stronger {
-        let outcome = self_test_on(&own, None, class).await.map_err(|error| format!("{error:#}"));
+    for class in [Class::Gvisor, Class::Microvm, Class::Docker] {
+        let Some(runtime) = present(class) else { continue };
+        let wanted = (class == Class::Docker).then(|| runtime.name.clone());
+        let outcome = self_test_on(&own, wanted, class).await;
+        let outcome = outcome.map_err(|error| format!("{error:#}"));
         probed.push(Probed { class, runtime, outcome });
     }
     if let Err(error) = std::fs::remove_dir_all(&own) {
@@ -52,12 +56,12 @@ pub(super) async fn every_runtime(dir: &Path, classes: &[ClassFact]) -> Vec<Prob
 
 async fn self_test_on(
     state_dir: &Path,
-    runtime: Option<&Runtime>,
+    runtime: Option<String>,
     class: Class,
 ) -> anyhow::Result<SelfTest> {
     let host = Host::detect(HostConfig {
         state_dir: state_dir.to_owned(),
-        runtime: runtime.map(|runtime| runtime.path.to_string_lossy().into_owned()),
+        runtime,
         ..HostConfig::default()
     })?;
     let test = self_test_in(&host, class).await;

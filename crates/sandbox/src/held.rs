@@ -1,0 +1,33 @@
+//! What holds a sandbox, as far as this process sees it.
+
+use tokio::process::Child;
+
+use crate::docker::Attached;
+
+/// A runtime or an emulator that we started, or a container that an engine did.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Process(Child),
+    Container(Attached),
+}
+
+impl Held {
+    /// Waits for its end and says how it was; `None` if that cannot be known.
+    pub(crate) async fn wait(&mut self) -> Option<String> {
+        match self {
+            Self::Process(child) => child.wait().await.ok().map(|status| status.to_string()),
+            Self::Container(attached) => {
+                attached.wait().await;
+                Some("the container ended".to_owned())
+            }
+        }
+    }
+
+    /// Ends a process of ours, and says whether it is gone. A container is the wipe's to remove.
+    pub(crate) async fn kill(&mut self) -> bool {
+        match self {
+            Self::Process(child) => child.kill().await.is_ok(),
+            Self::Container(_) => true,
+        }
+    }
+}
