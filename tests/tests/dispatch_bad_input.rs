@@ -12,7 +12,7 @@
 
 mod support;
 
-use cofferdam_tests::{Home, row_counts, text};
+use cofferdam_tests::{Home, Server, row_counts, text};
 use serde_json::json;
 use support::said;
 
@@ -96,7 +96,10 @@ async fn a_tenant_gets_the_allowed_roots_and_sees_no_other_tenants_dispatch() {
     let home = Home::new();
     let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let allowed = inside.path().to_str().unwrap();
-    let up = home.up_with(&["--allow-dir", allowed], &[]);
+    // Whoever accepts work and whoever does it both know the roots.
+    let up =
+        Server::start(&home, &["shim", "--listen", "127.0.0.1:0", "--allow-dir", allowed], &[]);
+    let _worker = Server::start(&home, &["worker", "--allow-dir", allowed], &[]);
     let sql = up.sql().await;
     let mut keys = Vec::new();
     for tenant in ["acme", "zenith"] {

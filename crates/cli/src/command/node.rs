@@ -23,6 +23,8 @@ pub(crate) struct Parts<'a> {
     pub worker: Option<&'a WorkerArgs>,
     /// Serves the API here.
     pub listen: Option<(SocketAddr, Auth)>,
+    /// Host directories that every tenant may name: asked of by whoever accepts work, too.
+    pub allow_dirs: &'a [PathBuf],
     /// Lets webhooks reach private addresses.
     pub webhook_private: bool,
 }
@@ -69,10 +71,9 @@ impl Node {
         let wakes = ledger.listen().await?;
         let reach = parts.reach();
         let signer = signing::signer(&ledger, dir).await?;
-        let roots = parts.worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
         let flows = Flows::new(ledger.clone(), wakes, Ids::from_env())
             .with_signing(signer, reach)
-            .with_roots(roots);
+            .with_roots(parts.allow_dirs);
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {

@@ -49,6 +49,7 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
     let parts = Parts {
         worker: (part != Part::Shim).then(|| args.worker()),
         listen: args.listen(),
+        allow_dirs: &args.worker().allow_dirs,
         webhook_private: args.worker().webhook_private,
     };
     let node = Node::start(at, &dir, &parts).await?;

@@ -49,7 +49,8 @@ impl Session {
             }
         }
         let listen = Some((ANY_PORT, Auth::Keys));
-        let parts = Parts { worker, listen, webhook_private: false };
+        let allow_dirs = worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
+        let parts = Parts { worker, listen, allow_dirs, webhook_private: false };
         let node = Node::start(at, &dir, &parts).await?;
         let url = node.url().unwrap_or_default();
         let key = at.key.clone().unwrap_or_else(|| node.key.clone());
