@@ -17,6 +17,10 @@ pub struct Pack {
     pub max_bytes: u64,
     /// Files, directories and links; of sockets, pipes and devices nothing is sent.
     pub max_entries: u64,
+    /// For one who keeps it: owners and the directory itself are told too, and what cannot be sent is an
+    /// error. Came with level 5.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
 }
 
 /// A directory to unpack into.

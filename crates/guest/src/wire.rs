@@ -37,6 +37,8 @@
 //! |---|---|---|
 //! | `POST /v1/doors?with=` | a stream; `with` is [`crate::door::Doors`], percent-encoded | the stream's other half, once all listen; 409: a port is taken |
 //!
+//! Level 5 packs a directory exactly: see [`crate::archive::Pack`].
+//!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
@@ -88,7 +90,7 @@ pub const UNPACK: &str = "/v1/unpack";
 pub const WATCH: &str = "/v1/watch";
 
 /// Which routes an agent has: 1 are the first four, 2 all but the last three, 3 all but the last.
-pub const LEVEL: u32 = 4;
+pub const LEVEL: u32 = 5;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.

@@ -5,8 +5,8 @@
 //! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox | made by us, for the emulator; the machine's kernel has its own for the task | made by us, beside those of the engine, whose place is its own matter |
 //! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup | the cgroup's limit |
 //! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves | overlay on the host, carried into the container |
-//! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | names are refused | as in container |
-//! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine | mounted on the host, then bound |
+//! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | as in gvisor | as in container |
+//! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine, whose upper layer its agent tells | mounted on the host, then bound |
 //! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator | as in container |
 //! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor | the wipe has the engine remove it |
 
@@ -61,11 +61,6 @@ impl Backend {
         }
     }
 
-    /// Whether a phase may list names.
-    pub(crate) fn reaches_names(self) -> bool {
-        self != Self::Qemu
-    }
-
     /// Where its processes meet the egress proxy: in its network namespace, or at its agent where the
     /// network stack is not the host's.
     pub(crate) fn way(self, netns: Option<Netns>, agent: &Agent) -> Option<Way> {
@@ -73,16 +68,6 @@ impl Backend {
             Self::Oci | Self::Engine => netns.map(Way::Netns),
             Self::Runsc | Self::Qemu => Some(Way::Agent(agent.clone())),
         }
-    }
-
-    /// Whether services beside a task are tried and tested in it.
-    pub(crate) fn holds_services(self) -> bool {
-        self != Self::Qemu
-    }
-
-    /// Whether the dependency cache is tried and tested in it.
-    pub(crate) fn holds_cache(self) -> bool {
-        self != Self::Qemu
     }
 
     /// Whether the cgroups are ours to make.

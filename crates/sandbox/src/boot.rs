@@ -42,7 +42,6 @@ use crate::limit;
 use crate::live;
 use crate::microvm::{self, Disk, Images, Parts};
 use crate::mounts;
-use crate::oci;
 use crate::plan::Plan;
 use crate::process::Netns;
 use crate::sandbox::{Driver, KillHandle, Sandbox};
@@ -211,7 +210,7 @@ async fn start(
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
-        resolved.mounts.push(oci::bind(ca, egress::CA_PATH));
+        resolved.shown(plan.backend, ca, egress::CA_PATH);
     }
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known, facts);
@@ -253,6 +252,7 @@ async fn start(
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
         trees: resolved.trees.clone(),
+        fresh: resolved.fresh.clone(),
         _hold: hold,
         cached: cache,
     };

@@ -106,11 +106,23 @@ pub(crate) struct Resolved<'a> {
     pub overlays: Vec<Overlay>,
     /// Directories that are seen copy-on-write: where, and the place of their changes.
     pub trees: Vec<(String, Changed)>,
+    /// Where a machine shows what its build leaves in the cached directories, in their order; empty
+    /// where that lies on the host.
+    pub fresh: Vec<String>,
     /// Files to write once the agent answers.
     pub uploads: Vec<Upload<'a>>,
 }
 
 impl Resolved<'_> {
+    /// Shows a path of the host read-only.
+    pub(crate) fn shown(&mut self, backend: Backend, source: &Path, target: &str) {
+        if backend.is_machine() {
+            self.given.push(microvm::given(source, target, None));
+        } else {
+            self.mounts.push(oci::bind(source, target));
+        }
+    }
+
     /// Shows a directory of the host copy-on-write, with its changes in `place`.
     pub(crate) fn copied_on_write(
         &mut self,
@@ -120,6 +132,11 @@ impl Resolved<'_> {
         place: &Path,
     ) {
         let (upper, work) = (place.join("upper"), place.join("work"));
+        if backend.is_machine() {
+            let shown = microvm::changes_at(self.given.len());
+            self.given.push(microvm::given(&lower, target, Some(shown)));
+            return;
+        }
         if backend.mounts_overlays() {
             let at = place.join("merged");
             self.mounts.push(oci::bind_writable(&at, target));
@@ -186,15 +203,12 @@ fn host<'a>(
         _ if !found.is_dir() && !found.is_file() => {
             return Err(InputError::Kind(source.to_owned()));
         }
-        AccessMode::ReadOnly if plan.backend.is_machine() => {
-            resolved.given.push(microvm::given(&real, target, None));
-        }
         AccessMode::WorkspaceWrite if plan.backend.is_machine() && found.is_dir() => {
             let shown = microvm::changes_at(resolved.given.len());
             resolved.given.push(microvm::given(&real, target, Some(shown.clone())));
             resolved.trees.push((target.to_owned(), Changed::Inside(shown)));
         }
-        AccessMode::ReadOnly => resolved.mounts.push(oci::bind(&real, target)),
+        AccessMode::ReadOnly => resolved.shown(plan.backend, &real, target),
         AccessMode::Full => resolved.mounts.push(oci::bind_writable(&real, target)),
         AccessMode::WorkspaceWrite if found.is_dir() => {
             let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));

@@ -112,7 +112,6 @@ pub(crate) fn plan_on(
     refuse::machine_written_through(request, class)?;
     let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
-    carries(backend, request)?;
     let asked = refuse::limits(request, facts, class)?;
     let limits = with_defaults(asked, facts);
     let (base, host_usr) = match image {
@@ -128,16 +127,6 @@ pub(crate) fn plan_on(
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
     let none = Programs::default();
     let programs = if host_usr { &facts.services } else { &none };
-    if !backend.holds_services()
-        && spec.is_some_and(|s| s.services.as_ref().is_some_and(|s| !s.is_empty()))
-    {
-        let words = "the classes `container` and `gvisor` run services beside a task";
-        return Err(PlanError::new("spec.services", words));
-    }
-    if !backend.holds_cache() && spec.is_some_and(|s| s.cache.is_some()) {
-        let words = "the classes `container` and `gvisor` keep a dependency cache";
-        return Err(PlanError::new("spec.cache", words));
-    }
     let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
     let command = |argv: &[String], timeout_ms, phase| Command {
@@ -193,23 +182,6 @@ pub(crate) fn plan_on(
         effective: effective(request, facts, class, runtime, limits, image),
         traces,
     })
-}
-
-/// A machine's ports are not yet kept for the egress proxy.
-fn carries(backend: Backend, request: &SandboxRequest) -> Result<(), PlanError> {
-    let build = request.build.as_ref().map_or(&Egress::None, |build| &build.net);
-    for (field, names) in [("build.net", build), ("net", &request.net)] {
-        let asks = match field {
-            "net" => request.net_ask,
-            _ => request.build.as_ref().is_some_and(|build| build.ask),
-        };
-        if (*names != Egress::None || asks) && !backend.reaches_names() {
-            let words = "the classes `container` and `gvisor` reach names through the egress proxy; ask \
-                         for \"none\" or for one of them";
-            return Err(PlanError::new(field, words));
-        }
-    }
-    Ok(())
 }
 
 fn with_defaults(limits: Limits, facts: &HostFacts) -> Limits {

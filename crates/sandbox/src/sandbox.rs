@@ -98,6 +98,8 @@ pub struct Sandbox {
     pub(crate) services: Services,
     /// Directories that it sees copy-on-write: where they are inside, and their changes here.
     pub(crate) trees: Vec<(String, Changed)>,
+    /// Where a machine shows what its build left; empty where that lies on the host.
+    pub(crate) fresh: Vec<String>,
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<Hold>,
     /// Keeps the cached dependencies that it runs on.
@@ -288,6 +290,9 @@ impl Sandbox {
             return Ok(Promotion::Late);
         }
         let (caches, wanted) = (caches.clone(), wanted.clone());
+        if !self.fresh.is_empty() {
+            return cache::promote_inside(&self.agent, &self.fresh, caches, wanted).await;
+        }
         let from = cache::fresh(&self.subject.traces.layer, wanted.dirs.len());
         blocking(move || caches.promote(&wanted, &from)).await
     }

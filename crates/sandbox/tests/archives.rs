@@ -248,6 +248,7 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
             path: "/work/from".into(),
             max_bytes: most_bytes,
             max_entries: most,
+            exact: false,
         };
         let mut tar = Vec::new();
         let count = agent.pack(&request(1 << 20, 20), |bytes| tar.extend_from_slice(bytes)).await;
@@ -291,6 +292,24 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
                 "{outcome:?}"
             );
         }
+        // Who keeps it is told more, and of what cannot be sent.
+        let exact = || Pack { path: "/work/exact".into(), exact: true, ..request(1 << 20, 20) };
+        let make = "mkdir exact && chmod 1777 exact && touch exact/f && chown 7:8 exact/f exact && \
+                    chmod 4700 exact/f";
+        assert_eq!(sh(&sandbox, &plan, make).await.outcome.exit, 0);
+        let mut tar = Vec::new();
+        let count = agent.pack(&exact(), |bytes| tar.extend_from_slice(bytes)).await;
+        assert_eq!(count.unwrap(), 2);
+        let mut found = Vec::new();
+        for entry in Archive::new(tar.as_slice()).entries().unwrap() {
+            let header = entry.unwrap().header().clone();
+            let owner = (header.uid().unwrap(), header.gid().unwrap());
+            found.push((header.entry_type(), header.mode().unwrap(), owner));
+        }
+        assert_eq!(found, [(dir, 0o1777, (7, 8)), (plain, 0o700, (7, 8))]);
+        assert_eq!(sh(&sandbox, &plan, "mkfifo exact/p").await.outcome.exit, 0);
+        let outcome = agent.pack(&exact(), |_| {}).await;
+        assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
         let linked = Pack { path: "/work/from/dir".into(), ..request(9, 9) };
         assert_eq!(refused(agent.pack(&linked, |_| {}).await.map(|_| ())).0, 409);
         verified(&sandbox.wipe("task-end").await);

@@ -20,7 +20,9 @@ use cofferdam_sandbox::{
     Sandbox, plan, provision_on,
 };
 use serde_json::{Value, json};
-use support::{Bench, fresh_id, host, in_classes, request, run, sh, verified, with_bench, write};
+use support::{
+    Bench, fresh_id, host, in_classes, in_words, request, run, sh, verified, with_bench, write,
+};
 
 fn cached(build: &str) -> Value {
     json!({
@@ -218,20 +220,29 @@ fn a_lock_file_is_read_as_the_task_sees_it_and_never_through_a_link() {
 
 #[test]
 fn a_build_whose_leftovers_no_base_may_hold_is_not_kept() {
-    with_bench(|bench| async move {
+    in_classes(&[], |bench| async move {
         let inputs = [lock("a==1")];
+        // A machine's agent says it, and packs no deeper than it can.
+        let deep = match bench.class {
+            Class::Microvm => "nested directories",
+            _ => "too deep",
+        };
         for (script, why) in [
             ("mkfifo /deps/p", "a device, a pipe or a socket"),
             (
                 "perl -MSocket -e 'socket(S,AF_UNIX,SOCK_STREAM,0); bind(S,sockaddr_un(\"/deps/s\"))'",
                 "a device",
             ),
-            ("truncate -s 1T /deps/sparse", "the bytes of a base exceed"),
-            ("d=/deps; for i in $(seq 210); do d=$d/d; done; mkdir -p $d", "too deep"),
+            ("truncate -s 1T /deps/sparse", "bytes"),
+            ("d=/deps; for i in $(seq 210); do d=$d/d; done; mkdir -p $d", deep),
             ("touch \"/deps/$(printf '\\377')\"", "UTF-8"),
         ] {
+            // gVisor keeps pipes and sockets in its own kernel, and the directory stays empty.
+            if bench.class == Class::Gvisor && why.contains("device") {
+                continue;
+            }
             let (sandbox, want) = build(&bench, &bench.plan(cached(script)), &inputs).await;
-            let error = sandbox.promote(&caches(&bench), &want).await.unwrap_err().to_string();
+            let error = in_words(&sandbox.promote(&caches(&bench), &want).await.unwrap_err());
             assert!(error.contains(why), "{script}: {error}");
             verified(&sandbox.wipe("task-end").await);
         }
@@ -242,7 +253,7 @@ fn a_build_whose_leftovers_no_base_may_hold_is_not_kept() {
             ("head -c 101 /dev/zero > /deps/z", "bytes"),
         ] {
             let (sandbox, want) = build(&bench, &bench.plan(cached(script)), &inputs).await;
-            let error = sandbox.promote(&few, &want).await.unwrap_err().to_string();
+            let error = in_words(&sandbox.promote(&few, &want).await.unwrap_err());
             assert!(error.contains(why), "{script}: {error}");
             verified(&sandbox.wipe("task-end").await);
         }
@@ -325,18 +336,11 @@ fn a_request_whose_cache_cannot_be_kept_is_refused_by_the_field() {
                 json!({"build": build, "filesIn": [{"path": "/work/l", "inline": ""}],
                 "spec": {"cache": {"repo": "r", "paths": ["l"], "dirs": ["/work"]}}}),
             ),
-            (
-                "spec.cache",
-                json!({"build": build, "spec": {"isolation": {"class_min": "microvm"},
-                "cache": {"repo": "r", "paths": ["l"]}}}),
-            ),
         ];
         for (field, fields) in cases {
             let error =
                 plan(&request(fields.clone()), &fresh_id(), bench.host.facts()).unwrap_err();
-            // Where this host has no machines, that is what is refused first.
-            let absent = error.field == "spec.isolation.class_min";
-            assert!(error.field == field || absent, "{fields}: {error}");
+            assert_eq!(error.field, field, "{fields}: {error}");
         }
     });
 }

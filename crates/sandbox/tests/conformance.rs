@@ -222,11 +222,6 @@ impl Ground {
         whole
     }
 
-    /// Whether it has names, services and cached dependencies; a class without refuses them.
-    fn holds_all(&self) -> bool {
-        self.class != Class::Microvm
-    }
-
     async fn start(&self, fields: Value) -> (Sandbox, Plan) {
         self.start_with(fields, &[]).await
     }

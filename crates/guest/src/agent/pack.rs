@@ -4,7 +4,7 @@
 //! directory -> names, sorted -> { header, bytes | link | directory, then what is in it } -> end
 //! ```
 //! Files, directories and symbolic links as they are; of sockets, pipes and devices nothing, and a file
-//! with two names is sent twice. Owners and set-user-id are not told.
+//! with two names is sent twice. Owners are told on request, set-user-id never.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -41,6 +41,8 @@ enum PackError {
     Depth,
     #[error("a name is not UTF-8: {0:?}")]
     Name(String),
+    #[error("{0:?} is a device, a pipe or a socket")]
+    Kind(String),
     #[error("{0:?} changed while it was read")]
     Changed(String),
     #[error("{path:?}: {source}")]
@@ -93,6 +95,10 @@ struct Packer {
 
 impl Packer {
     async fn all(&mut self, root: &OwnedFd) -> Result<()> {
+        if self.request.exact {
+            let stat = fstat(root).map_err(|errno| fault(".", errno))?;
+            self.head(EntryType::Directory, "./", &stat, 0, None).await?;
+        }
         let mut levels = vec![self.level(root, ".", String::new())?];
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.pop() else {
@@ -114,6 +120,7 @@ impl Packer {
                     }
                     levels.push(below);
                 }
+                _ if self.request.exact => return Err(PackError::Kind(path)),
                 _ => {}
             }
         }
@@ -205,10 +212,14 @@ impl Packer {
     ) -> Result<()> {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
-        header.set_mode(stat.st_mode & 0o777);
+        let (bits, owner) = match self.request.exact {
+            true => (0o1777, (stat.st_uid, stat.st_gid)),
+            false => (0o777, (0, 0)),
+        };
+        header.set_mode(stat.st_mode & bits);
         header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
-        header.set_uid(0);
-        header.set_gid(0);
+        header.set_uid(owner.0.into());
+        header.set_gid(owner.1.into());
         header.set_size(size);
         let written = match target {
             Some(target) => self.tar.append_link(&mut header, path, target),

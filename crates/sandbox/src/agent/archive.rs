@@ -25,10 +25,12 @@ impl Agent {
     /// sends. It is the sandbox's word: unpack it as a hostile one. Gives the number of entries; after
     /// an error the bytes so far are to be thrown away.
     pub async fn pack(&self, request: &Pack, mut sink: impl FnMut(&[u8]) + Send) -> Result<u64> {
-        self.needs(3)?;
+        self.needs(if request.exact { 5 } else { 3 })?;
         let response = self.send(Method::POST, wire::PACK, encode(request)?).await?;
         let mut frames = Frames::of(response);
-        let around = request.max_entries.saturating_mul(ENTRY_BYTES).saturating_add(END_BYTES);
+        // The directory itself may be one of them.
+        let most = request.max_entries.saturating_add(u64::from(request.exact));
+        let around = most.saturating_mul(ENTRY_BYTES).saturating_add(END_BYTES);
         let mut room = request.max_bytes.saturating_add(around);
         loop {
             match frames.next().await? {
@@ -40,7 +42,7 @@ impl Agent {
                     let end: CollectEnd = parse(&payload)?;
                     return match end.error {
                         Some(error) => Err(AgentError::Collect(error)),
-                        None if end.files <= request.max_entries => Ok(end.files),
+                        None if end.files <= most => Ok(end.files),
                         None => Err(TOO_MUCH),
                     };
                 }

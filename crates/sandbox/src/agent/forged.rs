@@ -189,8 +189,12 @@ async fn a_tar_is_bounded_by_what_was_asked_for() {
         let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
         let (agent, _driver) = forger(StatusCode::OK, body).await;
         agent.level.store(wire::LEVEL, Ordering::Release);
-        let request =
-            cofferdam_guest::archive::Pack { path: "/".into(), max_bytes: 10, max_entries: 2 };
+        let request = cofferdam_guest::archive::Pack {
+            path: "/".into(),
+            max_bytes: 10,
+            max_entries: 2,
+            exact: false,
+        };
         let outcome = agent.pack(&request, |_| {}).await;
         assert!(
             matches!(outcome, Ok(1) if whole)

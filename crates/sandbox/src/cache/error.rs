@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::agent::AgentError;
+
 /// What is wrong with what a build left, or with this host's store of it.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -25,6 +27,12 @@ pub enum CacheError {
     /// A base whose manifest is not ours.
     #[error("the base's manifest cannot be read: {0}")]
     Manifest(String),
+    /// A machine's agent did not give it.
+    #[error("the agent did not give what the build left")]
+    Agent(#[from] AgentError),
+    /// Or took too long.
+    #[error("the agent did not give what the build left in time")]
+    Silent,
     /// The disk.
     #[error("{path:?} cannot be used")]
     Io {

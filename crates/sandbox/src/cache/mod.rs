@@ -16,20 +16,24 @@
 //! it only below an overlay, `nosuid,nodev`; promotion happens before the task's own command starts and
 //! copies, so that nothing in a sandbox holds a file of it. **A build is hostile**: the copy follows no
 //! link, takes regular files, directories and symbolic links and nothing else, drops set-user-id bits and
-//! attributes, and is bounded in entries, bytes and depth. **A base that does not have the digest on
+//! attributes, and is bounded in entries, bytes and depth.
+//! Out of a machine it comes as a tar, by the agent, and is unpacked as somebody's who lies. **A base that does not have the digest on
 //! record is no base**, and it is taken away. The key begins with the tenant: see the contracts.
 
 mod copy;
 mod error;
 mod identity;
+mod inside;
 mod mount;
 mod planned;
 mod store;
+mod unpack;
 
 pub use error::CacheError;
 pub use identity::Wanted as CacheWanted;
 pub use store::{Bounds as CacheBounds, CacheBase, Caches, Found, Promotion, Removal};
 
 pub(crate) use identity::identify;
+pub(crate) use inside::promote as promote_inside;
 pub(crate) use mount::{fresh, mount};
 pub(crate) use planned::{Planned, check, plan};

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::store::CacheBase;
 use crate::input::Resolved;
+use crate::microvm;
 use crate::oci;
 use crate::plan::Plan;
 
@@ -13,13 +14,18 @@ pub(crate) fn fresh(layer: &Path, dirs: usize) -> Vec<PathBuf> {
 }
 
 /// With a base, each directory is that base below the task's own layer; without one it is a place in
-/// that layer. Last of all mounts: a cached directory may lie in one that is given.
+/// that layer, which a machine has inside. Last of all mounts: a cached directory may lie in one that is given.
 pub(crate) fn mount(resolved: &mut Resolved<'_>, plan: &Plan, base: Option<&CacheBase>) {
     let Some(planned) = &plan.cache else { return };
     for (index, target) in planned.dirs.iter().enumerate() {
         let place = place(&plan.traces.layer, index);
         match base.and_then(|base| base.layer(index)) {
             Some(lower) => resolved.copied_on_write(plan.backend, target, lower, &place),
+            None if plan.backend.is_machine() => {
+                let shown = microvm::changes_at(resolved.given.len());
+                resolved.given.push(microvm::own(target, shown.clone()));
+                resolved.fresh.push(shown);
+            }
             None => {
                 let upper = upper(&place);
                 resolved.mounts.push(oci::bind_writable(&upper, target));

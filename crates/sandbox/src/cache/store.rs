@@ -47,7 +47,7 @@ impl Default for Bounds {
 #[derive(Debug, Clone)]
 pub struct Caches {
     dir: PathBuf,
-    bounds: Bounds,
+    pub(super) bounds: Bounds,
 }
 
 /// What a base is: written before it gets its name.
@@ -151,6 +151,32 @@ struct Draft(PathBuf);
 impl Drop for Draft {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A base that is being written.
+pub(super) struct Begun {
+    draft: Draft,
+    place: PathBuf,
+    _lock: File,
+}
+
+impl Begun {
+    /// Makes the place of one of its directories.
+    pub(super) fn make(&self, index: usize) -> Result<PathBuf, CacheError> {
+        let path = layers(&self.draft.0).join(index.to_string());
+        make_dir(&path, 0o755).map_err(at(&path))?;
+        Ok(path)
+    }
+
+    /// A file beside them, for what comes in; it is gone once it is open.
+    pub(super) fn spool(&self) -> Result<File, CacheError> {
+        let path = self.draft.0.join("incoming");
+        let mut options = File::options();
+        options.create_new(true).read(true).write(true).mode(0o600);
+        let file = options.open(&path).map_err(at(&path))?;
+        fs::remove_file(&path).map_err(at(&path))?;
+        Ok(file)
     }
 }
 
@@ -275,23 +301,38 @@ impl Caches {
     /// Makes what a build left the base of its key: a copy, which gets its name in one rename once all
     /// of it is on the disk. `from` are the host's paths of the directories, in their order.
     pub fn promote(&self, wanted: &Wanted, from: &[PathBuf]) -> Result<Promotion, CacheError> {
+        let Some(begun) = self.begin(wanted)? else { return Ok(Promotion::Late) };
+        let mut walk = Walk::new(self.bounds);
+        for (index, from) in from.iter().enumerate() {
+            walk.tree(from, Some(&begun.make(index)?))?;
+        }
+        self.finish(wanted, &begun, walk)
+    }
+
+    /// `None`: there is a base already.
+    pub(super) fn begin(&self, wanted: &Wanted) -> Result<Option<Begun>, CacheError> {
         // While it is held no draft is swept away.
         let lock = self.lock()?;
         flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
         let place = self.base(&wanted.key);
         if place.is_dir() {
-            return Ok(Promotion::Late);
+            return Ok(None);
         }
         let draft = self.draft();
+        make_dir(&draft.0, 0o700).map_err(at(&draft.0))?;
+        make_dir(&layers(&draft.0), 0o755).map_err(at(&draft.0))?;
+        Ok(Some(Begun { draft, place, _lock: lock }))
+    }
+
+    /// Gives a draft that was walked its name.
+    pub(super) fn finish(
+        &self,
+        wanted: &Wanted,
+        begun: &Begun,
+        walk: Walk,
+    ) -> Result<Promotion, CacheError> {
+        let Begun { draft, place, .. } = begun;
         let fault = || at(&draft.0);
-        make_dir(&draft.0, 0o700).map_err(fault())?;
-        make_dir(&layers(&draft.0), 0o755).map_err(fault())?;
-        let mut walk = Walk::new(self.bounds);
-        for (index, from) in from.iter().enumerate() {
-            let to = layers(&draft.0).join(index.to_string());
-            make_dir(&to, 0o755).map_err(fault())?;
-            walk.tree(from, Some(&to))?;
-        }
         let (bytes, entries) = (walk.bytes, walk.entries);
         let tree = self.described(&draft.0).map_err(fault())?;
         let tree = tree.ok_or(CacheError::TooLarge {
@@ -314,10 +355,15 @@ impl Caches {
         };
         let text =
             serde_json::to_vec(&manifest).map_err(|e| CacheError::Manifest(e.to_string()))?;
-        let held = self.publish(&draft, &place, &text);
-        let Some(held) = held.map_err(at(&place))? else { return Ok(Promotion::Late) };
+        let held = self.publish(draft, place, &text);
+        let Some(held) = held.map_err(at(place))? else { return Ok(Promotion::Late) };
         let digest = digest_bytes(&text);
-        Ok(Promotion::Kept(Box::new(CacheBase { dir: place, manifest, digest, _held: held })))
+        Ok(Promotion::Kept(Box::new(CacheBase {
+            dir: place.clone(),
+            manifest,
+            digest,
+            _held: held,
+        })))
     }
 
     /// On the disk first, then under its name. `None`: the name is taken.

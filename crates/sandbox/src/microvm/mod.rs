@@ -116,7 +116,8 @@ pub(crate) fn command(plan: &Plan, groups: &[PathBuf], machine: &Machine) -> Com
 /// A file or directory of the host that the task is shown.
 #[derive(Debug, Clone)]
 pub(crate) struct Given {
-    pub source: PathBuf,
+    /// `None`: an empty directory.
+    pub source: Option<PathBuf>,
     pub target: String,
     pub writable: bool,
     /// Where its changes are shown inside.
@@ -181,7 +182,11 @@ impl Parts {
         };
         let mut entries = Vec::new();
         for (number, given) in self.given.iter().enumerate() {
-            entries.push((number.to_string(), tree::look(&given.source, &mut seen)?));
+            let node = match &given.source {
+                Some(source) => tree::look(source, &mut seen)?,
+                None => tree::directory([]),
+            };
+            entries.push((number.to_string(), node));
         }
         let second = Arc::new(Image::of(tree::directory(entries))?);
         Ok(Arc::new(Disk::new(first, second)?))
@@ -283,8 +288,13 @@ impl Images {
 /// A path of the host, resolved and held against the allowed roots already; one with a place for its
 /// changes is writable.
 pub(crate) fn given(source: &Path, target: &str, changes: Option<String>) -> Given {
-    let (source, target) = (source.to_owned(), target.to_owned());
+    let (source, target) = (Some(source.to_owned()), target.to_owned());
     Given { source, target, writable: changes.is_some(), changes }
+}
+
+/// A directory of the machine's own, empty at first, which is shown at a second place to be read.
+pub(crate) fn own(target: &str, shown: String) -> Given {
+    Given { source: None, target: target.to_owned(), writable: true, changes: Some(shown) }
 }
 
 /// Where the changes of a writable directory are shown inside, by its number.

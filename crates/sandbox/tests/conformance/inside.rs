@@ -1,7 +1,6 @@
 //! What a sandbox has besides its command: names, services, dependencies of an earlier build.
 //!
-//! A class that lacks one refuses it by the field's name. Each of these has a test of its own with
-//! more detail (`egress.rs`, `services.rs`, `cache.rs`).
+//! Each of these has a test of its own with more detail (`egress.rs`, `services.rs`, `cache.rs`).
 
 use std::sync::Arc;
 
@@ -17,16 +16,10 @@ use super::support::{Bench, fresh_id, least, request, run, sh};
 use super::{Ground, runtime_of, wiped};
 
 impl Ground {
-    /// A plan for this class; `None` where it says that it lacks the field.
-    fn planned(&self, bench: &Bench, field: &str, fields: Value) -> Option<Plan> {
+    fn planned(&self, bench: &Bench, fields: Value) -> Plan {
         let mut whole = fields;
         whole["spec"]["isolation"] = json!({"class_min": least(self.class)});
-        let planned = plan(&request(whole), &fresh_id(), bench.host.facts());
-        if self.holds_all() {
-            return Some(planned.unwrap());
-        }
-        assert_eq!(planned.unwrap_err().field, field);
-        None
+        plan(&request(whole), &fresh_id(), bench.host.facts()).unwrap()
     }
 }
 
@@ -40,7 +33,7 @@ pub async fn names(ground: Arc<Ground>) {
     let bench =
         Bench::with_hosts(runtime_of(ground.class), [("b.example".to_owned(), address)].into());
     let fields = json!({"net": ["b.example"]});
-    let Some(plan) = ground.planned(&bench, "net", fields) else { return };
+    let plan = ground.planned(&bench, fields);
     let sandbox = provision(&bench.host, &plan, &[]).await.unwrap();
     for script in ["curl -sS http://b.example/", "curl -sS --noproxy '*' http://b.example/"] {
         let said = sh(&sandbox, &plan, script).await;
@@ -62,7 +55,7 @@ pub async fn switch(ground: Arc<Ground>) {
     let bench =
         Bench::with_hosts(runtime_of(ground.class), [("b.example".to_owned(), address)].into());
     let fields = json!({"build": {"cmd": ["true"], "net": ["b.example"]}});
-    let Some(plan) = ground.planned(&bench, "build.net", fields) else { return };
+    let plan = ground.planned(&bench, fields);
     let sandbox = Arc::new(provision(&bench.host, &plan, &[]).await.unwrap());
     let live = tokio::spawn({
         let (sandbox, plan) = (Arc::clone(&sandbox), plan.clone());
@@ -97,7 +90,7 @@ pub async fn service(ground: Arc<Ground>) {
     let fields = json!({
         "limits": {"memMB": 256, "diskMB": 64, "pids": 64}, "spec": {"services": [echo]},
     });
-    let Some(plan) = ground.planned(&ground.bench, "spec.services", fields) else { return };
+    let plan = ground.planned(&ground.bench, fields);
     let sandbox = provision(&ground.bench.host, &plan, &[]).await.unwrap();
     let ask = "setsid sleep 100 & perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(PeerAddr \
                => \"$ENV{ECHO_HOST}:$ENV{ECHO_PORT}\")->getline'";
@@ -117,7 +110,7 @@ pub async fn cache(ground: Arc<Ground>) {
             "spec": {"cache": {"repo": ground.class.as_str(), "paths": ["lock"]}},
         })
     };
-    let Some(plan) = ground.planned(bench, "spec.cache", fields()) else { return };
+    let plan = ground.planned(bench, fields());
     let inputs = [Input::Bytes { path: "/work/lock".into(), bytes: b"1".to_vec(), mode: 0o644 }];
     let tenant = TenantId::parse("acme").unwrap();
     let wanted = bench.host.cache_wanted(&plan, &inputs, &tenant).await.unwrap().unwrap();
@@ -129,7 +122,7 @@ pub async fn cache(ground: Arc<Ground>) {
     };
     wiped(&sandbox.wipe("task-end").await);
     for _ in 0..2 {
-        let plan = ground.planned(bench, "spec.cache", fields()).unwrap();
+        let plan = ground.planned(bench, fields());
         let Found::Base(held) = caches.find(base.key(), base.digest()).unwrap() else {
             panic!("it is there")
         };

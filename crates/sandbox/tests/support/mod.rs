@@ -76,7 +76,7 @@ pub fn in_classes<F: Future<Output = ()>>(
     enter_private_mounts().expect("these tests need root: run them as root");
     let hosts: BTreeMap<_, _> =
         hosts.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect();
-    for class in [Class::Container, Class::Gvisor] {
+    for class in [Class::Container, Class::Gvisor, Class::Microvm] {
         let bench = Bench { class, ..Bench::with_hosts(None, hosts.clone()) };
         let offers = &bench.host.facts().classes;
         let absent = offers.iter().find_map(|fact| match &fact.offer {
@@ -305,6 +305,14 @@ pub async fn assert_given(
 pub fn write(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
+}
+
+/// An error and what it came from.
+pub fn in_words(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", in_words(source)),
+        None => error.to_string(),
+    }
 }
 
 /// A zombie does not run: it waits for whoever adopted it.
