@@ -149,8 +149,9 @@ fn runtime_of(class: Class) -> Option<&'static str> {
 fn behaves_as_listed(class: Class) {
     enter_private_mounts().expect("these tests need root: run them as root");
     let only = env::var(ONLY);
-    let found = Bench::new(None).host.with_engine();
-    let fact = found.facts().classes.iter().find(|fact| fact.class == class).unwrap();
+    let found = Bench::new(None);
+    let with_engine = found.host.with_engine();
+    let fact = with_engine.facts().classes.iter().find(|fact| fact.class == class).unwrap();
     if let Offer::Absent { why, remedy } = &fact.offer {
         println!("{}: {ABSENT}: {why} ({remedy})", class.as_str());
         return;

@@ -77,7 +77,8 @@ pub fn in_classes<F: Future<Output = ()>>(
     let hosts: BTreeMap<_, _> =
         hosts.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect();
     for class in [Class::Container, Class::Gvisor, Class::Microvm] {
-        let bench = Bench { class, ..Bench::with_hosts(None, hosts.clone()) };
+        let mut bench = Bench::with_hosts(None, hosts.clone());
+        bench.class = class;
         let offers = &bench.host.facts().classes;
         let absent = offers.iter().find_map(|fact| match &fact.offer {
             Offer::Absent { why, .. } if fact.class == class => Some(why.clone()),
@@ -111,6 +112,12 @@ const RUNTIME: &str = "COFFERDAM_TEST_RUNTIME";
 /// The least strength that gets this class from a host that has it.
 pub fn least(class: Class) -> Value {
     serde_json::to_value(class.strength()).unwrap()
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.host.leave();
+    }
 }
 
 impl Bench {
