@@ -223,7 +223,8 @@ impl Ledger {
         found.flatten().map(|code| load("sbx_runs.err_code", Value::String(code))).transpose()
     }
 
-    /// Records a physical start and opens its session, unless the attempt has ended.
+    /// Records a physical start and opens its session, unless the attempt has ended. A sandbox starts
+    /// once: whoever says it again, because the answer was lost with the database, finds what it began.
     pub async fn task_begin(
         &self,
         key: &TaskKey,
@@ -235,21 +236,23 @@ impl Ledger {
                       app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
                  FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id JOIN app.intents i ON i.id = r.intent_id
                 WHERE s.task_key = $1),
+             b AS (SELECT execution_no FROM app.sbx_executions WHERE task_key = $1 AND sandbox_id = $3),
              e AS (
                INSERT INTO app.sbx_executions (task_key, execution_no, worker, sandbox_id)
                SELECT task_key, 1 + (SELECT count(*)::int FROM app.sbx_executions x WHERE x.task_key = $1), $2,
                       CASE WHEN provider <> 'engine' THEN $3 END
-                 FROM t WHERE response IS NULL RETURNING execution_no),
+                 FROM t WHERE response IS NULL AND NOT EXISTS (SELECT FROM b) RETURNING execution_no),
              n AS (
                INSERT INTO app.remote_execution_sessions
                  (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
                  FROM t, e WHERE t.provider <> 'engine')
-             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, e.execution_no,
+             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin,
+                    coalesce(e.execution_no, b.execution_no) AS execution_no,
                     (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
                               'whole', p.policy_digest = app.policy_digest(p.policy)))
                        FROM app.egress_policy_snapshots p WHERE p.run_id = t.run_id) AS egress
-               FROM t LEFT JOIN e ON true",
+               FROM t LEFT JOIN e ON true LEFT JOIN b ON true",
         )
         .bind(key.as_str())
         .bind(place.executor.as_str())

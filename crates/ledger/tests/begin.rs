@@ -1,0 +1,52 @@
+//! The start of a task is on record once, however often its worker has to say it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
+use cofferdam_ledger::Ledger;
+use cofferdam_ledger::cluster::Cluster;
+use cofferdam_ledger::tasks::Place;
+use sqlx::PgPool;
+
+const SETUP: &str = "
+  INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, key_id, origin)
+    VALUES ('it_00000000000000000000000000000001', 'acme', 'g', '{}', '{}', 'k0', 'manual');
+  INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, status, execution_mode, recipe_id, recipe_v, recipe_hash,
+                        partition_key, priority, app_version, origin, key_id)
+    VALUES ('rn_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'acme', 'running', 'LOCAL_NATIVE', 'r', '1',
+            repeat('0', 64), 'acme', 1, 'v', 'manual', 'k0');
+  INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
+    VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', repeat('a', 64), 1, 't', 'container',
+            '{\"value\": \"x\"}', 'manual')";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_next() {
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    ledger.migrate().await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    sqlx::raw_sql(SETUP).execute(&sql).await.unwrap();
+    let key = TaskKey::parse(&"a".repeat(64)).unwrap();
+    let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
+    let begin = async |sandbox: &str| {
+        let sandbox = SandboxId::parse(sandbox).unwrap();
+        let place = Place { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+        ledger.task_begin(&key, &place).await.unwrap().unwrap().execution_no
+    };
+    // The commit reached the database, its answer did not reach the worker.
+    for _ in 0..3 {
+        assert_eq!(begin("sb00000000000000000001").await, 1);
+    }
+    assert_eq!(begin("sb00000000000000000002").await, 2, "another start is another execution");
+    let rows: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM app.sbx_executions e JOIN app.remote_execution_sessions s USING (task_key, execution_no)",
+    )
+    .fetch_one(&sql)
+    .await
+    .unwrap();
+    assert_eq!(rows, 2);
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+}
