@@ -89,7 +89,8 @@ pub const UNPACK: &str = "/v1/unpack";
 /// `POST`.
 pub const WATCH: &str = "/v1/watch";
 
-/// Which routes an agent has: 1 are the first four, 2 all but the last three, 3 all but the last.
+/// What an agent can do: 1 are the first four routes, 2 all but the last three, 3 all but the last, 4 all
+/// of this page, 5 packs exactly.
 pub const LEVEL: u32 = 5;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a

@@ -1,4 +1,4 @@
-//! The bodies that the agent answers with.
+//! The bodies that the agent answers with, and streams that go both ways.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -6,14 +6,18 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use cofferdam_guest::wire::Refusal;
-use hyper::body::{Body, Frame};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Frame, Incoming};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 /// Frames on their way to the host. A slow host stops the senders, never grows the agent: eight
 /// frames are at most 512 KiB.
 const QUEUED_FRAMES: usize = 8;
+/// One read of a stream that is an answer.
+const READ_BYTES: usize = 16 * 1024;
 
 /// Where an answer's pieces are put.
 pub type Pieces = mpsc::Sender<Bytes>;
@@ -57,6 +61,32 @@ pub fn done() -> Response<Answer> {
     let mut response = Response::new(Answer::Whole(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
     response
+}
+
+/// Carries a request's body to its end, and passes that on.
+pub async fn inward(mut body: Incoming, mut to: impl AsyncWrite + Unpin) {
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(bytes) = frame.into_data() else { continue };
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+/// Carries what is read into an answer, until it ends or nobody takes it any more.
+pub async fn outward(mut from: impl AsyncRead + Unpin, pieces: Pieces) {
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let count = tokio::select! {
+            read = from.read(&mut buffer) => read.unwrap_or(0),
+            () = pieces.closed() => 0,
+        };
+        let piece = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
+        if piece.is_empty() || pieces.send(piece).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// An answer that is sent frame by frame through the returned queue.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cofferdam_guest::door::{Door, Doors, MAX_DATAGRAM_BYTES, MAX_DOORS};
 use cofferdam_guest::wire::decode_path;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::upgrade::Upgraded;
@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::answer::{Answer, Pieces, refuse, stream};
+use super::answer::{Answer, inward, outward, refuse, stream};
 use super::clock::{sleep_ms, within_ms};
 
 /// Connections at once: more than the host serves, so that it is the host that refuses, and counts.
@@ -86,26 +86,6 @@ pub async fn open(query: &str, body: Incoming) -> Response<Answer> {
         drop(pieces);
     });
     response
-}
-
-async fn inward(mut body: Incoming, mut to: impl AsyncWrite + Unpin) {
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(bytes) = frame.into_data() else { continue };
-        if to.write_all(&bytes).await.is_err() {
-            return;
-        }
-    }
-    let _ = to.shutdown().await;
-}
-
-async fn outward(mut from: impl AsyncRead + Unpin, pieces: Pieces) {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let piece = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
-        if pieces.send(piece).await.is_err() {
-            return;
-        }
-    }
 }
 
 struct Bound {
