@@ -365,11 +365,16 @@ async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
         if count == 0 {
             break;
         }
-        kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-        let excess = kept.len().saturating_sub(LOG_BYTES);
-        kept.drain(..excess);
+        keep_last(&mut kept, buffer.get(..count).unwrap_or_default(), LOG_BYTES);
     }
     String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// Of what is kept and what comes, the last bytes.
+pub(crate) fn keep_last(kept: &mut Vec<u8>, bytes: &[u8], most: usize) {
+    kept.extend_from_slice(bytes);
+    let excess = kept.len().saturating_sub(most);
+    kept.drain(..excess);
 }
 
 /// What the commands find: files, the proxy, then services, which may need both.

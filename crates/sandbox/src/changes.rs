@@ -14,6 +14,10 @@ use crate::agent::{Agent, AgentError, Collected};
 
 /// Directories below each other: the layer is memory, so this is only reached by who tries.
 const MAX_DEPTH: usize = 128;
+/// Directories of a machine that are asked for: the agent may have been taken over and know no end.
+const MAX_DIRS: usize = 10_000;
+/// Of a refusal: nothing is there.
+const NOT_FOUND: u16 = 404;
 
 /// Why changes cannot be told.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +61,14 @@ pub struct Changes {
     pub special: Vec<String>,
 }
 
+impl Changes {
+    /// Whether one more may be told.
+    fn has_room(&self) -> Result<(), ChangesError> {
+        let count = self.written.len() + self.removed.len() + self.special.len();
+        if count > MAX_COLLECT_FILES { Err(ChangesError::Many) } else { Ok(()) }
+    }
+}
+
 /// The changes that lie in an upper layer.
 pub(crate) fn below(upper: &Path) -> Result<Changes, ChangesError> {
     let mut changes = Changes::default();
@@ -89,10 +101,7 @@ fn walk(
         let found = fs::symlink_metadata(&path).map_err(|source| unread(&path, source))?;
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
         let kind = found.file_type();
-        let count = changes.written.len() + changes.removed.len() + changes.special.len();
-        if count > MAX_COLLECT_FILES {
-            return Err(ChangesError::Many);
-        }
+        changes.has_room()?;
         if kind.is_dir() {
             walk(root, &path, depth + 1, changes, room)?;
         } else if kind.is_char_device() && found.rdev() == 0 {
@@ -109,11 +118,6 @@ fn walk(
     }
     Ok(())
 }
-
-/// Directories of a machine that are asked for: the agent may have been taken over and know no end.
-const MAX_DIRS: usize = 10_000;
-/// Of a refusal: nothing is there.
-const NOT_FOUND: u16 = 404;
 
 /// The same of a machine, where the layer is shown at a path, by its agent; the bounds hold whatever
 /// that says.
@@ -132,10 +136,7 @@ pub(crate) async fn inside(
             return Err(ChangesError::Many);
         }
         for entry in agent.list(&format!("{shown}{dir}"), most).await? {
-            let count = changes.written.len() + changes.removed.len() + changes.special.len();
-            if count > MAX_COLLECT_FILES {
-                return Err(ChangesError::Many);
-            }
+            changes.has_room()?;
             let at = format!("{dir}/{}", entry.name);
             let path = at.trim_start_matches('/').to_owned();
             match entry.kind {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::{
-    AccessMode, Egress, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE, SandboxRequest,
-    SandboxSpec,
+    AccessMode, Egress, FileIn, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE,
+    SandboxRequest, SandboxSpec,
 };
 use cofferdam_guest::glob::Glob;
 
@@ -168,26 +168,28 @@ fn files(request: &SandboxRequest) -> Check {
 
 /// A source to write through is the host's own admin's to give.
 pub(crate) fn written_through(request: &SandboxRequest, facts: &HostFacts) -> Check {
-    for (index, file) in request.files_in.iter().enumerate() {
-        require(
-            file.access != AccessMode::Full || facts.is_open(),
-            &format!("filesIn[{index}].access"),
-            "only the host's own admin gives a source to write through; ask for `workspace-write`",
-        )?;
-    }
-    Ok(())
+    full_access(
+        request,
+        |_| facts.is_open(),
+        "only the host's own admin gives a source to write through; ask for `workspace-write`",
+    )
 }
 
 /// A machine sees the host's trees as a disk that it only reads.
 pub(crate) fn machine_written_through(request: &SandboxRequest, class: Class) -> Check {
+    let is_host = |file: &FileIn| file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
+    full_access(
+        request,
+        |file| class != Class::Microvm || !is_host(file),
+        "the class `microvm` gives no source to write through; ask for `workspace-write`, or for the \
+         class `container`",
+    )
+}
+
+fn full_access(request: &SandboxRequest, may: impl Fn(&FileIn) -> bool, why: &str) -> Check {
     for (index, file) in request.files_in.iter().enumerate() {
-        let host = file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
-        require(
-            class != Class::Microvm || file.access != AccessMode::Full || !host,
-            &format!("filesIn[{index}].access"),
-            "the class `microvm` gives no source to write through; ask for `workspace-write`, or \
-             for the class `container`",
-        )?;
+        let field = format!("filesIn[{index}].access");
+        require(file.access != AccessMode::Full || may(file), &field, why)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Talking to the engine: its API by its unix socket, every request with a bound.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -49,10 +50,7 @@ fn unknown(socket: &Path, timeout_s: u64) -> Result<Docker, Error> {
 
 /// What the engine says that it is, in one line; or why it is none for us.
 pub(super) async fn version(socket: &Path) -> Result<String, Absent> {
-    let lost = |error: Error| {
-        let why = format!("the engine at {} does not answer: {error}", socket.display());
-        (why, super::GET_ONE.to_owned())
-    };
+    let lost = |error: Error| silent(socket, error);
     let docker = unknown(socket, VERSION_S).map_err(lost)?;
     let docker = docker.negotiate_version().await.map_err(lost)?;
     let version = docker.version().await.map_err(lost)?;
@@ -66,6 +64,12 @@ pub(super) async fn version(socket: &Path) -> Result<String, Absent> {
         )),
         None => Ok(said),
     }
+}
+
+/// Why there is none behind a socket that is there.
+pub(super) fn silent(socket: &Path, error: impl Display) -> Absent {
+    let why = format!("the engine at {} does not answer: {error}", socket.display());
+    (why, super::GET_ONE.to_owned())
 }
 
 /// Pure.

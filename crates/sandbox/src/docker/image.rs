@@ -1,11 +1,13 @@
 //! The image of every container: mount points and the agent, named by its own content, made once.
 
 use std::io;
+use std::sync::OnceLock;
 
 use bollard::Docker;
 use bollard::body_full;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::Digest;
 use futures_util::TryStreamExt as _;
 
 use super::client::{EngineError, is_missing};
@@ -14,23 +16,34 @@ use crate::base::{AGENT, AGENT_PATH};
 /// Where the sandbox's root is put before it becomes the root.
 pub(super) const ROOT: &str = "/sandbox";
 const REPOSITORY: &str = "cofferdam-sandbox";
+/// Of the image's bytes: they are packed for the first sandbox, and again only where an engine lacks them.
+static DIGEST: OnceLock<Digest> = OnceLock::new();
 const DIRS: [&str; 7] = [".cofferdam", "dev", "etc", "proc", "sandbox", "sys", "tmp"];
 
 /// The name of the image, which the engine has afterwards.
 pub(super) async fn ensure(docker: &Docker) -> Result<String, EngineError> {
     let fault = |source| EngineError::Refused { what: "making the image of sandboxes", source };
-    let bytes = archive().map_err(|source| EngineError::Files {
-        what: "packing",
-        path: AGENT_PATH.into(),
-        source,
-    })?;
-    let digest = digest_bytes(&bytes);
+    let packed = || {
+        archive().map_err(|source| EngineError::Files {
+            what: "packing",
+            path: AGENT_PATH.into(),
+            source,
+        })
+    };
+    let digest = match DIGEST.get() {
+        Some(digest) => digest,
+        None => {
+            let digest = digest_bytes(&packed()?);
+            DIGEST.get_or_init(|| digest)
+        }
+    };
     let name = format!("{REPOSITORY}:{digest}");
     match docker.inspect_image(&name).await {
         Ok(_) => return Ok(name),
         Err(error) if !is_missing(&error) => return Err(fault(error)),
         Err(_) => {}
     }
+    let bytes = packed()?;
     let wanted = CreateImageOptionsBuilder::default()
         .from_src("-")
         .repo(REPOSITORY)

@@ -53,10 +53,8 @@ pub(crate) fn detect() -> Result<Runtime, Absent> {
     if !socket.exists() {
         return Err((format!("no engine listens at {}", socket.display()), GET_ONE.to_owned()));
     }
-    let version = client::ask(client::version(&socket)).map_err(|error| {
-        let why = format!("the engine at {} does not answer: {error}", socket.display());
-        (why, GET_ONE.to_owned())
-    })??;
+    let asked = client::ask(client::version(&socket));
+    let version = asked.map_err(|error| client::silent(&socket, error))??;
     Ok(Runtime { name: NAME.to_owned(), path: socket, version, sealed: None })
 }
 

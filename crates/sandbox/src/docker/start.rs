@@ -1,8 +1,7 @@
 //! Making the container and putting the sandbox into it.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bollard::Docker;
 use bollard::container::AttachContainerResults;
@@ -83,19 +82,12 @@ async fn hold(
         let inside = root::Inside::of(seen, &id).ok_or(EngineError::Elsewhere { pid })?;
         for group in groups {
             let path = group.join("cgroup.procs");
-            join(&path, seen).map_err(|source| EngineError::Files {
-                what: "entering",
-                path,
-                source,
-            })?;
+            // The whole process, which has one thread.
+            let entered = fs::write(&path, seen.to_string());
+            entered.map_err(|source| EngineError::Files { what: "entering", path, source })?;
         }
         let tree = root::Tree::of(&traces, &mounts)?;
         inside.show(tree)
     })
     .await
-}
-
-/// The whole process, which has one thread.
-fn join(procs: &Path, pid: u32) -> io::Result<()> {
-    fs::write(procs, pid.to_string())
 }

@@ -17,6 +17,8 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::boot::keep_last;
+
 /// A container that we are attached to.
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -59,9 +61,7 @@ async fn pump(results: AttachContainerResults, theirs: UnixStream, kept_bytes: u
                     }
                 }
                 LogOutput::StdErr { message } | LogOutput::Console { message } => {
-                    words.extend_from_slice(&message);
-                    let excess = words.len().saturating_sub(kept_bytes);
-                    words.drain(..excess);
+                    keep_last(&mut words, &message, kept_bytes);
                 }
                 LogOutput::StdIn { .. } => {}
             }

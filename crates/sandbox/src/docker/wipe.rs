@@ -33,8 +33,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How deep an engine's groups lie: `docker/<id>`, `system.slice/docker-<id>.scope`, and both below a
 /// parent that somebody configured.
 const DEPTH: usize = 4;
-/// The kind of the check.
-pub(crate) const CONTAINER: &str = "container";
 
 /// Which engine holds a sandbox, in its directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +101,7 @@ pub(crate) fn take_away(traces: &Traces, facts: &HostFacts, checks: &mut Vec<Wip
         Ok(Err(error)) => (Some(in_words(&error)), None),
         Err(error) => (Some(error.to_string()), None),
     };
-    checks.push(check(CONTAINER, subject, seen));
+    checks.push(check("container", subject, seen));
     let (id, dir) = found.unwrap_or_default();
     if let Some(id) = id.or(marker.id) {
         checks.push(look_for_groups(&id, facts));

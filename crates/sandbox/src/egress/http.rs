@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use super::dial::Upstream;
+use super::listen::HTTP_PORT;
 use super::policy::{Name, Refused, Wire};
 use super::serve::{Client, Context, FIRST_WORD_MS};
 use super::tunnel;
@@ -29,7 +30,6 @@ use crate::sandbox::Driver;
 
 /// Bytes of a request's head: what servers take.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-const HTTP_PORT: u16 = 80;
 
 /// Headers between two neighbours, and never beyond.
 const HOP_BY_HOP: [HeaderName; 9] = [

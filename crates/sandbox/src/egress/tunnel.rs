@@ -8,13 +8,12 @@ use tokio::net::TcpStream;
 
 use super::dial::DialError;
 use super::hello::{self, Hello, MAX_HELLO_BYTES};
+use super::listen::TLS_PORT;
 use super::policy::{Name, Refused, Wire};
 use super::serve::{Client, Context, FIRST_WORD_MS};
 
 /// Of each direction: enough for hundreds of MB/s at little memory.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// The port of clients that believe to talk to the name itself.
-const TLS_PORT: u16 = 443;
 
 /// A connection of a client that asked the name server.
 pub(crate) async fn transparent(mut client: impl Client, context: Context) {
