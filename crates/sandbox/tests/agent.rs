@@ -109,6 +109,18 @@ fn input_that_is_never_read_or_not_wanted_holds_nobody() {
     });
 }
 
+/// Follows a command whose words are of interest while it runs.
+fn listened(
+    running: Running,
+) -> (JoinHandle<Result<ExecEnd, AgentError>>, mpsc::UnboundedReceiver<String>) {
+    let (sender, said) = mpsc::unbounded_channel();
+    let ended = tokio::spawn(running.follow(move |_, bytes| {
+        // Nobody may be listening to its last words.
+        let _ = sender.send(String::from_utf8_lossy(bytes).into_owned());
+    }));
+    (ended, said)
+}
+
 /// Waits until a command has said this.
 async fn heard(said: &mut mpsc::UnboundedReceiver<String>, all: &mut String, part: &str) {
     while !all.contains(part) {
@@ -126,10 +138,7 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
                     read line || read line; echo got $line; cat > /dev/null; echo end";
         let running = sandbox.agent().start(script(text), manner).await.unwrap();
         let remote = running.remote();
-        let (sender, mut said) = mpsc::unbounded_channel();
-        let ended = tokio::spawn(running.follow(move |_, bytes| {
-            sender.send(String::from_utf8_lossy(bytes).into_owned()).unwrap();
-        }));
+        let (ended, mut said) = listened(running);
         let mut all = String::new();
         heard(&mut said, &mut all, "30 90").await;
         assert!(all.contains("/dev/pts/"), "{all}");
@@ -144,14 +153,15 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
         given.await.unwrap().unwrap();
         assert_eq!(ended.await.unwrap().unwrap().ended, Ended::Exit(0), "{all}");
         // The terminal's key for an interrupt reaches its foreground group.
-        let running = sandbox.agent().start(script("exec sleep 100"), manner).await.unwrap();
+        let text = "echo begun; exec sleep 100";
+        let running = sandbox.agent().start(script(text), manner).await.unwrap();
         let remote = running.remote();
-        let ended = follow(running);
-        clock::sleep(Duration::from_millis(300)).await;
+        let (ended, mut said) = listened(running);
+        heard(&mut said, &mut String::new(), "begun").await;
         let (pieces, body) = mpsc::channel(1);
         pieces.send(Bytes::from_static(&[3])).await.unwrap();
         let given = tokio::spawn(async move { remote.stdin(body).await });
-        assert_eq!(ended.await.unwrap().0.ended, Ended::Signal(2));
+        assert_eq!(ended.await.unwrap().unwrap().ended, Ended::Signal(2));
         drop(pieces);
         let _ = given.await.unwrap();
         let left = sh(&sandbox, &plan, "ls -d /proc/[0-9]*").await;
@@ -165,16 +175,20 @@ fn a_signal_reaches_a_running_command_and_nobody_else() {
     with_bench(|bench| async move {
         let (sandbox, _) = bench.start(json!({})).await;
         let agent = sandbox.agent();
-        let text = "trap 'echo usr1; exit 7' USR1; while :; do sleep 0.05; done";
+        let text = "trap 'echo usr1; exit 7' USR1; echo begun; while :; do sleep 0.05; done";
         let running = agent.start(script(text), Manner::default()).await.unwrap();
         let other = agent.start(script("sleep 1; echo unhurt"), Manner::default()).await.unwrap();
         let remote = running.remote();
-        let (ended, other) = (follow(running), follow(other));
-        clock::sleep(Duration::from_millis(300)).await;
+        let ((ended, mut words), other) = (listened(running), follow(other));
+        let mut said = String::new();
+        heard(&mut words, &mut said, "begun").await;
         assert_eq!(refused(remote.signal(99).await.unwrap_err()), 400);
         assert_eq!(refused(remote.resize(Size { rows: 1, cols: 1 }).await.unwrap_err()), 409);
         remote.signal(10).await.unwrap();
-        let (end, said) = ended.await.unwrap();
+        let end = ended.await.unwrap().unwrap();
+        while let Some(more) = words.recv().await {
+            said.push_str(&more);
+        }
         // The shell also says what ended its `sleep`.
         assert_eq!(end.ended, Ended::Exit(7));
         assert!(said.ends_with("usr1\n"), "{said}");
