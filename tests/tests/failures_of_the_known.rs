@@ -1,6 +1,6 @@
 //! Where the known implementation of this design fails, and ours must not: the last section of the
 //! contract, failure by failure. (A cancel at the gate is in gates.rs, what bad input leaves behind
-//! in http_bodies.rs and its neighbours, each proof made to fail in proofs.rs; that no run takes two seconds
+//! in http/bodies.rs and its neighbours, each proof made to fail in proofs.rs; that no run takes two seconds
 //! is measured by the bench `run_latency`.)
 
 #![allow(

@@ -12,7 +12,6 @@
 )]
 
 pub mod gates;
-pub mod http;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,14 +1,5 @@
 //! A server with a thing of every kind, and what each route takes: what the tests of refusals share.
 
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "every test file is a crate of its own and uses a part; a helper of tests fails its test"
-)]
-
 use std::collections::BTreeMap;
 
 use cofferdam_server::routes::{ROUTES, Route};

@@ -1,20 +1,10 @@
 //! What is not a run's own business: workflows, recipes, keys and the inbox over HTTP, and what stands
 //! in the ledger afterwards.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
-
+use crate::calls::{attempts, fetched, import, list, ran, sha256};
 use cofferdam_ambient::clock;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
-use support::http::{attempts, fetched, import, list, ran, sha256};
 
 #[tokio::test]
 async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {

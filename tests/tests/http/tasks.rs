@@ -1,21 +1,11 @@
 //! What a task does to its run: how it fails, what goes in and comes out, what it may use and see.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 
+use crate::calls::{artifacts, attempts, fetched, list, ran, raw};
 use cofferdam_tests::{Home, text};
 use serde_json::{Value, json};
-use support::http::{artifacts, attempts, fetched, list, ran, raw};
 
 #[tokio::test]
 async fn every_way_to_fail_has_its_code_and_says_why() {

@@ -1,21 +1,11 @@
 //! Runs as clients start them: what each answer says, when a start is a replay, and what a run left.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::calls::{artifacts, attempts, fetched, import, intent, list, raw, sha256};
 use cofferdam_tests::{Home, text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::http::{artifacts, attempts, fetched, import, intent, list, raw, sha256};
 
 #[tokio::test]
 async fn an_intent_runs_once_and_everything_it_left_can_be_read() {

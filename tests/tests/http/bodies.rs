@@ -1,19 +1,9 @@
 //! A body that is not the route's is refused on every route, with its status and its code, and leaves
 //! the rows of every table as they were.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod http_world;
-
+use crate::world::{NO_JSON, SCHEMA, Wants, World, bytes, with_body};
 use cofferdam_server::MAX_BODY_BYTES;
 use cofferdam_tests::text;
-use http_world::{NO_JSON, SCHEMA, Wants, World, bytes, with_body};
 use serde_json::json;
 
 #[tokio::test]

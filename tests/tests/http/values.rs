@@ -1,17 +1,7 @@
 //! Values out of bounds and against policy are refused, resource by resource, and nothing is written.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod http_world;
-
+use crate::world::{DENIED, GATED, NOT_FOUND, POLICY, RECIPE, SCHEMA, Wants, World, bytes};
 use cofferdam_tests::text;
-use http_world::{DENIED, GATED, NOT_FOUND, POLICY, RECIPE, SCHEMA, Wants, World, bytes};
 use serde_json::{Value, json};
 
 /// A path and a body, and how the API refuses them.

@@ -1,20 +1,10 @@
 //! Who may call which route, what another tenant sees of it, and that reading writes nothing.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod http_world;
-
 use std::collections::BTreeMap;
 
+use crate::world::{NOT_FOUND, ROLES, Wants, World};
 use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::{repository, text};
-use http_world::{NOT_FOUND, ROLES, Wants, World};
 use serde_json::{Value, json};
 
 #[tokio::test]

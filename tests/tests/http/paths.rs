@@ -1,19 +1,9 @@
 //! Ids, queries, methods and paths that are not right are refused on every route, and nothing is
 //! written.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod http_world;
-
+use crate::world::{NO_ID, NOT_FOUND, SCHEMA, Wants, World, bytes};
 use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::text;
-use http_world::{NO_ID, NOT_FOUND, SCHEMA, Wants, World, bytes};
 
 #[tokio::test]
 async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
