@@ -31,7 +31,7 @@ const GATED: &str =
 
 /// Between the statements of a reply; what is before `committed` has not happened.
 const OF_A_REPLY: [&str; 5] =
-    ["reply.recorded", "reply.approved", "reply.delivered", "reply.moved", "reply.committed"];
+    ["reply.locked", "reply.read", "reply.recorded", "reply.edited", "reply.committed"];
 /// Between the steps of a wait, up to the answer and after it.
 const BEFORE_THE_ANSWER: [&str; 2] = ["wait.opened", "wait.prompted"];
 const AFTER_THE_ANSWER: [&str; 4] = ["wait.heard", "wait.result", "wait.decided", "wait.resolved"];

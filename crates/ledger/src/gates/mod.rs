@@ -159,16 +159,20 @@ pub(crate) async fn deliver(
     topic: &str,
     message: &GateMessage,
 ) -> Result<()> {
-    let text = serde_json::to_string(message)
-        .map_err(|e| LedgerError::Row { what: "notifications.message", why: e.to_string() })?;
     sqlx::query(
         "INSERT INTO dbos.notifications (destination_uuid, topic, message, serialization)
          SELECT $1, $2, $3, 'rust_serde' WHERE EXISTS (SELECT 1 FROM dbos.workflow_status WHERE workflow_uuid = $1)",
     )
     .bind(workflow)
     .bind(topic)
-    .bind(text)
+    .bind(message_text(message)?)
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// As the engine's own `send` writes it.
+fn message_text(message: &GateMessage) -> Result<String> {
+    serde_json::to_string(message)
+        .map_err(|e| LedgerError::Row { what: "notifications.message", why: e.to_string() })
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sqlx::Row;
 
 use super::delegations::{delegated_to, groups_of, link_maker};
-use super::{deliver, spec_of};
+use super::{message_text, spec_of};
 use crate::Ledger;
 use crate::error::{LedgerError, Result, id};
 use crate::failpoint::fail_point;
@@ -66,6 +66,8 @@ struct Open {
     inputs: Option<Value>,
     is_for_plan: bool,
     late: bool,
+    /// The database's clock, ms since the epoch: the answer's time.
+    now: i64,
     intent: String,
     submitters: Vec<String>,
 }
@@ -83,6 +85,7 @@ impl Ledger {
     pub async fn gate_reply(&self, reply: &Reply<'_>) -> Result<Replied> {
         let mut tx = self.pool().begin().await?;
         let gate = gate_lock(&mut tx, reply).await?;
+        fail_point("reply.locked");
         let ballots = ballots(&mut tx, &gate, reply.key).await?;
         let standing = stands(&mut tx, &gate, reply, &ballots).await?;
         let answer = read(&gate, reply)?;
@@ -93,8 +96,10 @@ impl Ledger {
             let why = format!("the gate's topic is {}", gate.topic);
             return Err(Refusal::new(ErrorCode::TopicMismatch, why).into());
         }
+        fail_point("reply.read");
         if let Some(outcome) = refused(&gate, &standing, reply, &ballots) {
-            record(&mut tx, &gate, reply, &answer.hash, outcome, None).await?;
+            record(&mut tx, &gate, reply, &answer, &Counts { outcome, vote: None, decides: false })
+                .await?;
             tx.commit().await?;
             return Err(not_waiting(&gate.state, outcome).into());
         }
@@ -104,74 +109,26 @@ impl Ledger {
             authority: standing.authority.clone(),
             choice: answer.choice,
         });
-        let decided = tally(&all, gate.spec.quorum, gate.spec.veto);
-        let outcome = if decided == Tally::Open { "voted" } else { "accepted" };
-        let vote = Some((&standing, answer.choice));
-        let (row, at) = record(&mut tx, &gate, reply, &answer.hash, outcome, vote).await?;
+        let decides = tally(&all, gate.spec.quorum, gate.spec.veto) != Tally::Open;
+        let outcome = if decides { "accepted" } else { "voted" };
+        let counts = Counts { outcome, vote: Some(&standing), decides };
+        let (row, at) = record(&mut tx, &gate, reply, &answer, &counts).await?;
         fail_point("reply.recorded");
-        if decided != Tally::Open {
-            decide(&mut tx, &gate, reply, &answer, row, at).await?;
+        if decides && answer.is_yes_to_the_plan(&gate) {
+            edits_insert(&mut tx, &gate, reply.key, row, &answer.edits).await?;
         }
-        moved(&mut tx, &gate, reply.key, decided != Tally::Open).await?;
-        fail_point("reply.moved");
+        fail_point("reply.edited");
         tx.commit().await?;
         fail_point("reply.committed");
         Ok(Replied { run: gate.run, is_replay: false, at })
     }
 }
 
-/// The deciding vote: consent or edits, and the message to whoever waits.
-async fn decide(
-    conn: &mut sqlx::PgConnection,
-    gate: &Open,
-    reply: &Reply<'_>,
-    answer: &Answer,
-    row: i64,
-    at: i64,
-) -> Result<()> {
-    // A task that asks for a name has a gate too, and a yes to that is no consent to a plan.
-    if answer.choice == Choice::Yes && gate.is_for_plan {
-        // An edited plan is approved as edited, once it is compiled: by the workflow.
-        if answer.edits.is_empty() {
-            approve(conn, gate, reply, answer.rationale.as_deref()).await?;
-        } else {
-            edits_insert(conn, gate, reply.key, row, &answer.edits).await?;
-        }
+impl Answer {
+    /// A task that asks for a name has a gate too, and a yes to that is no consent to a plan.
+    fn is_yes_to_the_plan(&self, gate: &Open) -> bool {
+        self.choice == Choice::Yes && gate.is_for_plan
     }
-    fail_point("reply.approved");
-    // What a task asks parks no workflow: its worker reads the answer.
-    if gate.is_for_plan {
-        let message = GateMessage {
-            payload: Some(reply.payload.clone()),
-            payload_hash: Some(answer.hash.clone()),
-            at,
-            sys: None,
-        };
-        deliver(conn, &gate.workflow, &gate.topic, &message).await?;
-    }
-    fail_point("reply.delivered");
-    Ok(())
-}
-
-/// Tells whoever watches, and where that was the deciding vote, the gate waits no longer.
-async fn moved(
-    conn: &mut sqlx::PgConnection,
-    gate: &Open,
-    key: &GateKey,
-    is_decided: bool,
-) -> Result<()> {
-    sqlx::query(
-        "WITH g AS (UPDATE app.human_gates SET state = 'received', decided_at = clock_timestamp()
-                     WHERE $4 AND run_id = $1 AND gate_key = $2 AND topic = $3 AND state = 'open')
-         SELECT pg_notify('cofferdam', 'g:' || $1)",
-    )
-    .bind(gate.run.as_str())
-    .bind(key.as_str())
-    .bind(&gate.topic)
-    .bind(is_decided)
-    .execute(conn)
-    .await?;
-    Ok(())
 }
 
 fn read(gate: &Open, reply: &Reply<'_>) -> Result<Answer> {
@@ -238,7 +195,8 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
     let row = sqlx::query(
         "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters,
                 g.workflow_id, g.topic, g.state, g.form, g.spec, g.groups, g.inputs,
-                g.plan_digest IS NOT NULL AS is_for_plan, clock_timestamp() > g.deadline_at AS late
+                g.plan_digest IS NOT NULL AS is_for_plan, clock_timestamp() > g.deadline_at AS late,
+                app.ms(clock_timestamp()) AS now
            FROM app.runs r
            JOIN app.intents i ON i.id = r.intent_id
            JOIN app.human_gates g ON g.run_id = r.id AND g.gate_key = $3
@@ -265,6 +223,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
         inputs: row.try_get("inputs")?,
         is_for_plan: row.try_get("is_for_plan")?,
         late: row.try_get("late")?,
+        now: row.try_get("now")?,
         intent: row.try_get("intent_id")?,
         submitters: row.try_get("submitters")?,
     })
@@ -367,41 +326,90 @@ fn not_waiting(state: &str, outcome: &str) -> Refusal {
     Refusal::new(ErrorCode::StateConflict, why)
 }
 
-/// The answer's row, and the vote's where it counts; its id and time.
+/// What an answer comes to.
+struct Counts<'a> {
+    outcome: &'static str,
+    /// In whose place it counts, where it does.
+    vote: Option<&'a Standing>,
+    /// Whether the gate waits no longer.
+    decides: bool,
+}
+
+/// The answer and everything that comes with it, in one statement, since each takes a turn to the
+/// database while whoever answers waits: its row, its vote, and with the deciding one the gate's state, the
+/// consent, which takes over what its gate was opened with, and the message to whoever waits; whoever
+/// watches is told. The row's id and time.
 async fn record(
     conn: &mut sqlx::PgConnection,
     gate: &Open,
     reply: &Reply<'_>,
-    hash: &Digest,
-    outcome: &str,
-    vote: Option<(&Standing, Choice)>,
+    answer: &Answer,
+    counts: &Counts<'_>,
 ) -> Result<(i64, i64)> {
+    // What a task asks parks no workflow: its worker reads the answer.
+    let message = (counts.decides && gate.is_for_plan).then(|| GateMessage {
+        payload: Some(reply.payload.clone()),
+        payload_hash: Some(answer.hash.clone()),
+        at: gate.now,
+        sys: None,
+    });
+    let message = message.map(|message| message_text(&message)).transpose()?;
+    // An edited plan is approved as edited, once it is compiled: by the workflow.
+    let approves = counts.decides && answer.is_yes_to_the_plan(gate) && answer.edits.is_empty();
     let row = sqlx::query(
         "WITH i AS (
            INSERT INTO app.human_interactions
-             (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id, created_at),
+             (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id, created_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp($11::float8 / 1000)) RETURNING id),
          v AS (
            INSERT INTO app.gate_votes (interaction_id, run_id, gate_key, voter, authority, delegation_id, choice)
-           SELECT i.id, $2, $3, $10, $11, $12, $13 FROM i WHERE $11::text IS NOT NULL)
-         SELECT id, app.ms(created_at) AS at FROM i",
+           SELECT id, $2, $3, $10, $12, $13, $14 FROM i WHERE $12::text IS NOT NULL),
+         p AS (
+           INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin, gate_key,
+             round, sandbox_digest, egress_digest, image_digest, budget_digest, parts)
+           SELECT run_id, $16, plan_digest, $17, $10, $18, $8, gate_key, round, bindings->>'sandbox', bindings->>'egress',
+                  bindings->>'image', bindings->>'budget', parts
+             FROM app.human_gates WHERE $15 AND run_id = $2 AND gate_key = $3
+           ON CONFLICT (run_id, round) DO NOTHING RETURNING 1),
+         m AS (
+           INSERT INTO dbos.notifications (destination_uuid, topic, message, serialization)
+           SELECT workflow_uuid, $4, $19, 'rust_serde' FROM dbos.workflow_status
+            WHERE $19::text IS NOT NULL AND workflow_uuid = $1),
+         g AS (
+           UPDATE app.human_gates SET state = 'received', decided_at = clock_timestamp()
+            WHERE $20 AND run_id = $2 AND gate_key = $3 AND topic = $4 AND state = 'open')
+         SELECT id, (SELECT count(*) FROM p) AS consents,
+                CASE WHEN $12::text IS NOT NULL THEN pg_notify('cofferdam', 'g:' || $2) END FROM i",
     )
     .bind(&gate.workflow)
     .bind(gate.run.as_str())
     .bind(reply.key.as_str())
     .bind(&gate.topic)
     .bind(reply.dedupe_key)
-    .bind(hash.as_str())
+    .bind(answer.hash.as_str())
     .bind(reply.payload)
     .bind(reply.origin.as_str())
-    .bind(outcome)
+    .bind(counts.outcome)
     .bind(&reply.principal.key_id)
-    .bind(vote.map(|(standing, _)| &standing.authority))
-    .bind(vote.and_then(|(standing, _)| standing.delegation))
-    .bind(vote.map(|(_, choice)| if choice == Choice::Yes { "yes" } else { "no" }))
+    .bind(gate.now)
+    .bind(counts.vote.map(|standing| &standing.authority))
+    .bind(counts.vote.and_then(|standing| standing.delegation))
+    .bind(if answer.choice == Choice::Yes { "yes" } else { "no" })
+    .bind(approves)
+    .bind(&gate.intent)
+    .bind(reply.approved_by)
+    .bind(answer.rationale.as_deref())
+    .bind(message)
+    .bind(counts.decides)
     .fetch_one(conn)
     .await?;
-    Ok((row.try_get("id")?, row.try_get("at")?))
+    if approves && row.try_get::<i64, _>("consents")? != 1 {
+        return Err(LedgerError::Row {
+            what: "plan_approvals",
+            why: format!("{} has a consent of an open gate", gate.run),
+        });
+    }
+    Ok((row.try_get("id")?, gate.now))
 }
 
 async fn edits_insert(
@@ -428,37 +436,4 @@ async fn edits_insert(
         .await?;
     }
     Ok(())
-}
-
-/// The consent takes over what its gate was opened with.
-async fn approve(
-    conn: &mut sqlx::PgConnection,
-    gate: &Open,
-    reply: &Reply<'_>,
-    notes: Option<&str>,
-) -> Result<()> {
-    let done = sqlx::query(
-        "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin, gate_key,
-           round, sandbox_digest, egress_digest, image_digest, budget_digest, parts)
-         SELECT run_id, $3, plan_digest, $4, $5, $6, $7, gate_key, round, bindings->>'sandbox', bindings->>'egress',
-                bindings->>'image', bindings->>'budget', parts
-           FROM app.human_gates WHERE run_id = $1 AND gate_key = $2
-         ON CONFLICT (run_id, round) DO NOTHING",
-    )
-    .bind(gate.run.as_str())
-    .bind(reply.key.as_str())
-    .bind(&gate.intent)
-    .bind(reply.approved_by)
-    .bind(&reply.principal.key_id)
-    .bind(notes)
-    .bind(reply.origin.as_str())
-    .execute(conn)
-    .await?;
-    match done.rows_affected() {
-        1 => Ok(()),
-        _ => Err(LedgerError::Row {
-            what: "plan_approvals",
-            why: format!("{} has a consent of an open gate", gate.run),
-        }),
-    }
 }
