@@ -12,7 +12,7 @@ use crate::runs::{cpu_ticks, family, import, proc_kb, submit};
 const GATED: &str =
     "id: gated\nv: \"1\"\nplan:\n  gate: approve-plan\n  tasks: [{name: keep, value: kept}]\n";
 /// Replies whose latency is taken.
-const REPLIES: usize = 200;
+const REPLIES: usize = 520;
 /// Gates of the burst, and replies to each of them: the issue's own numbers.
 const BURST_GATES: usize = 200;
 const BURST_REPLIES: usize = 5;
@@ -20,7 +20,6 @@ const BURST_REPLIES: usize = 5;
 pub async fn gates() {
     replies().await;
     burst().await;
-    parked().await;
 }
 
 /// Until so many gates have asked.
@@ -71,8 +70,17 @@ async fn replies() {
     let server = home.up();
     let sql = server.sql().await;
     let runs = open(&server, &sql, REPLIES).await;
-    let mut acknowledged = Vec::new();
+    // The floor: one row, committed by whoever asks, in turns with the replies. What a disk does to
+    // this it does to a reply.
+    let bare = "CREATE TABLE public.floor (body text); CREATE FUNCTION public.floor() RETURNS void
+                LANGUAGE sql AS $$ INSERT INTO public.floor VALUES (repeat('x', 1000)) $$";
+    sqlx::raw_sql(bare).execute(&sql).await.expect("a table");
+    let (mut acknowledged, mut floor) = (Vec::new(), Vec::new());
     for run in &runs {
+        let begun = Instant::now();
+        sqlx::query("SELECT public.floor()").execute(&sql).await.expect("a row");
+        floor.push(begun.elapsed().as_secs_f64() * 1000.0);
+        tokio::time::sleep(Duration::from_millis(20)).await;
         let begun = Instant::now();
         // A no leaves no task, so the run's end is the reply's own.
         let (status, body) = reply(&server, run, "k", "no").await;
@@ -81,14 +89,14 @@ async fn replies() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     settled(&sql).await;
-    let warm = acknowledged.split_off(20);
-    let p99 = percentile(warm.clone(), 99);
+    let (warm, floor) = (acknowledged.split_off(20), floor.split_off(20));
     emit(
         "gate_reply_ack",
         median(warm.clone()),
         "ms",
         5.0,
-        json!({"p99": p99, "p99_target": 40, "n": warm.len()}),
+        json!({"p99": percentile(warm.clone(), 99), "p99_target": 40, "n": warm.len(),
+               "commit": median(floor.clone()), "commit_p99": percentile(floor, 99)}),
     );
     let since = |column: &'static str| {
         format!(
@@ -153,7 +161,7 @@ async fn burst() {
 }
 
 /// What a run that waits for a person costs: memory of server and database, and processor time.
-async fn parked() {
+pub async fn parked() {
     let gates: usize = if std::env::var_os("BENCH_QUICK").is_some() { 200 } else { 1_000 };
     let home = Home::new();
     let server = home.up();

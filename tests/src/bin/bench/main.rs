@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
-//! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`
-//! (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
+//! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
+//! `parked` (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
 //! root). `BENCH_QUICK=1` shrinks the long one. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -34,6 +34,8 @@ fn main() {
     if ["classes", "sandboxes", "egress"].into_iter().any(wanted) {
         cofferdam_sandbox::enter_private_mounts().expect("a private mount namespace (root)");
     }
+    // What a build wrote before goes to disk now, and not while a commit is timed.
+    nix::unistd::sync();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     if wanted("classes") {
         runtime.block_on(classes::run());

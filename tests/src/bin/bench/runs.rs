@@ -44,6 +44,9 @@ pub async fn run(wanted: impl Fn(&str) -> bool) {
     if wanted("gates") {
         gates::gates().await;
     }
+    if wanted("parked") {
+        gates::parked().await;
+    }
 }
 
 pub(crate) async fn import(server: &Server, yaml: &str) -> Value {
