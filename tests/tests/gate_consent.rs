@@ -311,3 +311,39 @@ async fn an_edit_without_a_plan_is_asked_again_and_says_why() {
     assert_eq!(number(&sql, TASKS, &run).await, 4);
     proven(&server).await;
 }
+
+#[tokio::test]
+async fn a_fork_that_inherited_an_edited_consent_is_asked_again_with_the_edit() {
+    let home = Home::new();
+    let shim = Server::start(&home, &["shim", "--listen", "127.0.0.1:0"], &[]);
+    let worker = Server::start(&home, &["worker"], &[]);
+    let sql = shim.sql().await;
+    let run = waiting(&shim, EDITABLE, json!({}), json!({"budget": {"maxFanout": 4}})).await;
+    assert_eq!(edit(&shim, &run, "approve-plan", "k", json!({"n": 3})).await.0, 200);
+    assert_eq!(shim.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
+    drop(worker);
+    const BEHIND: &str =
+        "SELECT max(o.function_id)::int8 + 1 FROM dbos.operation_outputs o JOIN app.runs r
+        ON r.workflow_id = o.workflow_uuid WHERE r.id = $1 AND o.function_name = 'gate.resolve'";
+    let step = number(&sql, BEHIND, &run).await;
+    let fork = format!("/api/ops/wf/{}/fork", text(&run, "workflowID"));
+    let body = json!({"actor": "ann", "reason": "again", "stepN": step});
+    let (status, forked) = shim.post(&fork, &body).await;
+    assert_eq!(status, 202, "{forked}");
+    let forked = json!({"runId": forked["newRunId"]});
+    sqlx::query("UPDATE app.runs SET budget = '{\"maxFanout\": 3}' WHERE id = $1")
+        .bind(text(&forked, "runId"))
+        .execute(&sql)
+        .await
+        .unwrap();
+    let _worker = Server::start(&home, &["worker"], &[]);
+    let again = prompt(&shim, &forked, "approve-plan-r2").await;
+    assert_eq!(differences(&again), [("budget".to_owned(), "/budget/maxFanout".to_owned())]);
+    assert_eq!(again["defaults"], json!({"edits": {"n": 3}}), "{again}");
+    assert_eq!(edit(&shim, &forked, "approve-plan-r2", "k", json!({"n": 2})).await.0, 200);
+    assert_eq!(shim.wait_terminal(&text(&forked, "runId")).await["status"], "succeeded");
+    assert_eq!(number(&sql, TASKS, &forked).await, 2);
+    let from = value(&sql, "SELECT from_value FROM app.gate_edits WHERE run_id = $1", &forked);
+    assert_eq!(from.await, json!(3), "what was edited is the edited plan");
+    proven(&shim).await;
+}

@@ -128,12 +128,23 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The edits of every round whose consent was given, in order.
+    /// The edits of every round whose consent was given, in order. A fork that inherited a consent has
+    /// no gate of that name: its edits are those of the nearest run before it that was asked.
     pub async fn edits_approved(&self, run: &RunId, also: &GateKey) -> Result<Vec<Edit>> {
         let rows = sqlx::query(
-            "SELECT e.op, e.path, e.from_value, e.value FROM app.gate_edits e
-              WHERE e.run_id = $1 AND (e.gate_key = $2 OR EXISTS (
-                      SELECT 1 FROM app.plan_approvals p WHERE p.run_id = e.run_id AND p.gate_key = e.gate_key))
+            "WITH RECURSIVE line AS (
+               SELECT id, workflow_id, 0 AS back FROM app.runs WHERE id = $1
+               UNION ALL
+               SELECT r.id, r.workflow_id, l.back + 1 FROM line l
+                 JOIN dbos.workflow_status w ON w.workflow_uuid = l.workflow_id
+                 JOIN app.runs r ON r.workflow_id = w.forked_from),
+             asked AS (
+               SELECT DISTINCT ON (g.gate_key) g.run_id, g.gate_key FROM line l JOIN app.human_gates g ON g.run_id = l.id
+                WHERE (l.back = 0 AND g.gate_key = $2) OR EXISTS (
+                        SELECT 1 FROM app.plan_approvals p WHERE p.run_id = $1 AND p.gate_key = g.gate_key)
+                ORDER BY g.gate_key, l.back)
+             SELECT e.op, e.path, e.from_value, e.value FROM asked a
+               JOIN app.gate_edits e ON e.run_id = a.run_id AND e.gate_key = a.gate_key
               ORDER BY e.interaction_id, e.n",
         )
         .bind(run.as_str())
