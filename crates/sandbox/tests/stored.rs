@@ -1,5 +1,12 @@
 //! Machines that were stored before they were anybody's, and what each has of its own.
 
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails its test"
+)]
+
 mod support;
 
 use cofferdam_ambient::clock;

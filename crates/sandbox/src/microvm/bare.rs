@@ -34,8 +34,7 @@ impl Bare {
     ) -> io::Result<Self> {
         let (port, theirs) = UnixStream::pair()?;
         port.set_read_timeout(Some(limit))?;
-        // Nobody reads the disk before the greeting, so a server that only introduces itself would do;
-        // the emulator wants one all the same.
+        // Before the greeting the kernel reads the table of its partitions, which every disk has alike.
         let disk = super::serve_empty()?;
         let wanted = Wanted {
             machine,

@@ -9,7 +9,8 @@
 //! The machine has no network device. The worker serves its disk from trees of the host ([`tree`], [`erofs`],
 //! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
 //! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
-//! hold the emulator.
+//! hold the emulator. Where the processor is emulated, a machine is stored once ([`template`], [`pool`])
+//! and the next ones of its shape are restored.
 
 mod bare;
 mod cpio;
@@ -90,6 +91,12 @@ pub(crate) fn weak(accel: Option<&Accel>) -> Vec<String> {
     ];
     if let Some(Accel::Software { why }) = accel {
         weak.push(format!("one processor, emulated in software, about ten times slower: {why}"));
+        weak.push(
+            "machines of one size start as copies of one that was stored: their kernels and agents \
+             have the same addresses and early secrets, and pages that they only read are one in the \
+             host's memory"
+                .to_owned(),
+        );
     }
     weak
 }

@@ -28,7 +28,7 @@ use crate::host::HostFacts;
 use crate::plan::Plan;
 use crate::runtime::Runtime;
 
-/// Templates at once, each with about 70 MB of this worker's memory: a worker's usual shapes.
+/// Templates at once, each with about 90 MB of this worker's memory: a worker's usual shapes.
 const MAX_TEMPLATES: usize = 4;
 /// One that nobody took for so long is given up.
 const IDLE_MS: u64 = 300_000;

@@ -33,7 +33,7 @@ const CODE_MB: u32 = 64;
 /// Its console is quiet, its end is a reset, and a fault in it is its end. What it guards against
 /// among its own processes is not worth its time: only one sandbox lives in it.
 pub(super) const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=1 reboot=t panic=-1 mitigations=off \
-                           8250.nr_uarts=1 cryptomgr.notests random.trust_cpu=on";
+                           8250.nr_uarts=1 cryptomgr.notests random.trust_cpu=on rcupdate.rcu_expedited=1";
 
 /// Timer ticks of Debian's kernels in a second.
 const TICKS: u64 = 250;

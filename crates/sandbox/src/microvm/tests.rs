@@ -76,7 +76,8 @@ fn machines(state: &Path) -> Option<(Host, Plan)> {
     let config = HostConfig { state_dir: state.to_owned(), ..HostConfig::default() };
     let host = Host::detect(config).unwrap();
     let request = json!({
-        "envRef": "host", "cmd": ["true"], "limits": {"memMB": 128, "diskMB": 8, "pids": 32},
+        "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000,
+        "limits": {"memMB": 128, "diskMB": 8, "pids": 32},
         "spec": {"isolation": {"class_min": Class::Microvm.as_str()}},
     });
     let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10))).unwrap();
@@ -97,6 +98,10 @@ fn nobody_writes_to_a_stored_machine() {
     let machine = host.facts().machine.as_ref().unwrap();
     let template = Template::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
     for path in template.paths() {
+        println!(
+            "MB {}",
+            std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap()) / 2048
+        );
         let mut file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
         assert!(file.set_len(0).is_err());
