@@ -98,10 +98,6 @@ fn nobody_writes_to_a_stored_machine() {
     let machine = host.facts().machine.as_ref().unwrap();
     let template = Template::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
     for path in template.paths() {
-        println!(
-            "MB {}",
-            std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap()) / 2048
-        );
         let mut file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
         assert!(file.set_len(0).is_err());
