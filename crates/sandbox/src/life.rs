@@ -200,10 +200,9 @@ async fn restore(
         }
         Err(missed) => missed,
     };
-    let complaint = restoring.complaint();
     let log = life.killed().await;
     let late = matches!(missed, Missed::Late).then(|| "no answer in time".to_owned());
-    Ok(Err([late, complaint, Some(log)].into_iter().flatten().collect::<Vec<_>>().join(": ")))
+    Ok(Err([late, Some(log)].into_iter().flatten().collect::<Vec<_>>().join(": ")))
 }
 
 fn spawn(

@@ -93,8 +93,7 @@ pub(crate) fn weak(accel: Option<&Accel>) -> Vec<String> {
         weak.push(format!("one processor, emulated in software, about ten times slower: {why}"));
         weak.push(
             "machines of one size start as copies of one that was stored: their kernels and agents \
-             have the same addresses and early secrets, and pages that they only read are one in the \
-             host's memory"
+             have the same addresses and early secrets"
                 .to_owned(),
         );
     }

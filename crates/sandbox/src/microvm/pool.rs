@@ -64,17 +64,19 @@ enum Kept {
 }
 
 impl Kept {
-    fn since(&self) -> (&Stopwatch, u64) {
+    fn since(&self) -> &Stopwatch {
         match self {
-            Self::Ready { unused, .. } => (unused, IDLE_MS),
-            Self::Failed(since) => (since, FAILED_MS),
+            Self::Ready { unused: since, .. } | Self::Failed(since) => since,
         }
     }
 
     /// For how long it is kept yet.
-    fn left_ms(&self) -> u64 {
-        let (since, limit) = self.since();
-        limit.saturating_sub(since.elapsed_ms())
+    fn left_ms(&self, idle_ms: u64) -> u64 {
+        let limit = match self {
+            Self::Ready { .. } => idle_ms,
+            Self::Failed(_) => FAILED_MS,
+        };
+        limit.saturating_sub(self.since().elapsed_ms())
     }
 }
 
@@ -89,11 +91,18 @@ struct Order {
 }
 
 /// A worker's templates.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pool {
     shelf: Shelf,
+    idle_ms: u64,
     /// Its thread ends when this does.
     orders: Mutex<Option<SyncSender<Box<Order>>>>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { shelf: Shelf::default(), idle_ms: IDLE_MS, orders: Mutex::default() }
+    }
 }
 
 impl Pool {
@@ -145,7 +154,9 @@ impl Pool {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match orders.take() {
             Some(sender) => Some(sender),
-            None => start(&self.shelf).inspect_err(log("the thread was not started")).ok(),
+            None => {
+                start(&self.shelf, self.idle_ms).inspect_err(log("the thread was not started")).ok()
+            }
         };
         let sent = sender.as_ref().map(|sender| sender.try_send(order));
         // A full line has many of the same.
@@ -157,6 +168,15 @@ impl Pool {
 
 #[cfg(test)]
 impl Pool {
+    /// One that gives templates up sooner.
+    pub fn with_idle(idle_ms: u64) -> Self {
+        Self { idle_ms, ..Self::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        lock(&self.shelf).is_empty()
+    }
+
     /// Keeps a template for this plan's shape.
     pub fn put(&self, plan: &Plan, facts: &HostFacts, template: Template) {
         let (machine, shape) = wanted(plan, facts).unwrap();
@@ -177,16 +197,20 @@ fn wanted<'a>(plan: &Plan, facts: &'a HostFacts) -> Option<(&'a Machine, Shape)>
 }
 
 /// The thread that makes templates and gives them up. It has what it was given when the pool is gone.
-fn start(shelf: &Shelf) -> io::Result<SyncSender<Box<Order>>> {
+fn start(shelf: &Shelf, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
     let (sender, orders) = sync_channel(MAX_ORDERS);
     let shelf = Arc::clone(shelf);
-    thread::Builder::new().name("machine-pool".to_owned()).spawn(move || keep(&shelf, &orders))?;
+    thread::Builder::new()
+        .name("machine-pool".to_owned())
+        .spawn(move || keep(&shelf, idle_ms, &orders))?;
     Ok(sender)
 }
 
-fn keep(shelf: &Shelf, orders: &Receiver<Box<Order>>) {
+fn keep(shelf: &Shelf, idle_ms: u64, orders: &Receiver<Box<Order>>) {
     loop {
-        match orders.recv_timeout(Duration::from_millis(until_next(shelf))) {
+        // Until the first of them is over.
+        let next = lock(shelf).values().map(|kept| kept.left_ms(idle_ms)).min().unwrap_or(idle_ms);
+        match orders.recv_timeout(Duration::from_millis(next)) {
             Ok(order) => {
                 make(shelf, &order);
                 if let Some(done) = &order.done {
@@ -196,13 +220,8 @@ fn keep(shelf: &Shelf, orders: &Receiver<Box<Order>>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        lock(shelf).retain(|_, kept| kept.left_ms() > 0);
+        lock(shelf).retain(|_, kept| kept.left_ms(idle_ms) > 0);
     }
-}
-
-/// Until the first of them is over.
-fn until_next(shelf: &Shelf) -> u64 {
-    lock(shelf).values().map(Kept::left_ms).min().unwrap_or(IDLE_MS)
 }
 
 fn make(shelf: &Shelf, order: &Order) {
@@ -222,9 +241,13 @@ fn make(shelf: &Shelf, order: &Order) {
             Kept::Failed(Stopwatch::start())
         }
     };
-    let mut shelf = lock(shelf);
+    place(&mut lock(shelf), key, kept);
+}
+
+/// For a newer one the one goes that was unused for longest.
+fn place(shelf: &mut HashMap<Key, Kept>, key: Key, kept: Kept) {
     while shelf.len() >= MAX_TEMPLATES {
-        let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().0.elapsed_ms());
+        let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().elapsed());
         let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
         shelf.remove(&oldest);
     }
@@ -237,4 +260,21 @@ fn lock(shelf: &Shelf) -> MutexGuard<'_, HashMap<Key, Kept>> {
 
 fn log(what: &'static str) -> impl FnOnce(&io::Error) {
     move |error| tracing::warn!(%error, "the pool of machines: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shelf_holds_four_and_the_one_unused_for_longest_goes() {
+        let key = |mem_mb| Key { shape: Shape { mem_mb, cpus: 1 }, files: [(0, 0, 0, 0); 3] };
+        let mut shelf = HashMap::new();
+        for mem_mb in 1..=6 {
+            place(&mut shelf, key(mem_mb), Kept::Failed(Stopwatch::start()));
+        }
+        let mut left: Vec<_> = shelf.keys().map(|key| key.shape.mem_mb).collect();
+        left.sort_unstable();
+        assert_eq!(left, [3, 4, 5, 6]);
+    }
 }

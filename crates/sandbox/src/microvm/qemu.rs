@@ -4,11 +4,10 @@
 //! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
 //!                       -> setpriv (nobody, no capability, no new privileges) -> qemu ]
 //!   0 the agent's port   1 the disk's server   2, 5 the console, our log   3 kernel   4 initial files
-//!   10.. of a machine that is stored or restored: its memory, and the socket of its monitor
+//!   10.. of one that is restored: what it was; of one that is stored, and gets no sandbox: a monitor
 //! ```
-//! It opens no file but those that it inherits, and has no network and no control socket (a restored
-//! one has until it is told what to restore, and that socket is closed before its task starts): what it
-//! can do on the host is what its own system call filter leaves to user `nobody`.
+//! It opens no file but those that it inherits, and has no network and no control socket: what it can
+//! do on the host is what its own system call filter leaves to user `nobody`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -40,9 +39,6 @@ const TICKS: u64 = 250;
 
 /// The first number of what is lent: a shell names none beyond 9, so it redirects none of these.
 const FIRST_LENT: RawFd = 10;
-/// The emulator's name for its memory, which a stored machine and a restored one must have in common.
-const MEMORY: &str = "memory";
-
 /// What of a machine is fixed before its sandbox is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
@@ -54,50 +50,32 @@ pub(crate) struct Shape {
 pub(super) enum Start<'a> {
     /// With a kernel that boots.
     Boot,
-    /// The same, in lent memory, from which it can be stored.
+    /// The same, and it is told to store itself on a monitor, whose socket is lent.
     Store(&'a Lent),
-    /// As it was stored, with a private copy of the lent memory.
+    /// As it was stored, in a file that is lent.
     Restore(&'a Lent),
 }
 
-/// What the emulator inherits beyond the usual three. Nothing else that is started here does: the
-/// numbers are closed on execution everywhere but in the process that they are opened for.
+/// What an emulator inherits beyond the usual three. Nothing else that is started here does: the
+/// number is closed on execution everywhere but in the process that it is opened for.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    memory: Arc<OwnedFd>,
-    /// Of the socket on which the emulator is told what to store or to restore.
-    monitor: Arc<OwnedFd>,
-}
+pub(crate) struct Lent(Arc<OwnedFd>);
 
 impl Lent {
-    pub fn new(memory: BorrowedFd<'_>, monitor: BorrowedFd<'_>) -> io::Result<Self> {
-        let [memory, monitor] = [memory, monitor].map(|fd| fcntl_dupfd_cloexec(fd, FIRST_LENT));
-        Ok(Self { memory: Arc::new(memory?), monitor: Arc::new(monitor?) })
+    pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(Arc::new(fcntl_dupfd_cloexec(fd, FIRST_LENT)?)))
     }
 
-    /// The options that name both.
-    fn options(&self, shape: Shape, share: &str) -> [String; 6] {
-        let (memory, monitor) = (self.memory.as_raw_fd(), self.monitor.as_raw_fd());
-        [
-            "-object".to_owned(),
-            format!(
-                "memory-backend-file,id={MEMORY},size={}M,share={share},mem-path=/proc/self/fd/{memory}",
-                shape.mem_mb
-            ),
-            "-chardev".to_owned(),
-            format!("socket,id=monitor,fd={monitor}"),
-            "-mon".to_owned(),
-            "chardev=monitor,mode=control".to_owned(),
-        ]
+    fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 
     #[expect(unsafe_code, reason = "what a child does before it executes has no safe wrapper")]
     fn open_in(&self, command: &mut Command) {
-        let own = [Arc::clone(&self.memory), Arc::clone(&self.monitor)];
-        let open =
-            move || own.iter().try_for_each(|fd| Ok(fcntl_setfd(fd.as_ref(), FdFlags::empty())?));
-        // SAFETY: between fork and exec it makes two calls of fcntl(2), which is async-signal-safe, on
-        // numbers that its own handles keep open; it allocates nothing and takes no lock.
+        let own = Arc::clone(&self.0);
+        let open = move || Ok(fcntl_setfd(own.as_ref(), FdFlags::empty())?);
+        // SAFETY: between fork and exec it makes one call of fcntl(2), which is async-signal-safe, on a
+        // number that its own handle keeps open; it allocates nothing and takes no lock.
         unsafe { command.pre_exec(open) };
     }
 }
@@ -150,13 +128,8 @@ pub(super) fn command(wanted: &Wanted<'_>) -> Command {
         "none",
         "-no-reboot",
         "-machine",
+        "microvm",
     ]);
-    match start {
-        Start::Boot => command.arg("microvm"),
-        Start::Store(_) | Start::Restore(_) => {
-            command.arg(format!("microvm,memory-backend={MEMORY}"))
-        }
-    };
     command
         .args(accel(&machine.accel))
         .args(["-m", &format!("{}M", shape.mem_mb), "-smp", &shape.cpus.to_string()])
@@ -177,11 +150,12 @@ pub(super) fn command(wanted: &Wanted<'_>) -> Command {
     match start {
         Start::Boot => {}
         Start::Store(lent) => {
-            command.args(lent.options(*shape, "on"));
+            let monitor = format!("socket,id=monitor,fd={}", lent.number());
+            command.args(["-chardev", &monitor, "-mon", "chardev=monitor,mode=control"]);
             lent.open_in(&mut command);
         }
         Start::Restore(lent) => {
-            command.args(lent.options(*shape, "off")).args(["-incoming", "defer"]);
+            command.args(["-incoming", &format!("fd:{}", lent.number())]);
             lent.open_in(&mut command);
         }
     }

@@ -1,11 +1,5 @@
-//! What the emulator of a machine that is stored, or restored, is told on its monitor: QEMU's machine
-//! protocol, lines of JSON on a socket pair.
-//!
-//! ```text
-//! store     capabilities, give it a file, migrate -> it says "completed"
-//! restore   capabilities, give it the file, migrate-incoming -> the machine runs
-//! ```
-//! Memory is not in that file: the emulator is told that it need not say what lies in a shared file.
+//! How the emulator of a machine that gets no sandbox is told to store it: QEMU's machine protocol,
+//! lines of JSON on a socket pair.
 
 use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -21,8 +15,6 @@ const FILE: &str = "state";
 const MAX_LINE: u64 = 64 * 1024;
 /// Lines before the one that is waited for.
 const MAX_LINES: usize = 64;
-/// Of what an emulator said that did not restore.
-const MAX_WORDS: usize = 2_048;
 
 /// Our end of a monitor.
 #[derive(Debug)]
@@ -38,9 +30,9 @@ impl Monitor {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Has it store its devices in this file, and stand still. Blocking.
+    /// Has it write the machine down in this file, and stand still. Blocking.
     pub fn store(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
-        self.ask(&capabilities(&["x-ignore-shared", "events"]), Some(file))?;
+        self.ask(&opening(), Some(file))?;
         // As fast as it can: what it writes to is memory.
         let most = json!({"max-bandwidth": u32::MAX, "downtime-limit": 60_000});
         self.ask(&[command("migrate-set-parameters", &most)], None)?;
@@ -55,26 +47,6 @@ impl Monitor {
             }
         }
         Err(io::ErrorKind::InvalidData.into())
-    }
-
-    /// Has it restore its devices from this file and run. It is not waited for: the machine itself
-    /// answers then.
-    pub fn restore(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let mut lines = capabilities(&["x-ignore-shared"]).to_vec();
-        lines.push(command("migrate-incoming", &json!({"uri": format!("fd:{FILE}")})));
-        self.say(&lines, Some(file))
-    }
-
-    /// What it said of errors so far.
-    pub fn complaint(&mut self) -> Option<String> {
-        self.stream.get_ref().set_nonblocking(true).ok()?;
-        for _ in 0..MAX_LINES {
-            let said = self.line().ok()?;
-            if let Some(error) = said.get("error") {
-                return Some(error.to_string().chars().take(MAX_WORDS).collect());
-            }
-        }
-        None
     }
 
     /// Says the lines and waits for an answer to each.
@@ -116,13 +88,13 @@ impl Monitor {
     }
 }
 
-/// Opens the monitor, takes the file that comes with it, and sets what is not the emulator's default.
-fn capabilities(names: &[&str]) -> [Value; 3] {
-    let all: Vec<_> = names.iter().map(|name| json!({"capability": name, "state": true})).collect();
+/// Opens the monitor, takes the file that comes with it, and asks to be told of the end.
+fn opening() -> [Value; 3] {
+    let events = json!({"capabilities": [{"capability": "events", "state": true}]});
     [
         json!({"execute": "qmp_capabilities"}),
         command("getfd", &json!({"fdname": FILE})),
-        command("migrate-set-capabilities", &json!({"capabilities": all})),
+        command("migrate-set-capabilities", &events),
     ]
 }
 

@@ -97,11 +97,9 @@ fn nobody_writes_to_a_stored_machine() {
     let Some((host, plan)) = machines(state.path()) else { return };
     let machine = host.facts().machine.as_ref().unwrap();
     let template = Template::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
-    for path in template.paths() {
-        let mut file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-        assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
-        assert!(file.set_len(0).is_err());
-    }
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(template.path()).unwrap();
+    assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert!(file.set_len(0).is_err());
     host.leave();
 }
 
@@ -109,9 +107,7 @@ fn nobody_writes_to_a_stored_machine() {
 fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_again() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
-    let machine = host.facts().machine.as_ref().unwrap();
-    let template = Template::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
-    host.pool().put(&plan, host.facts(), template.with_devices(b"not what it was"));
+    host.pool().put(&plan, host.facts(), Template::of(b"not what was stored"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
@@ -120,5 +116,21 @@ fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_a
         let evidence = sandbox.wipe("task-end").await;
         assert_eq!(evidence.status, cofferdam_contracts::sandbox::WipeStatus::Verified);
     });
+    host.leave();
+}
+
+#[test]
+fn a_template_that_nobody_takes_is_given_up() {
+    let state = tempfile::tempdir().unwrap();
+    let Some((host, plan)) = machines(state.path()) else { return };
+    let pool = Pool::with_idle(1_000);
+    let is_stored = pool.warm(&plan, host.facts());
+    assert!(is_stored);
+    let clock = Stopwatch::start();
+    while !pool.is_empty() {
+        assert!(clock.elapsed_ms() < 30_000, "it is kept for ever");
+        clock::sleep_blocking(std::time::Duration::from_millis(20));
+    }
+    assert!(pool.take(&plan, host.facts()).is_none());
     host.leave();
 }
