@@ -153,12 +153,12 @@ pub(crate) async fn begin(
 ) -> Result<(Life, Agent), BootError> {
     let pool = host.pool();
     if let Some(restoring) = pool.take(plan, facts) {
-        let template = Arc::clone(&restoring.template);
+        let stored = Arc::clone(&restoring.stored);
         match restore(facts, plan, ground, restoring).await? {
             Ok(begun) => return Ok(begun),
             Err(why) => {
                 tracing::warn!(sandbox = %plan.traces.id, why, "a stored machine did not come to life");
-                pool.failed(&template);
+                pool.failed(&stored);
             }
         }
     }

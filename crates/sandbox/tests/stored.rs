@@ -49,7 +49,7 @@ fn the_first_machine_of_a_shape_boots_and_the_next_one_is_restored() {
 }
 
 #[test]
-fn machines_of_one_template_share_neither_randomness_nor_clock_nor_limits_nor_files() {
+fn machines_restored_from_one_share_neither_randomness_nor_clock_nor_limits_nor_files() {
     with_machines(|bench| async move {
         let small = json!({"limits": {"memMB": 128, "diskMB": 8, "pids": 20, "nofile": 333}});
         let large = json!({"limits": {"memMB": 128, "diskMB": 48, "pids": 60, "nofile": 444}});

@@ -9,7 +9,7 @@
 //! The machine has no network device. The worker serves its disk from trees of the host ([`tree`], [`erofs`],
 //! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
 //! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
-//! hold the emulator. Where the processor is emulated, a machine is stored once ([`template`], [`pool`])
+//! hold the emulator. Where the processor is emulated, a machine is stored once ([`stored`], [`pool`])
 //! and the next ones of its shape are restored.
 
 mod bare;
@@ -23,7 +23,7 @@ mod nbd;
 mod pool;
 mod qemu;
 mod qmp;
-mod template;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -54,7 +54,7 @@ pub use machine::{Accel, Machine};
 pub(crate) use pool::Pool;
 pub(crate) use qemu::Lent;
 use qemu::{Shape, Start};
-pub(crate) use template::Restoring;
+pub(crate) use stored::Restoring;
 use tree::Node;
 
 use crate::host::HostFacts;

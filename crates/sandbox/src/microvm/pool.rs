@@ -1,13 +1,13 @@
 //! Stored machines for the shapes that are asked for.
 //!
 //! ```text
-//! sandboxes --take--> templates by shape     the first sandbox of a shape finds none, and boots
+//! sandboxes --take--> stored, by shape       the first sandbox of a shape finds none, and boots
 //!     |                    ^      |
 //!   want                  put    removed when nobody has taken it for a while, or for a newer one
-//!     +--> one thread: makes one template at a time
+//!     +--> one thread: stores one machine at a time
 //! ```
 //! **A machine is never used again**: what is kept was stored before it could be anybody's, and each
-//! sandbox gets a new emulator with its own copy. A template that failed is not tried again for a while.
+//! sandbox gets a new emulator with its own copy. One that failed is not tried again for a while.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,13 +23,13 @@ use cofferdam_ambient::clock::Stopwatch;
 
 use super::machine::{Accel, Machine};
 use super::qemu::Shape;
-use super::template::{Restoring, Template};
+use super::stored::{Restoring, Stored};
 use crate::host::HostFacts;
 use crate::plan::Plan;
 use crate::runtime::Runtime;
 
-/// Templates at once, each with about 90 MB of this worker's memory: a worker's usual shapes.
-const MAX_TEMPLATES: usize = 4;
+/// Stored machines at once, each with about 90 MB of this worker's memory: a worker's usual shapes.
+const MAX_STORED: usize = 4;
 /// One that nobody took for so long is given up.
 const IDLE_MS: u64 = 300_000;
 /// And one that could not be made, or not be restored, is not tried for so long.
@@ -37,7 +37,7 @@ const FAILED_MS: u64 = 600_000;
 /// Shapes that wait for the thread, of which most are the same.
 const MAX_ORDERS: usize = 16;
 
-/// What a template is for: a shape, and the files that it was made from as they are now.
+/// What a stored machine is for: a shape, and the files that it was booted from as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     shape: Shape,
@@ -59,7 +59,7 @@ impl Key {
 
 #[derive(Debug)]
 enum Kept {
-    Ready { template: Arc<Template>, unused: Stopwatch },
+    Ready { stored: Arc<Stored>, unused: Stopwatch },
     Failed(Stopwatch),
 }
 
@@ -82,7 +82,7 @@ impl Kept {
 
 type Shelf = Arc<Mutex<HashMap<Key, Kept>>>;
 
-/// A template to be made, and who waits for it.
+/// A machine to be stored, and who waits for it.
 struct Order {
     machine: Machine,
     qemu: Runtime,
@@ -90,7 +90,7 @@ struct Order {
     done: Option<SyncSender<()>>,
 }
 
-/// A worker's templates.
+/// A worker's stored machines.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shelf: Shelf,
@@ -110,14 +110,14 @@ impl Pool {
     pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<Restoring> {
         let (machine, shape) = wanted(plan, facts)?;
         let key = Key::of(machine, &plan.runtime, shape)?;
-        let template = match lock(&self.shelf).get_mut(&key)? {
-            Kept::Ready { template, unused } => {
+        let stored = match lock(&self.shelf).get_mut(&key)? {
+            Kept::Ready { stored, unused } => {
                 *unused = Stopwatch::start();
-                Arc::clone(template)
+                Arc::clone(stored)
             }
             Kept::Failed(_) => return None,
         };
-        let lent = Template::lend(&template);
+        let lent = Stored::lend(&stored);
         lent.inspect_err(|error| tracing::warn!(%error, "a stored machine was not lent")).ok()
     }
 
@@ -135,11 +135,11 @@ impl Pool {
         self.take(plan, facts).is_some()
     }
 
-    /// A template from which a machine did not come to life.
-    pub fn failed(&self, template: &Arc<Template>) {
+    /// One from which a machine did not come to life.
+    pub fn failed(&self, stored: &Arc<Stored>) {
         for kept in lock(&self.shelf).values_mut() {
             match kept {
-                Kept::Ready { template: one, .. } if Arc::ptr_eq(one, template) => {
+                Kept::Ready { stored: one, .. } if Arc::ptr_eq(one, stored) => {
                     *kept = Kept::Failed(Stopwatch::start());
                 }
                 _ => {}
@@ -168,7 +168,7 @@ impl Pool {
 
 #[cfg(test)]
 impl Pool {
-    /// One that gives templates up sooner.
+    /// One that gives up sooner.
     pub fn with_idle(idle_ms: u64) -> Self {
         Self { idle_ms, ..Self::default() }
     }
@@ -177,11 +177,11 @@ impl Pool {
         lock(&self.shelf).is_empty()
     }
 
-    /// Keeps a template for this plan's shape.
-    pub fn put(&self, plan: &Plan, facts: &HostFacts, template: Template) {
+    /// Keeps one for this plan's shape.
+    pub fn put(&self, plan: &Plan, facts: &HostFacts, stored: Stored) {
         let (machine, shape) = wanted(plan, facts).unwrap();
         let key = Key::of(machine, &plan.runtime, shape).unwrap();
-        let kept = Kept::Ready { template: Arc::new(template), unused: Stopwatch::start() };
+        let kept = Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() };
         lock(&self.shelf).insert(key, kept);
     }
 }
@@ -196,7 +196,7 @@ fn wanted<'a>(plan: &Plan, facts: &'a HostFacts) -> Option<(&'a Machine, Shape)>
     }
 }
 
-/// The thread that makes templates and gives them up. It has what it was given when the pool is gone.
+/// The thread that stores machines and gives them up. It has what it was given when the pool is gone.
 fn start(shelf: &Shelf, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
     let (sender, orders) = sync_channel(MAX_ORDERS);
     let shelf = Arc::clone(shelf);
@@ -231,10 +231,10 @@ fn make(shelf: &Shelf, order: &Order) {
         return;
     }
     let clock = Stopwatch::start();
-    let kept = match Template::make(machine, qemu, *shape) {
-        Ok(template) => {
+    let kept = match Stored::make(machine, qemu, *shape) {
+        Ok(stored) => {
             tracing::debug!(mem_mb = shape.mem_mb, ms = clock.elapsed_ms(), "a machine was stored");
-            Kept::Ready { template: Arc::new(template), unused: Stopwatch::start() }
+            Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() }
         }
         Err(why) => {
             tracing::warn!(mem_mb = shape.mem_mb, why, "no machine was stored: machines boot");
@@ -246,7 +246,7 @@ fn make(shelf: &Shelf, order: &Order) {
 
 /// For a newer one the one goes that was unused for longest.
 fn place(shelf: &mut HashMap<Key, Kept>, key: Key, kept: Kept) {
-    while shelf.len() >= MAX_TEMPLATES {
+    while shelf.len() >= MAX_STORED {
         let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().elapsed());
         let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
         shelf.remove(&oldest);

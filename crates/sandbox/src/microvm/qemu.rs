@@ -4,7 +4,7 @@
 //! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
 //!                       -> setpriv (nobody, no capability, no new privileges) -> qemu ]
 //!   0 the agent's port   1 the disk's server   2, 5 the console, our log   3 kernel   4 initial files
-//!   10.. of one that is restored: what it was; of one that is stored, and gets no sandbox: a monitor
+//!   10.. of one that is restored: what it was; of one that is stored, and gets no sandbox: a control socket
 //! ```
 //! It opens no file but those that it inherits, and has no network and no control socket: what it can
 //! do on the host is what its own system call filter leaves to user `nobody`.
@@ -50,7 +50,7 @@ pub(crate) struct Shape {
 pub(super) enum Start<'a> {
     /// With a kernel that boots.
     Boot,
-    /// The same, and it is told to store itself on a monitor, whose socket is lent.
+    /// The same, and it is told to store itself on a control socket, which is lent.
     Store(&'a Lent),
     /// As it was stored, in a file that is lent.
     Restore(&'a Lent),
@@ -150,8 +150,8 @@ pub(super) fn command(wanted: &Wanted<'_>) -> Command {
     match start {
         Start::Boot => {}
         Start::Store(lent) => {
-            let monitor = format!("socket,id=monitor,fd={}", lent.number());
-            command.args(["-chardev", &monitor, "-mon", "chardev=monitor,mode=control"]);
+            let control = format!("socket,id=control,fd={}", lent.number());
+            command.args(["-chardev", &control, "-mon", "chardev=control,mode=control"]);
             lent.open_in(&mut command);
         }
         Start::Restore(lent) => {

@@ -16,13 +16,13 @@ const MAX_LINE: u64 = 64 * 1024;
 /// Lines before the one that is waited for.
 const MAX_LINES: usize = 64;
 
-/// Our end of a monitor.
+/// Our end of its control socket.
 #[derive(Debug)]
-pub(super) struct Monitor {
+pub(super) struct Control {
     stream: BufReader<UnixStream>,
 }
 
-impl Monitor {
+impl Control {
     /// `limit` is for each of its lines.
     pub fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(limit))?;
@@ -88,7 +88,7 @@ impl Monitor {
     }
 }
 
-/// Opens the monitor, takes the file that comes with it, and asks to be told of the end.
+/// Opens the control, takes the file that comes with it, and asks to be told of the end.
 fn opening() -> [Value; 3] {
     let events = json!({"capabilities": [{"capability": "events", "state": true}]});
     [

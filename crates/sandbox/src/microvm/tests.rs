@@ -8,7 +8,7 @@ use std::path::Path;
 use cofferdam_contracts::id::SandboxId;
 use serde_json::json;
 
-use super::template::Template;
+use super::stored::Stored;
 use super::*;
 use crate::{Class, Host, HostConfig, enter_private_mounts, provision};
 
@@ -96,8 +96,8 @@ fn nobody_writes_to_a_stored_machine() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
     let machine = host.facts().machine.as_ref().unwrap();
-    let template = Template::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
-    let mut file = fs::OpenOptions::new().read(true).write(true).open(template.path()).unwrap();
+    let stored = Stored::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(stored.path()).unwrap();
     assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
     assert!(file.set_len(0).is_err());
     host.leave();
@@ -107,7 +107,7 @@ fn nobody_writes_to_a_stored_machine() {
 fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_again() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
-    host.pool().put(&plan, host.facts(), Template::of(b"not what was stored"));
+    host.pool().put(&plan, host.facts(), Stored::of(b"not what was stored"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
@@ -120,7 +120,7 @@ fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_a
 }
 
 #[test]
-fn a_template_that_nobody_takes_is_given_up() {
+fn a_stored_machine_that_nobody_takes_is_given_up() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
     let pool = Pool::with_idle(1_000);

@@ -20,29 +20,29 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::bare::Bare;
 use super::machine::Machine;
 use super::qemu::{Lent, Shape, Start};
-use super::qmp::Monitor;
+use super::qmp::Control;
 use crate::runtime::Runtime;
 
 /// From its start to its greeting, in software on a busy host.
 const BOOT_MS: u64 = 60_000;
 /// Each thing that an emulator is told. Usually milliseconds.
-const TELL_MS: u64 = 10_000;
+const TELL_MS: u64 = 30_000;
 
 /// What machines of one shape are restored from.
 #[derive(Debug)]
-pub(crate) struct Template {
+pub(crate) struct Stored {
     state: File,
 }
 
-/// A template in use.
+/// One in use.
 #[derive(Debug)]
 pub(crate) struct Restoring {
-    pub template: Arc<Template>,
+    pub stored: Arc<Stored>,
     /// For the start of its emulator.
     pub lent: Option<Lent>,
 }
 
-impl Template {
+impl Stored {
     /// Boots a machine of this shape and stores it. Blocking, for seconds.
     pub fn make(machine: &Machine, qemu: &Runtime, shape: Shape) -> Result<Self, String> {
         let words = |error: io::Error| error.to_string();
@@ -55,8 +55,8 @@ impl Template {
             Bare::start(machine, qemu, shape, &Start::Store(&lent), limit).map_err(words)?;
         drop(lent);
         bare.greeting()?;
-        let told = Monitor::new(ours, Duration::from_millis(TELL_MS));
-        told.and_then(|mut monitor| monitor.store(state.as_fd())).map_err(words)?;
+        let told = Control::new(ours, Duration::from_millis(TELL_MS));
+        told.and_then(|mut control| control.store(state.as_fd())).map_err(words)?;
         bare.end().map_err(words)?;
         drop(bare);
         seal(&state).map_err(words)?;
@@ -67,12 +67,12 @@ impl Template {
     pub fn lend(this: &Arc<Self>) -> io::Result<Restoring> {
         // Opened anew, so that each reads from the start.
         let state = File::open(format!("/proc/self/fd/{}", this.state.as_raw_fd()))?;
-        Ok(Restoring { template: Arc::clone(this), lent: Some(Lent::new(state.as_fd())?) })
+        Ok(Restoring { stored: Arc::clone(this), lent: Some(Lent::new(state.as_fd())?) })
     }
 }
 
 #[cfg(test)]
-impl Template {
+impl Stored {
     /// Where the kernel shows its file to this process.
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.state.as_raw_fd())
