@@ -21,7 +21,7 @@ use crate::class::Class;
 use crate::egress::Way;
 use crate::gvisor;
 use crate::host::HostFacts;
-use crate::microvm;
+use crate::microvm::{self, Lent};
 use crate::oci::{self, Wanted};
 use crate::plan::Plan;
 use crate::process::{self, Netns};
@@ -117,11 +117,17 @@ impl Backend {
         self == Self::Oci
     }
 
-    /// What is started; `groups` are the cgroups that were made for it.
-    pub(crate) fn command(self, plan: &Plan, groups: &[PathBuf], facts: &HostFacts) -> Command {
+    /// What is started; `groups` are the cgroups that were made for it, `lent` what a stored machine has.
+    pub(crate) fn command(
+        self,
+        plan: &Plan,
+        groups: &[PathBuf],
+        facts: &HostFacts,
+        lent: Option<&Lent>,
+    ) -> Command {
         match (self, &facts.machine) {
             (Self::Runsc, _) => gvisor::command(plan, groups),
-            (Self::Qemu, Some(machine)) => microvm::command(plan, groups, machine),
+            (Self::Qemu, Some(machine)) => microvm::command(plan, groups, machine, lent),
             // Without a machine the class is absent, and no plan names it; an engine is not a program
             // that is started here.
             (Self::Oci | Self::Engine, _) | (Self::Qemu, None) => run(&plan.runtime, &plan.traces),

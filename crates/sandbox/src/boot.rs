@@ -10,10 +10,8 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -24,9 +22,6 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError};
 use crate::base;
@@ -34,35 +29,25 @@ use crate::cache::CacheBase;
 use crate::crypt::{MakeError, Volume};
 use crate::docker;
 use crate::egress::{self, EgressError, Prepared, Unrouted};
-use crate::held::Held;
 use crate::host::{Host, HostFacts};
 use crate::image;
 use crate::input::{self, Input, InputError, Overlay, Resolved};
+use crate::life::{self, Ground};
 use crate::limit;
 use crate::live;
-use crate::microvm::{self, Disk, Images, Parts};
+use crate::microvm::{Disk, Images, Parts};
 use crate::mounts;
 use crate::plan::Plan;
 use crate::process::Netns;
-use crate::sandbox::{Driver, KillHandle, Sandbox};
+use crate::sandbox::{KillHandle, Sandbox};
 use crate::service::{self, ServiceError, Services};
 use crate::traces::{self, Traces};
 use crate::wipe::{self, Subject};
 
-/// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
-/// seconds is overloaded and should rather take fewer sandboxes.
-const BOOT_MS: u64 = 15_000;
-/// The same for a machine, which boots a kernel, in software perhaps: 1.5 s, and ten times as long
-/// where every processor is taken.
-const MACHINE_BOOT_MS: u64 = 60_000;
 /// One file: 64 MiB through a sandbox with a hundredth of a CPU.
 const UPLOAD_MS: u64 = 60_000;
-/// A runtime whose container is dead has this long to clean up after it.
-const RUNTIME_END_MS: u64 = 5_000;
 /// Workers that stop in the very moment of a start.
 const PARENT_TRIES: usize = 3;
-/// What is kept of what the runtime and the agent say on standard error: their last words.
-const LOG_BYTES: usize = 8 * 1024;
 
 /// A sandbox that could not be made. Nothing of the task ran, and what was begun is wiped.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +63,7 @@ pub struct ProvisionError {
 
 /// A step of the start that failed.
 #[derive(Debug, thiserror::Error)]
-enum BootError {
+pub(crate) enum BootError {
     #[error("{what} {path:?}")]
     Prepare { what: &'static str, path: PathBuf, source: io::Error },
     #[error("the runtime {path:?} could not be started")]
@@ -117,48 +102,6 @@ impl BootError {
             }
             Self::Net(_) => ErrCode::NetFail,
             _ => ErrCode::BootFail,
-        }
-    }
-}
-
-/// The host's hold on a sandbox: the runtime's process, the connection and the log.
-#[derive(Debug)]
-pub(crate) struct Life {
-    child: Held,
-    /// Whether the runtime cleans up after its sandbox, and is waited for.
-    awaited: bool,
-    log: JoinHandle<String>,
-    driver: Option<Driver>,
-}
-
-impl Life {
-    /// Waits for the runtime of a dead sandbox, and kills it if it dawdles. Whether it is gone.
-    pub(crate) async fn end(mut self) -> bool {
-        drop(self.driver.take());
-        let limit = Duration::from_millis(RUNTIME_END_MS);
-        if self.awaited {
-            let wait = tokio::time::timeout(limit, self.child.wait());
-            if wait.await.is_ok_and(|done| done.is_some()) {
-                return true;
-            }
-        }
-        self.child.kill().await
-    }
-
-    async fn last_words(self) -> String {
-        let Self { mut child, log, driver, .. } = self;
-        drop(driver);
-        // Its stderr ends when it and the agent have ended, and neither outlives the closed stream
-        // for long.
-        let limit = Duration::from_millis(RUNTIME_END_MS);
-        let status = tokio::time::timeout(limit, child.wait()).await;
-        let said = match tokio::time::timeout(limit, log).await {
-            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
-            _ => "it said nothing".to_owned(),
-        };
-        match status {
-            Ok(Some(status)) => format!("{said} ({status})"),
-            _ => said,
         }
     }
 }
@@ -219,21 +162,8 @@ async fn start(
     let Made { hold, digest, groups, disk } = blocking(move || bundle.make(&held, &images)).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
-    let (mut life, stream) = match plan.backend.is_engine() {
-        true => attach(plan, &resolved.mounts, &groups).await?,
-        false => spawn(plan, &groups, disk, facts)?,
-    };
-    let agent = match meet(&mut life, stream, parts).await {
-        Ok(agent) => agent,
-        Err(missed) => {
-            let log = life.last_words().await;
-            return Err(match missed {
-                Missed::Late => BootError::Silent { log },
-                Missed::Ended => BootError::Ended { log },
-                Missed::Said(fault) => BootError::Machine { fault },
-            });
-        }
-    };
+    let ground = Ground { groups: &groups, disk, parts, mounts: &resolved.mounts };
+    let (life, agent) = life::begin(host, facts, plan, &ground).await?;
     let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
     let boot_ms = clock.elapsed_ms();
     let netns = observed.netns.clone();
@@ -265,116 +195,6 @@ async fn start(
             Err(error)
         }
     }
-}
-
-/// Why there is no agent.
-enum Missed {
-    Late,
-    Ended,
-    /// The init of a machine says what failed.
-    Said(String),
-}
-
-async fn meet(
-    life: &mut Life,
-    mut stream: UnixStream,
-    parts: Option<Parts>,
-) -> Result<Agent, Missed> {
-    let limit = Duration::from_millis(BOOT_MS);
-    if let Some(parts) = parts {
-        let limit = Duration::from_millis(MACHINE_BOOT_MS);
-        let told = tokio::select! {
-            biased;
-            told = tokio::time::timeout(limit, parts.hand_over(&mut stream)) => told,
-            _ = life.child.wait() => return Err(Missed::Ended),
-        };
-        match told {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(fault))) => return Err(Missed::Said(fault)),
-            Ok(Err(_)) => return Err(Missed::Ended),
-            Err(_) => return Err(Missed::Late),
-        }
-    }
-    let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(Missed::Ended) };
-    life.driver = Some(Driver(driver));
-    tokio::select! {
-        biased;
-        answer = tokio::time::timeout(limit, agent.health()) => match answer {
-            Ok(Ok(_)) => Ok(agent),
-            Ok(Err(_)) => Err(Missed::Ended),
-            Err(_) => Err(Missed::Late),
-        },
-        _ = life.child.wait() => Err(Missed::Ended),
-    }
-}
-
-fn spawn(
-    plan: &Plan,
-    groups: &[PathBuf],
-    disk: Option<Arc<Disk>>,
-    facts: &HostFacts,
-) -> Result<(Life, UnixStream), BootError> {
-    let Plan { runtime, backend, .. } = plan;
-    let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
-    ours.set_nonblocking(true).map_err(fault)?;
-    let ours = UnixStream::from_std(ours).map_err(fault)?;
-    // crun uses the first both ways; runc copies from the first and to the second.
-    let stdin = OwnedFd::from(theirs.try_clone().map_err(fault)?);
-    let stdout = match disk {
-        // An emulator uses the first both ways too, and has its disk behind the other.
-        Some(disk) => microvm::serve(disk).map_err(fault)?,
-        None => OwnedFd::from(theirs),
-    };
-    let mut command = backend.command(plan, groups, facts);
-    command
-        .env_clear()
-        .stdin(stdin)
-        .stdout(stdout)
-        .stderr(Stdio::piped())
-        // A Ctrl-C at the worker's terminal is the worker's business alone.
-        .process_group(0)
-        .kill_on_drop(true);
-    let mut child = command.spawn().map_err(fault)?;
-    let log = child.stderr.take();
-    let log = tokio::spawn(async move {
-        match log {
-            Some(pipe) => tail(pipe).await,
-            None => String::new(),
-        }
-    });
-    let awaited = backend.awaits_runtime();
-    Ok((Life { child: Held::Process(child), awaited, log, driver: None }, ours))
-}
-
-async fn attach(
-    plan: &Plan,
-    inputs: &[Value],
-    groups: &[PathBuf],
-) -> Result<(Life, UnixStream), BootError> {
-    let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
-    let awaited = plan.backend.awaits_runtime();
-    Ok((Life { child: Held::Container(attached), awaited, log, driver: None }, ours))
-}
-
-/// The last bytes of a stream, read to its end so that its writer never blocks.
-async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
-    let mut kept = Vec::new();
-    let mut buffer = [0; 4096];
-    while let Ok(count) = pipe.read(&mut buffer).await {
-        if count == 0 {
-            break;
-        }
-        keep_last(&mut kept, buffer.get(..count).unwrap_or_default(), LOG_BYTES);
-    }
-    String::from_utf8_lossy(&kept).into_owned()
-}
-
-/// Of what is kept and what comes, the last bytes.
-pub(crate) fn keep_last(kept: &mut Vec<u8>, bytes: &[u8], most: usize) {
-    kept.extend_from_slice(bytes);
-    let excess = kept.len().saturating_sub(most);
-    kept.drain(..excess);
 }
 
 /// What the commands find: files, the proxy, then services, which may need both.

@@ -215,6 +215,7 @@ pub struct Host {
     egress: Arc<egress::Resources>,
     programs: Arc<attest::Programs>,
     images: Arc<microvm::Images>,
+    pool: Arc<microvm::Pool>,
 }
 
 impl Host {
@@ -273,6 +274,7 @@ impl Host {
             egress,
             programs: Arc::default(),
             images: Arc::default(),
+            pool: Arc::default(),
         })
     }
 
@@ -340,6 +342,17 @@ impl Host {
 
     pub(crate) fn images(&self) -> Arc<microvm::Images> {
         Arc::clone(&self.images)
+    }
+
+    /// Stores a machine for sandboxes like this plan's, if its class is one that profits, and waits for
+    /// it: seconds. Whether there is one now. Without this the first sandbox of a shape has it made.
+    pub async fn warm(&self, plan: &Plan) -> bool {
+        let (pool, facts, plan) = (self.pool(), self.shared(), plan.clone());
+        blocking(move || pool.warm(&plan, &facts)).await
+    }
+
+    pub(crate) fn pool(&self) -> Arc<microvm::Pool> {
+        Arc::clone(&self.pool)
     }
 
     pub(crate) fn shared(&self) -> Arc<HostFacts> {

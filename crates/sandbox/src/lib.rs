@@ -43,6 +43,7 @@ mod held;
 mod host;
 pub mod image;
 mod input;
+mod life;
 mod limit;
 mod live;
 mod microvm;

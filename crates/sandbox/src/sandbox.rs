@@ -15,13 +15,14 @@ use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, AgentError, Collected, Stream};
-use crate::boot::{Life, blocking, in_words};
+use crate::boot::{blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::changes::{self, Changed, Changes, ChangesError};
 use crate::egress::{self, Asked, Egress, Unrouted};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::image::Hold;
+use crate::life::Life;
 use crate::process;
 use crate::reached::{Watch, Words};
 use crate::service::{ServiceEnd, Services};
@@ -129,6 +130,12 @@ impl Sandbox {
     #[must_use]
     pub fn boot_ms(&self) -> u64 {
         self.boot_ms
+    }
+
+    /// Whether it is a machine that was stored before it was anybody's, and did not boot.
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        self.life.is_restored
     }
 
     /// The agent inside, for everything that is not a task's command: files, ports, terminals.

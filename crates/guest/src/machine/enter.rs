@@ -63,6 +63,7 @@ const READ_ONLY: [&str; 5] =
 /// Waits for a sandbox and makes the machine its own; the agent's stream is standard input then.
 pub fn run() -> io::Result<()> {
     let mut port = open_port().map_err(io::Error::other)?;
+    prepare().map_err(io::Error::other)?;
     port.write_all(GREETING.as_bytes())?;
     let setup = hear(&mut port)?;
     if let Err(fault) = arrange(&setup) {
@@ -72,6 +73,19 @@ pub fn run() -> io::Result<()> {
     port.write_all(READY.as_bytes())?;
     fcntl_setfl(&port, fcntl_getfl(&port)? | OFlags::NONBLOCK)?;
     Ok(dup2_stdin(&port)?)
+}
+
+/// What is the same for every sandbox, and so is done before there is one: a stored machine has it behind
+/// it.
+fn prepare() -> Result<(), Fault> {
+    sethostname("cofferdam").map_err(at("the host's name"))?;
+    for (path, value) in KERNEL {
+        write(path, value)?;
+    }
+    // Bound by its driver, which is loaded already: nothing is loaded from here on. The kernel reads the
+    // table of partitions, which every machine's disk has alike, and nothing behind it.
+    disk::bind()?;
+    limit::enter()
 }
 
 fn open_port() -> Result<File, Fault> {
@@ -105,13 +119,7 @@ fn arrange(setup: &Setup) -> Result<(), Fault> {
     let (tv_sec, tv_nsec) = (setup.now_ms / 1_000, setup.now_ms % 1_000 * 1_000_000);
     let now = Timespec { tv_sec: tv_sec.cast_signed(), tv_nsec: tv_nsec.cast_signed() };
     clock_settime(ClockId::Realtime, now).map_err(at("the clock"))?;
-    sethostname("cofferdam").map_err(at("the host's name"))?;
-    for (path, value) in KERNEL {
-        write(path, value)?;
-    }
-    // Bound by its driver, which is loaded already: nothing is loaded from here on.
-    disk::bind()?;
-    limit::enter(setup)?;
+    limit::set(setup)?;
     disk::assemble(setup)?;
     change_root()?;
     disk::show(&setup.trees)?;

@@ -34,17 +34,22 @@ pub(super) fn prepare(tree: &Path) -> Result<(), Fault> {
     fs::create_dir(tree.join("task")).map_err(at("the task's group"))
 }
 
-/// Sets the limits and moves the calling process, and so all that it starts, into the group.
-pub(super) fn enter(setup: &Setup) -> Result<(), Fault> {
+/// Moves the calling process, and so all that it starts, into the group.
+pub(super) fn enter() -> Result<(), Fault> {
     let group = Path::new(CGROUPS).join("task");
-    write(group.join("memory.max"), &setup.mem_bytes.to_string())?;
-    write(group.join("pids.max"), &setup.pids.to_string())?;
     write(group.join("cgroup.procs"), "0")?;
     let open = |name: &str| File::open(group.join(name)).map_err(at(name));
     let counters = Counters { memory: open("memory.events")?, pids: open("pids.events")? };
     // It is set once: there is one entry in a machine's life.
     let _ = COUNTERS.set(counters);
     Ok(())
+}
+
+/// Sets the sandbox's limits.
+pub(super) fn set(setup: &Setup) -> Result<(), Fault> {
+    let group = Path::new(CGROUPS).join("task");
+    write(group.join("memory.max"), &setup.mem_bytes.to_string())?;
+    write(group.join("pids.max"), &setup.pids.to_string())
 }
 
 /// What the machine's kernel counted so far; `None` outside of a machine.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! kernel -> init: devices, modules, cgroup tree -> child in namespaces of its own
-//!                                                    port open, greeting   <- snapshots are here
-//!                                                    setup -> disk, root, limits -> agent
+//!                       port, disk's driver, group -> greeting   <- snapshots are here
+//!                                                    setup -> limits, root -> agent
 //!           init waits -> the child ends -> the machine ends
 //! ```
 //! The kernel's own threads and this process stay outside the task's namespaces, and the task has
@@ -30,8 +30,8 @@ use nix::sys::reboot::{RebootMode, reboot};
 pub use enter::run as enter;
 pub use limit::{LayerWatch, counted};
 
-/// The driver of the disk is bound when the disk is the sandbox's: a machine that is stored has never
-/// read a byte of any.
+/// The driver of the disk is bound last, when nothing is loaded any more: a machine that is stored has
+/// read the table of the partitions, which is the same on every disk, and no byte of any.
 const DISK_MODULE: &str = "virtio_blk";
 const AUTOPROBE: &str = "/sys/bus/virtio/drivers_autoprobe";
 /// Where both look for the cgroup tree.

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::boot::keep_last;
+use crate::life::keep_last;
 
 /// A container that we are attached to.
 #[derive(Debug)]

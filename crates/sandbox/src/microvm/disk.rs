@@ -1,5 +1,5 @@
-//! A machine's disk: two partitions at fixed places, so that every machine has the same one until it
-//! reads it.
+//! A machine's disk: two partitions of fixed places and sizes, so that every machine has the same one
+//! until it mounts it; a stored machine has read the table of them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,7 +10,7 @@ use super::erofs::{Image, Piece};
 use super::tree::Source;
 
 const SECTOR: u64 = 512;
-/// Where the partitions start. Each may be as large as the kernel's table can say.
+/// Where the partitions start. Each reaches to the next, or to the end, whatever is in it.
 const FIRST: u64 = 1024 * 1024;
 const SECOND: u64 = 1 << 40;
 /// Bytes of the whole: just what 32 bits of sectors can say.
@@ -33,10 +33,10 @@ impl Disk {
         let parts = [(FIRST, first), (SECOND, second)];
         // A program that no machine runs, four entries, and the mark.
         let mut table = vec![0; 446];
-        for (start, image) in &parts {
+        for (start, end) in [(FIRST, SECOND), (SECOND, SIZE)] {
             // Kind 0x83; the geometry of old is all zero, which nobody reads.
             table.extend_from_slice(&[0, 0, 0, 0, 0x83, 0, 0, 0]);
-            for count in [start / SECTOR, image.size() / SECTOR] {
+            for count in [start / SECTOR, (end - start) / SECTOR] {
                 let count = u32::try_from(count).map_err(io::Error::other)?;
                 table.extend_from_slice(&count.to_le_bytes());
             }

@@ -2,19 +2,15 @@
 //! themselves may have the device and no use of it.
 
 use std::fs;
-use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_guest::setup::GREETING;
 
+use super::bare::Bare;
 use super::machine::{Accel, Machine};
-use super::qemu::{self, Wanted};
+use super::qemu::{Shape, Start};
 use crate::live;
 use crate::runtime::Runtime;
 
@@ -25,8 +21,6 @@ const CACHE: &str = "/run/cofferdam-kvm";
 const PROBE_MS: u64 = 5_000;
 const PROBE_MB: u64 = 192;
 const WORKS: &str = "works";
-/// Characters of an emulator's last words.
-const MAX_WORDS: usize = 200;
 
 /// The group that may use the device, for a machine that does.
 pub(super) fn group(accel: &Accel) -> Option<u32> {
@@ -60,43 +54,9 @@ pub(super) fn probe(machine: &Machine, qemu: &Runtime) -> Accel {
 }
 
 fn boot(machine: &Machine, qemu: &Runtime) -> Result<(), String> {
-    let words = |error: io::Error| error.to_string();
-    let (mut ours, theirs) = UnixStream::pair().map_err(words)?;
-    ours.set_read_timeout(Some(Duration::from_millis(PROBE_MS))).map_err(words)?;
-    // Nobody reads the disk before the greeting, so a server that only introduces itself would do;
-    // the emulator wants one all the same.
-    let disk = super::serve_empty().map_err(words)?;
-    let wanted = Wanted {
-        machine,
-        qemu,
-        groups: &[],
-        mem_mb: PROBE_MB,
-        cpus: 1,
-        id: "probe",
-        dir: Path::new("/nonexistent"),
-    };
-    let mut command = qemu::command(&wanted).into_std();
-    command.env_clear().stdin(OwnedFd::from(theirs)).stdout(disk).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(words)?;
-    drop(command);
-    let mut heard = vec![0; GREETING.len()];
-    let said = ours.read_exact(&mut heard);
-    let ended = child.kill().and_then(|()| child.wait());
-    if let Err(error) = ended {
-        tracing::warn!(%error, "a machine of a probe was not ended");
-    }
-    match said {
-        Ok(()) if heard == GREETING.as_bytes() => Ok(()),
-        Ok(()) => Err("it said something else".to_owned()),
-        Err(error) => {
-            let mut log = String::new();
-            let read = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut log));
-            let line = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            let line: String = line.trim().chars().take(MAX_WORDS).collect();
-            match read {
-                Some(Ok(_)) if !line.is_empty() => Err(line),
-                _ => Err(error.to_string()),
-            }
-        }
-    }
+    let limit = Duration::from_millis(PROBE_MS);
+    let shape = Shape { mem_mb: PROBE_MB, cpus: 1 };
+    Bare::start(machine, qemu, shape, &Start::Boot, limit)
+        .map_err(|error| error.to_string())?
+        .greeting()
 }

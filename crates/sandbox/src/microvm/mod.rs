@@ -9,8 +9,10 @@
 //! The machine has no network device. The worker serves its disk from trees of the host ([`tree`], [`erofs`],
 //! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
 //! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
-//! hold the emulator.
+//! hold the emulator. Where the processor is emulated, a machine is stored once ([`stored`], [`pool`])
+//! and the next ones of its shape are restored.
 
+mod bare;
 mod cpio;
 mod disk;
 mod erofs;
@@ -18,7 +20,10 @@ mod kvm;
 mod machine;
 pub(crate) mod monitor;
 mod nbd;
+mod pool;
 mod qemu;
+mod qmp;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -46,6 +51,10 @@ use disk::Reader;
 use erofs::Image;
 pub(crate) use machine::{Absent, detect};
 pub use machine::{Accel, Machine};
+pub(crate) use pool::Pool;
+pub(crate) use qemu::Lent;
+use qemu::{Shape, Start};
+pub(crate) use stored::Restoring;
 use tree::Node;
 
 use crate::host::HostFacts;
@@ -82,6 +91,11 @@ pub(crate) fn weak(accel: Option<&Accel>) -> Vec<String> {
     ];
     if let Some(Accel::Software { why }) = accel {
         weak.push(format!("one processor, emulated in software, about ten times slower: {why}"));
+        weak.push(
+            "machines of one size start as copies of one that was stored: their kernels and agents \
+             have the same addresses and early secrets"
+                .to_owned(),
+        );
     }
     weak
 }
@@ -92,8 +106,27 @@ pub(crate) fn host_limits(limits: Limits) -> Limits {
     Limits { mem_mb: Some(mem_mb), pids: Some(EMULATOR_PIDS), ..limits }
 }
 
-/// The emulator of a plan; `groups` are the cgroups that were made for it.
-pub(crate) fn command(plan: &Plan, groups: &[PathBuf], machine: &Machine) -> Command {
+/// The emulator of a plan; `groups` are the cgroups that were made for it, and what is lent is that
+/// of a stored machine, if it is one.
+pub(crate) fn command(
+    plan: &Plan,
+    groups: &[PathBuf],
+    machine: &Machine,
+    lent: Option<&Lent>,
+) -> Command {
+    qemu::command(&qemu::Wanted {
+        machine,
+        qemu: &plan.runtime,
+        groups,
+        shape: shape(plan, machine),
+        id: plan.traces.id.as_str(),
+        dir: &plan.traces.dir,
+        start: &lent.map_or(Start::Boot, Start::Restore),
+        is_bare: false,
+    })
+}
+
+fn shape(plan: &Plan, machine: &Machine) -> Shape {
     let limits = plan.effective.limits;
     // A fraction of a processor is one processor, and the host's quota for the fraction.
     // Emulated ones wait for each other at boot, on a busy host for longer than a boot may take.
@@ -101,16 +134,10 @@ pub(crate) fn command(plan: &Plan, groups: &[PathBuf], machine: &Machine) -> Com
         Accel::Kvm => limits.cpu.unwrap_or(1.0).ceil(),
         Accel::Software { .. } => 1.0,
     };
-    let cpus = format!("{most:.0}");
-    qemu::command(&qemu::Wanted {
-        machine,
-        qemu: &plan.runtime,
-        groups,
+    Shape {
         mem_mb: limits.mem_mb.unwrap_or(0).saturating_add(KERNEL_MB),
-        cpus: cpus.parse().unwrap_or(1),
-        id: plan.traces.id.as_str(),
-        dir: &plan.traces.dir,
-    })
+        cpus: format!("{most:.0}").parse().unwrap_or(1),
+    }
 }
 
 /// A file or directory of the host that the task is shown.
@@ -214,12 +241,17 @@ impl Parts {
         Image::of(tree::directory(entries))
     }
 
-    /// Says to the init of a machine what it is from now on. The inner error is the init's own.
-    pub async fn hand_over(self, stream: &mut UnixStream) -> io::Result<Result<(), String>> {
+    /// Says to the init of a machine what it is from now on; one that was stored has greeted already.
+    /// The inner error is the init's own.
+    pub async fn hand_over(
+        self,
+        stream: &mut UnixStream,
+        has_greeted: bool,
+    ) -> io::Result<Result<(), String>> {
         let mut setup = self.setup;
         setup.seed = random::secret_bytes();
         setup.now_ms = u64::try_from(clock::now_ms()).unwrap_or(0);
-        if line(stream).await? != GREETING {
+        if !has_greeted && line(stream).await? != GREETING {
             return Ok(Err("the machine's init did not introduce itself".to_owned()));
         }
         let mut said = serde_json::to_vec(&setup)?;

@@ -5,7 +5,12 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use cofferdam_contracts::id::SandboxId;
+use serde_json::json;
+
+use super::stored::Stored;
 use super::*;
+use crate::{Class, Host, HostConfig, enter_private_mounts, provision};
 
 fn image_of(dir: &Path) -> Arc<Image> {
     let root = tree::look(dir, &mut 0).unwrap();
@@ -63,4 +68,69 @@ fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
     assert_eq!(ask(0, 0, u32::MAX).unwrap(), (22, 1));
     assert_eq!(ask(4, 0, 512).unwrap(), (1, 1));
     assert!(ask(1, 0, 512).is_err());
+}
+
+/// A host of machines and a plan of one; `None` where it makes none, which is said.
+fn machines(state: &Path) -> Option<(Host, Plan)> {
+    enter_private_mounts().unwrap();
+    let config = HostConfig { state_dir: state.to_owned(), ..HostConfig::default() };
+    let host = Host::detect(config).unwrap();
+    let request = json!({
+        "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000,
+        "limits": {"memMB": 128, "diskMB": 8, "pids": 32},
+        "spec": {"isolation": {"class_min": Class::Microvm.as_str()}},
+    });
+    let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10))).unwrap();
+    let request = serde_json::from_value(request).unwrap();
+    match crate::plan(&request, &id, host.facts()) {
+        Ok(plan) => Some((host, plan)),
+        Err(absent) => {
+            println!("ABSENT: microvm: {absent}");
+            None
+        }
+    }
+}
+
+#[test]
+fn nobody_writes_to_a_stored_machine() {
+    let state = tempfile::tempdir().unwrap();
+    let Some((host, plan)) = machines(state.path()) else { return };
+    let machine = host.facts().machine.as_ref().unwrap();
+    let stored = Stored::make(machine, &plan.runtime, shape(&plan, machine)).unwrap();
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(stored.path()).unwrap();
+    assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert!(file.set_len(0).is_err());
+    host.leave();
+}
+
+#[test]
+fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_again() {
+    let state = tempfile::tempdir().unwrap();
+    let Some((host, plan)) = machines(state.path()) else { return };
+    host.pool().put(&plan, host.facts(), Stored::of(b"not what was stored"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let sandbox = provision(&host, &plan, &[]).await.unwrap();
+        assert!(!sandbox.is_restored());
+        assert!(host.pool().take(&plan, host.facts()).is_none());
+        let evidence = sandbox.wipe("task-end").await;
+        assert_eq!(evidence.status, cofferdam_contracts::sandbox::WipeStatus::Verified);
+    });
+    host.leave();
+}
+
+#[test]
+fn a_stored_machine_that_nobody_takes_is_given_up() {
+    let state = tempfile::tempdir().unwrap();
+    let Some((host, plan)) = machines(state.path()) else { return };
+    let pool = Pool::with_idle(1_000);
+    let is_stored = pool.warm(&plan, host.facts());
+    assert!(is_stored);
+    let clock = Stopwatch::start();
+    while !pool.is_empty() {
+        assert!(clock.elapsed_ms() < 30_000, "it is kept for ever");
+        clock::sleep_blocking(std::time::Duration::from_millis(20));
+    }
+    assert!(pool.take(&plan, host.facts()).is_none());
+    host.leave();
 }

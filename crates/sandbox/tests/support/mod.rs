@@ -91,7 +91,7 @@ pub fn in_classes<F: Future<Output = ()>>(
     }
 }
 
-fn on<F: Future<Output = ()>>(bench: Bench, test: impl FnOnce(std::sync::Arc<Bench>) -> F) {
+pub fn on<F: Future<Output = ()>>(bench: Bench, test: impl FnOnce(std::sync::Arc<Bench>) -> F) {
     let bench = std::sync::Arc::new(bench);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

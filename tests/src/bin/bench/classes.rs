@@ -1,12 +1,14 @@
 //! Every class beside what it is built on: create, `/usr/bin/true`, verified wipe against the bare
 //! runtimes' `run`, bubblewrap and docker, all in turns in one run so that they see one machine.
 
-use cofferdam_sandbox::{Class, Offer, Runtime};
+use std::time::Instant;
+
+use cofferdam_sandbox::{Class, Offer, Runtime, provision};
 use serde_json::json;
 
 use super::bare::Bare;
 use super::figures::{emit, median, percentile, rounded, table};
-use super::life::{Place, Times, life};
+use super::life::{Place, Times, life, ms, planned, request, wipe};
 
 /// Turns; one more before them warms the caches.
 const TURNS: usize = 30;
@@ -14,6 +16,10 @@ const TURNS: usize = 30;
 const CONTAINER_RATIO: f64 = 1.2;
 const CONTAINER_MS: f64 = 12.0;
 const GVISOR_RATIO: f64 = 1.25;
+/// And a machine that is restored where its processor is emulated.
+const RESTORED_MS: f64 = 150.0;
+/// Machines that boot.
+const BOOTS: u64 = 5;
 
 /// A class of ours on a runtime.
 struct Ours {
@@ -55,6 +61,51 @@ pub async fn run() {
         }
     }
     report(&ours, &theirs, &absent);
+    if ours.iter().any(|one| one.class == "microvm") {
+        boots().await;
+    }
+}
+
+/// A machine from its request to its agent's first answer: booted, and restored from what was stored.
+async fn boots() {
+    let place = Place::new(None, [].into());
+    let request = request("microvm");
+    // The first looks at the files that the next ones show.
+    let first = life(&place.host, "microvm").await;
+    if !place.host.warm(&planned(&place.host, &request)).await {
+        println!(
+            "{}",
+            json!({"name": "boot_microvm_restored", "absent": "nothing is stored here"})
+        );
+        return;
+    }
+    let mut times = Vec::new();
+    for _ in 0..TURNS {
+        let plan = planned(&place.host, &request);
+        let clock = Instant::now();
+        let sandbox = provision(&place.host, &plan, &[]).await.unwrap();
+        times.push(ms(clock));
+        assert!(sandbox.is_restored());
+        wipe(sandbox).await;
+    }
+    // One of each other size, which nobody asked for yet.
+    let mut booted = Vec::new();
+    for more_mb in 1..=BOOTS {
+        let mut other = request.clone();
+        other.limits.mem_mb = Some(256 + more_mb);
+        let plan = planned(&place.host, &other);
+        let clock = Instant::now();
+        let sandbox = provision(&place.host, &plan, &[]).await.unwrap();
+        booted.push(ms(clock));
+        assert!(!sandbox.is_restored());
+        wipe(sandbox).await;
+        // It has one stored, which the next boot should not have beside it.
+        place.host.warm(&plan).await;
+    }
+    let more = json!({"p90": rounded(percentile(times.clone(), 90)), "n": TURNS,
+                      "booted": rounded(median(booted)), "booted_n": BOOTS,
+                      "first": rounded(first.boot)});
+    emit("boot_microvm_restored", median(times), "ms", RESTORED_MS, more);
 }
 
 /// Our classes on this host, and those that it has not.

@@ -1,0 +1,289 @@
+//! The host's hold on a sandbox, from the start of its runtime to its end.
+//!
+//! ```text
+//! a stored machine --missed--> the same, booted --missed--> why
+//!        |                          |
+//!        +-------- the agent's first answer
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+use crate::agent::Agent;
+use crate::boot::BootError;
+use crate::docker;
+use crate::held::Held;
+use crate::host::{Host, HostFacts};
+use crate::microvm::{self, Disk, Parts, Restoring};
+use crate::plan::Plan;
+use crate::sandbox::Driver;
+
+/// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
+/// seconds is overloaded and should rather take fewer sandboxes. Of a stored machine 0.2 s.
+const BOOT_MS: u64 = 15_000;
+/// The same for a machine that boots a kernel, in software perhaps: 1.5 s, and ten times as long
+/// where every processor is taken.
+const MACHINE_BOOT_MS: u64 = 60_000;
+/// A runtime whose container is dead has this long to clean up after it.
+const RUNTIME_END_MS: u64 = 5_000;
+/// What is kept of what the runtime and the agent say on standard error: their last words.
+const LOG_BYTES: usize = 8 * 1024;
+
+/// The host's hold on a sandbox: the runtime's process, the connection and the log.
+#[derive(Debug)]
+pub(crate) struct Life {
+    child: Held,
+    /// Whether the runtime cleans up after its sandbox, and is waited for.
+    awaited: bool,
+    log: JoinHandle<String>,
+    driver: Option<Driver>,
+    /// Whether it is a machine that was stored, and did not boot.
+    pub(crate) is_restored: bool,
+}
+
+impl Life {
+    /// Waits for the runtime of a dead sandbox, and kills it if it dawdles. Whether it is gone.
+    pub(crate) async fn end(mut self) -> bool {
+        drop(self.driver.take());
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        if self.awaited {
+            let wait = tokio::time::timeout(limit, self.child.wait());
+            if wait.await.is_ok_and(|done| done.is_some()) {
+                return true;
+            }
+        }
+        self.child.kill().await
+    }
+
+    async fn meet(
+        &mut self,
+        mut stream: UnixStream,
+        parts: Option<Parts>,
+    ) -> Result<Agent, Missed> {
+        let limit = Duration::from_millis(BOOT_MS);
+        if let Some(parts) = parts {
+            let most = if self.is_restored { BOOT_MS } else { MACHINE_BOOT_MS };
+            let limit = Duration::from_millis(most);
+            let told = tokio::select! {
+                biased;
+                told = tokio::time::timeout(limit, parts.hand_over(&mut stream, self.is_restored)) => told,
+                _ = self.child.wait() => return Err(Missed::Ended),
+            };
+            match told {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(fault))) => return Err(Missed::Said(fault)),
+                Ok(Err(_)) => return Err(Missed::Ended),
+                Err(_) => return Err(Missed::Late),
+            }
+        }
+        let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(Missed::Ended) };
+        self.driver = Some(Driver(driver));
+        tokio::select! {
+            biased;
+            answer = tokio::time::timeout(limit, agent.health()) => match answer {
+                Ok(Ok(_)) => Ok(agent),
+                Ok(Err(_)) => Err(Missed::Ended),
+                Err(_) => Err(Missed::Late),
+            },
+            _ = self.child.wait() => Err(Missed::Ended),
+        }
+    }
+
+    async fn last_words(self) -> String {
+        let Self { mut child, log, driver, .. } = self;
+        drop(driver);
+        // Its stderr ends when it and the agent have ended, and neither outlives the closed stream
+        // for long.
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        let status = tokio::time::timeout(limit, child.wait()).await;
+        let said = match tokio::time::timeout(limit, log).await {
+            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
+            _ => "it said nothing".to_owned(),
+        };
+        match status {
+            Ok(Some(status)) => format!("{said} ({status})"),
+            _ => said,
+        }
+    }
+    /// Ends it at once and waits until no process of it has its log open. What it said at last.
+    async fn killed(mut self) -> String {
+        drop(self.driver.take());
+        self.child.kill().await;
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        match tokio::time::timeout(limit, self.log).await {
+            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
+            _ => "it said nothing".to_owned(),
+        }
+    }
+}
+
+/// Why there is no agent.
+enum Missed {
+    Late,
+    Ended,
+    /// The init of a machine says what failed.
+    Said(String),
+}
+
+/// What a runtime is started on.
+pub(crate) struct Ground<'a> {
+    pub groups: &'a [PathBuf],
+    /// Of a machine.
+    pub disk: Option<Arc<Disk>>,
+    pub parts: Option<Parts>,
+    /// For an engine: what is shown besides the root.
+    pub mounts: &'a [Value],
+}
+
+/// Starts what holds the sandbox of a plan, and meets its agent. A stored machine that does not come to
+/// life is a reason to boot one, and none to fail.
+pub(crate) async fn begin(
+    host: &Host,
+    facts: &HostFacts,
+    plan: &Plan,
+    ground: &Ground<'_>,
+) -> Result<(Life, Agent), BootError> {
+    let pool = host.pool();
+    if let Some(restoring) = pool.take(plan, facts) {
+        let stored = Arc::clone(&restoring.stored);
+        match restore(facts, plan, ground, restoring).await? {
+            Ok(begun) => return Ok(begun),
+            Err(why) => {
+                tracing::warn!(sandbox = %plan.traces.id, why, "a stored machine did not come to life");
+                pool.failed(&stored);
+            }
+        }
+    }
+    let (mut life, stream) = match plan.backend.is_engine() {
+        true => attach(plan, ground.mounts, ground.groups).await?,
+        false => spawn(plan, ground, facts, None)?,
+    };
+    match life.meet(stream, ground.parts.clone()).await {
+        Ok(agent) => {
+            // Not before: its boot would have to share the processors.
+            pool.want(plan, facts);
+            Ok((life, agent))
+        }
+        Err(missed) => {
+            let log = life.last_words().await;
+            Err(match missed {
+                Missed::Late => BootError::Silent { log },
+                Missed::Ended => BootError::Ended { log },
+                Missed::Said(fault) => BootError::Machine { fault },
+            })
+        }
+    }
+}
+
+/// The inner error is why there is no such machine, of which nothing is left then.
+async fn restore(
+    facts: &HostFacts,
+    plan: &Plan,
+    ground: &Ground<'_>,
+    mut restoring: Restoring,
+) -> Result<Result<(Life, Agent), String>, BootError> {
+    let (mut life, stream) = spawn(plan, ground, facts, Some(&mut restoring))?;
+    let missed = match life.meet(stream, ground.parts.clone()).await {
+        Ok(agent) => return Ok(Ok((life, agent))),
+        // The sandbox's own, which a boot would not change.
+        Err(Missed::Said(fault)) => {
+            life.killed().await;
+            return Err(BootError::Machine { fault });
+        }
+        Err(missed) => missed,
+    };
+    let log = life.killed().await;
+    let late = matches!(missed, Missed::Late).then(|| "no answer in time".to_owned());
+    Ok(Err([late, Some(log)].into_iter().flatten().collect::<Vec<_>>().join(": ")))
+}
+
+fn spawn(
+    plan: &Plan,
+    ground: &Ground<'_>,
+    facts: &HostFacts,
+    restoring: Option<&mut Restoring>,
+) -> Result<(Life, UnixStream), BootError> {
+    let Plan { runtime, backend, .. } = plan;
+    let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
+    ours.set_nonblocking(true).map_err(fault)?;
+    let ours = UnixStream::from_std(ours).map_err(fault)?;
+    // crun uses the first both ways; runc copies from the first and to the second.
+    let stdin = OwnedFd::from(theirs.try_clone().map_err(fault)?);
+    let stdout = match &ground.disk {
+        // An emulator uses the first both ways too, and has its disk behind the other.
+        Some(disk) => microvm::serve(Arc::clone(disk)).map_err(fault)?,
+        None => OwnedFd::from(theirs),
+    };
+    // Dropped when the process is there, which has its own.
+    let lent = restoring.and_then(|restoring| restoring.lent.take());
+    let mut command = backend.command(plan, ground.groups, facts, lent.as_ref());
+    command
+        .env_clear()
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(Stdio::piped())
+        // A Ctrl-C at the worker's terminal is the worker's business alone.
+        .process_group(0)
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(fault)?;
+    let log = child.stderr.take();
+    let log = tokio::spawn(async move {
+        match log {
+            Some(pipe) => tail(pipe).await,
+            None => String::new(),
+        }
+    });
+    let awaited = backend.awaits_runtime();
+    Ok((
+        Life {
+            child: Held::Process(child),
+            awaited,
+            log,
+            driver: None,
+            is_restored: lent.is_some(),
+        },
+        ours,
+    ))
+}
+
+async fn attach(
+    plan: &Plan,
+    inputs: &[Value],
+    groups: &[PathBuf],
+) -> Result<(Life, UnixStream), BootError> {
+    let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
+    let awaited = plan.backend.awaits_runtime();
+    Ok((
+        Life { child: Held::Container(attached), awaited, log, driver: None, is_restored: false },
+        ours,
+    ))
+}
+
+/// The last bytes of a stream, read to its end so that its writer never blocks.
+async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(count) = pipe.read(&mut buffer).await {
+        if count == 0 {
+            break;
+        }
+        keep_last(&mut kept, buffer.get(..count).unwrap_or_default(), LOG_BYTES);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// Of what is kept and what comes, the last bytes.
+pub(crate) fn keep_last(kept: &mut Vec<u8>, bytes: &[u8], most: usize) {
+    kept.extend_from_slice(bytes);
+    let excess = kept.len().saturating_sub(most);
+    kept.drain(..excess);
+}
