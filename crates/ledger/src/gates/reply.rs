@@ -66,8 +66,8 @@ struct Open {
     inputs: Option<Value>,
     is_for_plan: bool,
     late: bool,
-    /// The database's clock, ms since the epoch: the answer's time.
-    now: i64,
+    /// The database's clock, microseconds since the epoch: the answer's time.
+    now_us: i64,
     intent: String,
     submitters: Vec<String>,
 }
@@ -196,7 +196,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
         "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters,
                 g.workflow_id, g.topic, g.state, g.form, g.spec, g.groups, g.inputs,
                 g.plan_digest IS NOT NULL AS is_for_plan, clock_timestamp() > g.deadline_at AS late,
-                app.ms(clock_timestamp()) AS now
+                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
            FROM app.runs r
            JOIN app.intents i ON i.id = r.intent_id
            JOIN app.human_gates g ON g.run_id = r.id AND g.gate_key = $3
@@ -223,7 +223,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
         inputs: row.try_get("inputs")?,
         is_for_plan: row.try_get("is_for_plan")?,
         late: row.try_get("late")?,
-        now: row.try_get("now")?,
+        now_us: row.try_get("now_us")?,
         intent: row.try_get("intent_id")?,
         submitters: row.try_get("submitters")?,
     })
@@ -346,11 +346,12 @@ async fn record(
     answer: &Answer,
     counts: &Counts<'_>,
 ) -> Result<(i64, i64)> {
+    let at = gate.now_us.div_euclid(1_000);
     // What a task asks parks no workflow: its worker reads the answer.
     let message = (counts.decides && gate.is_for_plan).then(|| GateMessage {
         payload: Some(reply.payload.clone()),
         payload_hash: Some(answer.hash.clone()),
-        at: gate.now,
+        at,
         sys: None,
     });
     let message = message.map(|message| message_text(&message)).transpose()?;
@@ -360,7 +361,7 @@ async fn record(
         "WITH i AS (
            INSERT INTO app.human_interactions
              (workflow_id, run_id, gate_key, topic, dedupe_key, payload_hash, payload, origin, outcome, key_id, created_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp($11::float8 / 1000)) RETURNING id),
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, timestamptz 'epoch' + $11 * interval '1 microsecond') RETURNING id),
          v AS (
            INSERT INTO app.gate_votes (interaction_id, run_id, gate_key, voter, authority, delegation_id, choice)
            SELECT id, $2, $3, $10, $12, $13, $14 FROM i WHERE $12::text IS NOT NULL),
@@ -391,7 +392,7 @@ async fn record(
     .bind(reply.origin.as_str())
     .bind(counts.outcome)
     .bind(&reply.principal.key_id)
-    .bind(gate.now)
+    .bind(gate.now_us)
     .bind(counts.vote.map(|standing| &standing.authority))
     .bind(counts.vote.and_then(|standing| standing.delegation))
     .bind(if answer.choice == Choice::Yes { "yes" } else { "no" })
@@ -409,7 +410,7 @@ async fn record(
             why: format!("{} has a consent of an open gate", gate.run),
         });
     }
-    Ok((row.try_get("id")?, gate.now))
+    Ok((row.try_get("id")?, at))
 }
 
 async fn edits_insert(
