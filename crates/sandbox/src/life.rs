@@ -113,6 +113,7 @@ impl Life {
             _ => said,
         }
     }
+
     /// Ends it at once and waits until no process of it has its log open. What it said at last.
     async fn killed(mut self) -> String {
         drop(self.driver.take());

@@ -39,6 +39,7 @@ const TICKS: u64 = 250;
 
 /// The first number of what is lent: a shell names none beyond 9, so it redirects none of these.
 const FIRST_LENT: RawFd = 10;
+
 /// What of a machine is fixed before its sandbox is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {

@@ -70,11 +70,27 @@ fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
     assert!(ask(1, 0, 512).is_err());
 }
 
+/// A host that is left whatever becomes of its test, or of the machines that it was asked for.
+struct Left(Host);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl std::ops::Deref for Left {
+    type Target = Host;
+    fn deref(&self) -> &Host {
+        &self.0
+    }
+}
+
 /// A host of machines and a plan of one; `None` where it makes none, which is said.
-fn machines(state: &Path) -> Option<(Host, Plan)> {
+fn machines(state: &Path) -> Option<(Left, Plan)> {
     enter_private_mounts().unwrap();
     let config = HostConfig { state_dir: state.to_owned(), ..HostConfig::default() };
-    let host = Host::detect(config).unwrap();
+    let host = Left(Host::detect(config).unwrap());
     let request = json!({
         "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000,
         "limits": {"memMB": 128, "diskMB": 8, "pids": 32},
@@ -100,7 +116,6 @@ fn nobody_writes_to_a_stored_machine() {
     let mut file = fs::OpenOptions::new().read(true).write(true).open(stored.path()).unwrap();
     assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
     assert!(file.set_len(0).is_err());
-    host.leave();
 }
 
 #[test]
@@ -116,7 +131,6 @@ fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_a
         let evidence = sandbox.wipe("task-end").await;
         assert_eq!(evidence.status, cofferdam_contracts::sandbox::WipeStatus::Verified);
     });
-    host.leave();
 }
 
 #[test]
@@ -132,5 +146,4 @@ fn a_stored_machine_that_nobody_takes_is_given_up() {
         clock::sleep_blocking(std::time::Duration::from_millis(20));
     }
     assert!(pool.take(&plan, host.facts()).is_none());
-    host.leave();
 }
