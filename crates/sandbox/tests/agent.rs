@@ -404,11 +404,7 @@ fn a_port_is_dialled_both_ways_and_a_silent_one_is_an_error() {
 fn an_agent_that_dies_ends_every_stream() {
     with_bench(|bench| async move {
         let (sandbox, _) = bench.start(json!({})).await;
-        let _ended = tokio::spawn({
-            let running = sandbox.agent().start(script(ECHO), Manner::default()).await.unwrap();
-            running.follow(|_, _| {})
-        });
-        clock::sleep(Duration::from_millis(300)).await;
+        serve(&sandbox, ECHO).await;
         let mut stream = sandbox.agent().dial(7_777).await.unwrap();
         let mut watching = sandbox.agent().watch(&["/work"], 9).await.unwrap();
         sandbox.kill_handle().kill();
