@@ -19,7 +19,7 @@ use super::{NAME, lock, place};
 /// Half a second on a laptop; a hundred times that on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A new segment of the log is filled with zeros and forced to disk while the commit that needs it
-/// waits: 20 ms for the usual 16 MB on a quiet disk, a tenth of a second on a busy one.
+/// waits: 20 ms and more for the usual 16 MB on a quiet disk.
 const WAL_SEGMENT: &str = "--wal-segsize=4";
 
 /// Makes `home/data` unless it is there.

@@ -98,8 +98,7 @@ impl Ledger {
         }
         fail_point("reply.read");
         if let Some(outcome) = refused(&gate, &standing, reply, &ballots) {
-            record(&mut tx, &gate, reply, &answer, &Counts { outcome, vote: None, decides: false })
-                .await?;
+            record(&mut tx, &gate, reply, &answer, &Counts::No(outcome)).await?;
             tx.commit().await?;
             return Err(not_waiting(&gate.state, outcome).into());
         }
@@ -110,8 +109,7 @@ impl Ledger {
             choice: answer.choice,
         });
         let decides = tally(&all, gate.spec.quorum, gate.spec.veto) != Tally::Open;
-        let outcome = if decides { "accepted" } else { "voted" };
-        let counts = Counts { outcome, vote: Some(&standing), decides };
+        let counts = if decides { Counts::Decides(&standing) } else { Counts::Votes(&standing) };
         let (row, at) = record(&mut tx, &gate, reply, &answer, &counts).await?;
         fail_point("reply.recorded");
         if decides && answer.is_yes_to_the_plan(&gate) {
@@ -327,12 +325,13 @@ fn not_waiting(state: &str, outcome: &str) -> Refusal {
 }
 
 /// What an answer comes to.
-struct Counts<'a> {
-    outcome: &'static str,
-    /// In whose place it counts, where it does.
-    vote: Option<&'a Standing>,
-    /// Whether the gate waits no longer.
-    decides: bool,
+enum Counts<'a> {
+    /// Nothing, and why.
+    No(&'static str),
+    /// One vote of those that the gate waits for, in this place.
+    Votes(&'a Standing),
+    /// The one after which it waits no longer.
+    Decides(&'a Standing),
 }
 
 /// The answer and everything that comes with it, in one statement, since each takes a turn to the
@@ -346,9 +345,14 @@ async fn record(
     answer: &Answer,
     counts: &Counts<'_>,
 ) -> Result<(i64, i64)> {
+    let (outcome, vote, decides) = match *counts {
+        Counts::No(why) => (why, None, false),
+        Counts::Votes(standing) => ("voted", Some(standing), false),
+        Counts::Decides(standing) => ("accepted", Some(standing), true),
+    };
     let at = gate.now_us.div_euclid(1_000);
     // What a task asks parks no workflow: its worker reads the answer.
-    let message = (counts.decides && gate.is_for_plan).then(|| GateMessage {
+    let message = (decides && gate.is_for_plan).then(|| GateMessage {
         payload: Some(reply.payload.clone()),
         payload_hash: Some(answer.hash.clone()),
         at,
@@ -356,7 +360,7 @@ async fn record(
     });
     let message = message.map(|message| message_text(&message)).transpose()?;
     // An edited plan is approved as edited, once it is compiled: by the workflow.
-    let approves = counts.decides && answer.is_yes_to_the_plan(gate) && answer.edits.is_empty();
+    let approves = decides && answer.is_yes_to_the_plan(gate) && answer.edits.is_empty();
     let row = sqlx::query(
         "WITH i AS (
            INSERT INTO app.human_interactions
@@ -390,18 +394,18 @@ async fn record(
     .bind(answer.hash.as_str())
     .bind(reply.payload)
     .bind(reply.origin.as_str())
-    .bind(counts.outcome)
+    .bind(outcome)
     .bind(&reply.principal.key_id)
     .bind(gate.now_us)
-    .bind(counts.vote.map(|standing| &standing.authority))
-    .bind(counts.vote.and_then(|standing| standing.delegation))
+    .bind(vote.map(|standing| &standing.authority))
+    .bind(vote.and_then(|standing| standing.delegation))
     .bind(if answer.choice == Choice::Yes { "yes" } else { "no" })
     .bind(approves)
     .bind(&gate.intent)
     .bind(reply.approved_by)
     .bind(answer.rationale.as_deref())
     .bind(message)
-    .bind(counts.decides)
+    .bind(decides)
     .fetch_one(conn)
     .await?;
     if approves && row.try_get::<i64, _>("consents")? != 1 {
