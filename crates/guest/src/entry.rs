@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use cofferdam_guest::escape::{NEIGHBOUR, PROBE};
-use cofferdam_guest::setup::{ENTER, INIT};
+use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
 
 use crate::{agent, machine, probe};
 
@@ -20,6 +20,7 @@ pub fn run() -> ExitCode {
         [PROBE, setting, id] => probe::one(setting, id),
         [NEIGHBOUR, marker] => probe::neighbour(marker),
         [ENTER] => agent::run_in(machine::enter),
+        [REHEARSE] => agent::run_in(machine::rehearse),
         _ => agent::run(),
     }
 }

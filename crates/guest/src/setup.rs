@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! guest  GREETING   the port is open: a machine is stored, or given to a sandbox, here
-//! host   Setup      one line of JSON
+//! host   Setup      one line of JSON; after a rehearsal the guest begins anew
 //! guest  READY      or one line that says what failed, and the end
 //!        HTTP/2     the agent, from here on
 //! ```
@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub const INIT: &str = "/init";
 /// First argument of the init's child, which becomes the agent.
 pub const ENTER: &str = "enter";
+/// First argument of that child's own, which becomes the agent of nobody.
+pub const REHEARSE: &str = "rehearse";
 /// Name of the port.
 pub const PORT: &str = "cofferdam";
 /// What the guest says first.
@@ -32,6 +34,9 @@ pub const MODULES: &str = "/modules";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
+    /// It is for nobody: everything is done once in a process that ends, so that an emulator has
+    /// translated the code by the time when a sandbox waits for it.
+    pub is_rehearsal: bool,
     /// Fresh randomness of the host: machines that were stored once have nothing else in which they
     /// differ.
     pub seed: [u8; SEED_BYTES],

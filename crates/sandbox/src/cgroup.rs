@@ -115,6 +115,14 @@ impl Cgroups {
         Some(bytes.div_ceil(1024 * 1024))
     }
 
+    /// Bytes of memory that are counted for the group itself.
+    pub(crate) fn used_bytes(&self, traces: &Traces) -> Option<u64> {
+        let memory = self.with("memory")?;
+        let file = if memory.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        let path = memory.mount.join(&traces.cgroup).join(file);
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
     /// What happened so far.
     pub(crate) fn events(&self, traces: &Traces) -> Events {
         let read = |controller: &str, v1: &str, v2: &str, key: &str| {

@@ -32,6 +32,7 @@ use crate::plan::Plan;
 use crate::refuse::PlanError;
 use crate::runtime::Runtime;
 use crate::service::Programs;
+use crate::warm::WarmPool;
 
 /// Open files of a task: what the host's hard limit allows, but not more than a server needs.
 const MAX_NOFILE: u64 = 65_536;
@@ -216,6 +217,7 @@ pub struct Host {
     programs: Arc<attest::Programs>,
     images: Arc<microvm::Images>,
     pool: Arc<microvm::Pool>,
+    warm: Arc<WarmPool>,
 }
 
 impl Host {
@@ -275,6 +277,7 @@ impl Host {
             programs: Arc::default(),
             images: Arc::default(),
             pool: Arc::default(),
+            warm: Arc::default(),
         })
     }
 
@@ -307,6 +310,7 @@ impl Host {
 
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
+        self.warm.close(&self.facts);
         live::leave(&self.facts.state_dir, &self.facts.live_dir);
     }
 
@@ -344,11 +348,14 @@ impl Host {
         Arc::clone(&self.images)
     }
 
-    /// Stores a machine for sandboxes like this plan's, if its class is one that profits, and waits for
-    /// it: seconds. Whether there is one now. Without this the first sandbox of a shape has it made.
+    /// Has a machine wait for a sandbox like this plan's, if its class is one that profits, and returns when
+    /// it does: seconds. Whether one waits now. Without this the first sandbox of a shape has it made.
     pub async fn warm(&self, plan: &Plan) -> bool {
-        let (pool, facts, plan) = (self.pool(), self.shared(), plan.clone());
-        blocking(move || pool.warm(&plan, &facts)).await
+        WarmPool::ready(&self.warm, self.pool(), plan, self.shared()).await
+    }
+
+    pub(crate) fn warm_pool(&self) -> Arc<WarmPool> {
+        Arc::clone(&self.warm)
     }
 
     pub(crate) fn pool(&self) -> Arc<microvm::Pool> {

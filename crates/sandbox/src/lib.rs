@@ -60,6 +60,7 @@ mod sandbox;
 mod service;
 mod survey;
 mod traces;
+mod warm;
 mod wipe;
 
 pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};

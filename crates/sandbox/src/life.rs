@@ -1,9 +1,9 @@
 //! The host's hold on a sandbox, from the start of its runtime to its end.
 //!
 //! ```text
-//! a stored machine --missed--> the same, booted --missed--> why
-//!        |                          |
-//!        +-------- the agent's first answer
+//! a machine that waits --missed--> a stored one --missed--> the same, booted --missed--> why
+//!        |                              |                       |
+//!        +------------------------------+---------------------- the agent's first answer
 //! ```
 
 use std::os::fd::OwnedFd;
@@ -22,9 +22,10 @@ use crate::boot::BootError;
 use crate::docker;
 use crate::held::Held;
 use crate::host::{Host, HostFacts};
-use crate::microvm::{self, Disk, Parts, Restoring};
+use crate::microvm::{self, Disk, Parts, Restoring, Shown};
 use crate::plan::Plan;
 use crate::sandbox::Driver;
+use crate::warm::{Unmet, WarmPool};
 
 /// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
 /// seconds is overloaded and should rather take fewer sandboxes. Of a stored machine 0.2 s.
@@ -45,8 +46,19 @@ pub(crate) struct Life {
     awaited: bool,
     log: JoinHandle<String>,
     driver: Option<Driver>,
-    /// Whether it is a machine that was stored, and did not boot.
-    pub(crate) is_restored: bool,
+    /// How a machine began; nothing else was ever restored.
+    pub(crate) origin: Origin,
+}
+
+/// How a sandbox's kernel came to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It booted, or it is the host's.
+    Booted,
+    /// It was stored, and read.
+    Restored,
+    /// The same before there was the sandbox; these bytes of its memory are counted elsewhere.
+    Waited { bytes: u64 },
 }
 
 impl Life {
@@ -63,18 +75,36 @@ impl Life {
         self.child.kill().await
     }
 
-    async fn meet(
+    /// What of its memory is not counted with the sandbox, in MiB, rounded up.
+    pub(crate) fn inherited_mb(&self) -> u64 {
+        match self.origin {
+            Origin::Waited { bytes } => bytes.div_ceil(1024 * 1024),
+            Origin::Booted | Origin::Restored => 0,
+        }
+    }
+
+    /// Until what holds the sandbox has ended.
+    pub(crate) async fn ended(&mut self) {
+        self.child.wait().await;
+    }
+
+    /// It waited, and what it took meanwhile is not counted with the sandbox.
+    pub(crate) fn inherit(&mut self, bytes: u64) {
+        self.origin = Origin::Waited { bytes };
+    }
+
+    pub(crate) async fn meet(
         &mut self,
         mut stream: UnixStream,
         parts: Option<Parts>,
     ) -> Result<Agent, Missed> {
         let limit = Duration::from_millis(BOOT_MS);
         if let Some(parts) = parts {
-            let most = if self.is_restored { BOOT_MS } else { MACHINE_BOOT_MS };
-            let limit = Duration::from_millis(most);
+            let has_greeted = self.origin != Origin::Booted;
+            let limit = Duration::from_millis(if has_greeted { BOOT_MS } else { MACHINE_BOOT_MS });
             let told = tokio::select! {
                 biased;
-                told = tokio::time::timeout(limit, parts.hand_over(&mut stream, self.is_restored)) => told,
+                told = tokio::time::timeout(limit, parts.hand_over(&mut stream, has_greeted)) => told,
                 _ = self.child.wait() => return Err(Missed::Ended),
             };
             match told {
@@ -115,7 +145,7 @@ impl Life {
     }
 
     /// Ends it at once and waits until no process of it has its log open. What it said at last.
-    async fn killed(mut self) -> String {
+    pub(crate) async fn killed(mut self) -> String {
         drop(self.driver.take());
         self.child.kill().await;
         let limit = Duration::from_millis(RUNTIME_END_MS);
@@ -127,7 +157,7 @@ impl Life {
 }
 
 /// Why there is no agent.
-enum Missed {
+pub(crate) enum Missed {
     Late,
     Ended,
     /// The init of a machine says what failed.
@@ -144,9 +174,50 @@ pub(crate) struct Ground<'a> {
     pub mounts: &'a [Value],
 }
 
-/// Starts what holds the sandbox of a plan, and meets its agent. A stored machine that does not come to
-/// life is a reason to boot one, and none to fail.
+impl Ground<'_> {
+    fn shown(&self) -> Option<Arc<Shown>> {
+        self.disk.clone().map(Shown::new)
+    }
+}
+
+/// Starts what holds the sandbox of a plan, and meets its agent. A machine that waits or is stored and does
+/// not come to life is a reason to take the next way, and none to fail.
 pub(crate) async fn begin(
+    host: &Host,
+    facts: &Arc<HostFacts>,
+    plan: &Plan,
+    ground: &Ground<'_>,
+) -> Result<(Life, Agent), BootError> {
+    let begun = match wake(host, facts, plan, ground).await? {
+        Some(begun) => Ok(begun),
+        None => start(host, facts, plan, ground).await,
+    };
+    // Not before: what it makes would have to share the processors.
+    WarmPool::want(&host.warm_pool(), host.pool(), plan, Arc::clone(facts));
+    begun
+}
+
+/// Takes a machine that waits, if one does.
+async fn wake(
+    host: &Host,
+    facts: &HostFacts,
+    plan: &Plan,
+    ground: &Ground<'_>,
+) -> Result<Option<(Life, Agent)>, BootError> {
+    let Some(disk) = &ground.disk else { return Ok(None) };
+    let Some(machine) = host.warm_pool().take(plan, facts) else { return Ok(None) };
+    match machine.meet(ground, disk).await {
+        Ok(begun) => Ok(Some(begun)),
+        Err(Unmet::Said(fault)) => Err(BootError::Machine { fault }),
+        Err(Unmet::Lost(why)) => {
+            tracing::warn!(sandbox = %plan.traces.id, why, "a machine that waited was lost");
+            Ok(None)
+        }
+    }
+}
+
+/// Restores a stored machine, or starts whatever the class is.
+async fn start(
     host: &Host,
     facts: &HostFacts,
     plan: &Plan,
@@ -163,9 +234,10 @@ pub(crate) async fn begin(
             }
         }
     }
+    let shown = ground.shown();
     let (mut life, stream) = match plan.backend.is_engine() {
         true => attach(plan, ground.mounts, ground.groups).await?,
-        false => spawn(plan, ground, facts, None)?,
+        false => spawn(plan, ground.groups, shown.as_ref(), facts, None)?,
     };
     match life.meet(stream, ground.parts.clone()).await {
         Ok(agent) => {
@@ -191,7 +263,9 @@ async fn restore(
     ground: &Ground<'_>,
     mut restoring: Restoring,
 ) -> Result<Result<(Life, Agent), String>, BootError> {
-    let (mut life, stream) = spawn(plan, ground, facts, Some(&mut restoring))?;
+    let shown = ground.shown();
+    let (mut life, stream) =
+        spawn(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?;
     let missed = match life.meet(stream, ground.parts.clone()).await {
         Ok(agent) => return Ok(Ok((life, agent))),
         // The sandbox's own, which a boot would not change.
@@ -206,9 +280,11 @@ async fn restore(
     Ok(Err([late, Some(log)].into_iter().flatten().collect::<Vec<_>>().join(": ")))
 }
 
-fn spawn(
+/// Starts a runtime, or an emulator with this disk.
+pub(crate) fn spawn(
     plan: &Plan,
-    ground: &Ground<'_>,
+    groups: &[PathBuf],
+    disk: Option<&Arc<Shown>>,
     facts: &HostFacts,
     restoring: Option<&mut Restoring>,
 ) -> Result<(Life, UnixStream), BootError> {
@@ -219,14 +295,14 @@ fn spawn(
     let ours = UnixStream::from_std(ours).map_err(fault)?;
     // crun uses the first both ways; runc copies from the first and to the second.
     let stdin = OwnedFd::from(theirs.try_clone().map_err(fault)?);
-    let stdout = match &ground.disk {
+    let stdout = match disk {
         // An emulator uses the first both ways too, and has its disk behind the other.
-        Some(disk) => microvm::serve(Arc::clone(disk)).map_err(fault)?,
+        Some(disk) => microvm::serve(disk).map_err(fault)?,
         None => OwnedFd::from(theirs),
     };
     // Dropped when the process is there, which has its own.
     let lent = restoring.and_then(|restoring| restoring.lent.take());
-    let mut command = backend.command(plan, ground.groups, facts, lent.as_ref());
+    let mut command = backend.command(plan, groups, facts, lent.as_ref());
     command
         .env_clear()
         .stdin(stdin)
@@ -244,16 +320,8 @@ fn spawn(
         }
     });
     let awaited = backend.awaits_runtime();
-    Ok((
-        Life {
-            child: Held::Process(child),
-            awaited,
-            log,
-            driver: None,
-            is_restored: lent.is_some(),
-        },
-        ours,
-    ))
+    let origin = if lent.is_some() { Origin::Restored } else { Origin::Booted };
+    Ok((Life { child: Held::Process(child), awaited, log, driver: None, origin }, ours))
 }
 
 async fn attach(
@@ -263,10 +331,8 @@ async fn attach(
 ) -> Result<(Life, UnixStream), BootError> {
     let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
     let awaited = plan.backend.awaits_runtime();
-    Ok((
-        Life { child: Held::Container(attached), awaited, log, driver: None, is_restored: false },
-        ours,
-    ))
+    let origin = Origin::Booted;
+    Ok((Life { child: Held::Container(attached), awaited, log, driver: None, origin }, ours))
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.

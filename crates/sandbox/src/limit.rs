@@ -10,6 +10,9 @@ use crate::cgroup::Cgroups;
 use crate::oci::{self, CPU_PERIOD_US};
 use crate::traces::{CGROUP_PARENT, Traces};
 
+/// Looks at the members of a group until none is left in it. What is moved starts nothing.
+const MOVES: usize = 8;
+
 /// The groups of one sandbox, decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Groups {
@@ -117,6 +120,43 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// Moves every process of one group to another of the same tree.
+pub(crate) fn move_all(from: &Path, to: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let (procs, to) = (from.join("cgroup.procs"), to.join("cgroup.procs"));
+    for _ in 0..MOVES {
+        let listed = fs::read_to_string(&procs).map_err(|error| (procs.clone(), error))?;
+        if listed.is_empty() {
+            return Ok(());
+        }
+        for pid in listed.lines() {
+            match write(&to, pid) {
+                // It has ended, and is nowhere then.
+                Err((_, error)) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                written => written?,
+            }
+        }
+    }
+    Err((procs, io::Error::other("it is never empty")))
+}
+
+/// Lowers the limits of memory that these groups have by so many bytes.
+pub(crate) fn lower_memory(groups: &[PathBuf], bytes: u64) -> Result<(), (PathBuf, io::Error)> {
+    for dir in groups {
+        // In this order: version 1 bounds memory and swap together from above.
+        for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"] {
+            let path = dir.join(file);
+            let found = match fs::read_to_string(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(|error| (path.clone(), error))?,
+            };
+            let now: u64 =
+                found.trim().parse().map_err(|error| (path.clone(), io::Error::other(error)))?;
+            write(&path, &now.saturating_sub(bytes).to_string())?;
+        }
+    }
+    Ok(())
 }
 
 fn make_dir(path: &Path) -> Result<(), (PathBuf, io::Error)> {

@@ -22,7 +22,7 @@ use crate::wipe::{self, Subject};
 pub async fn reconcile(host: &Host, is_live: impl Fn(&SandboxId) -> bool) -> Vec<WipeEvidence> {
     let mut evidence = Vec::new();
     for id in known(host.facts()) {
-        if !is_live(&id) {
+        if !is_live(&id) && !host.warm_pool().has(&id) {
             tracing::warn!(sandbox = %id, "a sandbox without an owner is destroyed");
             let traces = Traces::of(&host.facts().state_dir, &host.facts().live_dir, &id);
             evidence.push(end(host.shared(), traces, "orphan").await);

@@ -22,7 +22,7 @@ use crate::egress::{self, Asked, Egress, Unrouted};
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::image::Hold;
-use crate::life::Life;
+use crate::life::{Life, Origin};
 use crate::process;
 use crate::reached::{Watch, Words};
 use crate::service::{ServiceEnd, Services};
@@ -135,7 +135,13 @@ impl Sandbox {
     /// Whether it is a machine that was stored before it was anybody's, and did not boot.
     #[must_use]
     pub fn is_restored(&self) -> bool {
-        self.life.is_restored
+        self.life.origin != Origin::Booted
+    }
+
+    /// Whether that machine was restored before there was the sandbox, and waited for it.
+    #[must_use]
+    pub fn has_waited(&self) -> bool {
+        matches!(self.life.origin, Origin::Waited { .. })
     }
 
     /// The agent inside, for everything that is not a task's command: files, ports, terminals.
@@ -148,6 +154,7 @@ impl Sandbox {
     #[must_use]
     pub fn peak_mem_mb(&self) -> u64 {
         let now = self.facts.cgroups.peak_mem_mb(&self.subject.traces).unwrap_or(0);
+        let now = now + self.life.inherited_mb();
         self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
     }
 

@@ -49,6 +49,38 @@ fn the_first_machine_of_a_shape_boots_and_the_next_one_is_restored() {
 }
 
 #[test]
+fn a_machine_waits_for_the_next_sandbox_of_its_shape_and_serves_no_second_one() {
+    with_machines(|bench| async move {
+        let plan = bench.plan(json!({}));
+        assert!(bench.host.warm(&plan).await);
+        let (first, first_plan) = bench.start(json!({})).await;
+        assert!(first.has_waited());
+        // Straight after it, so that there is none yet.
+        let (second, second_plan) = bench.start(json!({})).await;
+        assert!(second.is_restored() && !second.has_waited());
+        // What a rehearsal leaves is nothing that a task can see.
+        let look = "ls -A / /tmp /.cofferdam; cut -d' ' -f2- /proc/mounts; ls /proc | grep -c '^[0-9]'; \
+                    cat /proc/sys/kernel/randomize_va_space";
+        let [waited, restored] =
+            [sh(&first, &first_plan, look).await, sh(&second, &second_plan, look).await];
+        assert!(waited.stdout.ends_with("\n2\n"), "{}", waited.stdout);
+        assert_eq!(waited.stdout, restored.stdout);
+        // What is executed lies elsewhere each time.
+        let place = "grep -m 1 stack /proc/self/maps";
+        let [one, two] =
+            [sh(&first, &first_plan, place).await, sh(&first, &first_plan, place).await];
+        assert!(one.stdout.contains("stack") && one.stdout != two.stdout, "{}", one.stdout);
+        verified(&first.wipe("task-end").await);
+        verified(&second.wipe("task-end").await);
+        assert!(bench.host.warm(&plan).await);
+        let (next, next_plan) = bench.start(json!({})).await;
+        assert!(next.has_waited(), "another one, made for it");
+        assert_eq!(sh(&next, &next_plan, look).await.stdout, waited.stdout);
+        verified(&next.wipe("task-end").await);
+    });
+}
+
+#[test]
 fn machines_restored_from_one_share_neither_randomness_nor_clock_nor_limits_nor_files() {
     with_machines(|bench| async move {
         let small = json!({"limits": {"memMB": 128, "diskMB": 8, "pids": 20, "nofile": 333}});

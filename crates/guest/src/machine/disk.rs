@@ -1,13 +1,15 @@
 //! The machine's disk and the file systems that are made of it.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_guest::setup::{Setup, Tree};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::{Fault, at, make, write};
+use crate::agent::sleep_ms;
 
 /// Where the new root is put together.
 pub(super) const ROOT: &str = "/root";
@@ -17,6 +19,8 @@ const BIND: &str = "/sys/bus/virtio/drivers/virtio_blk/bind";
 const DISK: &str = "0x0002";
 /// The partitions, and where they are seen while the root is made.
 const PARTS: [(&str, &str); 2] = [("/dev/vda1", "first"), ("/dev/vda2", "second")];
+/// Looks at a partition, a millisecond apart: some 20 ms after a root's last process.
+const FREE_TRIES: usize = 5_000;
 /// Inside the new root, for as long as it is made.
 const STAGE: &str = "/.cofferdam/stage";
 
@@ -30,6 +34,25 @@ pub(super) fn bind() -> Result<(), Fault> {
     let name = found.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
     let name = name.ok_or_else(|| at("no disk")(io::Error::from(io::ErrorKind::NotFound)))?;
     write(BIND, name)
+}
+
+/// Waits until nobody has the partitions mounted. What the kernel has read of them is forgotten then: the
+/// next mount reads them anew.
+pub(super) async fn wait_until_free() -> Result<(), Fault> {
+    for (device, _) in PARTS {
+        let mut tries = 0;
+        // An exclusive opener is refused while a file system has it, which goes a little later than the
+        // last process that saw it.
+        let exclusive = || OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device);
+        while let Err(error) = exclusive() {
+            tries += 1;
+            if tries > FREE_TRIES || error.kind() != io::ErrorKind::ResourceBusy {
+                return Err(at(device)(error));
+            }
+            sleep_ms(1).await;
+        }
+    }
+    Ok(())
 }
 
 /// Mounts the partitions, the writable layer and the root above them.
@@ -106,7 +129,7 @@ fn place(at: &Path, dir: bool) -> io::Result<()> {
     if let Some(parent) = at.parent() {
         fs::create_dir_all(parent)?;
     }
-    match fs::OpenOptions::new().write(true).create_new(true).open(at) {
+    match OpenOptions::new().write(true).create_new(true).open(at) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }

@@ -17,7 +17,7 @@ use rustix::thread::{
 };
 use rustix::time::{ClockId, Timespec, clock_settime};
 
-use super::{Fault, at, disk, limit, make, random, write};
+use super::{Fault, at, disk, limit, make, random, rehearsal, write};
 
 const PORTS: &str = "/sys/class/virtio-ports";
 /// What a task may do, as in a container.
@@ -40,6 +40,7 @@ const KERNEL: [(&str, &str); 7] = [
     ("/proc/sys/kernel/kptr_restrict", "2"),
     ("/proc/sys/kernel/modules_disabled", "1"),
 ];
+const RANDOM_ADDRESSES: &str = "/proc/sys/kernel/randomize_va_space";
 const DEVICES: [(&str, u64, u64); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -64,15 +65,35 @@ const READ_ONLY: [&str; 5] =
 pub fn run() -> io::Result<()> {
     let mut port = open_port().map_err(io::Error::other)?;
     prepare().map_err(io::Error::other)?;
-    port.write_all(GREETING.as_bytes())?;
-    let setup = hear(&mut port)?;
-    if let Err(fault) = arrange(&setup) {
-        let _ = writeln!(port, "{fault}");
-        return Err(io::Error::other(fault));
+    loop {
+        port.write_all(GREETING.as_bytes())?;
+        let setup = hear(&mut port)?;
+        if !setup.is_rehearsal {
+            return settle(port, &setup);
+        }
+        if let Err(fault) = rehearsal::hold(&setup) {
+            return Err(tell(&mut port, fault));
+        }
     }
+}
+
+/// Hears what to be, and becomes it.
+pub(super) fn follow(mut port: File) -> io::Result<()> {
+    let setup = hear(&mut port)?;
+    settle(port, &setup)
+}
+
+fn settle(mut port: File, setup: &Setup) -> io::Result<()> {
+    arrange(setup).map_err(|fault| tell(&mut port, fault))?;
     port.write_all(READY.as_bytes())?;
     fcntl_setfl(&port, fcntl_getfl(&port)? | OFlags::NONBLOCK)?;
     Ok(dup2_stdin(&port)?)
+}
+
+/// The host's word on what failed; it is lost with the host.
+fn tell(port: &mut File, fault: Fault) -> io::Error {
+    let _ = writeln!(port, "{fault}");
+    io::Error::other(fault)
 }
 
 /// What is the same for every sandbox, and so is done before there is one: a stored machine has it behind
@@ -115,6 +136,8 @@ fn hear(port: &mut File) -> io::Result<Setup> {
 }
 
 fn arrange(setup: &Setup) -> Result<(), Fault> {
+    // Off until now where a processor is emulated: what is rehearsed must lie where it will lie.
+    write(RANDOM_ADDRESSES, "2")?;
     random::reseed(setup.seed).map_err(at("randomness"))?;
     let (tv_sec, tv_nsec) = (setup.now_ms / 1_000, setup.now_ms % 1_000 * 1_000_000);
     let now = Timespec { tv_sec: tv_sec.cast_signed(), tv_nsec: tv_nsec.cast_signed() };

@@ -14,6 +14,7 @@ mod enter;
 mod limit;
 mod network;
 mod random;
+mod rehearsal;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -29,6 +30,7 @@ use nix::sys::reboot::{RebootMode, reboot};
 
 pub use enter::run as enter;
 pub use limit::{LayerWatch, counted};
+pub use rehearsal::run as rehearse;
 
 /// The driver of the disk is bound last, when nothing is loaded any more: a machine that is stored has
 /// read the table of the partitions, which is the same on every disk, and no byte of any.

@@ -35,7 +35,7 @@ impl Bare {
         let (port, theirs) = UnixStream::pair()?;
         port.set_read_timeout(Some(limit))?;
         // Before the greeting the kernel reads the table of its partitions, which every disk has alike.
-        let disk = super::serve_empty()?;
+        let disk = super::serve(&super::empty()?)?;
         let wanted = Wanted {
             machine,
             qemu,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::erofs::{Image, Piece};
 use super::tree::Source;
@@ -65,8 +65,32 @@ impl Disk {
     }
 }
 
+/// What a machine's disk shows at the moment: one that waits for its sandbox has an empty disk until then.
+#[derive(Debug)]
+pub(crate) struct Shown(Mutex<Arc<Disk>>);
+
+impl Shown {
+    pub fn new(disk: Arc<Disk>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(disk)))
+    }
+
+    /// From the next read on.
+    pub fn show(&self, disk: Arc<Disk>) {
+        *self.lock() = disk;
+    }
+
+    fn now(&self) -> Arc<Disk> {
+        Arc::clone(&self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Disk>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Reads a disk.
 pub(super) struct Reader {
+    shown: Arc<Shown>,
     disk: Arc<Disk>,
     /// By the address of their description, which the disk keeps in its place; the one used last
     /// comes last.
@@ -74,13 +98,18 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub fn new(disk: Arc<Disk>) -> Self {
-        Self { disk, open: VecDeque::new() }
+    pub fn new(shown: Arc<Shown>) -> Self {
+        Self { disk: shown.now(), shown, open: VecDeque::new() }
     }
 
     /// Fills the buffer with what lies at this offset.
     pub fn read(&mut self, mut offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let disk = Arc::clone(&self.disk);
+        let disk = self.shown.now();
+        if !Arc::ptr_eq(&disk, &self.disk) {
+            // Descriptions of the other disk may come to lie where those of this one lay.
+            self.open.clear();
+            self.disk = Arc::clone(&disk);
+        }
         let mut rest = buffer;
         while !rest.is_empty() {
             let wanted = u64::try_from(rest.len()).unwrap_or(u64::MAX);

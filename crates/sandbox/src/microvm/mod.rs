@@ -25,7 +25,7 @@ mod qemu;
 mod qmp;
 mod stored;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tree;
 
 use std::collections::HashMap;
@@ -46,12 +46,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-pub(crate) use disk::Disk;
 use disk::Reader;
+pub(crate) use disk::{Disk, Shown};
 use erofs::Image;
 pub(crate) use machine::{Absent, detect};
 pub use machine::{Accel, Machine};
-pub(crate) use pool::Pool;
+pub(crate) use pool::{Key, Pool};
 pub(crate) use qemu::Lent;
 use qemu::{Shape, Start};
 pub(crate) use stored::Restoring;
@@ -74,6 +74,10 @@ const EMULATOR_PIDS: u64 = 64;
 pub(crate) const MAX_PIDS: u64 = 32_000;
 /// The layer on the host holds a sentinel and nothing of the task's.
 pub(crate) const HOST_LAYER_MB: u64 = 1;
+/// What a rehearsal may use: the agent, one command, and a few files.
+const REHEARSAL_BYTES: u64 = 64 * 1024 * 1024;
+const REHEARSAL_PIDS: u64 = 32;
+const REHEARSAL_FILES: u64 = 256;
 /// A line of the init's: what failed, or that nothing did.
 const MAX_LINE: usize = 4_096;
 /// A description of a root that does not change under us is used again for so long, then made anew: the
@@ -186,6 +190,7 @@ impl Parts {
             binds,
             given: resolved.given.clone(),
             setup: Setup {
+                is_rehearsal: false,
                 seed: [0; SEED_BYTES],
                 now_ms: 0,
                 mem_bytes: limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024),
@@ -204,7 +209,7 @@ impl Parts {
         let mut seen = 0;
         let first = || self.first();
         let first = match self.kept {
-            true => images.get(self.key()?, first)?,
+            true => images.get(self.roots()?, first)?,
             false => Arc::new(first()?),
         };
         let mut entries = Vec::new();
@@ -220,7 +225,7 @@ impl Parts {
     }
 
     /// The roots, and what they are now: one that was made anew under its old name is another.
-    fn key(&self) -> io::Result<Key> {
+    fn roots(&self) -> io::Result<Roots> {
         let roots = self.lowers.iter().chain(&self.binds);
         let one = |path: &PathBuf| {
             let found = fs::metadata(path)?;
@@ -248,19 +253,44 @@ impl Parts {
         stream: &mut UnixStream,
         has_greeted: bool,
     ) -> io::Result<Result<(), String>> {
-        let mut setup = self.setup;
-        setup.seed = random::secret_bytes();
-        setup.now_ms = u64::try_from(clock::now_ms()).unwrap_or(0);
         if !has_greeted && line(stream).await? != GREETING {
             return Ok(Err("the machine's init did not introduce itself".to_owned()));
         }
-        let mut said = serde_json::to_vec(&setup)?;
-        said.push(b'\n');
-        stream.write_all(&said).await?;
-        match line(stream).await? {
-            ready if ready == READY => Ok(Ok(())),
-            fault => Ok(Err(fault.trim().to_owned())),
-        }
+        tell(stream, self.setup, READY).await
+    }
+}
+
+/// Has a machine that waits do once, for nobody, what it will do for its sandbox; it waits again then.
+/// The inner error is the init's own.
+pub(crate) async fn rehearse(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
+    let setup = Setup {
+        is_rehearsal: true,
+        seed: [0; SEED_BYTES],
+        now_ms: 0,
+        mem_bytes: REHEARSAL_BYTES,
+        pids: AGENT_PIDS + REHEARSAL_PIDS,
+        nofile_soft: REHEARSAL_FILES,
+        nofile: REHEARSAL_FILES,
+        disk_mb: 1,
+        lowers: 1,
+        trees: Vec::new(),
+    };
+    tell(stream, setup, GREETING).await
+}
+
+async fn tell(
+    stream: &mut UnixStream,
+    mut setup: Setup,
+    wanted: &str,
+) -> io::Result<Result<(), String>> {
+    setup.seed = random::secret_bytes();
+    setup.now_ms = u64::try_from(clock::now_ms()).unwrap_or(0);
+    let mut said = serde_json::to_vec(&setup)?;
+    said.push(b'\n');
+    stream.write_all(&said).await?;
+    match line(stream).await? {
+        answer if answer == wanted => Ok(Ok(())),
+        fault => Ok(Err(fault.trim().to_owned())),
     }
 }
 
@@ -274,33 +304,41 @@ async fn line(stream: &mut UnixStream) -> io::Result<String> {
 }
 
 /// The host's end of a machine's disk: a thread that serves it until the emulator ends.
-pub(crate) fn serve(disk: Arc<Disk>) -> io::Result<OwnedFd> {
+pub(crate) fn serve(disk: &Arc<Shown>) -> io::Result<OwnedFd> {
     let (ours, theirs) = Socket::pair()?;
+    let reader = Reader::new(Arc::clone(disk));
     thread::Builder::new().name("machine-disk".to_owned()).spawn(move || {
-        if let Err(error) = nbd::serve(ours, Reader::new(disk)) {
+        if let Err(error) = nbd::serve(ours, reader) {
             tracing::debug!(%error, "a machine's disk ended");
         }
     })?;
     Ok(theirs.into())
 }
 
-/// The same with nothing on it.
-fn serve_empty() -> io::Result<OwnedFd> {
-    let empty = || Ok::<_, io::Error>(Arc::new(Image::of(tree::directory([]))?));
-    serve(Arc::new(Disk::new(empty()?, empty()?)?))
+/// A disk with what a root needs at least, for nobody.
+pub(crate) fn empty() -> io::Result<Arc<Shown>> {
+    let points = ["dev", "proc", "sys"].map(|name| (name.to_owned(), tree::directory([])));
+    let first = tree::directory([("0".to_owned(), tree::directory(points))]);
+    let parts = [first, tree::directory([])].map(|root| Image::of(root).map(Arc::new));
+    let [first, second] = parts;
+    Ok(Shown::new(Arc::new(Disk::new(first?, second?)?)))
 }
 
 /// Paths with their inodes and the times of their last change.
-type Key = Vec<(PathBuf, u64, i64)>;
+type Roots = Vec<(PathBuf, u64, i64)>;
 
 /// Descriptions of roots that many sandboxes share.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
-    kept: Mutex<HashMap<Key, (Stopwatch, Arc<Image>)>>,
+    kept: Mutex<HashMap<Roots, (Stopwatch, Arc<Image>)>>,
 }
 
 impl Images {
-    fn get(&self, roots: Key, make: impl FnOnce() -> io::Result<Image>) -> io::Result<Arc<Image>> {
+    fn get(
+        &self,
+        roots: Roots,
+        make: impl FnOnce() -> io::Result<Image>,
+    ) -> io::Result<Arc<Image>> {
         // Held while it is made: the second sandbox of a burst waits for what the first one makes.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((age, image)) = kept.get(&roots)

@@ -39,7 +39,7 @@ const MAX_ORDERS: usize = 16;
 
 /// What a stored machine is for: a shape, and the files that it was booted from as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+pub(crate) struct Key {
     shape: Shape,
     files: [(u64, u64, i64, i64); 3],
 }
@@ -106,10 +106,15 @@ impl Default for Pool {
 }
 
 impl Pool {
+    /// What a stored machine for this plan would be; `None` where none is stored.
+    pub fn key(plan: &Plan, facts: &HostFacts) -> Option<Key> {
+        let (machine, shape) = wanted(plan, facts)?;
+        Key::of(machine, &plan.runtime, shape)
+    }
+
     /// A stored machine for this plan, if there is one of its shape.
     pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<Restoring> {
-        let (machine, shape) = wanted(plan, facts)?;
-        let key = Key::of(machine, &plan.runtime, shape)?;
+        let key = Self::key(plan, facts)?;
         let stored = match lock(&self.shelf).get_mut(&key)? {
             Kept::Ready { stored, unused } => {
                 *unused = Stopwatch::start();

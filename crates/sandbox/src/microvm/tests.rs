@@ -17,7 +17,7 @@ fn image_of(dir: &Path) -> Arc<Image> {
     Arc::new(Image::of(root).unwrap())
 }
 
-fn empty() -> Arc<Image> {
+fn none() -> Arc<Image> {
     Arc::new(Image::of(tree::directory([])).unwrap())
 }
 
@@ -33,7 +33,8 @@ fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
     fs::write(dir.path().join("a"), "the first bytes").unwrap();
     symlink("/etc/passwd", dir.path().join("link")).unwrap();
     let image = image_of(dir.path());
-    let reader = || Reader::new(Arc::new(Disk::new(Arc::clone(&image), empty()).unwrap()));
+    let disk = || Arc::new(Disk::new(Arc::clone(&image), none()).unwrap());
+    let reader = || Reader::new(Shown::new(disk()));
     let bytes = whole(&mut reader(), image.size()).unwrap();
     let holds = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
     assert!(holds("the first bytes") && holds("/etc/passwd") && !holds("root:x:0:0"));
@@ -47,7 +48,7 @@ fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
 
 #[test]
 fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
-    let theirs = serve(Arc::new(Disk::new(empty(), empty()).unwrap())).unwrap();
+    let theirs = serve(&Shown::new(Arc::new(Disk::new(none(), none()).unwrap()))).unwrap();
     let mut client = Socket::from(theirs);
     let mut greeting = [0; 18];
     client.read_exact(&mut greeting).unwrap();
@@ -71,7 +72,7 @@ fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
 }
 
 /// A host that is left whatever becomes of its test, or of the machines that it was asked for.
-struct Left(Host);
+pub(crate) struct Left(Host);
 
 impl Drop for Left {
     fn drop(&mut self) {
@@ -87,7 +88,7 @@ impl std::ops::Deref for Left {
 }
 
 /// A host of machines and a plan of one; `None` where it makes none, which is said.
-fn machines(state: &Path) -> Option<(Left, Plan)> {
+pub(crate) fn machines(state: &Path) -> Option<(Left, Plan)> {
     enter_private_mounts().unwrap();
     let config = HostConfig { state_dir: state.to_owned(), ..HostConfig::default() };
     let host = Left(Host::detect(config).unwrap());
