@@ -1,7 +1,7 @@
 //! Machines that wait for their sandbox: restored, and rehearsed, before it is asked for.
 //!
 //! ```text
-//! a sandbox begins --want--> quiet for a second -> stored? -> restored -> rehearsed -> waits --take--> the next one
+//! a sandbox begins --want--> quiet for 0.3 s -> stored? -> restored -> rehearsed -> waits --take--> the next one
 //!                                                                                        |
 //!                                                          ended when nobody took it for a while
 //! ```
@@ -33,7 +33,7 @@ const MAX_WAITING: usize = 2;
 /// One that nobody took for so long is ended.
 const IDLE_MS: u64 = 300_000;
 /// Nothing is made while sandboxes begin: it would take their processors.
-const QUIET_MS: u64 = 1_000;
+const QUIET_MS: u64 = 300;
 /// One that could not be made is not tried again for so long.
 const FAILED_MS: u64 = 600_000;
 
