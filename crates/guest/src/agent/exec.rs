@@ -196,7 +196,11 @@ async fn ended(
         dropped_stderr,
         crowd,
         seen: watch.map(|watch| watch.seen()),
-        counted: machine::counted().map(|now| Counted { layer_full, ..since(now, before) }),
+        counted: machine::counted().map(|now| Counted {
+            layer_full,
+            no_routes: machine::no_routes(),
+            ..since(now, before)
+        }),
     }
 }
 
@@ -214,6 +218,7 @@ fn since(now: Counted, before: Option<Counted>) -> Counted {
         oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
         pids_refused: now.pids_refused.saturating_sub(before.pids_refused),
         layer_full: now.layer_full,
+        no_routes: now.no_routes,
     }
 }
 

@@ -10,7 +10,7 @@ use cofferdam_guest::setup::Setup;
 use cofferdam_guest::wire::Counted;
 use rustix::fs::statvfs;
 
-use super::{CGROUPS, Fault, at, write};
+use super::{CGROUPS, Fault, at, network, write};
 use crate::agent::sleep_ms;
 
 /// How often the layer is looked at while a command runs: as the host does where it can.
@@ -26,6 +26,7 @@ static COUNTERS: OnceLock<Counters> = OnceLock::new();
 struct Counters {
     memory: File,
     pids: File,
+    network: network::Counters,
 }
 
 /// Makes the group without limits.
@@ -39,7 +40,8 @@ pub(super) fn enter() -> Result<(), Fault> {
     let group = Path::new(CGROUPS).join("task");
     write(group.join("cgroup.procs"), "0")?;
     let open = |name: &str| File::open(group.join(name)).map_err(at(name));
-    let counters = Counters { memory: open("memory.events")?, pids: open("pids.events")? };
+    let network = network::Counters::open().map_err(at("the network's counters"))?;
+    let counters = Counters { memory: open("memory.events")?, pids: open("pids.events")?, network };
     // It is set once: there is one entry in a machine's life.
     let _ = COUNTERS.set(counters);
     Ok(())
@@ -54,12 +56,18 @@ pub(super) fn set(setup: &Setup) -> Result<(), Fault> {
 
 /// What the machine's kernel counted so far; `None` outside of a machine.
 pub fn counted() -> Option<Counted> {
-    let Counters { memory, pids } = COUNTERS.get()?;
+    let Counters { memory, pids, .. } = COUNTERS.get()?;
     Some(Counted {
         oom_kills: keyed(memory, "oom_kill"),
         pids_refused: keyed(pids, "max"),
         layer_full: false,
+        no_routes: 0,
     })
+}
+
+/// Attempts that no route led anywhere since the machine is somebody's; 0 outside of a machine.
+pub fn no_routes() -> u64 {
+    COUNTERS.get().map_or(0, |counters| counters.network.no_routes())
 }
 
 /// Whether the machine's layer was ever seen full. Outside of a machine nothing is looked at: there

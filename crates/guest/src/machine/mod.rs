@@ -28,7 +28,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::reboot::{RebootMode, reboot};
 
 pub use enter::run as enter;
-pub use limit::{LayerWatch, counted};
+pub use limit::{LayerWatch, counted, no_routes};
 
 /// The driver of the disk is bound last, when nothing is loaded any more: a machine that is stored has
 /// read the table of the partitions, which is the same on every disk, and no byte of any.
