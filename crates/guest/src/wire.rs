@@ -44,6 +44,7 @@
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -187,6 +188,22 @@ pub struct ExecEnd {
     /// What a kernel of the sandbox's own counted meanwhile; absent where the host's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<Counted>,
+    /// Where attempts led that no route led anywhere, as far as that kernel told since a command
+    /// started last: of those that it counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub no_routes: Vec<NoRoute>,
+}
+
+/// A place that a command tried to reach without a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoRoute {
+    /// Where to.
+    pub address: IpAddr,
+    /// 0 where there is none.
+    pub port: u16,
+    /// How often.
+    pub count: u64,
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -186,6 +186,7 @@ mod tests {
             crowd: 0,
             seen: None,
             counted: None,
+            no_routes: Vec::new(),
         }
     }
 

@@ -277,7 +277,7 @@ impl Sandbox {
         match said {
             Ok(Ok(end)) => {
                 if let (Some(unrouted), Some(counted)) = (&self.unrouted, &end.counted) {
-                    unrouted.told(counted.no_routes);
+                    unrouted.told(counted.no_routes, &end.no_routes);
                 }
                 Ok(exec::judge(end, command.timeout_ms, &seen))
             }

@@ -155,6 +155,8 @@ async fn ended(
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
     let before = machine::counted();
+    // Of what was tried before it only the number is told.
+    drop(machine::tried());
     let layer = LayerWatch::default();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
@@ -201,6 +203,7 @@ async fn ended(
             no_routes: machine::no_routes(),
             ..since(now, before)
         }),
+        no_routes: machine::tried(),
     }
 }
 
@@ -321,5 +324,6 @@ fn unstarted(error: &StartError) -> ExecEnd {
         crowd: 0,
         seen: None,
         counted: None,
+        no_routes: Vec::new(),
     }
 }

@@ -5,7 +5,7 @@
 //! services run -> [commands of build] -> enter(exec): look -> [commands] -> look at the end
 //!
 //! on the host's kernel   the namespace's own counters, read by us     no address
-//! in a machine           the same of its kernel, told by its agent    no address
+//! in a machine           the same of its kernel, told by its agent    address and port, where it traced them
 //! in gVisor              each connect, told by gVisor itself          address and port
 //! ```
 //! The kernel counts them for each network namespace: every connect and send that it refuses because no
@@ -17,11 +17,13 @@
 //! beside them.
 
 use std::fs;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::{Phase, Violation, ViolationWhy};
 use cofferdam_guest::snmp;
+use cofferdam_guest::wire::NoRoute;
 
 use super::policy::Refused;
 use super::violation::Log;
@@ -85,9 +87,9 @@ impl Unrouted {
 
     /// What an agent says of all attempts so far, at the end of a command: as good as its word. It shares
     /// the sandbox with the task.
-    pub(crate) fn told(&self, now: u64) {
+    pub(crate) fn told(&self, now: u64, places: &[NoRoute]) {
         if matches!(self.by, Seen::Told) {
-            self.count(&mut self.lock(), now);
+            self.count(&mut self.lock(), now, places);
         }
     }
 
@@ -118,7 +120,7 @@ impl Unrouted {
         match &self.by {
             Seen::Namespace(pid) if state.phase.is_some() => {
                 if let Some(now) = read(*pid) {
-                    self.count(state, now);
+                    self.count(state, now, &[]);
                 }
                 Left::Nothing
             }
@@ -128,9 +130,7 @@ impl Unrouted {
                 let Some(phase) = state.phase else { return };
                 match told {
                     Told::To(address, port) => {
-                        let why = ViolationWhy::NoRoute;
-                        let refused = Refused { why, name: None, address: Some(address), port };
-                        self.log.record(phase, &refused, clock::now_ms());
+                        self.log.record(phase, &to(address, port), clock::now_ms());
                     }
                     // They may have been refused.
                     Told::Lost(count) => self.log.lost(count.into()),
@@ -139,18 +139,30 @@ impl Unrouted {
         }
     }
 
-    fn count(&self, state: &mut State, now: u64) {
-        let tried = now.saturating_sub(state.seen);
+    /// As many as the counter says: first those whose place is known, then the others.
+    fn count(&self, state: &mut State, now: u64, places: &[NoRoute]) {
+        let mut tried = now.saturating_sub(state.seen);
         state.seen = now.max(state.seen);
         let Some(phase) = state.phase else { return };
-        let refused = Refused::nameless(ViolationWhy::NoRoute, None);
-        self.log.record_all(phase, &refused, tried, clock::now_ms());
+        let now_ms = clock::now_ms();
+        for NoRoute { address, port, count } in places {
+            let port = Some(*port).filter(|port| *port != 0);
+            let count = tried.min(*count);
+            self.log.record_all(phase, &to(*address, port), count, now_ms);
+            tried = tried.saturating_sub(count);
+        }
+        let nameless = Refused::nameless(ViolationWhy::NoRoute, None);
+        self.log.record_all(phase, &nameless, tried, now_ms);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves counts that are still good.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn to(address: IpAddr, port: Option<u16>) -> Refused {
+    Refused { why: ViolationWhy::NoRoute, name: None, address: Some(address), port }
 }
 
 fn read(pid: u32) -> Option<u64> {
