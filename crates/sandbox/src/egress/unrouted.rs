@@ -29,6 +29,10 @@ use super::policy::Refused;
 use super::violation::Log;
 use crate::gvisor::{Connects, Left, Told};
 
+/// Attempts between two looks: more than any kernel refuses meanwhile, and sums of it can be stored. An agent
+/// may say more.
+const MOST: u64 = 1 << 32;
+
 /// Where attempts are seen.
 #[derive(Debug)]
 enum Seen {
@@ -141,7 +145,7 @@ impl Unrouted {
 
     /// As many as the counter says: first those whose place is known, then the others.
     fn count(&self, state: &mut State, now: u64, places: &[NoRoute]) {
-        let mut tried = now.saturating_sub(state.seen);
+        let mut tried = now.saturating_sub(state.seen).min(MOST);
         state.seen = now.max(state.seen);
         let Some(phase) = state.phase else { return };
         let now_ms = clock::now_ms();
@@ -170,4 +174,53 @@ fn read(pid: u32) -> Option<u64> {
     // Absent where the kernel has no IPv6.
     let six = fs::read_to_string(format!("/proc/{pid}/net/snmp6")).unwrap_or_default();
     Some(snmp::no_routes(&four, &six))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(port: u16, count: u64) -> NoRoute {
+        NoRoute { address: [192, 0, 2, 1].into(), port, count }
+    }
+
+    fn told(unrouted: &Unrouted) -> Vec<(Phase, Option<u16>, u64)> {
+        let (list, unlisted) = unrouted.violations();
+        assert_eq!(unlisted, 0);
+        list.iter().map(|violation| (violation.phase, violation.port, violation.count)).collect()
+    }
+
+    #[test]
+    fn an_agents_places_are_at_most_as_many_as_it_counted_and_the_rest_has_none() {
+        let unrouted = Unrouted::in_machine(3);
+        unrouted.enter(Phase::Build);
+        unrouted.told(8, &[place(443, 2)]);
+        unrouted.enter(Phase::Exec);
+        unrouted.told(10, &[place(0, 1), place(80, u64::MAX), place(81, 1)]);
+        // Nothing new, and a counter that goes back.
+        unrouted.told(10, &[place(82, 1)]);
+        unrouted.told(9, &[]);
+        unrouted.told(10, &[]);
+        let build = [(Phase::Build, Some(443), 2), (Phase::Build, None, 3)];
+        let exec = [(Phase::Exec, None, 1), (Phase::Exec, Some(80), 1)];
+        assert_eq!(told(&unrouted), [build, exec].concat());
+        assert_eq!(unrouted.looked(), 7);
+    }
+
+    #[test]
+    fn an_agent_that_says_anything_says_no_more_than_can_be_stored() {
+        let unrouted = Unrouted::in_machine(0);
+        unrouted.enter(Phase::Exec);
+        unrouted.told(u64::MAX, &[place(1, u64::MAX)]);
+        unrouted.told(u64::MAX, &[place(2, 1)]);
+        assert_eq!(told(&unrouted), [(Phase::Exec, Some(1), MOST)]);
+    }
+
+    #[test]
+    fn only_a_machines_agent_is_listened_to() {
+        let unrouted = Unrouted::in_namespace(std::process::id());
+        unrouted.enter(Phase::Exec);
+        unrouted.told(1 << 20, &[place(1, 1)]);
+        assert!(told(&unrouted).iter().all(|(_, port, _)| port.is_none()));
+    }
 }
