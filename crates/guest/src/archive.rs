@@ -21,6 +21,9 @@ pub struct Pack {
     /// error. Came with level 5.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
+    /// Nothing is sent: it is only said whether all could be. Came with level 6.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub look: bool,
 }
 
 /// A directory to unpack into.

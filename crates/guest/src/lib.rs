@@ -17,5 +17,6 @@ pub mod glob;
 pub mod jail;
 pub mod process;
 pub mod setup;
+pub mod snmp;
 pub mod tree;
 pub mod wire;

@@ -64,4 +64,11 @@ pub struct Usage {
     pub disk_bytes: u64,
     /// What is free of it.
     pub disk_free_bytes: u64,
+    /// As [`crate::wire::Counted`] has it; 0 where the kernel is the host's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub no_routes: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }

@@ -37,13 +37,14 @@
 //! |---|---|---|
 //! | `POST /v1/doors?with=` | a stream; `with` is [`crate::door::Doors`], percent-encoded | the stream's other half, once all listen; 409: a port is taken |
 //!
-//! Level 5 packs a directory exactly: see [`crate::archive::Pack`].
+//! Level 5 packs a directory exactly, level 6 looks whether it could: see [`crate::archive::Pack`].
 //!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -90,8 +91,8 @@ pub const UNPACK: &str = "/v1/unpack";
 pub const WATCH: &str = "/v1/watch";
 
 /// What an agent can do: 1 are the first four routes, 2 all but the last three, 3 all but the last, 4 all
-/// of this page, 5 packs exactly.
-pub const LEVEL: u32 = 5;
+/// of this page, 5 packs exactly, 6 looks whether it could.
+pub const LEVEL: u32 = 6;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.
@@ -187,6 +188,22 @@ pub struct ExecEnd {
     /// What a kernel of the sandbox's own counted meanwhile; absent where the host's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<Counted>,
+    /// Where attempts led that no route led anywhere, as far as that kernel told since a command
+    /// started last: of those that it counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub no_routes: Vec<NoRoute>,
+}
+
+/// A place that a command tried to reach without a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoRoute {
+    /// Where to.
+    pub address: IpAddr,
+    /// 0 where there is none.
+    pub port: u16,
+    /// How often.
+    pub count: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -204,6 +221,10 @@ pub struct Counted {
     /// Whether the writable layer, which then is no file system of the host's, was seen without room.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layer_full: bool,
+    /// Attempts that no route led anywhere since the machine is the sandbox's, and not only meanwhile: so
+    /// those of commands that run beside each other are counted once.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub no_routes: u64,
 }
 
 /// Which files to read out.

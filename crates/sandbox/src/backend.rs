@@ -8,6 +8,7 @@
 //! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | as in gvisor | as in container |
 //! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine, whose upper layer its agent tells | mounted on the host, then bound |
 //! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator | as in container |
+//! | attempts without a route | counted by its network namespace | told by its kernel, each connect | counted by its kernel, told by its agent | as in container |
 //! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor | the wipe has the engine remove it |
 
 use std::path::{Path, PathBuf};
@@ -89,6 +90,11 @@ impl Backend {
             }
             Self::Qemu => microvm::host_limits(limits),
         }
+    }
+
+    /// Whether the sandbox's kernel tells each connect.
+    pub(crate) fn tells_connects(self) -> bool {
+        self == Self::Runsc
     }
 
     /// Whether it is a machine that puts its own root together.

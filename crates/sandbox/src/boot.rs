@@ -29,6 +29,7 @@ use crate::cache::CacheBase;
 use crate::crypt::{MakeError, Volume};
 use crate::docker;
 use crate::egress::{self, EgressError, Prepared, Unrouted};
+use crate::gvisor;
 use crate::host::{Host, HostFacts};
 use crate::image;
 use crate::input::{self, Input, InputError, Overlay, Resolved};
@@ -46,6 +47,8 @@ use crate::wipe::{self, Subject};
 
 /// One file: 64 MiB through a sandbox with a hundredth of a CPU.
 const UPLOAD_MS: u64 = 60_000;
+/// A short answer, from a machine whose processor is emulated on a busy host.
+const METRICS_MS: u64 = 5_000;
 /// Workers that stop in the very moment of a start.
 const PARENT_TRIES: usize = 3;
 
@@ -162,6 +165,11 @@ async fn start(
     let Made { hold, digest, groups, disk } = blocking(move || bundle.make(&held, &images)).await?;
     subject.base = Some((plan.base.clone(), digest));
     subject.runtime_reaped = false;
+    let heard = match plan.backend.tells_connects() {
+        true => Some(gvisor::hear(&plan.traces).map_err(fault("listening in", &plan.traces.dir))?),
+        false => None,
+    };
+    let (unrouted, hearing) = heard.unzip();
     let ground = Ground { groups: &groups, disk, parts, mounts: &resolved.mounts };
     let (life, agent) = life::begin(host, facts, plan, &ground).await?;
     let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
@@ -178,7 +186,8 @@ async fn start(
         peak_mem_mb: AtomicU64::new(0),
         effective: plan.effective.clone(),
         egress: None,
-        unrouted: None,
+        unrouted,
+        _hearing: hearing,
         stream_limit_bytes: plan.stream_limit_bytes,
         services: Services::default(),
         trees: resolved.trees.clone(),
@@ -214,9 +223,22 @@ async fn furnish(
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.
     if plan.class.is_on_host_kernel() {
-        sandbox.unrouted = Some(Unrouted::of(sandbox.init_pid));
+        sandbox.unrouted = Some(Arc::new(Unrouted::in_namespace(sandbox.init_pid)));
+    } else if plan.backend.is_machine() {
+        let before = if plan.services.is_empty() { 0 } else { no_routes(&sandbox.agent).await };
+        sandbox.unrouted = Some(Arc::new(Unrouted::in_machine(before)));
     }
     Ok(())
+}
+
+/// What a machine's services tried so far. An agent that does not say it has them laid at a command's door,
+/// which is no reason to start no sandbox.
+async fn no_routes(agent: &Agent) -> u64 {
+    let limit = Duration::from_millis(METRICS_MS);
+    match tokio::time::timeout(limit, agent.metrics()).await {
+        Ok(Ok(usage)) => usage.no_routes,
+        _ => 0,
+    }
 }
 
 async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError> {

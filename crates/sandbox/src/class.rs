@@ -101,8 +101,8 @@ pub(crate) fn detect(
             "start without --runtime docker",
         ),
         Class::Gvisor => match runtime::gvisor() {
-            Some(runsc) => Offer::Present(runsc),
-            None => absent("no runsc was found", "apt-get install runsc"),
+            Ok(runsc) => Offer::Present(runsc),
+            Err((why, remedy)) => absent(&why, remedy),
         },
         Class::Microvm => match &microvm {
             Ok(qemu) => Offer::Present(qemu.clone()),

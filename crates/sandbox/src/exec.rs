@@ -186,6 +186,7 @@ mod tests {
             crowd: 0,
             seen: None,
             counted: None,
+            no_routes: Vec::new(),
         }
     }
 
@@ -211,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_kernel_of_its_own_counts_instead_of_the_hosts() {
-        let counted = Some(Counted { oom_kills: 1, pids_refused: 0, layer_full: true });
+        let counted =
+            Some(Counted { oom_kills: 1, pids_refused: 0, layer_full: true, no_routes: 0 });
         let end = ExecEnd { counted, ..end(Ended::Signal(9)) };
         let outcome = judge(end, 1, &seen(Events { oom_kills: 0, pids_refused: 3 }));
         assert_eq!((outcome.err_code, outcome.oom), (ErrCode::Oom, true));

@@ -8,7 +8,9 @@
 //! ```
 //! Everything is born in the cgroups that we make, so the limits hold for the kernel, its files and
 //! its memory alike, and what they counted can be read when the kernel is gone: memory that runs
-//! out takes the whole sandbox along.
+//! out takes the whole sandbox along. The kernel tells each connect of the task: see `connects`.
+
+mod connects;
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,6 +21,8 @@ use tokio::process::Command;
 use crate::oci::{AGENT_PIDS, EPERM, Wanted};
 use crate::plan::Plan;
 use crate::process::Process;
+
+pub(crate) use connects::{Connects, Left, Told, hear};
 
 /// The kernel, its file server and the runtime need about 50 MiB before the task has any: with less
 /// the sandbox would not start, and that is not what a limit is for.
@@ -105,7 +109,8 @@ pub(crate) fn command(plan: &Plan, groups: &[PathBuf]) -> Command {
         .arg(&runtime.path)
         .arg("--root")
         .arg(&traces.runtime_state)
-        .args(["--network=none", "--oci-seccomp", "--ignore-cgroups"])
+        .args(["--network=none", "--oci-seccomp", "--ignore-cgroups", "--pod-init-config"])
+        .arg(connects::config(traces))
         .args(["run", "--bundle"])
         .arg(&traces.dir)
         .arg(traces.id.as_str());

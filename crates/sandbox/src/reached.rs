@@ -161,7 +161,7 @@ impl Seen {
     /// counters are then its emulator's.
     pub(crate) fn inside(&self, counted: Option<Counted>) -> Self {
         let mut seen = self.clone();
-        if let Some(Counted { oom_kills, pids_refused, layer_full }) = counted {
+        if let Some(Counted { oom_kills, pids_refused, layer_full, .. }) = counted {
             seen.before = Events::default();
             seen.after = Events { oom_kills, pids_refused };
             seen.uncounted = false;

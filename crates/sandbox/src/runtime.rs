@@ -72,6 +72,8 @@ impl Sealed {
     }
 }
 
+const VERSION: [&str; 1] = ["--version"];
+
 impl Runtime {
     /// Every runtime that works here, the preferred one first. `wanted` is a name or an absolute
     /// path and narrows the choice to it. Each is started to ask for its version, so whoever needs
@@ -80,7 +82,7 @@ impl Runtime {
         let names = wanted.map_or_else(|| KNOWN.to_vec(), |name| vec![name]);
         names.into_iter().filter_map(|name| {
             let path = if name.starts_with('/') { Some(name.into()) } else { search(name) };
-            Self::ask(&path?, &KNOWN)
+            Self::ask(&path?, &KNOWN, &VERSION)
         })
     }
 
@@ -108,9 +110,12 @@ impl Runtime {
         }
     }
 
-    fn ask(path: &Path, known: &[&str]) -> Option<Self> {
+    fn ask(path: &Path, known: &[&str], words: &[&str]) -> Option<Self> {
         let output =
-            Command::new(path).arg("--version").env_clear().stdin(Stdio::null()).output().ok()?;
+            Command::new(path).args(words).env_clear().stdin(Stdio::null()).output().ok()?;
+        if !output.status.success() {
+            return None;
+        }
         let text = String::from_utf8(output.stdout).ok()?;
         let version = text.lines().next()?.trim().to_owned();
         let name = known.iter().find(|name| version.starts_with(*name))?;
@@ -128,10 +133,21 @@ pub(crate) fn named(name: &str) -> Option<Runtime> {
     Some(Runtime { name: name.to_owned(), path, version, sealed: None })
 }
 
-/// runsc, where it is installed.
-pub(crate) fn gvisor() -> Option<Runtime> {
+/// runsc, where it is installed and knows the options that a sandbox needs.
+pub(crate) fn gvisor() -> Result<Runtime, (String, &'static str)> {
     let [name] = GVISOR;
-    Runtime::ask(&search(name)?, &GVISOR)
+    let remedy = "apt-get install runsc";
+    let path = search(name).ok_or_else(|| ("no runsc was found".to_owned(), remedy))?;
+    gvisor_at(&path).map_err(|why| (why, remedy))
+}
+
+fn gvisor_at(path: &Path) -> Result<Runtime, String> {
+    // An option that it does not know is a start that fails.
+    let asked = Runtime::ask(path, &GVISOR, &["--pod-init-config=", "--version"]);
+    asked.ok_or_else(|| match Runtime::ask(path, &GVISOR, &VERSION) {
+        Some(old) => format!("{} is too old: it cannot tell a task's connects", old.version),
+        None => format!("{} does not say its version", path.display()),
+    })
 }
 
 /// Where a program is.
@@ -142,4 +158,30 @@ pub(crate) fn search(name: &str) -> Option<PathBuf> {
         .filter(|place| place.starts_with('/'))
         .map(|place| Path::new(place).join(name))
         .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written by another process: a file that this one has open for writing cannot be executed by any.
+    const WRITE: &str = "printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+
+    #[test]
+    fn a_runsc_that_cannot_tell_what_we_need_is_none_and_says_which_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runsc");
+        let say = |body: &str| {
+            let written =
+                Command::new("/bin/sh").args(["-c", WRITE, "sh"]).arg(&path).arg(body).status();
+            assert!(written.unwrap().success());
+            gvisor_at(&path)
+        };
+        let able = say("echo runsc version 9").unwrap();
+        assert_eq!((able.name.as_str(), able.version.as_str()), ("runsc", "runsc version 9"));
+        let old = say("[ \"$1\" = --version ] || exit 2; echo runsc version 1").unwrap_err();
+        assert!(old.contains("runsc version 1 is too old"), "{old}");
+        let other = say("echo something else").unwrap_err();
+        assert!(other.contains("does not say its version"), "{other}");
+    }
 }

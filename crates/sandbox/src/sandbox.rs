@@ -9,7 +9,8 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation, WipeEvidence,
+    EffectivePolicy, ErrCode, IsolationClass, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation,
+    WipeEvidence,
 };
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 use tokio::task::JoinHandle;
@@ -94,8 +95,10 @@ pub struct Sandbox {
     pub(crate) stream_limit_bytes: u64,
     /// `None`: no phase has names, so there is no proxy.
     pub(crate) egress: Option<Egress>,
-    /// `None`: its network stack is not the host's, and counts nothing that the host sees.
-    pub(crate) unrouted: Option<Unrouted>,
+    /// Attempts that no route leads anywhere.
+    pub(crate) unrouted: Option<Arc<Unrouted>>,
+    /// Hears what gVisor tells of attempts.
+    pub(crate) _hearing: Option<Driver>,
     pub(crate) services: Services,
     /// Directories that it sees copy-on-write: where they are inside, and their changes here.
     pub(crate) trees: Vec<(String, Changed)>,
@@ -163,8 +166,10 @@ impl Sandbox {
     #[must_use]
     pub fn violations(&self) -> (Vec<Violation>, u64) {
         let (mut list, unlisted) = self.egress.as_ref().map(Egress::violations).unwrap_or_default();
-        list.extend(self.unrouted.iter().flat_map(Unrouted::violations));
-        (list, unlisted)
+        let looked = self.unrouted.as_ref().map(|unrouted| unrouted.violations());
+        let (unrouted, more) = looked.unwrap_or_default();
+        list.extend(unrouted);
+        (list, unlisted.saturating_add(more))
     }
 
     /// Names that the running phase was refused and asks for, since the last call.
@@ -232,11 +237,11 @@ impl Sandbox {
             unrouted.enter(command.phase);
         }
         let by_proxy = || self.egress.as_ref().map_or(0, Egress::refused);
-        let before = (by_proxy(), self.unrouted.as_ref().map_or(0, Unrouted::looked));
+        let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
         let mut ended = self.run(command, env, sink).await;
         if let Ok(outcome) = &mut ended
             && outcome.err_code != ErrCode::None
-            && before != (by_proxy(), self.unrouted.as_ref().map_or(0, Unrouted::look))
+            && before != (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.look()))
             && let Some(words) = egress::in_words(&self.violations().0, command.phase)
         {
             exec::explain(outcome, words);
@@ -277,7 +282,12 @@ impl Sandbox {
         // Noted now, because a sandbox that dies takes its counters along.
         let _ = self.peak_mem_mb();
         match said {
-            Ok(Ok(end)) => Ok(exec::judge(end, command.timeout_ms, &seen)),
+            Ok(Ok(end)) => {
+                if let (Some(unrouted), Some(counted)) = (&self.unrouted, &end.counted) {
+                    unrouted.told(counted.no_routes, &end.no_routes);
+                }
+                Ok(exec::judge(end, command.timeout_ms, &seen))
+            }
             Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
             Ok(Err(error)) if error.is_lost() => {
                 let cause = "the agent ended before the command did";
@@ -306,6 +316,9 @@ impl Sandbox {
         let (caches, wanted) = (caches.clone(), wanted.clone());
         if !self.fresh.is_empty() {
             return cache::promote_inside(&self.agent, &self.fresh, caches, wanted).await;
+        }
+        if self.effective.isolation_class == IsolationClass::Gvisor {
+            cache::look_inside(&self.agent, &wanted.dirs, &caches).await?;
         }
         let from = cache::fresh(&self.subject.traces.layer, wanted.dirs.len());
         blocking(move || caches.promote(&wanted, &from)).await

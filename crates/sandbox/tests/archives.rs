@@ -249,6 +249,7 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
             max_bytes: most_bytes,
             max_entries: most,
             exact: false,
+            look: false,
         };
         let mut tar = Vec::new();
         let count = agent.pack(&request(1 << 20, 20), |bytes| tar.extend_from_slice(bytes)).await;
@@ -310,6 +311,12 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
         assert_eq!(sh(&sandbox, &plan, "mkfifo exact/p").await.outcome.exit, 0);
         let outcome = agent.pack(&exact(), |_| {}).await;
         assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
+        // Who only looks is told the same and sent nothing, however large it is.
+        let look = || Pack { max_bytes: 0, look: true, ..exact() };
+        let outcome = agent.pack(&look(), |_| panic!("something was sent")).await;
+        assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
+        assert_eq!(sh(&sandbox, &plan, "rm exact/p; echo >> exact/f").await.outcome.exit, 0);
+        assert_eq!(agent.pack(&look(), |_| panic!("something was sent")).await.unwrap(), 0);
         let linked = Pack { path: "/work/from/dir".into(), ..request(9, 9) };
         assert_eq!(refused(agent.pack(&linked, |_| {}).await.map(|_| ())).0, 409);
         verified(&sandbox.wipe("task-end").await);

@@ -237,10 +237,6 @@ fn a_build_whose_leftovers_no_base_may_hold_is_not_kept() {
             ("d=/deps; for i in $(seq 210); do d=$d/d; done; mkdir -p $d", deep),
             ("touch \"/deps/$(printf '\\377')\"", "UTF-8"),
         ] {
-            // gVisor keeps pipes and sockets in its own kernel, and the directory stays empty.
-            if bench.class == Class::Gvisor && why.contains("device") {
-                continue;
-            }
             let (sandbox, want) = build(&bench, &bench.plan(cached(script)), &inputs).await;
             let error = in_words(&sandbox.promote(&caches(&bench), &want).await.unwrap_err());
             assert!(error.contains(why), "{script}: {error}");

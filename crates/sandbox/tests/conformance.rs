@@ -53,7 +53,7 @@ struct Ground {
 type Check = fn(Arc<Ground>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// The list: a name for the table, and what is held.
-const BEHAVIOURS: [(&str, Check); 39] = [
+const BEHAVIOURS: [(&str, Check); 40] = [
     ("a command's exit status, signal and failure to start", |g| Box::pin(exits(g))),
     ("both output streams, as they come", |g| Box::pin(streams(g))),
     ("environment and working directory, and nothing of the host's", |g| Box::pin(surroundings(g))),
@@ -106,6 +106,9 @@ const BEHAVIOURS: [(&str, Check); 39] = [
     }),
     ("a phase reaches the names that it lists and no other, which is a violation", |g| {
         Box::pin(inside::names(g))
+    }),
+    ("an attempt without a route is counted in its phase", |g| {
+        Box::pin(inside::without_a_route(g))
     }),
     ("the next phase ends every connection of the one before", |g| Box::pin(inside::switch(g))),
     ("a service answers every command and ends with the sandbox", |g| Box::pin(inside::service(g))),

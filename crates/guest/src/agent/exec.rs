@@ -155,6 +155,8 @@ async fn ended(
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
     let before = machine::counted();
+    // Of what was tried before it only the number is told.
+    drop(machine::tried());
     let layer = LayerWatch::default();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
@@ -196,7 +198,12 @@ async fn ended(
         dropped_stderr,
         crowd,
         seen: watch.map(|watch| watch.seen()),
-        counted: machine::counted().map(|now| Counted { layer_full, ..since(now, before) }),
+        counted: machine::counted().map(|now| Counted {
+            layer_full,
+            no_routes: machine::no_routes(),
+            ..since(now, before)
+        }),
+        no_routes: machine::tried(),
     }
 }
 
@@ -214,6 +221,7 @@ fn since(now: Counted, before: Option<Counted>) -> Counted {
         oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
         pids_refused: now.pids_refused.saturating_sub(before.pids_refused),
         layer_full: now.layer_full,
+        no_routes: now.no_routes,
     }
 }
 
@@ -316,5 +324,6 @@ fn unstarted(error: &StartError) -> ExecEnd {
         crowd: 0,
         seen: None,
         counted: None,
+        no_routes: Vec::new(),
     }
 }

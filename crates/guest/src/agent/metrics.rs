@@ -6,12 +6,14 @@ use cofferdam_guest::process::Usage;
 use rustix::fs::statvfs;
 use rustix::param::{clock_ticks_per_second, page_size};
 
+use crate::machine;
+
 /// The agent is the first process of its sandbox.
 const AGENT: u32 = 1;
 
 /// `GET /v1/metrics`.
 pub fn usage() -> Usage {
-    let mut usage = Usage::default();
+    let mut usage = Usage { no_routes: machine::no_routes(), ..Usage::default() };
     let tick_ms = 1_000 / clock_ticks_per_second().max(1);
     let page_kb = u64::try_from(page_size()).unwrap_or(4_096) / 1_024;
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

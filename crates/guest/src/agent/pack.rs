@@ -4,7 +4,8 @@
 //! directory -> names, sorted -> { header, bytes | link | directory, then what is in it } -> end
 //! ```
 //! Files, directories and symbolic links as they are; of sockets, pipes and devices nothing, and a file
-//! with two names is sent twice. Owners are told on request, set-user-id never.
+//! with two names is sent twice. Owners are told on request, set-user-id never. Who only looks is sent
+//! nothing.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -26,6 +27,8 @@ use super::tree;
 
 /// Nested directories, each an open one meanwhile.
 const MAX_DEPTH: usize = 128;
+/// The same for one who only looks: what lies deeper is refused for its depth by who copies it.
+const MAX_LOOKED: usize = 256;
 /// One read of a file.
 const READ_BYTES: usize = 32 * 1024;
 const BLOCK: u64 = 512;
@@ -95,7 +98,7 @@ struct Packer {
 
 impl Packer {
     async fn all(&mut self, root: &OwnedFd) -> Result<()> {
-        if self.request.exact {
+        if self.request.exact && !self.request.look {
             let stat = fstat(root).map_err(|errno| fault(".", errno))?;
             self.head(EntryType::Directory, "./", &stat, 0, None).await?;
         }
@@ -109,20 +112,33 @@ impl Packer {
             // One that is gone meanwhile is not there.
             let Ok(stat) = statat(&level.at, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile | FileType::Symlink if self.request.look => {}
                 FileType::RegularFile => self.file(&level.at, &name, path).await?,
                 FileType::Symlink => self.link(&level.at, &name, path, &stat).await?,
                 FileType::Directory => {
                     let below = self.level(&level.at, &name, format!("{path}/"))?;
-                    let stat = fstat(&below.at).map_err(|errno| fault(&path, errno))?;
-                    self.head(EntryType::Directory, &below.prefix, &stat, 0, None).await?;
-                    if levels.len() >= MAX_DEPTH {
-                        return Err(PackError::Depth);
+                    if self.request.look {
+                        // Nothing that is sent lets the agent's other work go on.
+                        tokio::task::yield_now().await;
+                        if self.frames.is_closed() {
+                            return Err(PackError::HungUp);
+                        }
+                    } else {
+                        let stat = fstat(&below.at).map_err(|errno| fault(&path, errno))?;
+                        self.head(EntryType::Directory, &below.prefix, &stat, 0, None).await?;
                     }
-                    levels.push(below);
+                    match (levels.len(), self.request.look) {
+                        (..MAX_DEPTH, _) | (..MAX_LOOKED, true) => levels.push(below),
+                        (_, true) => {}
+                        (_, false) => return Err(PackError::Depth),
+                    }
                 }
                 _ if self.request.exact => return Err(PackError::Kind(path)),
                 _ => {}
             }
+        }
+        if self.request.look {
+            return Ok(());
         }
         self.tar.finish().map_err(|source| PackError::Io { path: String::new(), source })?;
         self.flush().await

@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_guest::setup::Setup;
-use cofferdam_guest::wire::Counted;
+use cofferdam_guest::wire::{Counted, NoRoute};
 use rustix::fs::statvfs;
 
-use super::{CGROUPS, Fault, at, write};
+use super::trace::Trace;
+use super::{CGROUPS, Fault, TRACES, at, network, write};
 use crate::agent::sleep_ms;
 
 /// How often the layer is looked at while a command runs: as the host does where it can.
@@ -26,6 +27,9 @@ static COUNTERS: OnceLock<Counters> = OnceLock::new();
 struct Counters {
     memory: File,
     pids: File,
+    network: network::Counters,
+    /// Absent where the kernel traces nothing.
+    trace: Option<Trace>,
 }
 
 /// Makes the group without limits.
@@ -39,7 +43,10 @@ pub(super) fn enter() -> Result<(), Fault> {
     let group = Path::new(CGROUPS).join("task");
     write(group.join("cgroup.procs"), "0")?;
     let open = |name: &str| File::open(group.join(name)).map_err(at(name));
-    let counters = Counters { memory: open("memory.events")?, pids: open("pids.events")? };
+    let network = network::Counters::open().map_err(at("the network's counters"))?;
+    let trace = Trace::start(Path::new(TRACES)).ok();
+    let (memory, pids) = (open("memory.events")?, open("pids.events")?);
+    let counters = Counters { memory, pids, network, trace };
     // It is set once: there is one entry in a machine's life.
     let _ = COUNTERS.set(counters);
     Ok(())
@@ -54,12 +61,24 @@ pub(super) fn set(setup: &Setup) -> Result<(), Fault> {
 
 /// What the machine's kernel counted so far; `None` outside of a machine.
 pub fn counted() -> Option<Counted> {
-    let Counters { memory, pids } = COUNTERS.get()?;
+    let Counters { memory, pids, .. } = COUNTERS.get()?;
     Some(Counted {
         oom_kills: keyed(memory, "oom_kill"),
         pids_refused: keyed(pids, "max"),
         layer_full: false,
+        no_routes: 0,
     })
+}
+
+/// Attempts that no route led anywhere since the machine is somebody's; 0 outside of a machine.
+pub fn no_routes() -> u64 {
+    COUNTERS.get().map_or(0, |counters| counters.network.no_routes())
+}
+
+/// Where those led that were not told yet, as far as the kernel traced them.
+pub fn tried() -> Vec<NoRoute> {
+    let trace = COUNTERS.get().and_then(|counters| counters.trace.as_ref());
+    trace.map(Trace::take).unwrap_or_default()
 }
 
 /// Whether the machine's layer was ever seen full. Outside of a machine nothing is looked at: there

@@ -15,6 +15,7 @@ mod limit;
 mod network;
 mod random;
 mod rehearsal;
+mod trace;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -29,7 +30,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::reboot::{RebootMode, reboot};
 
 pub use enter::run as enter;
-pub use limit::{LayerWatch, counted};
+pub use limit::{LayerWatch, counted, no_routes, tried};
 pub use rehearsal::run as rehearse;
 
 /// The driver of the disk is bound last, when nothing is loaded any more: a machine that is stored has
@@ -38,6 +39,8 @@ const DISK_MODULE: &str = "virtio_blk";
 const AUTOPROBE: &str = "/sys/bus/virtio/drivers_autoprobe";
 /// Where both look for the cgroup tree.
 const CGROUPS: &str = "/cgroups";
+/// And for what the kernel traces.
+const TRACES: &str = "/traces";
 
 /// A step that failed, in words.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,10 @@ fn boot() -> Result<(), Fault> {
     {
         fs::create_dir_all(path).map_err(at(path))?;
         make(kind, Path::new(path), MsFlags::empty(), None)?;
+    }
+    // Not every kernel has it.
+    if fs::create_dir_all(TRACES).is_ok() {
+        let _ = make("tracefs", Path::new(TRACES), MsFlags::empty(), None);
     }
     load_modules()?;
     limit::prepare(Path::new(CGROUPS))?;

@@ -1,8 +1,12 @@
-//! The loopback of a machine, which has no other network: its kernel starts with it down.
+//! The loopback of a machine, which has no other network: its kernel starts with it down. And what the
+//! kernel counts there.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 
+use cofferdam_guest::snmp;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
 };
@@ -11,6 +15,40 @@ use nix::sys::socket::{
 const LOOPBACK_UP: [u32; 8] = [32, 0x0005_0010, 1, 0, 0, 1, 1, 1];
 /// Of an acknowledgement: the header, then the error, 0 for none.
 const ERROR_AT: std::ops::Range<usize> = 16..20;
+
+/// What is read of each file: the counters of IP stand at its begin.
+const HEAD_BYTES: usize = 2048;
+
+/// The counters of the machine's one network, open.
+#[derive(Debug)]
+pub(super) struct Counters {
+    four: File,
+    /// Absent where the kernel has no IPv6.
+    six: Option<File>,
+    /// What was counted before the machine was anybody's.
+    before: u64,
+}
+
+impl Counters {
+    pub(super) fn open() -> io::Result<Self> {
+        let four = File::open("/proc/self/net/snmp")?;
+        let mut opened = Self { four, six: File::open("/proc/self/net/snmp6").ok(), before: 0 };
+        opened.before = opened.no_routes();
+        Ok(opened)
+    }
+
+    /// Attempts that no route led anywhere.
+    pub(super) fn no_routes(&self) -> u64 {
+        let six = self.six.as_ref().map(head).unwrap_or_default();
+        snmp::no_routes(&head(&self.four), &six).saturating_sub(self.before)
+    }
+}
+
+fn head(file: &File) -> String {
+    let mut buffer = [0; HEAD_BYTES];
+    let count = file.read_at(&mut buffer, 0).unwrap_or(0);
+    String::from_utf8_lossy(buffer.get(..count).unwrap_or_default()).into_owned()
+}
 
 pub(super) fn loopback_up() -> io::Result<()> {
     let route = SockProtocol::NetlinkRoute;

@@ -25,7 +25,11 @@ impl Agent {
     /// sends. It is the sandbox's word: unpack it as a hostile one. Gives the number of entries; after
     /// an error the bytes so far are to be thrown away.
     pub async fn pack(&self, request: &Pack, mut sink: impl FnMut(&[u8]) + Send) -> Result<u64> {
-        self.needs(if request.exact { 5 } else { 3 })?;
+        self.needs(match request {
+            Pack { look: true, .. } => 6,
+            Pack { exact: true, .. } => 5,
+            _ => 3,
+        })?;
         let response = self.send(Method::POST, wire::PACK, encode(request)?).await?;
         let mut frames = Frames::of(response);
         // The directory itself may be one of them.

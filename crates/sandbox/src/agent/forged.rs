@@ -194,6 +194,7 @@ async fn a_tar_is_bounded_by_what_was_asked_for() {
             max_bytes: 10,
             max_entries: 2,
             exact: false,
+            look: false,
         };
         let outcome = agent.pack(&request, |_| {}).await;
         assert!(

@@ -69,6 +69,29 @@ fn finish(
     caches.finish(wanted, begun, walk)
 }
 
+/// Whether these directories hold nothing but what a base may, as their own kernel shows them: gVisor keeps
+/// pipes and sockets in memory, and on the host their names are not there at all. A build that has taken its
+/// agent over may hide them, and then its base lacks them.
+pub(crate) async fn look(
+    agent: &Agent,
+    shown: &[String],
+    caches: &Caches,
+) -> Result<(), CacheError> {
+    for path in shown {
+        let request = Pack {
+            path: path.clone(),
+            max_bytes: 0,
+            max_entries: caches.bounds.entries,
+            exact: true,
+            look: true,
+        };
+        let looked = agent.pack(&request, |_| {});
+        let limit = Duration::from_millis(PACK_MS);
+        tokio::time::timeout(limit, looked).await.map_err(|_| CacheError::Silent)??;
+    }
+    Ok(())
+}
+
 /// Writes the tar of a directory to the file, which is at its begin again.
 async fn fetch(
     agent: &Agent,
@@ -81,6 +104,7 @@ async fn fetch(
         max_bytes: left.bytes,
         max_entries: left.entries,
         exact: true,
+        look: false,
     };
     let mut written = Ok(());
     let packed = agent.pack(&request, |bytes| {

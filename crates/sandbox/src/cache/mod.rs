@@ -17,7 +17,8 @@
 //! copies, so that nothing in a sandbox holds a file of it. **A build is hostile**: the copy follows no
 //! link, takes regular files, directories and symbolic links and nothing else, drops set-user-id bits and
 //! attributes, and is bounded in entries, bytes and depth.
-//! Out of a machine it comes as a tar, by the agent, and is unpacked as somebody's who lies. **A base that does not have the digest on
+//! Out of a machine it comes as a tar, by the agent, and is unpacked as somebody's who lies; in gVisor the agent
+//! says whether there is a pipe or socket, which the host does not see. **A base that does not have the digest on
 //! record is no base**, and it is taken away. The key begins with the tenant: see the contracts.
 
 mod copy;
@@ -34,6 +35,6 @@ pub use identity::Wanted as CacheWanted;
 pub use store::{Bounds as CacheBounds, CacheBase, Caches, Found, Promotion, Removal};
 
 pub(crate) use identity::identify;
-pub(crate) use inside::promote as promote_inside;
+pub(crate) use inside::{look as look_inside, promote as promote_inside};
 pub(crate) use mount::{fresh, mount};
 pub(crate) use planned::{Planned, check, plan};

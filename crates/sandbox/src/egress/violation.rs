@@ -67,6 +67,13 @@ impl Log {
         });
     }
 
+    /// So many of which nothing is known.
+    pub(crate) fn lost(&self, count: u64) {
+        let mut counted = self.lock();
+        counted.total = counted.total.saturating_add(count);
+        counted.unlisted = counted.unlisted.saturating_add(count);
+    }
+
     /// How many there were, listed or not.
     pub(crate) fn total(&self) -> u64 {
         self.lock().total

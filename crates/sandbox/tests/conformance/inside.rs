@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::sandbox::{Phase, ViolationWhy};
 use cofferdam_sandbox::{
-    Caches, Command, Found, Input, Plan, Promotion, plan, provision, provision_on,
+    Caches, Class, Command, Found, Input, Plan, Promotion, plan, provision, provision_on,
 };
 use serde_json::{Value, json};
 
@@ -48,6 +48,77 @@ pub async fn names(ground: Arc<Ground>) {
     assert_eq!((refused[0].why, refused[0].phase), (ViolationWhy::Name, Phase::Exec));
     wiped(&sandbox.wipe("task-end").await);
     bench.assert_clean();
+}
+
+/// A connection and a connected datagram socket to an address that no host has; then an echo request, by the
+/// socket that some kernels give to everybody.
+const WITHOUT_A_ROUTE: &str = "\
+import socket
+for kind, protocol in [(socket.SOCK_STREAM, 0), (socket.SOCK_DGRAM, 0), (socket.SOCK_DGRAM, 1)]:
+    try:
+        tried = socket.socket(socket.AF_INET, kind, protocol)
+    except PermissionError:
+        print('refused', protocol)
+        continue
+    try:
+        tried.connect(('192.0.2.1', 443))
+        print('reached')
+    except OSError:
+        print('tried', protocol)
+raise SystemExit(3)
+";
+
+/// Talks to itself, by both versions of IP and sockets of both kinds, and to nobody.
+const AT_HOME: &str = "\
+import socket
+for family, address in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')]:
+    with socket.socket(family) as server:
+        server.bind((address, 0))
+        server.listen()
+        socket.create_connection(server.getsockname()[:2]).close()
+    with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
+        datagrams.sendto(b'x', (address, 9))
+try:
+    socket.create_connection(('127.0.0.1', 1))
+except ConnectionRefusedError:
+    raise SystemExit(4)
+";
+
+pub async fn without_a_route(ground: Arc<Ground>) {
+    let (sandbox, plan) = ground.start(json!({"build": {"cmd": ["true"]}})).await;
+    let python = |phase, program: &str| {
+        let argv = ["/usr/bin/python3", "-c", program].map(str::to_owned).to_vec();
+        Command { argv, phase, ..plan.task.clone() }
+    };
+    let quiet = run(&sandbox, &python(Phase::Build, AT_HOME)).await;
+    assert_eq!(quiet.outcome.exit, 4, "{}", quiet.stderr);
+    assert_eq!(sandbox.violations(), (Vec::new(), 0));
+    let mut echoes = 0;
+    for (phase, times) in [(Phase::Build, 1), (Phase::Exec, 2)] {
+        for _ in 0..times {
+            let said = run(&sandbox, &python(phase, WITHOUT_A_ROUTE)).await;
+            assert_eq!(said.outcome.exit, 3, "{}", said.stderr);
+            let cause = said.outcome.cause.unwrap();
+            let words = format!("the network policy of the {} phase refused", phase.as_str());
+            assert!(cause.contains(&words) && cause.contains("no route leads"), "{cause}");
+            echoes = u64::from(said.stdout.ends_with("tried 1\n"));
+            let refused = said.stdout.ends_with("refused 1\n");
+            assert!(said.stdout.starts_with("tried 0\ntried 0\n") && (refused || echoes == 1));
+        }
+        let (list, unlisted) = sandbox.violations();
+        let of_phase = list.iter().filter(|v| v.phase == phase && v.why == ViolationWhy::NoRoute);
+        assert_eq!(of_phase.map(|v| v.count).sum::<u64>(), times * (2 + echoes), "{list:?}");
+        assert_eq!(unlisted, 0);
+    }
+    let (list, _) = sandbox.violations();
+    assert_eq!(list.iter().map(|v| v.count).sum::<u64>(), 3 * (2 + echoes), "{list:?}");
+    assert!(list.iter().all(|v| v.first_ms > 0 && v.first_ms <= v.last_ms));
+    // A kernel of the sandbox's own tells where each led; the host's counter does not.
+    let own = matches!(ground.class, Class::Gvisor | Class::Microvm);
+    let known = own.then_some("192.0.2.1");
+    assert!(list.iter().all(|v| v.address.as_deref() == known), "{list:?}");
+    assert!(list.iter().all(|v| v.port == known.map(|_| 443)), "{list:?}");
+    wiped(&sandbox.wipe("task-end").await);
 }
 
 pub async fn switch(ground: Arc<Ground>) {
