@@ -286,8 +286,8 @@ async fn direct(
     let limit = Duration::from_millis(MACHINE_BOOT_MS);
     let begun = tokio::select! {
         biased;
-        begun = tokio::time::timeout(limit, place.begin(kind.monitor())) => begun.map_or_else(
-            |_| Err("its machine did not answer in time".to_owned()), |begun| begun,
+        begun = tokio::time::timeout(limit, place.begin(kind.monitor())) => begun.unwrap_or_else(
+            |_| Err("its machine did not answer in time".to_owned()),
         ),
         _ = life.child.wait() => Err("it ended".to_owned()),
     };

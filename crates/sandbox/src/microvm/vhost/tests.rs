@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use cofferdam_ambient::clock::Stopwatch;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -133,7 +134,12 @@ impl Client {
         self.asked += 1;
         self.memory.write_all_at(&self.asked.to_le_bytes(), AVAILABLE + 2).unwrap();
         self.kick.write(1).unwrap();
-        self.call.read().unwrap();
+        let clock = Stopwatch::start();
+        while let Err(error) = self.call.read() {
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert!(clock.elapsed_ms() < 20_000, "nothing was answered");
+            thread::yield_now();
+        }
         let mut used = [0; 2];
         self.memory.read_exact_at(&mut used, USED + 2).unwrap();
         assert_eq!(u16::from_le_bytes(used), self.asked, "it was answered");
