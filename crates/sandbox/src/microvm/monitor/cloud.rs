@@ -32,8 +32,8 @@ impl Monitor for CloudHypervisor {
                 "/api/v1/vm.create",
                 json!({
                     "cpus": {"boot_vcpus": shape.cpus, "max_vcpus": shape.cpus},
-                    // The memory that it would make itself could be taken away from under the disk's
-                    // server; what it is lent cannot.
+                    // Nothing promises that what it would make itself cannot be taken away from under the
+                    // disk's server; what it is lent cannot.
                     "memory": {"size": 0, "zones": [{
                         "id": "memory",
                         "size": shape.mem_mb.saturating_mul(MIB),

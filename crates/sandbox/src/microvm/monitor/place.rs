@@ -89,7 +89,8 @@ impl Place {
     pub(crate) async fn begin(self, monitor: &dyn Monitor) -> Result<UnixStream, String> {
         let api = at(&self.handle, SOCKET);
         let clock = Stopwatch::start();
-        while !api.exists() {
+        // Its name is there a moment before it listens.
+        while UnixStream::connect(&api).await.is_err() {
             if clock.elapsed_ms() > LISTEN_MS {
                 return Err(format!("it did not listen within {LISTEN_MS} ms"));
             }
