@@ -1,7 +1,7 @@
 //! What the host tells the init of a virtual machine, before the agent is there.
 //!
 //! ```text
-//! guest  GREETING   the port is open: a machine is stored, or given to a sandbox, here
+//! guest  GREETING   the port, or the stream in its place, is open: a machine is stored, or given to a sandbox, here
 //! host   Setup      one line of JSON; after a rehearsal the guest begins anew
 //! guest  READY      or one line that says what failed, and the end
 //!        HTTP/2     the agent, from here on
@@ -19,6 +19,8 @@ pub const ENTER: &str = "enter";
 pub const REHEARSE: &str = "rehearse";
 /// Name of the port.
 pub const PORT: &str = "cofferdam";
+/// Where the host listens for a machine without a port: the number of its stream.
+pub const STREAM: u32 = 5_000;
 /// What the guest says first.
 pub const GREETING: &str = "cofferdam-machine 1\n";
 /// What it says when everything is in its place.

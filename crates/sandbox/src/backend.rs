@@ -22,6 +22,7 @@ use crate::class::Class;
 use crate::egress::Way;
 use crate::gvisor;
 use crate::host::HostFacts;
+use crate::microvm::monitor::Kind;
 use crate::microvm::{self, Lent};
 use crate::oci::{self, Wanted};
 use crate::plan::Plan;
@@ -38,17 +39,19 @@ pub(crate) enum Backend {
     Runsc,
     /// QEMU.
     Qemu,
+    /// A monitor that is told over HTTP what its machine is.
+    Told(Kind),
     /// A Docker engine.
     Engine,
 }
 
 impl Backend {
     /// `None`: this build holds no sandboxes of the class, and [`crate::class::detect`] says so.
-    pub(crate) fn of(class: Class) -> Option<Self> {
+    pub(crate) fn of(class: Class, runtime: &Runtime) -> Option<Self> {
         match class {
             Class::Container => Some(Self::Oci),
             Class::Gvisor => Some(Self::Runsc),
-            Class::Microvm => Some(Self::Qemu),
+            Class::Microvm => Some(Kind::named(&runtime.name).map_or(Self::Qemu, Self::Told)),
             Class::Docker => Some(Self::Engine),
         }
     }
@@ -58,7 +61,7 @@ impl Backend {
         match self {
             Self::Oci | Self::Engine => oci::config(wanted),
             Self::Runsc => gvisor::config(oci::config(wanted), wanted),
-            Self::Qemu => Value::Null,
+            Self::Qemu | Self::Told(_) => Value::Null,
         }
     }
 
@@ -67,7 +70,7 @@ impl Backend {
     pub(crate) fn way(self, netns: Option<Netns>, agent: &Agent) -> Option<Way> {
         match self {
             Self::Oci | Self::Engine => netns.map(Way::Netns),
-            Self::Runsc | Self::Qemu => Some(Way::Agent(agent.clone())),
+            Self::Runsc | Self::Qemu | Self::Told(_) => Some(Way::Agent(agent.clone())),
         }
     }
 
@@ -88,7 +91,7 @@ impl Backend {
                 let pids = gvisor::host_pids(limits.pids.unwrap_or(0));
                 Limits { pids: Some(pids), ..limits }
             }
-            Self::Qemu => microvm::host_limits(limits),
+            Self::Qemu | Self::Told(_) => microvm::host_limits(limits),
         }
     }
 
@@ -99,7 +102,7 @@ impl Backend {
 
     /// Whether it is a machine that puts its own root together.
     pub(crate) fn is_machine(self) -> bool {
-        self == Self::Qemu
+        matches!(self, Self::Qemu | Self::Told(_))
     }
 
     /// MiB of the writable layer on the host.
@@ -135,8 +138,10 @@ impl Backend {
             (Self::Runsc, _) => gvisor::command(plan, groups),
             (Self::Qemu, Some(machine)) => microvm::command(plan, groups, machine, lent),
             // Without a machine the class is absent, and no plan names it; an engine is not a program
-            // that is started here.
-            (Self::Oci | Self::Engine, _) | (Self::Qemu, None) => run(&plan.runtime, &plan.traces),
+            // that is started here, and a monitor is started in a place of its own.
+            (Self::Oci | Self::Engine | Self::Told(_), _) | (Self::Qemu, None) => {
+                run(&plan.runtime, &plan.traces)
+            }
         }
     }
 }

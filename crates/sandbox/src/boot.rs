@@ -77,6 +77,8 @@ pub(crate) enum BootError {
     Silent { log: String },
     #[error("the machine could not be made a sandbox: {fault}")]
     Machine { fault: String },
+    #[error("{program} did not make the machine: {fault}; at last it said: {log}")]
+    Monitor { program: &'static str, fault: String, log: String },
     #[error("the agent's process was not found")]
     Unobserved,
     #[error("an input cannot be given")]

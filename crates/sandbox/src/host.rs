@@ -26,6 +26,7 @@ use crate::egress;
 use crate::gvisor;
 use crate::input::Input;
 use crate::live;
+use crate::microvm::monitor::Kind;
 use crate::microvm::{self, Machine};
 use crate::mounts;
 use crate::plan::Plan;
@@ -119,7 +120,8 @@ pub struct HostConfig {
     pub state_dir: PathBuf,
     /// Host directories that tasks may be given parts of. Empty: none.
     pub allowed_roots: Vec<PathBuf>,
-    /// `crun`, `runc` or an absolute path, or `docker`. `None`: the best that is installed.
+    /// `crun`, `runc` or an absolute path, or `docker`; `firecracker` or `cloud-hypervisor` make the
+    /// machines in QEMU's place. `None`: the best that is installed.
     pub runtime: Option<String>,
     /// Where listed names really are, like a hosts file with ports: connections to such a name go
     /// there whatever port they ask for. It opens nothing: the name must be on a phase's list.
@@ -229,7 +231,9 @@ impl Host {
         }
         let mounts = mounts::mounted().map_err(read("/proc/thread-self/mountinfo"))?;
         let cgroups = Cgroups::find(&mounts).ok_or(HostError::NoCgroups)?;
-        let runtime = choose(config.runtime, cgroups.mode)?;
+        // What makes machines is asked for beside what holds containers, of which the best is taken then.
+        let kind = config.runtime.as_deref().and_then(Kind::named);
+        let runtime = choose(config.runtime.filter(|_| kind.is_none()), cgroups.mode)?;
         let state_dir = state(&config.state_dir)?;
         let live_dir = live::prepare(&state_dir)
             .map_err(|source| HostError::State { path: state_dir.clone(), source })?;
@@ -237,7 +241,7 @@ impl Host {
         let allowed_roots = allowed_roots.collect::<Result<Vec<_>, _>>()?;
         let base = base::skeleton(&state_dir.join("base"))?;
         let guest = base::guest(&state_dir.join("guest"))?;
-        let (machine, qemu) = match microvm::detect(&state_dir, &guest) {
+        let (machine, qemu) = match microvm::detect(&state_dir, &guest, kind) {
             Ok((machine, qemu)) => (Some(machine), Ok(qemu)),
             Err(absent) => (None, Err(absent)),
         };
@@ -299,6 +303,14 @@ impl Host {
                 Err((why, remedy)) => Offer::Absent { why, remedy },
             };
         }
+        Self { facts: Arc::new(facts), ..self.clone() }
+    }
+
+    /// The same host where something else was found.
+    #[cfg(test)]
+    pub(crate) fn with_facts(&self, change: impl FnOnce(&mut HostFacts)) -> Self {
+        let mut facts = self.facts().clone();
+        change(&mut facts);
         Self { facts: Arc::new(facts), ..self.clone() }
     }
 

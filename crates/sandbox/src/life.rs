@@ -6,6 +6,7 @@
 //!        +------------------------------+---------------------- the agent's first answer
 //! ```
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -15,13 +16,16 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
+use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use crate::agent::Agent;
+use crate::backend::Backend;
 use crate::boot::BootError;
 use crate::docker;
 use crate::held::Held;
 use crate::host::{Host, HostFacts};
+use crate::microvm::monitor::{self, Kind};
 use crate::microvm::{self, Disk, Parts, Restoring, Shown};
 use crate::plan::Plan;
 use crate::sandbox::Driver;
@@ -234,10 +238,10 @@ async fn start(
             }
         }
     }
-    let shown = ground.shown();
-    let (mut life, stream) = match plan.backend.is_engine() {
-        true => attach(plan, ground.mounts, ground.groups).await?,
-        false => spawn(plan, ground.groups, shown.as_ref(), facts, None)?,
+    let (mut life, stream) = match plan.backend {
+        Backend::Told(kind) => direct(plan, ground, facts, kind).await?,
+        backend if backend.is_engine() => attach(plan, ground.mounts, ground.groups).await?,
+        _ => spawn(plan, ground.groups, ground.shown().as_ref(), facts, None)?,
     };
     match life.meet(stream, ground.parts.clone()).await {
         Ok(agent) => {
@@ -246,7 +250,11 @@ async fn start(
             Ok((life, agent))
         }
         Err(missed) => {
-            let log = life.last_words().await;
+            // A monitor does not end with its machine's stream.
+            let log = match plan.backend {
+                Backend::Told(_) => life.killed().await,
+                _ => life.last_words().await,
+            };
             Err(match missed {
                 Missed::Late => BootError::Silent { log },
                 Missed::Ended => BootError::Ended { log },
@@ -311,17 +319,61 @@ pub(crate) fn spawn(
         // A Ctrl-C at the worker's terminal is the worker's business alone.
         .process_group(0)
         .kill_on_drop(true);
-    let mut child = command.spawn().map_err(fault)?;
+    let awaited = backend.awaits_runtime();
+    let origin = if lent.is_some() { Origin::Restored } else { Origin::Booted };
+    let life = alive(command.spawn().map_err(fault)?, awaited, origin, None);
+    Ok((life, ours))
+}
+
+/// Holds what was started; the disk of a machine is served until nobody has its log open.
+fn alive(
+    mut child: Child,
+    awaited: bool,
+    origin: Origin,
+    serving: Option<monitor::Serving>,
+) -> Life {
     let log = child.stderr.take();
     let log = tokio::spawn(async move {
+        let _serving = serving;
         match log {
             Some(pipe) => tail(pipe).await,
             None => String::new(),
         }
     });
-    let awaited = backend.awaits_runtime();
-    let origin = if lent.is_some() { Origin::Restored } else { Origin::Booted };
-    Ok((Life { child: Held::Process(child), awaited, log, driver: None, origin }, ours))
+    Life { child: Held::Process(child), awaited, log, driver: None, origin }
+}
+
+/// Starts a monitor, tells it what its machine is and meets the machine's init.
+async fn direct(
+    plan: &Plan,
+    ground: &Ground<'_>,
+    facts: &HostFacts,
+    kind: Kind,
+) -> Result<(Life, UnixStream), BootError> {
+    let fault = |source| BootError::Spawn { path: plan.runtime.path.clone(), source };
+    // Without them the class is absent, and no plan names it.
+    let (Some(machine), Some(disk)) = (&facts.machine, &ground.disk) else {
+        return Err(fault(io::ErrorKind::NotFound.into()));
+    };
+    let prepared = monitor::prepare(kind, plan, ground.groups, machine, Arc::clone(disk));
+    let (place, serving, mut command) = prepared.map_err(fault)?;
+    let child = command.process_group(0).spawn().map_err(fault)?;
+    let mut life = alive(child, plan.backend.awaits_runtime(), Origin::Booted, Some(serving));
+    let limit = Duration::from_millis(MACHINE_BOOT_MS);
+    let begun = tokio::select! {
+        biased;
+        begun = tokio::time::timeout(limit, place.begin(kind.monitor())) => begun.unwrap_or_else(
+            |_| Err("its machine did not answer in time".to_owned()),
+        ),
+        _ = life.child.wait() => Err("it ended".to_owned()),
+    };
+    match begun {
+        Ok(stream) => Ok((life, stream)),
+        Err(fault) => {
+            let program = kind.program();
+            Err(BootError::Monitor { program, fault, log: life.killed().await })
+        }
+    }
 }
 
 async fn attach(

@@ -110,7 +110,8 @@ pub(crate) fn plan_on(
     refuse::written_through(request, facts)?;
     let (class, runtime) = class::choose(request, facts)?;
     refuse::machine_written_through(request, class)?;
-    let backend = Backend::of(class).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
+    let backend =
+        Backend::of(class, runtime).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     let asked = refuse::limits(request, facts, class)?;
     let limits = with_defaults(asked, facts);

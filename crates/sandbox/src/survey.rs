@@ -13,7 +13,7 @@ use crate::crypt::{self, LargeLayers};
 use crate::host::{HostFacts, NO_USER_NAMESPACE};
 use crate::live;
 use crate::microvm::Accel;
-use crate::microvm::monitor::{self, Monitor};
+use crate::microvm::monitor::{self, Kind};
 use crate::mounts;
 
 /// Less room than this on the state directory's file system is weak: the private database and the
@@ -259,13 +259,13 @@ fn kvm(facts: &HostFacts) -> Finding {
     )
 }
 
-/// The monitors of machines that are here and that no class uses: each is started without rights, asked
-/// what it is and, where KVM works, told to start a machine.
+/// The monitors of machines that are here besides QEMU: where there is KVM, each is told to start a machine
+/// that is nobody's, once after the host's start.
 pub async fn monitors(facts: &HostFacts) -> Vec<Finding> {
     let mut found = Vec::new();
-    for monitor in Monitor::ALL {
-        if let Some(said) = monitor::look(monitor, facts).await {
-            found.push(fact(monitor.finding(), said));
+    for kind in Kind::ALL {
+        if let Some(said) = monitor::look(kind, facts).await {
+            found.push(fact(kind.finding(), said));
         }
     }
     found

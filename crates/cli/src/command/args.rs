@@ -196,7 +196,8 @@ pub(crate) struct WorkerArgs {
     /// A host directory that tasks of every tenant may be given (repeatable)
     #[arg(long = "allow-dir", value_name = "DIR")]
     pub allow_dirs: Vec<PathBuf>,
-    /// crun, runc or an absolute path, or docker; default: the best that is installed
+    /// crun, runc or an absolute path, or docker; firecracker or cloud-hypervisor make machines in QEMU's
+    /// place; default: the best that is installed
     #[arg(long)]
     pub runtime: Option<String>,
     /// Where a name that a phase lists really is; it is listed by its phase alone (repeatable)

@@ -1,11 +1,12 @@
 //! The HTTP/2 server on the agent's stream, and its routes.
 //!
 //! crun hands its own stdin through, so the stream is one socket, used both ways. runc copies
-//! through pipes, so it reads from one and writes to another. A virtual machine has a port.
+//! through pipes, so it reads from one and writes to another. A virtual machine has a
+//! port, or a socket of a family of its own.
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
 use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
@@ -15,6 +16,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use nix::sys::socket::{AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname};
 use rustix::fs::{FileType, fstat};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, join};
@@ -35,13 +37,19 @@ const WINDOW_BYTES: u32 = 256 * 1024;
 /// Serves one connection until it ends.
 pub async fn serve() -> io::Result<()> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-    if FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::Socket {
+    let kind = FileType::from_raw_mode(fstat(&stdin)?.st_mode);
+    // A machine's, either way: what is no socket of this host's kind is read as a port is.
+    let is_unix = || {
+        let own = getsockname::<SockaddrStorage>(stdin.as_raw_fd());
+        own.is_ok_and(|own| own.family() == Some(AddressFamily::Unix))
+    };
+    if kind == FileType::CharacterDevice || kind == FileType::Socket && !is_unix() {
+        return connection(Port::new(stdin)?).await;
+    }
+    if kind == FileType::Socket {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
         return connection(UnixStream::from_std(socket)?).await;
-    }
-    if FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::CharacterDevice {
-        return connection(Port::new(stdin)?).await;
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);

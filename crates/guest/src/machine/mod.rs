@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kernel -> init: devices, modules, cgroup tree -> child in namespaces of its own
-//!                       port, disk's driver, group -> greeting   <- snapshots are here
+//!                       port or stream, disk's driver, group -> greeting   <- snapshots are here
 //!                                                    setup -> limits, root -> agent
 //!           init waits -> the child ends -> the machine ends
 //! ```
@@ -16,6 +16,7 @@ mod network;
 mod random;
 mod rehearsal;
 mod trace;
+mod vsock;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

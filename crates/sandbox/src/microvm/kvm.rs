@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 
 const DEVICE: &str = "/dev/kvm";
 /// What was found holds until the host starts anew, which empties this directory.
-const CACHE: &str = "/run/cofferdam-kvm";
+pub(super) const CACHE: &str = "/run/cofferdam-kvm";
 /// A machine on real hardware is there after 0.3 s.
 const PROBE_MS: u64 = 5_000;
 const PROBE_MB: u64 = 192;
@@ -30,16 +30,28 @@ pub(super) fn group(accel: &Accel) -> Option<u32> {
     }
 }
 
+/// Whether there is what could be tried.
+pub(super) fn device() -> Result<(), String> {
+    if Path::new(DEVICE).exists() { Ok(()) } else { Err(format!("there is no {DEVICE}")) }
+}
+
 /// What works here, remembered until the host's next start.
 pub(super) fn probe(machine: &Machine, qemu: &Runtime) -> Accel {
-    if !Path::new(DEVICE).exists() {
-        return Accel::Software { why: format!("there is no {DEVICE}") };
+    let tried = shown(&format!("{} {}", qemu.version, machine.release), || boot(machine, qemu));
+    match tried {
+        Ok(()) => Accel::Kvm,
+        Err(why) => Accel::Software { why },
     }
-    let name = digest_bytes(format!("{} {}", qemu.version, machine.release).as_bytes());
+}
+
+/// The same of whatever boots a machine with the host's processor; `what` tells it from others.
+pub(super) fn shown(what: &str, boot: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    device()?;
+    let name = digest_bytes(what.as_bytes());
     let cache = PathBuf::from(CACHE);
     let place = cache.join(format!("kvm-{name}"));
     let said = fs::read_to_string(&place).unwrap_or_else(|_| {
-        let said = match boot(machine, qemu) {
+        let said = match boot() {
             Ok(()) => WORKS.to_owned(),
             Err(why) => format!("a machine did not boot with KVM: {why}"),
         };
@@ -50,7 +62,7 @@ pub(super) fn probe(machine: &Machine, qemu: &Runtime) -> Accel {
             .and_then(|()| fs::rename(&draft, &place));
         said
     });
-    if said == WORKS { Accel::Kvm } else { Accel::Software { why: said } }
+    if said == WORKS { Ok(()) } else { Err(said) }
 }
 
 fn boot(machine: &Machine, qemu: &Runtime) -> Result<(), String> {

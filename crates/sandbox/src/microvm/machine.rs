@@ -1,5 +1,5 @@
-//! What a host needs to make machines: a kernel with its modules, our initial file system, QEMU, and
-//! whether the hardware helps.
+//! What a host needs to make machines: a kernel with its modules, our initial file system, a program
+//! that makes them, and whether the hardware helps.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,7 +10,7 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_guest::setup;
 
 use super::cpio::Archive;
-use super::kvm;
+use super::{kvm, plain};
 use crate::base;
 use crate::runtime::{self, Runtime};
 
@@ -18,11 +18,27 @@ use crate::runtime::{self, Runtime};
 const PLACES: [&str; 2] = ["/var/lib/cofferdam/kernel", "/"];
 const MODULE_DIRS: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 /// In the order of their loading.
-const MODULES: [&str; 8] = [
+pub(super) const MODULES: [&str; 8] = [
     "virtio_ring",
     "virtio",
     "virtio_mmio",
     "virtio_console",
+    "virtio_blk",
+    "libcrc32c",
+    "erofs",
+    "overlay",
+];
+/// Of a machine whose monitor has devices on PCI, and no port.
+pub(super) const STREAM_MODULES: [&str; 13] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_mmio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "vsock",
+    "vmw_vsock_virtio_transport_common",
+    "vmw_vsock_virtio_transport",
     "virtio_blk",
     "libcrc32c",
     "erofs",
@@ -65,42 +81,60 @@ pub struct Machine {
     pub(super) setpriv: PathBuf,
 }
 
+/// How a kernel is given to what starts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As its distribution packs it.
+    Packed,
+    /// As an ELF file.
+    Plain,
+}
+
+impl Machine {
+    /// One with these modules; it is said to have KVM, which is to be shown.
+    pub(super) fn prepared(
+        state: &Path,
+        guest: &Path,
+        modules: &[&'static str],
+        form: Form,
+    ) -> Result<Self, Absent> {
+        let [unshare, setpriv] = KEEPERS.map(runtime::search);
+        let (Some(unshare), Some(setpriv)) = (unshare, setpriv) else {
+            return Err((
+                format!("{} were not found", KEEPERS.join(" and ")),
+                "apt-get install util-linux",
+            ));
+        };
+        let kernel = Kernel::find(modules)?;
+        let (image, initrd) = kernel.prepare(state, guest, form).map_err(|error| {
+            (format!("the machine's kernel could not be prepared: {error}"), REMEDY_KERNEL)
+        })?;
+        Ok(Self {
+            kernel: image,
+            release: kernel.release,
+            initrd,
+            accel: Accel::Kvm,
+            tsc_khz: tsc_khz(),
+            unshare,
+            setpriv,
+        })
+    }
+}
+
 /// Why a host makes no machines, and what would change that.
 pub(crate) type Absent = (String, &'static str);
 
 /// Looks for all of it, and writes the initial file system below `state`. The first time after the
 /// host's start a machine is booted to see whether KVM works.
-pub(crate) fn detect(state: &Path, guest: &Path) -> Result<(Machine, Runtime), Absent> {
-    if !cfg!(target_arch = "x86_64") {
-        return Err(("machines are made on x86-64 only".to_owned(), "nothing on this host"));
-    }
+pub(super) fn detect(state: &Path, guest: &Path) -> Result<(Machine, Runtime), Absent> {
     let mut qemu =
         runtime::named(QEMU).ok_or_else(|| (format!("{QEMU} was not found"), REMEDY_QEMU))?;
-    let [unshare, setpriv] = KEEPERS.map(runtime::search);
-    let (Some(unshare), Some(setpriv)) = (unshare, setpriv) else {
-        return Err((
-            format!("{} were not found", KEEPERS.join(" and ")),
-            "apt-get install util-linux",
-        ));
-    };
-    let kernel = Kernel::find()?;
-    let (image, initrd) = kernel.prepare(state, guest).map_err(|error| {
-        (format!("the machine's kernel could not be prepared: {error}"), REMEDY_KERNEL)
-    })?;
-    let mut machine = Machine {
-        kernel: image,
-        release: kernel.release.clone(),
-        initrd,
-        accel: Accel::Kvm,
-        tsc_khz: tsc_khz(),
-        unshare,
-        setpriv,
-    };
+    let mut machine = Machine::prepared(state, guest, &MODULES, Form::Packed)?;
     machine.accel = kvm::probe(&machine, &qemu);
     qemu.version = match &machine.accel {
-        Accel::Kvm => format!("{}, Linux {}, KVM", qemu.version, kernel.release),
+        Accel::Kvm => format!("{}, Linux {}, KVM", qemu.version, machine.release),
         Accel::Software { why } => {
-            format!("{}, Linux {}, emulated in software: {why}", qemu.version, kernel.release)
+            format!("{}, Linux {}, emulated in software: {why}", qemu.version, machine.release)
         }
     };
     Ok((machine, qemu))
@@ -137,7 +171,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn find() -> Result<Self, Absent> {
+    fn find(wanted: &[&'static str]) -> Result<Self, Absent> {
         let mut why = "no kernel was found".to_owned();
         for place in PLACES.map(Path::new) {
             let boot = fs::read_dir(place.join("boot")).into_iter().flatten().flatten();
@@ -148,7 +182,7 @@ impl Kernel {
             // A kernel for clouds is the smallest; else the last of the names.
             releases.sort_by_key(|release| (release.contains("cloud"), release.clone()));
             for release in releases.into_iter().rev() {
-                match modules(place, &release) {
+                match modules(place, &release, wanted) {
                     Ok(modules) => {
                         let image = place.join("boot").join(format!("vmlinuz-{release}"));
                         return Ok(Self { image, release, modules });
@@ -161,10 +195,11 @@ impl Kernel {
     }
 
     /// The image that an unprivileged emulator can read, and the initial file system.
-    fn prepare(&self, state: &Path, guest: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    fn prepare(&self, state: &Path, guest: &Path, form: Form) -> io::Result<(PathBuf, PathBuf)> {
         let found = fs::metadata(&self.image)?;
         let agent = guest.join(base::AGENT_PATH.trim_start_matches('/'));
-        let said = format!("{:?} {:?} {} {}", guest, self.modules, found.len(), found.mtime());
+        let (length, time) = (found.len(), found.mtime());
+        let said = format!("{guest:?} {:?} {length} {time} {form:?}", self.modules);
         let dir = state.join("microvm");
         fs::create_dir_all(&dir)?;
         let dir = base::place(&dir, digest_bytes(said.as_bytes()).as_str(), |at| {
@@ -181,11 +216,14 @@ impl Kernel {
             }
             archive.file(setup::INIT.trim_start_matches('/'), 0o555, &fs::read(&agent)?);
             write(&at.join("initrd"), &archive.finish())?;
-            // A kernel that only root may read is one that the emulator may not.
-            if found.mode() & 0o004 == 0 {
-                write(&at.join("kernel"), &fs::read(&self.image)?)?;
+            match form {
+                Form::Plain => write(&at.join("kernel"), &plain::unpacked(fs::read(&self.image)?)?),
+                // A kernel that only root may read is one that the emulator may not.
+                Form::Packed if found.mode() & 0o004 == 0 => {
+                    write(&at.join("kernel"), &fs::read(&self.image)?)
+                }
+                Form::Packed => Ok(()),
             }
-            Ok(())
         });
         let dir = dir.map_err(io::Error::other)?;
         let copy = dir.join("kernel");
@@ -200,12 +238,16 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The files of the modules that the kernel does not have built in; or the one that is missing.
-fn modules(place: &Path, release: &str) -> Result<Vec<PathBuf>, &'static str> {
+fn modules(
+    place: &Path,
+    release: &str,
+    wanted: &[&'static str],
+) -> Result<Vec<PathBuf>, &'static str> {
     let dirs = MODULE_DIRS.map(|dir| place.join(dir).join(release));
-    let dir = dirs.iter().find(|dir| dir.is_dir()).ok_or(MODULES[0])?;
+    let dir = dirs.iter().find(|dir| dir.is_dir()).ok_or("at all")?;
     let builtin = fs::read_to_string(dir.join("modules.builtin")).unwrap_or_default();
     let mut found = Vec::new();
-    for name in MODULES {
+    for name in wanted.iter().copied() {
         let file = format!("{name}.ko");
         if builtin.lines().any(|line| line.rsplit('/').next() == Some(&file)) {
             continue;

@@ -1,4 +1,5 @@
-//! The class `microvm`: a kernel of its own on virtual hardware, by QEMU.
+//! The class `microvm`: a kernel of its own on virtual hardware, by QEMU or what is asked for in its place
+//! ([`monitor`]).
 //!
 //! ```text
 //! worker                                     QEMU, as nobody, in our cgroups, without a network
@@ -16,10 +17,12 @@ mod bare;
 mod cpio;
 mod disk;
 mod erofs;
+mod hold;
 mod kvm;
 mod machine;
 pub(crate) mod monitor;
 mod nbd;
+mod plain;
 mod pool;
 mod qemu;
 mod qmp;
@@ -27,6 +30,7 @@ mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tree;
+mod vhost;
 
 use std::collections::HashMap;
 use std::fs;
@@ -49,7 +53,7 @@ use tokio::process::Command;
 use disk::Reader;
 pub(crate) use disk::{Disk, Shown};
 use erofs::Image;
-pub(crate) use machine::{Absent, detect};
+pub(crate) use machine::Absent;
 pub use machine::{Accel, Machine};
 pub(crate) use pool::{Key, Pool};
 pub(crate) use qemu::Lent;
@@ -61,6 +65,7 @@ use crate::host::HostFacts;
 use crate::input::Resolved;
 use crate::oci::AGENT_PIDS;
 use crate::plan::Plan;
+use crate::runtime::Runtime;
 
 /// What the machine's kernel takes before there is a task: 35 MiB of itself, the initial files, and
 /// room to work.
@@ -108,6 +113,21 @@ pub(crate) fn weak(accel: Option<&Accel>) -> Vec<String> {
 pub(crate) fn host_limits(limits: Limits) -> Limits {
     let mem_mb = limits.mem_mb.unwrap_or(0).saturating_add(KERNEL_MB + EMULATOR_MB);
     Limits { mem_mb: Some(mem_mb), pids: Some(EMULATOR_PIDS), ..limits }
+}
+
+/// Looks for all that machines are started from, by what is asked for in QEMU's place. Blocking.
+pub(crate) fn detect(
+    state: &Path,
+    guest: &Path,
+    kind: Option<monitor::Kind>,
+) -> Result<(Machine, Runtime), Absent> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(("machines are made on x86-64 only".to_owned(), "nothing on this host"));
+    }
+    match kind {
+        Some(kind) => monitor::detect(kind, state, guest),
+        None => machine::detect(state, guest),
+    }
 }
 
 /// The emulator of a plan; `groups` are the cgroups that were made for it, and what is lent is that

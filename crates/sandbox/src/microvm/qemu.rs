@@ -1,8 +1,7 @@
 //! QEMU as it is started here.
 //!
 //! ```text
-//! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
-//!                       -> setpriv (nobody, no capability, no new privileges) -> qemu ]
+//! our cgroups, namespaces of its own, nobody [ qemu ]
 //!   0 the agent's port   1 the disk's server   2, 5 the console, our log   3 kernel   4 initial files
 //!   10.. of one that is restored: what it was; of one that is stored, and gets no sandbox: a control socket
 //! ```
@@ -18,15 +17,12 @@ use cofferdam_guest::setup::PORT;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use tokio::process::Command;
 
+use super::hold::{self, Hold};
 use super::machine::{Accel, Machine};
 use crate::runtime::Runtime;
 
-/// Enters the cgroups, which only a process itself can do without a race, opens what the
-/// emulator's user may not look up, and becomes the rest.
-const ENTER: &str = "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; \
-                     exec 3< \"$1\" 4< \"$2\" 5>&2 || exit 125; shift 2; exec \"$@\"";
-/// `nobody` of every Debian system.
-pub(super) const USER: &str = "65534";
+/// Its console is our log.
+const OPEN: &str = "3< \"$1\" 4< \"$2\" 5>&2";
 /// Bytes of translated code that the emulator keeps. Its default is a gigabyte.
 const CODE_MB: u32 = 64;
 /// Its console is quiet, its end is a reset, and a fault in it is its end. What it guards against
@@ -70,12 +66,12 @@ impl Lent {
         Ok(Self(Arc::new(fcntl_dupfd_cloexec(fd, FIRST_LENT)?)))
     }
 
-    fn number(&self) -> RawFd {
+    pub fn number(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     #[expect(unsafe_code, reason = "what a child does before it executes has no safe wrapper")]
-    fn open_in(&self, command: &mut Command) {
+    pub fn open_in(&self, command: &mut Command) {
         let own = Arc::clone(&self.0);
         let open = move || Ok(fcntl_setfd(own.as_ref(), FdFlags::empty())?);
         // SAFETY: between fork and exec it makes one call of fcntl(2), which is async-signal-safe, on a
@@ -101,31 +97,14 @@ pub(super) struct Wanted<'a> {
 
 pub(super) fn command(wanted: &Wanted<'_>) -> Command {
     let Wanted { machine, qemu, groups, shape, id, dir, start, is_bare } = wanted;
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", ENTER, "sh"]);
-    command.args(groups.iter().map(|group| group.join("cgroup.procs"))).arg("--");
-    match start {
-        Start::Boot | Start::Store(_) => command.args([&machine.kernel, &machine.initrd]),
+    let files = match start {
+        Start::Boot | Start::Store(_) => [machine.kernel.as_path(), machine.initrd.as_path()],
         // Both are in its memory.
-        Start::Restore(_) => command.args(["/dev/null", "/dev/null"]),
+        Start::Restore(_) => [Path::new("/dev/null"); 2],
     };
-    if *is_bare {
-        command.arg(&machine.setpriv).args(["--pdeathsig", "KILL", "--"]);
-    }
-    command
-        .arg(&machine.unshare)
-        .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
-        .args(["--mount-proc", "--"])
-        .arg(&machine.setpriv)
-        .args(["--reuid", USER, "--regid", USER, "--no-new-privs"])
-        // Not of unshare: a change of the user undoes what it asked the kernel for.
-        .args(["--pdeathsig", "KILL"])
-        .args(["--bounding-set=-all", "--inh-caps=-all"]);
-    match super::kvm::group(&machine.accel) {
-        Some(group) => command.args(["--groups", &group.to_string()]),
-        None => command.arg("--clear-groups"),
-    };
-    command.arg("--").arg(&qemu.path).args(["-name", id, "-L"]).arg(dir).args([
+    let (is_bare, open) = (*is_bare, OPEN);
+    let mut command = hold::command(&Hold { machine, groups, open, files, is_bare, named: None });
+    command.arg(&qemu.path).args(["-name", id, "-L"]).arg(dir).args([
         "-nodefaults",
         "-no-user-config",
         "-display",
@@ -168,7 +147,7 @@ pub(super) fn command(wanted: &Wanted<'_>) -> Command {
 
 /// An emulated machine measures its processor's clock against a timer that is emulated too. On a busy
 /// host that fails, and then the machine stands still: it is told what the host's clock is.
-fn kernel_line(machine: &Machine) -> String {
+pub(super) fn kernel_line(machine: &Machine) -> String {
     match (&machine.accel, machine.tsc_khz) {
         (Accel::Software { .. }, Some(khz)) => format!(
             "{KERNEL_LINE} {SAME_PLACES} tsc_early_khz={khz} tsc=reliable lpj={} no_timer_check",

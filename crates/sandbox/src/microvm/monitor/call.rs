@@ -20,7 +20,7 @@ const MAX_WORDS: usize = 200;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Call {
+pub(crate) struct Call {
     pub method: Method,
     pub path: &'static str,
     pub body: Option<Value>,

@@ -1,72 +1,108 @@
-//! Monitors that are told what to do over HTTP on a unix socket: Firecracker and Cloud Hypervisor.
+//! Monitors that are told over HTTP on a unix socket what their machine is: Firecracker, Cloud Hypervisor.
 //!
 //! ```text
-//! doctor -> nobody, namespaces of its own [ monitor, api socket ]   GET  what are you
-//!                                                                   PUT  a machine, start it
-//!                    console  <- our init's first words, or none    (only where KVM works)
+//! worker  --- api: describe, start ------------> monitor, as nobody, in our cgroups, without a network
+//!   disk's server  --- vhost-user -------------- virtio disk, read-only
+//!   agent's client <-- unix socket -- monitor -- vsock <- init -> agent -> task
 //! ```
-//! They are looked at by `doctor` and never chosen: both give a machine no port like the one that our
-//! init opens, and take a disk as a file or from a vhost-user server, neither of which the worker is.
-//! So the look goes as far as it can be true: they answer, and they start our kernel and our init.
+//! They run machines with KVM alone, so each is tried before it is taken, as KVM is; what is absent says
+//! why. Both start an ELF file, and take what they open from their working directory or as a number.
 
 mod call;
+mod cloud;
+#[cfg(test)]
+mod fake;
+mod firecracker;
+mod place;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random;
-use hyper::Method;
-use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use cofferdam_guest::setup::GREETING;
+use serde_json::Value;
+use tokio::process::Command;
 
-use self::call::{Call, call};
-use super::machine::{Accel, Machine};
-use super::qemu::{KERNEL_LINE, USER};
+use self::call::Call;
+use self::cloud::CloudHypervisor;
+use self::firecracker::Firecracker;
+pub(crate) use self::place::{Place, Serving};
+use super::disk::Disk;
+use super::hold::{self, Hold};
+use super::machine::{Absent, Form, Machine, STREAM_MODULES};
+use super::qemu::Shape;
+use super::{kvm, tree};
+use crate::boot::blocking;
 use crate::host::HostFacts;
-use crate::runtime;
+use crate::live;
+use crate::plan::Plan;
+use crate::runtime::{self, Runtime};
 
-/// A monitor listens after some milliseconds; a busy host takes longer.
-const LISTEN_MS: u64 = 5_000;
-/// A machine on real hardware speaks after 0.3 s.
-const BOOT_MS: u64 = 5_000;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Of a machine that only shows that it starts.
-const MEM_MB: u64 = 192;
-/// In the directory that is the monitor's own and where it is started: paths from there.
+/// In its working directory: where it listens, where the disk is, and how the names of streams begin.
 const SOCKET: &str = "api";
-const CONSOLE: &str = "console";
+const DISK: &str = "disk";
+const STREAM: &str = "stream";
+/// The working directory, in the sandbox's.
+const DIR: &str = "monitor";
 /// The kernel and the initial files, which its user may not look up.
 const KERNEL: &str = "/proc/self/fd/3";
 const INITRD: &str = "/proc/self/fd/4";
-const OPEN: &str = "exec 3< \"$1\" 4< \"$2\" || exit 125; shift 2; exec \"$@\"";
-/// How the lines of our init begin.
-const INIT_SAYS: &[u8] = b"cofferdam-machine:";
-const UNDRIVEN: &str = "not driven by this version";
+/// All that it prints is our log, the machine's console with it.
+const OPEN: &str = "3< \"$1\" 4< \"$2\" 1>&2";
+/// The first number of a machine in its own monitor.
+const CID: u32 = 3;
+/// A machine on real hardware is there after 0.3 s.
+const TRIAL_MS: u64 = 10_000;
+const TRIAL: Shape = Shape { mem_mb: 192, cpus: 1 };
+
+/// What a machine is, besides what every one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub shape: Shape,
+    /// A file that may be its memory.
+    pub memory: String,
+}
+
+/// A program that is told what its machine is.
+pub(crate) trait Monitor: std::fmt::Debug + Sync {
+    /// What it is started with.
+    fn args(&self) -> [&'static str; 2];
+    /// Asks what it is.
+    fn greeting(&self) -> Call;
+    /// Its version in the answer.
+    fn version<'a>(&self, answer: &'a Value) -> Option<&'a str>;
+    /// Describes a machine and starts it, to be said in this order.
+    fn start(&self, told: &Told) -> Vec<Call>;
+}
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Monitor {
+pub(crate) enum Kind {
     Firecracker,
     CloudHypervisor,
 }
 
-impl Monitor {
+impl Kind {
     pub const ALL: [Self; 2] = [Self::Firecracker, Self::CloudHypervisor];
 
-    /// Its program, as it is packaged.
+    /// The program, as it is packaged, and as it is asked for.
     pub const fn program(self) -> &'static str {
         match self {
             Self::Firecracker => "firecracker",
             Self::CloudHypervisor => "cloud-hypervisor",
         }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.program() == name)
     }
 
     /// As a finding is called.
@@ -77,197 +113,158 @@ impl Monitor {
         }
     }
 
-    fn args(self) -> [&'static str; 2] {
+    const fn remedy(self) -> &'static str {
         match self {
-            Self::Firecracker => ["--api-sock", SOCKET],
-            Self::CloudHypervisor => ["--api-socket", SOCKET],
-        }
-    }
-
-    /// Asks what it is.
-    fn greeting(self) -> Call {
-        match self {
-            Self::Firecracker => Call::get("/"),
-            Self::CloudHypervisor => Call::get("/api/v1/vmm.ping"),
-        }
-    }
-
-    /// Its version in the answer.
-    fn version(self, answer: &Value) -> Option<&str> {
-        let field = match self {
-            Self::Firecracker => "vmm_version",
-            Self::CloudHypervisor => "version",
-        };
-        answer.get(field)?.as_str()
-    }
-
-    /// Describes a machine without a disk and starts it, in this order.
-    fn start(self) -> Vec<Call> {
-        match self {
-            Self::Firecracker => vec![
-                Call::put("/machine-config", json!({"vcpu_count": 1, "mem_size_mib": MEM_MB})),
-                Call::put(
-                    "/boot-source",
-                    json!({
-                        "kernel_image_path": KERNEL,
-                        "initrd_path": INITRD,
-                        "boot_args": KERNEL_LINE,
-                    }),
-                ),
-                Call::put("/actions", json!({"action_type": "InstanceStart"})),
-            ],
-            Self::CloudHypervisor => vec![
-                Call::put(
-                    "/api/v1/vm.create",
-                    json!({
-                        "cpus": {"boot_vcpus": 1, "max_vcpus": 1},
-                        "memory": {"size": MEM_MB * 1024 * 1024},
-                        "payload": {
-                            "kernel": KERNEL, "initramfs": INITRD, "cmdline": KERNEL_LINE,
-                        },
-                        "serial": {"mode": "File", "file": CONSOLE},
-                        "console": {"mode": "Off"},
-                    }),
-                ),
-                Call { method: Method::PUT, path: "/api/v1/vm.boot", body: None },
-            ],
-        }
-    }
-
-    /// Ends it; Firecracker has no such call and is killed.
-    fn end(self) -> Option<Call> {
-        match self {
-            Self::Firecracker => None,
+            Self::Firecracker => {
+                "install firecracker 1.6 or later, or start without --runtime firecracker"
+            }
             Self::CloudHypervisor => {
-                Some(Call { method: Method::PUT, path: "/api/v1/vmm.shutdown", body: None })
+                "install cloud-hypervisor, or start without --runtime cloud-hypervisor"
             }
         }
     }
+
+    const fn remedy_kvm(self) -> &'static str {
+        match self {
+            Self::Firecracker => {
+                "a host whose processor runs machines, or start without --runtime firecracker"
+            }
+            Self::CloudHypervisor => {
+                "a host whose processor runs machines, or start without --runtime cloud-hypervisor"
+            }
+        }
+    }
+
+    pub fn monitor(self) -> &'static dyn Monitor {
+        match self {
+            Self::Firecracker => &Firecracker,
+            Self::CloudHypervisor => &CloudHypervisor,
+        }
+    }
+
+    /// What is executed in a place; `named` is by what an orphan is found.
+    fn command(
+        self,
+        program: &Path,
+        machine: &Machine,
+        groups: &[PathBuf],
+        named: Option<(&str, &Path)>,
+        place: &Place,
+    ) -> Command {
+        let files = [machine.kernel.as_path(), machine.initrd.as_path()];
+        let hold = Hold { machine, groups, open: OPEN, files, is_bare: false, named };
+        let mut command = hold::command(&hold);
+        command.arg(program).args(self.monitor().args());
+        command.current_dir(place.dir()).env_clear().stdin(Stdio::null()).stderr(Stdio::piped());
+        command.kill_on_drop(true);
+        place.lent.open_in(&mut command);
+        command
+    }
+}
+
+/// The place of a plan's machine and what is executed in it. Within a runtime.
+pub(crate) fn prepare(
+    kind: Kind,
+    plan: &Plan,
+    groups: &[PathBuf],
+    machine: &Machine,
+    disk: Arc<Disk>,
+) -> io::Result<(Place, Serving, Command)> {
+    let dir = &plan.traces.dir;
+    let (place, serving) = Place::make(&dir.join(DIR), disk, super::shape(plan, machine))?;
+    let named = Some((plan.traces.id.as_str(), dir.as_path()));
+    let command = kind.command(&plan.runtime.path, machine, groups, named, &place);
+    Ok((place, serving, command))
+}
+
+/// Looks for all that machines of this kind are started from. The first time after the host's start one
+/// is booted. Blocking.
+pub(crate) fn detect(kind: Kind, state: &Path, guest: &Path) -> Result<(Machine, Runtime), Absent> {
+    let program = kind.program();
+    let mut found = runtime::named(program)
+        .ok_or_else(|| (format!("{program} was not found"), kind.remedy()))?;
+    program.clone_into(&mut found.name);
+    kvm::device().map_err(|why| (format!("{program}: {why}"), kind.remedy_kvm()))?;
+    let machine = Machine::prepared(state, guest, &STREAM_MODULES, Form::Plain)?;
+    let what = format!("{program} {} {}", found.version, machine.release);
+    let boot = || tried(kind, &found.path, &machine, Duration::from_millis(TRIAL_MS));
+    kvm::shown(&what, boot).map_err(|why| (format!("{program}: {why}"), kind.remedy_kvm()))?;
+    found.version = format!("{}, Linux {}, KVM", found.version, machine.release);
+    Ok((machine, found))
 }
 
 /// What `doctor` says of one that is installed; `None` where it is not.
-pub(crate) async fn look(monitor: Monitor, facts: &HostFacts) -> Option<String> {
-    let program = runtime::search(monitor.program())?;
-    let machine = facts.machine.as_ref();
-    let kvm = machine.filter(|machine| machine.accel == Accel::Kvm);
-    let place = facts.live_dir.join(format!("monitor-{}", random::secret_hex(8)));
-    let said = look_in(monitor, &program, &place, kvm).await;
-    if let Err(error) = fs::remove_dir_all(&place) {
+pub(crate) async fn look(kind: Kind, facts: &HostFacts) -> Option<String> {
+    let version = runtime::named(kind.program())?.version;
+    let (state, guest) = (facts.state_dir.clone(), facts.guest.clone());
+    Some(match blocking(move || detect(kind, &state, &guest)).await {
+        Ok((_, found)) => {
+            let program = kind.program();
+            format!("{}: makes machines, and is taken with --runtime {program}", found.version)
+        }
+        Err((why, _)) => format!("{version}: makes no machines here: {why}"),
+    })
+}
+
+/// Boots a machine that is nobody's until its init says that it is ready; or says why it is not.
+/// Blocking, on a thread of its own, whatever runs on this one.
+fn tried(kind: Kind, program: &Path, machine: &Machine, limit: Duration) -> Result<(), String> {
+    let trial = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(words)?.block_on(trial(kind, program, machine, limit))
+    };
+    thread::scope(|scope| scope.spawn(trial).join())
+        .unwrap_or_else(|_| Err("the trial broke off".to_owned()))
+}
+
+async fn trial(
+    kind: Kind,
+    program: &Path,
+    machine: &Machine,
+    limit: Duration,
+) -> Result<(), String> {
+    let parent = Path::new(kvm::CACHE);
+    live::private_dir(parent).map_err(words)?;
+    let dir = parent.join(format!("trial-{}", random::secret_hex(8)));
+    let done = trial_in(&dir, kind, program, machine, limit).await;
+    if let Err(error) = fs::remove_dir_all(&dir) {
         tracing::warn!(%error, "the directory of a monitor was not removed");
     }
-    Some(said)
+    done
 }
 
-async fn look_in(
-    monitor: Monitor,
+async fn trial_in(
+    dir: &Path,
+    kind: Kind,
     program: &Path,
-    place: &Path,
-    machine: Option<&Machine>,
-) -> String {
-    match Trial::begin(monitor, program, place, machine).await {
-        Ok(trial) => {
-            let said = trial.run(machine.is_some()).await;
-            trial.end().await;
-            said
+    machine: &Machine,
+    limit: Duration,
+) -> Result<(), String> {
+    let empty = || Ok::<_, io::Error>(Arc::new(super::Image::of(tree::directory([]))?));
+    let disk = empty().and_then(|first| Disk::new(first, empty()?)).map_err(words)?;
+    let (place, _serving) = Place::make(dir, Arc::new(disk), TRIAL).map_err(words)?;
+    let mut command = kind.command(program, machine, &[], None, &place);
+    let mut child = command.stderr(Stdio::null()).spawn().map_err(words)?;
+    let met = async {
+        let mut stream = place.begin(kind.monitor()).await?;
+        match super::line(&mut stream).await {
+            Ok(said) if said == GREETING => Ok(()),
+            Ok(_) => Err("it said something else".to_owned()),
+            Err(error) => Err(error.to_string()),
         }
-        Err(error) => format!("{UNDRIVEN}; it does not start: {error}"),
+    };
+    let met = tokio::select! {
+        biased;
+        met = tokio::time::timeout(limit, met) => met,
+        _ = child.wait() => Ok(Err("it ended".to_owned())),
+    };
+    if let Err(error) = child.kill().await {
+        tracing::warn!(%error, "a monitor was not ended");
     }
+    met.unwrap_or_else(|_| Err(format!("it said nothing within {} ms", limit.as_millis())))
 }
 
-/// A monitor that runs.
-struct Trial {
-    monitor: Monitor,
-    place: PathBuf,
-    child: Child,
-}
-
-impl Trial {
-    async fn begin(
-        monitor: Monitor,
-        program: &Path,
-        place: &Path,
-        machine: Option<&Machine>,
-    ) -> io::Result<Self> {
-        fs::create_dir(place)?;
-        fs::set_permissions(place, fs::Permissions::from_mode(0o700))?;
-        let user = USER.parse().map_err(io::Error::other)?;
-        chown(place, Some(user), Some(user))?;
-        let console = File::create(place.join(CONSOLE))?;
-        chown(place.join(CONSOLE), Some(user), Some(user))?;
-        let keeper = |name: &str| {
-            let absent = || io::Error::other(format!("{name} was not found"));
-            runtime::search(name).ok_or_else(absent)
-        };
-        let files: [OsString; 2] = match machine {
-            Some(machine) => [machine.kernel.clone().into(), machine.initrd.clone().into()],
-            None => ["/dev/null".into(), "/dev/null".into()],
-        };
-        let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", OPEN, "sh"])
-            .args(files)
-            .arg(keeper("unshare")?)
-            .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
-            .args(["--mount-proc", "--"])
-            .arg(keeper("setpriv")?)
-            .args(["--reuid", USER, "--regid", USER, "--no-new-privs", "--pdeathsig", "KILL"])
-            .args(["--bounding-set=-all", "--inh-caps=-all"]);
-        match machine.and_then(|machine| super::kvm::group(&machine.accel)) {
-            Some(group) => command.args(["--groups", &group.to_string()]),
-            None => command.arg("--clear-groups"),
-        };
-        command.arg("--").arg(program).args(monitor.args()).current_dir(place).env_clear();
-        command.stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        match monitor {
-            Monitor::Firecracker => command.stdout(console),
-            Monitor::CloudHypervisor => command.stdout(Stdio::null()),
-        };
-        Ok(Self { monitor, place: place.to_owned(), child: command.spawn()? })
-    }
-
-    async fn call(&self, wanted: &Call) -> Result<Value, String> {
-        call(&self.place.join(SOCKET), wanted).await
-    }
-
-    /// What comes of it, in words.
-    async fn run(&self, boots: bool) -> String {
-        let clock = Stopwatch::start();
-        while !self.place.join(SOCKET).exists() && clock.elapsed_ms() < LISTEN_MS {
-            clock::sleep(LOOK_EVERY).await;
-        }
-        let version = match self.call(&self.monitor.greeting()).await {
-            Ok(answer) => match self.monitor.version(&answer) {
-                Some(version) => version.to_owned(),
-                None => "a version that it does not say".to_owned(),
-            },
-            Err(error) => return format!("{UNDRIVEN}; it does not answer: {error}"),
-        };
-        if !boots {
-            return format!("{version} answers; {UNDRIVEN}, and without KVM it runs no machine");
-        }
-        for wanted in self.monitor.start() {
-            if let Err(error) = self.call(&wanted).await {
-                return format!("{version}; {UNDRIVEN}; {} was refused: {error}", wanted.path);
-            }
-        }
-        let clock = Stopwatch::start();
-        while clock.elapsed_ms() < BOOT_MS {
-            let said = fs::read(self.place.join(CONSOLE)).unwrap_or_default();
-            if memchr::memmem::find(&said, INIT_SAYS).is_some() {
-                return format!("{version} starts our kernel and our init; {UNDRIVEN}");
-            }
-            clock::sleep(LOOK_EVERY).await;
-        }
-        format!("{version}; {UNDRIVEN}; a machine that it started said nothing")
-    }
-
-    async fn end(mut self) {
-        if let Some(wanted) = self.monitor.end() {
-            // Killed in any case: the answer is of no use.
-            let _ = self.call(&wanted).await;
-        }
-        if let Err(error) = self.child.kill().await {
-            tracing::warn!(%error, "a monitor was not ended");
-        }
-    }
+#[expect(clippy::needless_pass_by_value, reason = "a step that maps an error")]
+fn words(error: io::Error) -> String {
+    error.to_string()
 }

@@ -1,0 +1,69 @@
+//! What holds a program that makes machines, before it is that program.
+//!
+//! ```text
+//! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
+//!                       -> setpriv (nobody, no capability, no new privileges) -> the program ]
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use super::kvm;
+use super::machine::Machine;
+
+/// `nobody` of every Debian system.
+pub(super) const USER: &str = "65534";
+
+/// The beginning of a program's command; what it is and what it is told comes behind.
+pub(super) struct Hold<'a> {
+    pub machine: &'a Machine,
+    /// Ends the list of cgroups that it enters.
+    pub groups: &'a [PathBuf],
+    /// Redirections that open both files, which the program's user may not look up, and its console.
+    pub open: &'a str,
+    /// The kernel and the initial files.
+    pub files: [&'a Path; 2],
+    /// Whether it ends with the thread that starts it.
+    pub is_bare: bool,
+    /// Name and directory of the sandbox, by which an orphan is found, where nothing that follows has
+    /// them.
+    pub named: Option<(&'a str, &'a Path)>,
+}
+
+/// Enters the cgroups, which only a process itself can do without a race.
+const ENTER: &str =
+    "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; exec";
+/// Goes on as what holds the program.
+const GO_ON: &str = "|| exit 125; shift 2; exec \"$@\"";
+/// Only names.
+const NAMED: &str = "shift 2; exec \"$@\"";
+
+pub(super) fn command(hold: &Hold<'_>) -> Command {
+    let Hold { machine, groups, open, files, is_bare, named } = hold;
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("{ENTER} {open} {GO_ON}"), "sh"]);
+    command.args(groups.iter().map(|group| group.join("cgroup.procs"))).arg("--").args(files);
+    if *is_bare {
+        command.arg(&machine.setpriv).args(["--pdeathsig", "KILL", "--"]);
+    }
+    command
+        .arg(&machine.unshare)
+        .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "--"]);
+    if let Some((id, dir)) = named {
+        command.args(["/bin/sh", "-c", NAMED, "sh", id]).arg(dir);
+    }
+    command
+        .arg(&machine.setpriv)
+        .args(["--reuid", USER, "--regid", USER, "--no-new-privs"])
+        // Not of unshare: a change of the user undoes what it asked the kernel for.
+        .args(["--pdeathsig", "KILL"])
+        .args(["--bounding-set=-all", "--inh-caps=-all"]);
+    match kvm::group(&machine.accel) {
+        Some(group) => command.args(["--groups", &group.to_string()]),
+        None => command.arg("--clear-groups"),
+    };
+    command.arg("--");
+    command
+}
