@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::cgroup;
 use crate::oci::{AGENT_PIDS, EPERM, Wanted};
 use crate::plan::Plan;
 use crate::process::Process;
@@ -104,7 +105,7 @@ pub(crate) fn command(plan: &Plan, groups: &[PathBuf]) -> Command {
     let mut command = Command::new("/bin/sh");
     command
         .args(["-c", ENTER, "sh"])
-        .args(groups.iter().map(|group| group.join("cgroup.procs")))
+        .args(groups.iter().map(|group| cgroup::entrance(group)))
         .arg("--")
         .arg(&runtime.path)
         .arg("--root")
