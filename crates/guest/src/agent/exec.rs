@@ -175,13 +175,15 @@ async fn ended(
     let wall_ms = clock.elapsed_ms();
     let failed = first.as_ref().is_none_or(|reaped| reaped.ended != Ended::Exit(0));
     let crowd = if failed { metrics::crowd() } else { 0 };
-    reaper.sweep(pid);
     let reaped = match first {
         Some(reaped) => reaped,
-        None => match within_ms(DEATH_MS, exit).await {
-            Some(Ok(reaped)) => reaped,
-            _ => Reaped { ended: Ended::Signal(9), cpu_ms: 0, max_rss_kb: 0 },
-        },
+        None => {
+            reaper.sweep(pid);
+            match within_ms(DEATH_MS, exit).await {
+                Some(Ok(reaped)) => reaped,
+                _ => Reaped { ended: Ended::Signal(9), cpu_ms: 0, max_rss_kb: 0 },
+            }
+        }
     };
     // Now that the first process is reaped no command may be running any more: catch what moved to
     // a group of its own.
