@@ -11,6 +11,7 @@ use tokio::process::Command;
 
 use super::kvm;
 use super::machine::Machine;
+use crate::cgroup;
 
 /// `nobody` of every Debian system.
 pub(super) const USER: &str = "65534";
@@ -43,7 +44,7 @@ pub(super) fn command(hold: &Hold<'_>) -> Command {
     let Hold { machine, groups, open, files, is_bare, named } = hold;
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{ENTER} {open} {GO_ON}"), "sh"]);
-    command.args(groups.iter().map(|group| group.join("cgroup.procs"))).arg("--").args(files);
+    command.args(groups.iter().map(|group| cgroup::entrance(group))).arg("--").args(files);
     if *is_bare {
         command.arg(&machine.setpriv).args(["--pdeathsig", "KILL", "--"]);
     }
