@@ -8,6 +8,9 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+/// Bytes that a piece of a body has at least. An HTTP/2 library counts smaller ones against a budget, and
+/// gives the whole connection up when too many of them wait for a slow reader.
+pub const MIN_PIECE: usize = 256;
 /// Bytes of one payload: one read of a pipe, and enough for the JSON of any end frame.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 const HEAD: usize = 5;
@@ -27,6 +30,8 @@ pub enum Kind {
     Chunk,
     /// JSON of one thing of a list: [`crate::tree::Entry`] or [`crate::tree::Change`].
     Item,
+    /// Zeros that say nothing: no reader is given them.
+    Fill,
 }
 
 impl Kind {
@@ -38,6 +43,7 @@ impl Kind {
             Self::File => 4,
             Self::Chunk => 5,
             Self::Item => 6,
+            Self::Fill => 7,
         }
     }
 
@@ -49,6 +55,7 @@ impl Kind {
             4 => Some(Self::File),
             5 => Some(Self::Chunk),
             6 => Some(Self::Item),
+            7 => Some(Self::Fill),
             _ => None,
         }
     }
@@ -76,6 +83,15 @@ pub fn encode(kind: Kind, payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
+/// Fills a piece of whole frames up to [`MIN_PIECE`].
+pub fn fill(piece: &mut BytesMut) {
+    if let Some(left) = MIN_PIECE.checked_sub(piece.len()).filter(|left| *left > 0) {
+        let zeros = [0; MIN_PIECE];
+        let zeros = zeros.get(..left.saturating_sub(HEAD)).unwrap_or_default();
+        piece.extend_from_slice(&encode(Kind::Fill, zeros));
+    }
+}
+
 /// Collects bytes and gives frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -94,8 +110,17 @@ impl Decoder {
         self.buffer.is_empty()
     }
 
-    /// The next whole frame, or `None` until more bytes come.
+    /// The next whole frame that says something, or `None` until more bytes come.
     pub fn next_frame(&mut self) -> Result<Option<(Kind, Bytes)>, FrameError> {
+        loop {
+            match self.any_frame()? {
+                Some((Kind::Fill, _)) => {}
+                frame => return Ok(frame),
+            }
+        }
+    }
+
+    fn any_frame(&mut self) -> Result<Option<(Kind, Bytes)>, FrameError> {
         let mut head = &*self.buffer;
         if head.remaining() < HEAD {
             return Ok(None);
@@ -134,6 +159,23 @@ mod tests {
             }
             assert_eq!(got.len(), 2);
             assert_eq!(got[0], (Kind::Stdout, Bytes::from_static(b"one")));
+            assert!(decoder.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_filled_piece_is_long_enough_and_says_what_it_said() {
+        for length in 0..2 * MIN_PIECE {
+            let mut piece = BytesMut::from(&encode(Kind::Stdout, &vec![1; length])[..]);
+            fill(&mut piece);
+            assert!(piece.len() >= MIN_PIECE && piece.len() <= MIN_PIECE.max(length) + 2 * HEAD);
+            let mut decoder = Decoder::default();
+            decoder.push(&piece);
+            assert_eq!(
+                decoder.next_frame(),
+                Ok(Some((Kind::Stdout, Bytes::from(vec![1; length]))))
+            );
+            assert_eq!(decoder.next_frame(), Ok(None));
             assert!(decoder.is_empty());
         }
     }

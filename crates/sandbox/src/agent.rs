@@ -36,9 +36,11 @@ pub use tree::Watching;
 /// Bytes of a short answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// What an agent may send ahead of us, and so what a flood costs the host: at most the larger one
-/// for every sandbox.
+/// for every sandbox. Half of that is the library's budget for small pieces that nobody reads yet: beyond it
+/// gives up the connection, and with it the sandbox. Frames are never small (`cofferdam_guest::frame::MIN_PIECE`),
+/// so this is for the bytes of dialled ports.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
 /// A standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +197,7 @@ impl Agent {
                         None => Err(AgentError::Forged("fewer files than were announced")),
                     };
                 }
-                Kind::Stdout | Kind::Stderr | Kind::Item => {
+                Kind::Stdout | Kind::Stderr | Kind::Item | Kind::Fill => {
                     return Err(AgentError::Forged("output in a collection"));
                 }
             }

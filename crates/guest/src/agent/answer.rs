@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use cofferdam_guest::frame::{self, MIN_PIECE};
 use cofferdam_guest::wire::Refusal;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
@@ -26,6 +27,8 @@ pub type Pieces = mpsc::Sender<Bytes>;
 pub enum Answer {
     Whole(Option<Bytes>),
     Stream(mpsc::Receiver<Bytes>),
+    /// The same of whole frames, which may be joined and filled.
+    Frames(mpsc::Receiver<Bytes>),
 }
 
 impl Body for Answer {
@@ -39,8 +42,27 @@ impl Body for Answer {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Stream(queue) => queue.poll_recv(cx).map(|b| b.map(|b| Ok(Frame::data(b)))),
+            Self::Frames(queue) => {
+                let first = ready!(queue.poll_recv(cx));
+                Poll::Ready(first.map(|first| Ok(Frame::data(piece(first, queue)))))
+            }
         }
     }
+}
+
+/// What is sent at once: no smaller than the host's library puts up with.
+fn piece(first: Bytes, queue: &mut mpsc::Receiver<Bytes>) -> Bytes {
+    if first.len() >= MIN_PIECE {
+        return first;
+    }
+    let mut piece = BytesMut::from(first);
+    while piece.len() < MIN_PIECE
+        && let Ok(next) = queue.try_recv()
+    {
+        piece.extend_from_slice(&next);
+    }
+    frame::fill(&mut piece);
+    piece.freeze()
 }
 
 /// A JSON answer.
@@ -89,8 +111,47 @@ pub async fn outward(mut from: impl AsyncRead + Unpin, pieces: Pieces) {
     }
 }
 
-/// An answer that is sent frame by frame through the returned queue.
+/// An answer of bytes as they come through the returned queue.
 pub fn stream() -> (Pieces, Response<Answer>) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
     (sender, Response::new(Answer::Stream(receiver)))
+}
+
+/// An answer that is sent frame by frame through the returned queue.
+pub fn frames() -> (Pieces, Response<Answer>) {
+    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
+    (sender, Response::new(Answer::Frames(receiver)))
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_guest::frame::{Decoder, Kind};
+
+    use super::*;
+
+    /// Two and a half thousand small pieces that nobody read once were the end of a sandbox.
+    #[tokio::test]
+    async fn frames_are_sent_in_no_small_pieces_whether_they_come_together_or_alone() {
+        let (pieces, response) = frames();
+        let (mut decoder, mut seen) = (Decoder::default(), 0);
+        let mut body = response.into_body();
+        for crowd in [1, 3, QUEUED_FRAMES] {
+            for _ in 0..crowd {
+                pieces.try_send(frame::encode(Kind::Stdout, b"x")).unwrap();
+            }
+            let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(piece.len() >= MIN_PIECE, "{}", piece.len());
+            decoder.push(&piece);
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                assert_eq!(frame, (Kind::Stdout, Bytes::from_static(b"x")));
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 1 + 3 + QUEUED_FRAMES);
+        let large = frame::encode(Kind::Stdout, &[7; MIN_PIECE]);
+        pieces.try_send(large.clone()).unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), large);
+        drop(pieces);
+        assert!(body.frame().await.is_none());
+    }
 }

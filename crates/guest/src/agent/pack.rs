@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc::Sender;
 
-use super::answer::{Answer, stream};
+use super::answer::{self, Answer};
 use super::tree;
 
 /// Nested directories, each an open one meanwhile.
@@ -62,7 +62,7 @@ pub fn pack(request: Pack) -> Response<Answer> {
         Ok(root) => root,
         Err(error) => return error.refusal(),
     };
-    let (frames, response) = stream();
+    let (frames, response) = answer::frames();
     tokio::spawn(async move {
         let mut packer = Packer {
             bytes: request.max_bytes,

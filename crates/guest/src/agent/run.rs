@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-use super::answer::{Answer, done, refuse, stream};
+use super::answer::{self, Answer, done, refuse};
 use super::clock::{Stopwatch, within_ms};
 use super::exec::{self, StartError, Started};
 use super::reaper::Reaper;
@@ -61,7 +61,7 @@ impl Running {
             }
             Err(error) => Err(error),
         };
-        let (frames, response) = stream();
+        let (frames, response) = answer::frames();
         let (running, reaper) = (Arc::clone(self), Arc::clone(reaper));
         tokio::spawn(async move {
             exec::follow(&reaper, &request.exec, started, &frames).await;

@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-use super::answer::{Answer, json, refuse, stream};
+use super::answer::{self, Answer, json, refuse};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
@@ -31,8 +31,11 @@ use super::{collect, dial, doors, exec, file, metrics, pack, tree, unpack, watch
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
-/// Flow-control window: what the host may send ahead of us, and so what an upload may cost us.
+/// Flow-control windows: what the host may send ahead of us, and so what an upload may cost us. The
+/// connection's is larger for its half is the budget for small pieces that nobody reads yet, beyond which
+/// the library would give up the connection, and with it the sandbox.
 const WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_BYTES: u32 = 1024 * 1024;
 
 /// Serves one connection until it ends.
 pub async fn serve() -> io::Result<()> {
@@ -70,7 +73,7 @@ async fn connection(
     let served = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         // However the connection ends, the host is gone and so are we.
@@ -114,13 +117,13 @@ async fn posted(
     Ok(match path {
         wire::EXEC => {
             let wanted = parse::<ExecRequest>(body).await?;
-            let (frames, response) = stream();
+            let (frames, response) = answer::frames();
             tokio::spawn(exec::exec(Arc::clone(reaper), wanted, frames));
             response
         }
         wire::COLLECT => {
             let wanted = parse::<CollectRequest>(body).await?;
-            let (frames, response) = stream();
+            let (frames, response) = answer::frames();
             tokio::spawn(collect::collect(wanted, frames));
             response
         }

@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tokio::sync::mpsc::Sender;
 
-use super::answer::{Answer, done, json, refuse, stream};
+use super::answer::{self, Answer, done, json, refuse};
 use super::collect;
 
 /// Above it are set-user-id and set-group-id, which `no_new_privs` makes useless.
@@ -155,7 +155,7 @@ pub fn read(request: Path) -> Response<Answer> {
         Ok(opened) => opened,
         Err(error) => return error.refusal(),
     };
-    let (frames, response) = stream();
+    let (frames, response) = answer::frames();
     tokio::spawn(async move {
         let sent = collect::send(file, request.path, size, &frames).await;
         end(&frames, 1, sent.err().map(|error| error.to_string())).await;
@@ -193,7 +193,7 @@ pub fn list(request: Path) -> Response<Answer> {
         Ok(opened) => opened,
         Err(error) => return error.refusal(),
     };
-    let (frames, response) = stream();
+    let (frames, response) = answer::frames();
     tokio::spawn(async move {
         let mut count = 0;
         let mut error = None;

@@ -14,7 +14,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc::Sender;
 
-use super::answer::{Answer, refuse, stream};
+use super::answer::{self, Answer, refuse};
 use super::tree;
 
 const MAX_PATHS: usize = 64;
@@ -36,7 +36,7 @@ pub fn watch(request: Watch) -> Response<Answer> {
         Ok(watching) => watching,
         Err(refusal) => return *refusal,
     };
-    let (frames, response) = stream();
+    let (frames, response) = answer::frames();
     tokio::spawn(async move {
         let told = tell(&watching, request.most, &frames).await;
         let (count, error) = match told {
