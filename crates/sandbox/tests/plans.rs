@@ -45,6 +45,7 @@ fn facts() -> HostFacts {
         live_dir: "/live".into(),
         allowed_roots: vec!["/srv/allowed".into()],
         runtime: runtime("crun"),
+        provider: None,
         classes: classes(&[("container", "crun")]),
         machine: None,
         cgroups: Cgroups { mode: CgroupMode::V2, hierarchies: vec![tree] },
