@@ -24,10 +24,6 @@ const REQUEST: Duration = Duration::from_secs(30);
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Of what a refusal says, so much is passed on.
 const MAX_WORDS: usize = 300;
-/// A sandbox that nobody prolongs ends after this: a worker that is lost leaves none for longer.
-pub(super) const LEASE_S: u64 = 120;
-/// How often it is prolonged: three chances before it would end.
-pub(super) const BEAT: Duration = Duration::from_secs(30);
 /// Pages of a list: ten thousand sandboxes.
 const MAX_PAGES: usize = 100;
 /// Whose sandbox it is, for whoever finds it.
@@ -120,7 +116,7 @@ impl Api {
         let what = "making a sandbox";
         let wanted = json!({
             "templateID": self.provider.template,
-            "timeout": LEASE_S,
+            "timeout": self.provider.lease_s,
             "secure": true,
             "autoPause": false,
             "allow_internet_access": false,
@@ -166,7 +162,7 @@ impl Api {
     pub(super) async fn prolong(&self, id: &str) -> Result<bool> {
         let what = "prolonging a sandbox";
         let request = self.request(Method::POST, &format!("sandboxes/{id}/timeout"), what)?;
-        there(good(request.json(&json!({"timeout": LEASE_S})), what).await)
+        there(good(request.json(&json!({"timeout": self.provider.lease_s})), what).await)
     }
 
     /// Ends it; `false`: there was none.

@@ -12,7 +12,7 @@ use url::Url;
 use super::api::{Made, RemoteError, Result, client, encoded, good, sent};
 use super::frames::{base64, enveloped};
 use super::provider::Provider;
-use crate::base::{AGENT, AGENT_PATH};
+use crate::base::AGENT;
 
 /// Where a sandbox's daemon listens.
 const PORT: u16 = 49_983;
@@ -23,6 +23,8 @@ const INPUT: Duration = Duration::from_secs(30);
 /// The daemon says something at least this often (seconds), and twice that without a byte is a dead line.
 const KEEPALIVE_S: &str = "30";
 const SILENCE: Duration = Duration::from_secs(75);
+/// Our agent there. Not where it is in the other classes: a provider that is a Cofferdam has its own there.
+const PLACE: &str = "/.cofferdam/lodger";
 /// The file arrives without the right to be run, and the task's directory is not in every template.
 const LAUNCH: &str = "mkdir -p -- \"$1\" && chmod 0500 \"$0\" && exec \"$0\" \"$2\"";
 
@@ -56,7 +58,7 @@ impl Envd {
         Ok(Self { http: http.map_err(|source| RemoteError::Lost { what, source })?, url })
     }
 
-    /// Writes the agent where every class has it.
+    /// Writes the agent.
     pub(super) async fn upload(&self) -> Result<()> {
         let what = "uploading the agent";
         let boundary = random::secret_hex(16);
@@ -67,7 +69,7 @@ impl Envd {
         .into_bytes();
         body.extend_from_slice(AGENT);
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-        let path = format!("files?path={}&username=root", encoded(AGENT_PATH));
+        let path = format!("files?path={}&username=root", encoded(PLACE));
         let request = self.request(&path, what)?.timeout(UPLOAD).body(body);
         let kind = format!("multipart/form-data; boundary={boundary}");
         good(request.header(CONTENT_TYPE, kind), what).await.map(|_| ())
@@ -76,7 +78,7 @@ impl Envd {
     /// Starts it, in a sandbox that has this directory then. The answer is the stream of what it says.
     pub(super) async fn launch(&self, workdir: &str) -> Result<Response> {
         let what = "starting the agent";
-        let args = ["-c", LAUNCH, AGENT_PATH, workdir, LODGE];
+        let args = ["-c", LAUNCH, PLACE, workdir, LODGE];
         let process = json!({"cmd": "/bin/sh", "args": args, "envs": {}, "cwd": "/"});
         let wanted = enveloped(&json!({"process": process, "stdin": true}));
         let request = self.request("process.Process/Start", what)?;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cofferdam_ambient::random;
 use url::{Host, Url};
@@ -47,7 +48,7 @@ impl fmt::Debug for Key {
 }
 
 /// What the operator says of the provider.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteConfig {
     /// Of its API, such as `https://api.e2b.app`.
     pub url: String,
@@ -57,6 +58,14 @@ pub struct RemoteConfig {
     pub template: String,
     /// What it knows us by.
     pub key: Key,
+    /// A sandbox that nobody prolongs ends after so many seconds: a worker that is lost leaves none for
+    /// longer.
+    pub lease_s: u64,
+}
+
+impl RemoteConfig {
+    /// The lease of whoever does not say: two minutes outlast a provider's restart.
+    pub const LEASE_S: u64 = 120;
 }
 
 /// A provider that may be asked: it has answered to the key.
@@ -66,6 +75,7 @@ pub struct Provider {
     pub(super) sandboxes: Option<Url>,
     pub(crate) template: String,
     pub(super) key: Key,
+    pub(super) lease_s: u64,
     /// Which of the state directories of the world: what its sandboxes are listed by.
     pub(super) tag: String,
 }
@@ -110,7 +120,12 @@ impl Provider {
             return Err("there is no key, or it is not one word".to_owned());
         }
         let (template, key) = (config.template.clone(), config.key.clone());
-        Ok(Self { url, sandboxes, template, key, tag })
+        Ok(Self { url, sandboxes, template, key, lease_s: config.lease_s.max(1), tag })
+    }
+
+    /// How often a lease is prolonged: three chances before it would end.
+    pub(super) fn beat(&self) -> Duration {
+        Duration::from_millis(self.lease_s.saturating_mul(250))
     }
 
     /// Its URL: it holds no credentials.

@@ -3,7 +3,7 @@
 //! ```text
 //! Agent <-> socket pair <-> pump --SendInput, one after another--> stdin of the agent
 //!                            ^------ events of the answer -------- stdout, stderr: the last words
-//!                            '------ every BEAT ------------------ the lease, prolonged
+//!                            '------ four times a lease ---------- the lease, prolonged
 //! ```
 //! Nothing is held but one piece each way, so whoever is slow holds up whoever is fast. However it ends,
 //! the sandbox is deleted; a worker that is killed prolongs nothing, and it ends by itself.
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use cofferdam_ambient::clock;
 
-use super::api::{Api, BEAT, RemoteError, Result, Size};
+use super::api::{Api, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::{Event, Frames};
 use crate::life::keep_last;
@@ -193,7 +193,7 @@ async fn told(held: &Held, mut from_us: OwnedReadHalf) -> String {
 /// answer may do so again before the lease ends.
 async fn prolonged(held: &Held) -> String {
     loop {
-        clock::sleep(BEAT).await;
+        clock::sleep(held.api.provider.beat()).await;
         match held.api.prolong(&held.id).await {
             Ok(true) => {}
             Ok(false) => return "the provider has it no more".to_owned(),
