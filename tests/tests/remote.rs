@@ -124,8 +124,14 @@ fn runs_elsewhere_are_remote_ones_with_results_evidence_and_facts() {
         assert_wiped(&home, &sql).await;
         assert_proven(&home);
         // The key is nowhere but in its file.
-        let log = texts(&sql, "SELECT attestation::text FROM app.remote_execution_sessions").await;
-        assert!(log.iter().all(|text| !text.contains(KEY)));
+        for rows in [
+            "SELECT s::text FROM app.remote_execution_sessions s",
+            "SELECT w::text FROM app.secure_wipe_evidence w",
+            "SELECT r::text FROM app.sbx_runs r",
+        ] {
+            let rows = texts(&sql, rows).await;
+            assert!(!rows.is_empty() && rows.iter().all(|text| !text.contains(KEY)));
+        }
         let doctor = home.run_json(&["doctor", "--json"]);
         assert_eq!(doctor["classes"]["remote"], false);
         let note: &Value = &doctor["classNotes"]["remote"];
@@ -164,7 +170,7 @@ fn a_provider_that_is_lost_in_the_middle_holds_the_run_until_it_is_back() {
 }
 
 #[test]
-fn a_worker_that_is_killed_leaves_a_sandbox_that_the_next_one_or_its_own_lease_ends() {
+fn a_worker_that_is_killed_leaves_a_sandbox_that_the_next_one_or_its_own_term_ends() {
     with_provider(async |provider| {
         let home = Home::new();
         let mut first = up(&home, provider);

@@ -353,7 +353,7 @@ fn a_worker_that_is_lost_leaves_orphans_that_the_next_one_deletes_and_others_kee
 #[test]
 fn a_sandbox_lives_as_long_as_its_worker_prolongs_it_and_no_longer() {
     with_provider(|provider| async move {
-        let worker = Worker::of(RemoteConfig { lease_s: 2, ..provider.config() }).await;
+        let worker = Worker::of(RemoteConfig { term_s: 2, ..provider.config() }).await;
         let (sandbox, plan) = worker.start(json!({})).await;
         let said = sh(&sandbox, &plan, "sleep 5; echo alive").await;
         assert_eq!(said.stdout, "alive\n", "{:?}", said.outcome);

@@ -41,7 +41,7 @@ impl RemoteArgs {
             sandbox_url: self.remote_sandbox_url.clone(),
             template: self.remote_template.clone(),
             key: Key::new(&key),
-            lease_s: RemoteConfig::LEASE_S,
+            term_s: RemoteConfig::TERM_S,
         }))
     }
 }

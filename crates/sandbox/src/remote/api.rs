@@ -116,7 +116,7 @@ impl Api {
         let what = "making a sandbox";
         let wanted = json!({
             "templateID": self.provider.template,
-            "timeout": self.provider.lease_s,
+            "timeout": self.provider.term_s,
             "secure": true,
             "autoPause": false,
             "allow_internet_access": false,
@@ -158,11 +158,11 @@ impl Api {
         }
     }
 
-    /// Has it end a lease from now; `false`: there is none.
+    /// Has it end a term from now; `false`: there is none.
     pub(super) async fn prolong(&self, id: &str) -> Result<bool> {
         let what = "prolonging a sandbox";
         let request = self.request(Method::POST, &format!("sandboxes/{id}/timeout"), what)?;
-        there(good(request.json(&json!({"timeout": self.provider.lease_s})), what).await)
+        there(good(request.json(&json!({"timeout": self.provider.term_s})), what).await)
     }
 
     /// Ends it; `false`: there was none.

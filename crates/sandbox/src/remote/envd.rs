@@ -20,9 +20,10 @@ const PORT: u16 = 49_983;
 const UPLOAD: Duration = Duration::from_secs(60);
 /// One piece of input. What takes longer is a line that is dead.
 const INPUT: Duration = Duration::from_secs(30);
-/// The daemon says something at least this often (seconds), and twice that without a byte is a dead line.
-const KEEPALIVE_S: &str = "30";
-const SILENCE: Duration = Duration::from_secs(75);
+/// The daemon is asked to say something this often (seconds), as its own clients do; unasked it does every 90.
+/// Twice that without a byte is a dead line.
+const KEEPALIVE_S: &str = "50";
+const SILENCE: Duration = Duration::from_secs(180);
 /// Our agent there. Not where it is in the other classes: a provider that is a Cofferdam has its own there.
 const PLACE: &str = "/.cofferdam/lodger";
 /// The file arrives without the right to be run, and the task's directory is not in every template.

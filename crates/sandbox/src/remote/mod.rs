@@ -1,7 +1,7 @@
 //! The class `remote`: a sandbox that a service elsewhere holds, which speaks the E2B API.
 //!
 //! ```text
-//! POST /sandboxes (lease, no internet, our names) -> our agent by /files -> started by process.Process/Start
+//! POST /sandboxes (a term, no internet, our names) -> our agent by /files -> started by process.Process/Start
 //!   its stdin (SendInput) and stdout (the answer's events) <-> socket pair <-> the agent's HTTP/2    see `stream`
 //! wipe: DELETE, GET until 404, none listed under our name                                            see `wipe`
 //! ```

@@ -60,12 +60,12 @@ pub struct RemoteConfig {
     pub key: Key,
     /// A sandbox that nobody prolongs ends after so many seconds: a worker that is lost leaves none for
     /// longer.
-    pub lease_s: u64,
+    pub term_s: u64,
 }
 
 impl RemoteConfig {
-    /// The lease of whoever does not say: two minutes outlast a provider's restart.
-    pub const LEASE_S: u64 = 120;
+    /// The term of whoever does not say: two minutes outlast a provider's restart.
+    pub const TERM_S: u64 = 120;
 }
 
 /// A provider that may be asked: it has answered to the key.
@@ -75,7 +75,7 @@ pub struct Provider {
     pub(super) sandboxes: Option<Url>,
     pub(crate) template: String,
     pub(super) key: Key,
-    pub(super) lease_s: u64,
+    pub(super) term_s: u64,
     /// Which of the state directories of the world: what its sandboxes are listed by.
     pub(super) tag: String,
 }
@@ -120,12 +120,12 @@ impl Provider {
             return Err("there is no key, or it is not one word".to_owned());
         }
         let (template, key) = (config.template.clone(), config.key.clone());
-        Ok(Self { url, sandboxes, template, key, lease_s: config.lease_s.max(1), tag })
+        Ok(Self { url, sandboxes, template, key, term_s: config.term_s.max(1), tag })
     }
 
-    /// How often a lease is prolonged: three chances before it would end.
+    /// How often a term is prolonged: three chances before it would end.
     pub(super) fn beat(&self) -> Duration {
-        Duration::from_millis(self.lease_s.saturating_mul(250))
+        Duration::from_millis(self.term_s.saturating_mul(250))
     }
 
     /// Its URL: it holds no credentials.

@@ -3,7 +3,7 @@
 //! ```text
 //! Agent <-> socket pair <-> pump --SendInput, one after another--> stdin of the agent
 //!                            ^------ events of the answer -------- stdout, stderr: the last words
-//!                            '------ four times a lease ---------- the lease, prolonged
+//!                            '------ four times a term ----------- the term, prolonged
 //! ```
 //! Nothing is held but one piece each way, so whoever is slow holds up whoever is fast. However it ends,
 //! the sandbox is deleted; a worker that is killed prolongs nothing, and it ends by itself.
@@ -190,7 +190,7 @@ async fn told(held: &Held, mut from_us: OwnedReadHalf) -> String {
 }
 
 /// As long as this worker lives, the sandbox may. One that is gone is an end; a provider that does not
-/// answer may do so again before the lease ends.
+/// answer may do so again before the term ends.
 async fn prolonged(held: &Held) -> String {
     loop {
         clock::sleep(held.api.provider.beat()).await;

@@ -110,7 +110,7 @@ impl StandIn {
             sandbox_url: Some(self.url()),
             template: "base".to_owned(),
             key: Key::new(KEY),
-            lease_s: RemoteConfig::LEASE_S,
+            term_s: RemoteConfig::TERM_S,
         }
     }
 
