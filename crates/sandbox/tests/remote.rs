@@ -215,6 +215,9 @@ fn what_a_command_leaves_behind_ends_with_it_and_the_wall_time_ends_it() {
         let outcome = sh(&sandbox, &plan, stubborn).await.outcome;
         assert_eq!((outcome.err_code, outcome.timed_out), (ErrCode::Timeout, true));
         assert!(clock.elapsed_ms() < 8_000, "{outcome:?}");
+        // It gets as far as the provider's own bound on processes.
+        let bomb = "bomb() { bomb | bomb & sleep 0.01; bomb; }; bomb 2> /dev/null";
+        assert_ne!(sh(&sandbox, &plan, bomb).await.outcome.err_code, ErrCode::None);
         let left = sh(&sandbox, &plan, "cat /proc/[0-9]*/comm | grep -c sleep").await;
         assert_eq!(left.stdout, "0\n");
         gone(&sandbox.wipe("task-end").await);

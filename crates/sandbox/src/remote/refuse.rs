@@ -86,6 +86,6 @@ mod tests {
             assert_eq!(field(changes.clone()).as_deref(), Some(name), "{changes}");
         }
         assert_eq!(field(json!({"limits": {"outputBytes": 1}})), None, "the agent holds that one");
-        assert_eq!(field(json!({"net": {"allow": ["a.example"]}})), None, "and that");
+        assert_eq!(field(json!({"net": ["a.example"]})), None, "and that");
     }
 }
