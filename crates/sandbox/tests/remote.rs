@@ -274,6 +274,30 @@ fn a_phase_reaches_the_names_that_it_lists_through_the_worker_and_no_other() {
 }
 
 #[test]
+fn a_service_beside_the_task_is_spared_by_what_ends_a_command() {
+    with_provider(|provider| async move {
+        let worker = Worker::of(provider.config()).await;
+        let listen = "$l = IO::Socket::INET->new(Listen => 5, LocalAddr => \"127.0.0.1\", LocalPort => \
+                      7000) or die; $SIG{PIPE} = \"IGNORE\"; while (1) { $c = $l->accept or next; print \
+                      $c \"served\\n\"; close $c }";
+        let cmd = json!(["perl", "-MIO::Socket::INET", "-e", listen]);
+        let echo = json!({"name": "echo", "port": 7000, "cmd": cmd});
+        let (sandbox, plan) = worker.start(json!({"spec": {"services": [echo]}})).await;
+        let ask = "setsid sleep 100 & perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(PeerAddr \
+                   => \"$ENV{ECHO_HOST}:$ENV{ECHO_PORT}\")->getline'";
+        for _ in 0..2 {
+            let said = sh(&sandbox, &plan, ask).await;
+            assert_eq!(said.stdout, "served\n", "{:?} {}", said.outcome, said.stderr);
+        }
+        let left = sh(&sandbox, &plan, "cat /proc/[0-9]*/comm | grep -c sleep").await;
+        assert_eq!(left.stdout, "0\n");
+        assert_eq!(sandbox.services()[0].report.exit, None, "the sweep after a command spares it");
+        gone(&sandbox.wipe("task-end").await);
+        worker.assert_clean();
+    });
+}
+
+#[test]
 fn a_provider_that_is_lost_ends_the_command_and_holds_the_wipe_until_it_is_back() {
     with_provider(|provider| async move {
         let worker = Worker::of(provider.config()).await;
