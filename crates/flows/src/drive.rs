@@ -77,7 +77,9 @@ pub(crate) async fn drive(
     executor.board.made(&id, attestation.clone(), sandbox.kill_handle());
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
     let watch = agent.map(dispatches::Watch::new);
+    // Elsewhere it has no process that a person could look at here.
     if agent.is_some()
+        && sandbox.init_pid() != 0
         && let Err(error) = executor.flows.ledger.dispatch_pid(&task.key, sandbox.init_pid()).await
     {
         tracing::warn!(%error, task = %task.key, "the dispatch's process was not noted");

@@ -12,7 +12,7 @@ use cofferdam_contracts::id::ExecutorId;
 use cofferdam_ledger::engine::{ESCALATION_WORKFLOW, RUN_WORKFLOW, TASK_WORKFLOW};
 use cofferdam_ledger::executors::NewExecutor;
 use cofferdam_ledger::{APP_VERSION, LedgerError};
-use cofferdam_sandbox::{Host, HostConfig, HostError};
+use cofferdam_sandbox::{Host, HostConfig, HostError, RemoteConfig};
 use dbos::{Config, DBOS};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -54,6 +54,8 @@ pub struct WorkerConfig {
     pub allowed_roots: Vec<PathBuf>,
     /// A particular runtime.
     pub runtime: Option<String>,
+    /// Who holds the sandboxes, where that is `remote`.
+    pub remote: Option<RemoteConfig>,
     /// Where names that a phase lists really are; it lists none by itself.
     pub egress_hosts: BTreeMap<String, SocketAddr>,
 }
@@ -79,6 +81,7 @@ impl Worker {
             allowed_roots: config.allowed_roots,
             runtime: config.runtime,
             hosts: config.egress_hosts,
+            remote: config.remote,
         };
         let host = Host::detect(host_config)?;
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use cofferdam_guest::escape::{NEIGHBOUR, PROBE};
 use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
+use cofferdam_guest::wire::LODGE;
 
 use crate::{agent, machine, probe};
 
@@ -21,6 +22,7 @@ pub fn run() -> ExitCode {
         [NEIGHBOUR, marker] => probe::neighbour(marker),
         [ENTER] => agent::run_in(machine::enter),
         [REHEARSE] => agent::run_in(machine::rehearse),
+        [LODGE] => agent::run_as_lodger(),
         _ => agent::run(),
     }
 }

@@ -50,6 +50,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::jail::{Jail, Seen};
 
+/// First argument of an agent in a sandbox that somebody else holds.
+pub const LODGE: &str = "lodge";
+
 /// `GET`.
 pub const HEALTH: &str = "/v1/health";
 /// `POST`.

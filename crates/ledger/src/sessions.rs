@@ -20,8 +20,9 @@ use crate::error::{LedgerError, Result, id, json, load};
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
 const MAX_LOOK_PAUSE_S: i32 = 3_600;
-/// The runtime of a session that a Docker engine holds, as its attestation names it.
-const ENGINE: &str = "docker";
+/// The modes of runs whose sessions are not native, by the runtime that their attestation names: a Docker
+/// engine, and a provider elsewhere.
+const MODES: [(&str, &str); 2] = [("docker", "LOCAL_DOCKER"), ("remote", "REMOTE_SANDBOX")];
 
 /// Where a live session is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub struct UnreachableSession {
 
 impl Ledger {
     /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
-    /// already, stays as it is. A run that has a session of a Docker engine was a `LOCAL_DOCKER` one.
+    /// already, stays as it is. A run that has a session of [`MODES`] has its mode.
     pub async fn sessions_advance(&self, moves: &[SessionMove]) -> Result<()> {
         let mut ids = Vec::with_capacity(moves.len());
         let mut states = Vec::with_capacity(moves.len());
@@ -83,37 +84,43 @@ impl Ledger {
         .bind(&facts)
         .execute(self.pool())
         .await?;
-        let held = |one: &&SessionMove| one.attestation.as_ref().is_some_and(is_by_engine);
-        let held: Vec<&str> = moves.iter().filter(held).map(|one| one.sandbox.as_str()).collect();
-        self.runs_by_engine(&held).await
+        for (runtime, mode) in MODES {
+            let held = |one: &&SessionMove| {
+                one.attestation.as_ref().is_some_and(|facts| facts.runtime == runtime)
+            };
+            let held: Vec<&str> =
+                moves.iter().filter(held).map(|one| one.sandbox.as_str()).collect();
+            self.runs_of_mode(mode, &held).await?;
+        }
+        Ok(())
     }
 
     /// The same for a session that is about to end.
-    pub(crate) async fn run_by_engine(
+    pub(crate) async fn run_of_mode(
         &self,
         evidence: Option<&WipeEvidence>,
         attestation: Option<&Attestation>,
     ) -> Result<()> {
-        match (evidence, attestation) {
-            (Some(evidence), Some(facts)) if is_by_engine(facts) => {
-                self.runs_by_engine(&[evidence.sandbox_id.as_str()]).await
-            }
-            _ => Ok(()),
+        let (Some(evidence), Some(facts)) = (evidence, attestation) else { return Ok(()) };
+        match MODES.iter().find(|(runtime, _)| *runtime == facts.runtime) {
+            Some((_, mode)) => self.runs_of_mode(mode, &[evidence.sandbox_id.as_str()]).await,
+            None => Ok(()),
         }
     }
 
-    /// The runs of these sessions, which a Docker engine holds. A statement of its own: it holds no
-    /// session while it waits for a run.
-    async fn runs_by_engine(&self, sandboxes: &[&str]) -> Result<()> {
+    /// The runs of these sessions, which are not native. A statement of its own: it holds no session while
+    /// it waits for a run.
+    async fn runs_of_mode(&self, mode: &str, sandboxes: &[&str]) -> Result<()> {
         if sandboxes.is_empty() {
             return Ok(());
         }
         sqlx::query(
-            "UPDATE app.runs SET execution_mode = 'LOCAL_DOCKER'
+            "UPDATE app.runs SET execution_mode = $2
               WHERE execution_mode = 'LOCAL_NATIVE' AND id IN (
                     SELECT run_id FROM app.remote_execution_sessions WHERE sandbox_id = ANY($1))",
         )
         .bind(sandboxes)
+        .bind(mode)
         .execute(self.pool())
         .await?;
         Ok(())
@@ -239,10 +246,6 @@ impl Ledger {
             })
             .collect()
     }
-}
-
-fn is_by_engine(facts: &Attestation) -> bool {
-    facts.runtime == ENGINE
 }
 
 /// One look and the session in the caller's transaction. Verified: the session ends in `terminal`.

@@ -291,7 +291,7 @@ impl Ledger {
     /// end is written.
     pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
         let task = end.task;
-        self.run_by_engine(end.evidence, end.attestation).await?;
+        self.run_of_mode(end.evidence, end.attestation).await?;
         let mut tx = self.pool().begin().await?;
         let asks = task.work.request().is_some_and(SandboxRequest::asks);
         if asks {

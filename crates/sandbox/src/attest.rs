@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::Digest;
-use cofferdam_contracts::sandbox::EffectivePolicy;
+use cofferdam_contracts::sandbox::{EffectivePolicy, IsolationClass};
 use cofferdam_contracts::session::Attestation;
 
 use crate::boot::blocking;
 use crate::cgroup::CgroupMode;
 use crate::class::{Class, Offer};
 use crate::host::Host;
+use crate::remote::ELSEWHERE;
 
 /// Digests of the runtimes' programs, each read once: they do not change while a worker runs, and
 /// where somebody replaces one, the copy that sandboxes start from is the one that was read.
@@ -35,16 +36,17 @@ impl Host {
     pub async fn attest(&self, effective: &EffectivePolicy) -> Attestation {
         let facts = self.facts();
         let program = facts.classes.iter().find_map(|fact| match &fact.offer {
-            // An engine is asked by its socket; no file of this host's is its program.
+            // An engine is asked by its socket, a provider by its URL; no file of this host's is its program.
             Offer::Present(runtime)
                 if fact.class.strength() == effective.isolation_class
-                    && fact.class != Class::Docker =>
+                    && !matches!(fact.class, Class::Docker | Class::Remote) =>
             {
                 Some(runtime.path.clone())
             }
             _ => None,
         });
         let cgroups = match facts.cgroups.mode {
+            _ if effective.isolation_class == IsolationClass::Remote => ELSEWHERE,
             CgroupMode::V1 => "v1",
             CgroupMode::Hybrid => "hybrid",
             CgroupMode::V2 => "v2",

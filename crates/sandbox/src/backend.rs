@@ -10,6 +10,8 @@
 //! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator | as in container |
 //! | attempts without a route | counted by its network namespace | told by its kernel, each connect | counted by its kernel, told by its agent | as in container |
 //! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor | the wipe has the engine remove it |
+//!
+//! In the class `remote` nothing of all this is on the host but the agent's stream: see `remote`.
 
 use std::path::{Path, PathBuf};
 
@@ -43,6 +45,8 @@ pub(crate) enum Backend {
     Told(Kind),
     /// A Docker engine.
     Engine,
+    /// A service elsewhere.
+    Provider,
 }
 
 impl Backend {
@@ -53,6 +57,7 @@ impl Backend {
             Class::Gvisor => Some(Self::Runsc),
             Class::Microvm => Some(Kind::named(&runtime.name).map_or(Self::Qemu, Self::Told)),
             Class::Docker => Some(Self::Engine),
+            Class::Remote => Some(Self::Provider),
         }
     }
 
@@ -61,7 +66,7 @@ impl Backend {
         match self {
             Self::Oci | Self::Engine => oci::config(wanted),
             Self::Runsc => gvisor::config(oci::config(wanted), wanted),
-            Self::Qemu | Self::Told(_) => Value::Null,
+            Self::Qemu | Self::Told(_) | Self::Provider => Value::Null,
         }
     }
 
@@ -70,19 +75,21 @@ impl Backend {
     pub(crate) fn way(self, netns: Option<Netns>, agent: &Agent) -> Option<Way> {
         match self {
             Self::Oci | Self::Engine => netns.map(Way::Netns),
-            Self::Runsc | Self::Qemu | Self::Told(_) => Some(Way::Agent(agent.clone())),
+            Self::Runsc | Self::Qemu | Self::Told(_) | Self::Provider => {
+                Some(Way::Agent(agent.clone()))
+            }
         }
     }
 
     /// Whether the cgroups are ours to make.
     pub(crate) fn makes_cgroups(self) -> bool {
-        self != Self::Oci
+        !matches!(self, Self::Oci | Self::Provider)
     }
 
     /// What the host's cgroups are told for a sandbox with these limits, where they are ours.
     pub(crate) fn host_limits(self, limits: Limits) -> Limits {
         match self {
-            Self::Oci => limits,
+            Self::Oci | Self::Provider => limits,
             Self::Engine => {
                 let pids = limits.pids.map(|pids| pids + oci::AGENT_PIDS);
                 Limits { pids, ..limits }
@@ -110,9 +117,9 @@ impl Backend {
         if self.is_machine() { microvm::HOST_LAYER_MB } else { disk_mb }
     }
 
-    /// Whether an engine is asked for the sandbox, and no program is started.
-    pub(crate) fn is_engine(self) -> bool {
-        self == Self::Engine
+    /// Whether nothing of the sandbox is on this host.
+    pub(crate) fn is_elsewhere(self) -> bool {
+        self == Self::Provider
     }
 
     /// Whether an overlay of an input is ours to mount.
@@ -137,9 +144,9 @@ impl Backend {
         match (self, &facts.machine) {
             (Self::Runsc, _) => gvisor::command(plan, groups),
             (Self::Qemu, Some(machine)) => microvm::command(plan, groups, machine, lent),
-            // Without a machine the class is absent, and no plan names it; an engine is not a program
-            // that is started here, and a monitor is started in a place of its own.
-            (Self::Oci | Self::Engine | Self::Told(_), _) | (Self::Qemu, None) => {
+            // Without a machine the class is absent, and no plan names it; an engine or a provider is not
+            // a program that is started here, and a monitor is started in a place of its own.
+            (Self::Oci | Self::Engine | Self::Provider | Self::Told(_), _) | (Self::Qemu, None) => {
                 run(&plan.runtime, &plan.traces)
             }
         }

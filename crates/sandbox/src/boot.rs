@@ -40,6 +40,7 @@ use crate::microvm::{Disk, Images, Parts};
 use crate::mounts;
 use crate::plan::Plan;
 use crate::process::Netns;
+use crate::remote::RemoteError;
 use crate::sandbox::{KillHandle, Sandbox};
 use crate::service::{self, ServiceError, Services};
 use crate::traces::{self, Traces};
@@ -93,6 +94,8 @@ pub(crate) enum BootError {
     Net(#[from] EgressError),
     #[error(transparent)]
     Engine(#[from] docker::EngineError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     #[error(transparent)]
     Encrypted(#[from] MakeError),
     #[error(transparent)]
@@ -158,7 +161,10 @@ async fn start(
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
-        resolved.shown(plan.backend, ca, egress::CA_PATH);
+        match plan.backend.is_elsewhere() {
+            true => resolved.copied(ca, egress::CA_PATH),
+            false => resolved.shown(plan.backend, ca, egress::CA_PATH),
+        }
     }
     let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
     let bundle = Bundle::of(plan, &resolved, known, facts);
@@ -174,19 +180,29 @@ async fn start(
     let (unrouted, hearing) = heard.unzip();
     let ground = Ground { groups: &groups, disk, parts, mounts: &resolved.mounts };
     let (life, agent) = life::begin(host, facts, plan, &ground).await?;
-    let (observed, init) = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
+    let mut effective = plan.effective.clone();
+    let (observed, kill) = match life.line() {
+        Some(line) => {
+            effective.limits = line.size.limits(effective.limits);
+            (None, KillHandle::of_line(line))
+        }
+        None => {
+            let seen = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
+            (Some(seen.0), KillHandle::new(seen.1))
+        }
+    };
     let boot_ms = clock.elapsed_ms();
-    let netns = observed.netns.clone();
+    let netns = observed.as_ref().and_then(|observed| observed.netns.clone());
     let mut sandbox = Sandbox {
         facts: Arc::clone(facts),
-        init_pid: observed.process.pid,
-        subject: Subject { observed: Some(observed), ..subject.clone() },
+        init_pid: observed.as_ref().map_or(0, |observed| observed.process.pid),
+        subject: Subject { observed, ..subject.clone() },
         agent,
         life,
-        kill: KillHandle::new(init),
+        kill,
         boot_ms,
         peak_mem_mb: AtomicU64::new(0),
-        effective: plan.effective.clone(),
+        effective,
         egress: None,
         unrouted,
         _hearing: hearing,
@@ -282,6 +298,8 @@ struct Bundle {
     layer_mb: u64,
     /// Whether the layer lies encrypted on disk.
     large: bool,
+    /// Whether nothing of it lies on this host.
+    is_elsewhere: bool,
     /// What a machine is made of; it mounts its root itself.
     parts: Option<Parts>,
     /// The base's digest, where the host knows it.
@@ -305,6 +323,7 @@ impl Bundle {
             base: plan.base.clone(),
             layer_mb: plan.backend.layer_mb(plan.disk_mb),
             large: plan.large,
+            is_elsewhere: plan.backend.is_elsewhere(),
             parts: plan.backend.is_machine().then(|| Parts::of(plan, resolved, facts)),
             known,
             dirs: resolved.dirs.clone(),
@@ -344,6 +363,9 @@ impl Bundle {
         let hold = hold.map_err(fault("using the image's root", &self.base))?;
         let Traces { layer, root, .. } = &self.traces;
         self.make_dir()?;
+        if self.is_elsewhere {
+            return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None });
+        }
         for path in [layer, root] {
             make_dir(path, 0o700)?;
         }

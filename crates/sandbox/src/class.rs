@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! container (crun, runc) < gvisor (runsc) < microvm     docker: in container's place, if wanted
+//! remote: in place of all of them, if wanted
 //! class_min = X  ->  the weakest, and so the cheapest, present class that is not weaker than X
 //! ```
 //! A class that is absent says why and what would change that; nothing ever falls back to a weaker
@@ -13,6 +14,7 @@ use crate::docker;
 use crate::host::HostFacts;
 use crate::microvm;
 use crate::refuse::PlanError;
+use crate::remote;
 use crate::runtime::{self, Runtime};
 
 /// What `class_min` means in a request.
@@ -29,11 +31,16 @@ pub enum Class {
     Microvm,
     /// A container that a Docker engine holds.
     Docker,
+    /// A sandbox that a service elsewhere holds.
+    Remote,
 }
 
 impl Class {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 4] = [Self::Container, Self::Gvisor, Self::Microvm, Self::Docker];
+    pub const ALL: [Self; 5] =
+        [Self::Container, Self::Gvisor, Self::Microvm, Self::Docker, Self::Remote];
+    /// Those whose sandboxes are on this host.
+    pub const LOCAL: [Self; 4] = [Self::Container, Self::Gvisor, Self::Microvm, Self::Docker];
 
     /// The name in facts, tables and messages.
     #[must_use]
@@ -43,6 +50,7 @@ impl Class {
             Self::Gvisor => "gvisor",
             Self::Microvm => "microvm",
             Self::Docker => "docker",
+            Self::Remote => remote::NAME,
         }
     }
 
@@ -59,6 +67,7 @@ impl Class {
             Self::Container | Self::Docker => IsolationClass::Container,
             Self::Gvisor => IsolationClass::Gvisor,
             Self::Microvm => IsolationClass::Microvm,
+            Self::Remote => IsolationClass::Remote,
         }
     }
 }
@@ -93,9 +102,13 @@ pub(crate) fn detect(
     microvm: Result<Runtime, microvm::Absent>,
 ) -> Vec<ClassFact> {
     let offer = |class| match class {
-        Class::Container | Class::Docker if (class == Class::Docker) == by_engine(holder) => {
+        Class::Container | Class::Docker | Class::Remote if class == held_by(holder) => {
             Offer::Present(holder.clone())
         }
+        _ if held_by(holder) == Class::Remote => absent(
+            "a provider elsewhere holds this worker's sandboxes",
+            "start without --runtime remote",
+        ),
         Class::Container => absent(
             "a Docker engine holds this worker's sandboxes",
             "start without --runtime docker",
@@ -112,13 +125,22 @@ pub(crate) fn detect(
             "no engine was asked for",
             "--runtime docker; `container` is as strong and needs no engine",
         ),
+        Class::Remote => absent(
+            "no provider was asked for",
+            "--runtime remote --remote-url URL --remote-template NAME",
+        ),
     };
     Class::ALL.map(|class| ClassFact { class, offer: offer(class) }).into()
 }
 
-/// Whether this runtime is an engine: then it stands where those of the class `container` do.
-pub(crate) fn by_engine(holder: &Runtime) -> bool {
-    holder.name == docker::NAME
+/// The class of what this runtime holds: an engine or a provider stands where those of the class
+/// `container` do.
+fn held_by(holder: &Runtime) -> Class {
+    match holder.name.as_str() {
+        docker::NAME => Class::Docker,
+        remote::NAME => Class::Remote,
+        _ => Class::Container,
+    }
 }
 
 fn absent(why: &str, remedy: &str) -> Offer {
@@ -132,9 +154,10 @@ pub(crate) fn choose<'a>(
 ) -> Result<(Class, &'a Runtime), PlanError> {
     let least = request.class_min();
     let mut missing = Vec::new();
-    let holder = if by_engine(&facts.runtime) { Class::Docker } else { Class::Container };
+    let holder = held_by(&facts.runtime);
     let cheapest = facts.classes.iter().filter(|fact| fact.class == holder);
-    let stronger = facts.classes.iter().filter(|fact| !fact.class.is_on_host_kernel());
+    let stronger =
+        facts.classes.iter().filter(|fact| fact.class != holder && !fact.class.is_on_host_kernel());
     for fact in cheapest.chain(stronger) {
         match &fact.offer {
             _ if fact.class.strength() < least => {}

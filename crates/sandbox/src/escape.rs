@@ -128,7 +128,7 @@ pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTes
     let otherwise: &[Otherwise] = match class {
         Class::Gvisor => &gvisor::OTHERWISE,
         Class::Microvm => &microvm::OTHERWISE,
-        Class::Container | Class::Docker => &[],
+        Class::Container | Class::Docker | Class::Remote => &[],
     };
     test.probes.iter_mut().for_each(|probe| expect(probe, otherwise));
     Ok(test)

@@ -3,12 +3,14 @@
 use tokio::process::Child;
 
 use crate::docker::Attached;
+use crate::remote::Line;
 
-/// A runtime or an emulator that we started, or a container that an engine did.
+/// A runtime or an emulator that we started, a container that an engine did, or a line to a provider.
 #[derive(Debug)]
 pub(crate) enum Held {
     Process(Child),
     Container(Attached),
+    Elsewhere(Line),
 }
 
 impl Held {
@@ -20,14 +22,23 @@ impl Held {
                 attached.wait().await;
                 Some("the container ended".to_owned())
             }
+            Self::Elsewhere(line) => {
+                line.wait().await;
+                Some("the remote agent's stream ended".to_owned())
+            }
         }
     }
 
-    /// Ends a process of ours, and says whether it is gone. A container is the wipe's to remove.
+    /// Ends a process of ours, and says whether it is gone. A container, or what is elsewhere, is the wipe's
+    /// to remove.
     pub(crate) async fn kill(&mut self) -> bool {
         match self {
             Self::Process(child) => child.kill().await.is_ok(),
             Self::Container(_) => true,
+            Self::Elsewhere(line) => {
+                line.cut();
+                true
+            }
         }
     }
 }

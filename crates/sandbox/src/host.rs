@@ -31,6 +31,7 @@ use crate::microvm::{self, Machine};
 use crate::mounts;
 use crate::plan::Plan;
 use crate::refuse::PlanError;
+use crate::remote::{self, Provider, RemoteConfig};
 use crate::runtime::Runtime;
 use crate::service::Programs;
 use crate::warm::WarmPool;
@@ -80,6 +81,14 @@ pub enum HostError {
         /// The kernel's answer.
         source: nix::Error,
     },
+    /// A provider was asked for, and none can be used.
+    #[error("the provider of remote sandboxes cannot be used: {why} ({remedy})")]
+    NoProvider {
+        /// Why.
+        why: String,
+        /// What would change that.
+        remedy: String,
+    },
     /// A directory of the state could not be made or used.
     #[error(
         "the state directory needs {path:?}: make it writable for root, on a file system with room"
@@ -120,12 +129,14 @@ pub struct HostConfig {
     pub state_dir: PathBuf,
     /// Host directories that tasks may be given parts of. Empty: none.
     pub allowed_roots: Vec<PathBuf>,
-    /// `crun`, `runc` or an absolute path, or `docker`; `firecracker` or `cloud-hypervisor` make the
-    /// machines in QEMU's place. `None`: the best that is installed.
+    /// `crun`, `runc` or an absolute path, or `docker` or `remote`; `firecracker` or `cloud-hypervisor` make
+    /// the machines in QEMU's place. `None`: the best that is installed.
     pub runtime: Option<String>,
     /// Where listed names really are, like a hosts file with ports: connections to such a name go
     /// there whatever port they ask for. It opens nothing: the name must be on a phase's list.
     pub hosts: BTreeMap<String, SocketAddr>,
+    /// Who holds the sandboxes, where the runtime is `remote`.
+    pub remote: Option<RemoteConfig>,
 }
 
 /// What was found.
@@ -137,8 +148,11 @@ pub struct HostFacts {
     pub live_dir: PathBuf,
     /// Absolute, links resolved.
     pub allowed_roots: Vec<PathBuf>,
-    /// The runtime of the class `container`, or the engine of the class `docker` in its place.
+    /// The runtime of the class `container`, or in its place the engine of the class `docker` or the provider
+    /// of the class `remote`.
     pub runtime: Runtime,
+    /// That provider.
+    pub provider: Option<Arc<Provider>>,
     /// Every class, present or absent, in the order of [`Class::ALL`].
     pub classes: Vec<ClassFact>,
     /// What the machines of the class `microvm` are started from, where it is present.
@@ -193,6 +207,8 @@ impl HostFacts {
     pub fn weak_in(&self, class: Class) -> Vec<String> {
         let mut weak = match class {
             Class::Gvisor => vec![gvisor::weak()],
+            // What is weak here is no matter of what is elsewhere.
+            Class::Remote => return remote::weak(),
             Class::Microvm => microvm::weak(self.machine.as_ref().map(|machine| &machine.accel)),
             _ => vec![format!("no user namespace: {NO_USER_NAMESPACE}")],
         };
@@ -233,8 +249,15 @@ impl Host {
         let cgroups = Cgroups::find(&mounts).ok_or(HostError::NoCgroups)?;
         // What makes machines is asked for beside what holds containers, of which the best is taken then.
         let kind = config.runtime.as_deref().and_then(Kind::named);
-        let runtime = choose(config.runtime.filter(|_| kind.is_none()), cgroups.mode)?;
         let state_dir = state(&config.state_dir)?;
+        let (runtime, provider) = match config.runtime.as_deref() {
+            Some(remote::NAME) => {
+                let found = remote::detect(config.remote.as_ref(), &state_dir);
+                let found = found.map_err(|(why, remedy)| HostError::NoProvider { why, remedy })?;
+                (found.0, Some(found.1))
+            }
+            _ => (choose(config.runtime.filter(|_| kind.is_none()), cgroups.mode)?, None),
+        };
         let live_dir = live::prepare(&state_dir)
             .map_err(|source| HostError::State { path: state_dir.clone(), source })?;
         let allowed_roots = config.allowed_roots.iter().map(|root| resolve(root));
@@ -252,6 +275,7 @@ impl Host {
             classes: class::detect(&runtime, qemu),
             machine,
             runtime,
+            provider,
             cgroups,
             kernel: uname()
                 .map(|names| names.release().to_string_lossy().into_owned())

@@ -61,6 +61,8 @@ pub(crate) enum InputError {
     Read { source_path: PathBuf, source: io::Error },
     #[error("{0:?} is, or leads, outside the host's allowed roots")]
     Outside(PathBuf),
+    #[error("{0:?} is on this host, and the class `remote` is given bytes alone")]
+    Elsewhere(PathBuf),
     #[error("{0:?} cannot be given with full access")]
     Full(PathBuf),
     #[error("{0:?} is neither a file nor a directory")]
@@ -113,7 +115,7 @@ pub(crate) struct Resolved<'a> {
     pub uploads: Vec<Upload<'a>>,
 }
 
-impl Resolved<'_> {
+impl<'a> Resolved<'a> {
     /// Shows a path of the host read-only.
     pub(crate) fn shown(&mut self, backend: Backend, source: &Path, target: &str) {
         if backend.is_machine() {
@@ -121,6 +123,12 @@ impl Resolved<'_> {
         } else {
             self.mounts.push(oci::bind(source, target));
         }
+    }
+
+    /// Has a file of the host written into the sandbox.
+    pub(crate) fn copied(&mut self, source: &Path, target: &'a str) {
+        let content = Content::File(source.to_owned());
+        self.uploads.push(Upload { path: target, content, mode: 0o444 });
     }
 
     /// Shows a directory of the host copy-on-write, with its changes in `place`.
@@ -190,6 +198,9 @@ fn host<'a>(
     use std::os::unix::fs::PermissionsExt as _;
     let unread =
         |source_error| InputError::Read { source_path: source.to_owned(), source: source_error };
+    if plan.backend.is_elsewhere() {
+        return Err(InputError::Elsewhere(source.to_owned()));
+    }
     let real = fs::canonicalize(source).map_err(unread)?;
     if !facts.allowed_roots.iter().any(|root| real.starts_with(root)) {
         return Err(InputError::Outside(source.to_owned()));

@@ -1,4 +1,4 @@
-//! Sandboxes of the classes `container`, `gvisor` and `microvm`: planned, made, driven, and provably taken away.
+//! Sandboxes of the classes `container`, `gvisor`, `microvm`, `docker` and `remote`: planned, made, driven, and provably taken away.
 //!
 //! ```text
 //! SandboxRequest --plan (pure)--> Plan --provision--> Sandbox --exec, collect--> outcome, files
@@ -11,6 +11,7 @@
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <state>/images        images, see [`image`]
 //! <state>/cache         what build phases left, see `cache`
+//! <state>/remote        which provider holds which sandbox, see `remote`
 //! <state>/layers        encrypted images of layers too large for memory, see `crypt`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
@@ -55,6 +56,7 @@ mod reached;
 mod recheck;
 mod reconcile;
 mod refuse;
+mod remote;
 mod runtime;
 mod sandbox;
 mod service;
@@ -87,6 +89,7 @@ pub use plan::{Plan, PlannedMount, plan};
 pub use recheck::verify_again;
 pub use reconcile::{reconcile, verify_absent};
 pub use refuse::PlanError;
+pub use remote::{Key, Provider, RemoteConfig};
 pub use runtime::{Runtime, Sealed};
 pub use sandbox::{KillHandle, Sandbox, SandboxError};
 pub use service::{PlannedService, Program, Programs, ServiceEnd};

@@ -28,6 +28,7 @@ use crate::host::{Host, HostFacts};
 use crate::microvm::monitor::{self, Kind};
 use crate::microvm::{self, Disk, Parts, Restoring, Shown};
 use crate::plan::Plan;
+use crate::remote::{self, Line};
 use crate::sandbox::Driver;
 use crate::warm::{Unmet, WarmPool};
 
@@ -84,6 +85,14 @@ impl Life {
         match self.origin {
             Origin::Waited { bytes } => bytes.div_ceil(1024 * 1024),
             Origin::Booted | Origin::Restored => 0,
+        }
+    }
+
+    /// The line to a sandbox elsewhere.
+    pub(crate) fn line(&self) -> Option<Line> {
+        match &self.child {
+            Held::Elsewhere(line) => Some(line.clone()),
+            Held::Process(_) | Held::Container(_) => None,
         }
     }
 
@@ -240,7 +249,8 @@ async fn start(
     }
     let (mut life, stream) = match plan.backend {
         Backend::Told(kind) => direct(plan, ground, facts, kind).await?,
-        backend if backend.is_engine() => attach(plan, ground.mounts, ground.groups).await?,
+        Backend::Engine => attach(plan, ground.mounts, ground.groups).await?,
+        Backend::Provider => call(plan, facts).await?,
         _ => spawn(plan, ground.groups, ground.shown().as_ref(), facts, None)?,
     };
     match life.meet(stream, ground.parts.clone()).await {
@@ -385,6 +395,12 @@ async fn attach(
     let awaited = plan.backend.awaits_runtime();
     let origin = Origin::Booted;
     Ok((Life { child: Held::Container(attached), awaited, log, driver: None, origin }, ours))
+}
+
+async fn call(plan: &Plan, facts: &HostFacts) -> Result<(Life, UnixStream), BootError> {
+    let (line, log, ours) = remote::start(plan, facts.provider.as_ref(), LOG_BYTES).await?;
+    let (child, origin) = (Held::Elsewhere(line), Origin::Booted);
+    Ok((Life { child, awaited: false, log, driver: None, origin }, ours))
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.

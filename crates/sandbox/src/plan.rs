@@ -20,6 +20,7 @@ use crate::host::HostFacts;
 use crate::image::ImageRoot;
 use crate::oci::{self, Nofile};
 use crate::refuse::{self, PlanError};
+use crate::remote;
 use crate::runtime::Runtime;
 use crate::service::{self, PlannedService, Programs};
 use crate::traces::Traces;
@@ -114,9 +115,18 @@ pub(crate) fn plan_on(
         Backend::of(class, runtime).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
     let asked = refuse::limits(request, facts, class)?;
-    let limits = with_defaults(asked, facts);
+    if backend.is_elsewhere() {
+        remote::refuse(request, asked)?;
+    }
+    let limits = match backend.is_elsewhere() {
+        true => {
+            Limits { output_bytes: Some(asked.output_bytes.unwrap_or(MAX_STREAM_BYTES)), ..asked }
+        }
+        false => with_defaults(asked, facts),
+    };
     let (base, host_usr) = match image {
         Some(image) => (image.root.clone(), false),
+        None if backend.is_elsewhere() => (facts.base.clone(), false),
         None => root(&request.env_ref, facts)?,
     };
     let spec = request.spec.as_ref();
@@ -246,9 +256,14 @@ fn effective(
         runtime_version: runtime.version.clone(),
         kernel: match (class, &facts.machine) {
             (Class::Microvm, Some(machine)) => machine.release.clone(),
+            (Class::Remote, _) => remote::ELSEWHERE.to_owned(),
             _ => facts.kernel.clone(),
         },
-        image: image.map_or_else(|| request.env_ref.clone(), |image| image.pinned.clone()),
+        image: match (&facts.provider, image) {
+            (Some(provider), _) => format!("template:{}", provider.template),
+            (None, Some(image)) => image.pinned.clone(),
+            (None, None) => request.env_ref.clone(),
+        },
         limits,
         timeout_ms: request.timeout_ms,
         net: request.net.clone(),

@@ -12,6 +12,7 @@ use crate::boot::blocking;
 use crate::crypt;
 use crate::docker;
 use crate::host::{Host, HostFacts};
+use crate::remote;
 use crate::traces::{Traces, cgroup_prefix, locate, runtime_root, sandboxes};
 use crate::wipe::{self, Subject};
 
@@ -64,6 +65,7 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
         .chain(groups)
         .chain(crypt::names(state))
         .chain(docker::known(facts, &prefix))
+        .chain(remote::known(facts))
         .filter_map(|name| SandboxId::parse(&name).ok())
         .collect()
 }

@@ -26,6 +26,7 @@ use crate::image::Hold;
 use crate::life::{Life, Origin};
 use crate::process;
 use crate::reached::{Watch, Words};
+use crate::remote::Line;
 use crate::service::{ServiceEnd, Services};
 use crate::wipe::{self, Subject};
 
@@ -52,26 +53,43 @@ pub enum SandboxError {
 /// Ends everything inside at once, from anywhere.
 #[derive(Debug, Clone)]
 pub struct KillHandle {
-    init: Arc<OwnedFd>,
+    init: Arc<Init>,
     killed: Arc<AtomicBool>,
+}
+
+/// What stands for the sandbox.
+#[derive(Debug)]
+enum Init {
+    Process(OwnedFd),
+    Elsewhere(Line),
 }
 
 impl KillHandle {
     pub(crate) fn new(init: OwnedFd) -> Self {
-        Self { init: Arc::new(init), killed: Arc::default() }
+        Self { init: Arc::new(Init::Process(init)), killed: Arc::default() }
     }
 
-    /// Kills pid 1 of the sandbox, with which the kernel kills every other process of it. Harmless
-    /// on a sandbox that has ended, and on one that is wiped.
+    pub(crate) fn of_line(line: Line) -> Self {
+        Self { init: Arc::new(Init::Elsewhere(line)), killed: Arc::default() }
+    }
+
+    /// Kills pid 1 of the sandbox, with which the kernel kills every other process of it; one elsewhere is
+    /// deleted. Harmless on a sandbox that has ended, and on one that is wiped.
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Release);
-        process::kill(&self.init);
+        match self.init.as_ref() {
+            Init::Process(init) => process::kill(init),
+            Init::Elsewhere(line) => line.cut(),
+        }
     }
 
-    /// Whether the sandbox's first process still runs: its heartbeat.
+    /// Whether the sandbox's first process still runs, or its agent's stream does: its heartbeat.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        process::is_running(&self.init)
+        match self.init.as_ref() {
+            Init::Process(init) => process::is_running(init),
+            Init::Elsewhere(line) => line.is_up(),
+        }
     }
 
     fn was_used(&self) -> bool {
@@ -117,7 +135,7 @@ impl Sandbox {
         &self.subject.traces.id
     }
 
-    /// Pid of the agent on the host.
+    /// Pid of the agent on the host; 0 where it is on another.
     #[must_use]
     pub fn init_pid(&self) -> u32 {
         self.init_pid

@@ -9,6 +9,7 @@ use cofferdam_contracts::id::SandboxId;
 
 use crate::crypt;
 use crate::live;
+use crate::remote;
 
 /// Where a sandbox is, or was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Traces {
     pub runtime_root: PathBuf,
     /// The runtime's state of this sandbox.
     pub runtime_state: PathBuf,
+    /// What says which provider holds it, on disk; absent unless one does.
+    pub marker: PathBuf,
     /// Its cgroup below every hierarchy's mount point.
     pub cgroup: PathBuf,
 }
@@ -56,6 +59,7 @@ impl Traces {
             root: dir.join("root"),
             runtime_state: runtime_root.join(id.as_str()),
             runtime_root,
+            marker: state.join(remote::MARKERS).join(format!("{id}.json")),
             cgroup: Path::new(CGROUP_PARENT).join(format!("{}{id}", cgroup_prefix(state))),
             live: live.to_owned(),
             id: id.clone(),

@@ -1,7 +1,7 @@
 //! Taking a sandbox away, and looking whether it is gone.
 //!
 //! ```text
-//! measure -> kill -> have an engine remove its container -> unmount (a large layer: destroy its key, then unmount its disk)
+//! measure -> kill -> have an engine or a provider remove it -> unmount (a large layer: destroy its key, then unmount its disk)
 //!         -> remove cgroups, runtime state, directory, image -> look for each of them
 //! ```
 //! It never fails: what could not be removed is found by the looking and stands in the evidence.
@@ -25,6 +25,7 @@ use crate::docker;
 use crate::host::HostFacts;
 use crate::mounts;
 use crate::process::{self, Netns, Process};
+use crate::remote;
 use crate::traces::Traces;
 
 /// How long killed processes may take to leave the process table, a millisecond a try.
@@ -89,6 +90,7 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         observed = observed.or_else(look);
     }
     docker::take_away(traces, facts, &mut checks);
+    let was_elsewhere = remote::take_away(traces, facts, &mut checks);
     let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
     let (upper_bytes, upper_inodes) = usage(&traces.layer, &points);
     facts.cgroups.destroy(traces);
@@ -99,7 +101,10 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         points = mounts::mounted_below(&traces.dir).unwrap_or_default();
     }
     let Unmounted { left: mounted, key } = unmount_all(traces, &points, &mut checks);
-    let method = method(volume.is_some(), key.as_ref(), &points);
+    let method = match was_elsewhere {
+        true => "remote-absence",
+        false => method(volume.is_some(), key.as_ref(), &points),
+    };
     checks.extend(key.map(|end| end.check));
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
@@ -125,7 +130,10 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         cache_before,
         cache_after,
         checks,
-        not_recheckable: not_recheckable(facts, volume.is_some()),
+        not_recheckable: match was_elsewhere {
+            true => remote::not_recheckable(),
+            false => not_recheckable(facts, volume.is_some()),
+        },
     }
 }
 

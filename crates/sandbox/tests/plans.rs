@@ -45,6 +45,7 @@ fn facts() -> HostFacts {
         live_dir: "/live".into(),
         allowed_roots: vec!["/srv/allowed".into()],
         runtime: runtime("crun"),
+        provider: None,
         classes: classes(&[("container", "crun")]),
         machine: None,
         cgroups: Cgroups { mode: CgroupMode::V2, hierarchies: vec![tree] },
@@ -295,9 +296,8 @@ fn a_class_that_is_missing_is_refused_with_why_and_how_to_get_it() {
     for class in ["gvisor", "microvm", "remote"] {
         let error = wanting(class, &[("container", "crun")]).unwrap_err();
         assert_eq!(error.field, "spec.isolation.class_min");
-        let named = class != "remote";
-        assert_eq!(error.message.contains("it is not there (get it)"), named, "{error}");
-        assert_eq!(error.message.contains("microvm"), named, "{error}");
+        assert!(error.message.contains("remote: it is not there (get it)"), "{error}");
+        assert_eq!(error.message.contains("microvm"), class != "remote", "{error}");
     }
 }
 

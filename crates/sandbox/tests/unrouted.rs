@@ -41,6 +41,7 @@ fn addresses(class: Class) -> &'static [Option<&'static str>] {
     match class {
         Class::Container | Class::Docker => &[None],
         Class::Gvisor | Class::Microvm => &[Some("192.0.2.1"), Some("2001:db8::1")],
+        Class::Remote => &[],
     }
 }
 

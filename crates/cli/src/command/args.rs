@@ -9,6 +9,7 @@ use cofferdam_contracts::gate::Choice;
 
 use super::cache::CacheArgs;
 use super::config::ConfigArgs;
+use super::remote::RemoteArgs;
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
 
@@ -196,10 +197,12 @@ pub(crate) struct WorkerArgs {
     /// A host directory that tasks of every tenant may be given (repeatable)
     #[arg(long = "allow-dir", value_name = "DIR")]
     pub allow_dirs: Vec<PathBuf>,
-    /// crun, runc or an absolute path, or docker; firecracker or cloud-hypervisor make machines in QEMU's
-    /// place; default: the best that is installed
+    /// crun, runc or an absolute path, or docker, or remote; firecracker or cloud-hypervisor make machines in
+    /// QEMU's place; default: the best that is installed
     #[arg(long)]
     pub runtime: Option<String>,
+    #[command(flatten)]
+    pub remote: RemoteArgs,
     /// Where a name that a phase lists really is; it is listed by its phase alone (repeatable)
     #[arg(long = "egress-host", value_name = "NAME=IP:PORT", value_parser = egress_host)]
     pub egress_hosts: Vec<(String, SocketAddr)>,

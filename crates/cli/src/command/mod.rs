@@ -20,6 +20,7 @@ mod ops;
 mod output;
 mod prove;
 mod read;
+mod remote;
 mod run;
 mod serve;
 mod session;

@@ -8,6 +8,7 @@ use cofferdam_ambient::random::Ids;
 use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
+use cofferdam_sandbox::Class;
 use cofferdam_server::{Auth, Server};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -78,7 +79,7 @@ impl Node {
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {
             None => None,
-            Some(args) => Some(Worker::start(flows.clone(), config(args, dir, &url)).await?),
+            Some(args) => Some(Worker::start(flows.clone(), config(args, dir, &url)?).await?),
         };
         let server = match parts.listen {
             None => None,
@@ -127,15 +128,20 @@ impl Node {
     }
 }
 
-fn config(args: &WorkerArgs, dir: &Path, url: &str) -> WorkerConfig {
+/// The runtime that is no program of this host; only then is its key read.
+const REMOTE: &str = Class::Remote.as_str();
+
+fn config(args: &WorkerArgs, dir: &Path, url: &str) -> anyhow::Result<WorkerConfig> {
     let allowed_roots: Vec<PathBuf> = args.allow_dirs.clone();
-    WorkerConfig {
+    let is_remote = args.runtime.as_deref() == Some(REMOTE);
+    Ok(WorkerConfig {
         database_url: url.to_owned(),
         state_dir: dir.to_path_buf(),
         allowed_roots,
         runtime: args.runtime.clone(),
+        remote: if is_remote { args.remote.config()? } else { None },
         egress_hosts: args.egress_hosts.iter().cloned().collect(),
-    }
+    })
 }
 
 /// The admin key of the state directory; made on the first start, and again where its file is gone

@@ -18,6 +18,7 @@ mod doors;
 mod exec;
 mod file;
 mod jail;
+mod lodge;
 mod metrics;
 mod pack;
 mod port;
@@ -34,9 +35,16 @@ pub use clock::sleep_ms;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use reaper::Reaper;
+
 /// The same, once somebody has put the stream there.
 pub fn run_in(prepare: impl FnOnce() -> std::io::Result<()>) -> ExitCode {
-    ended(prepare().and_then(|()| start()))
+    ended(prepare().and_then(|()| start(Reaper::new())))
+}
+
+/// The same in a sandbox that somebody else holds, and whose first process is theirs.
+pub fn run_as_lodger() -> ExitCode {
+    ended(lodge::adopt().and_then(|()| start(Reaper::of_lodger())))
 }
 
 /// Serves until the stream on stdin ends. What goes wrong is one line on stderr, the host's pipe.
@@ -45,7 +53,7 @@ pub fn run() -> ExitCode {
     ended(match args.next() {
         Some(word) if word == terminal::SESSION => Err(terminal::lead(args)),
         Some(word) if word == jail::JAIL => Err(jail::enter(args)),
-        _ => start(),
+        _ => start(Reaper::new()),
     })
 }
 
@@ -60,10 +68,13 @@ fn ended(ended: std::io::Result<()>) -> ExitCode {
     }
 }
 
-fn start() -> std::io::Result<()> {
+fn start(reaper: Reaper) -> std::io::Result<()> {
     // Both hold already under an OCI runtime that was asked for them; in a microVM this is the
     // only place that asks.
     nix::sys::prctl::set_no_new_privs()?;
     nix::sys::prctl::set_dumpable(false)?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve::serve())
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve::serve(reaper))
 }

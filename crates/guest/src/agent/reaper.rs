@@ -40,6 +40,8 @@ pub struct Reaper {
     waiting: Mutex<HashMap<i32, Waiter>>,
     /// Our own score; opened once, because opening it takes longer than writing it.
     score: Option<File>,
+    /// There are others in this sandbox, who are none of our commands'.
+    is_lodger: bool,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,11 @@ impl Reaper {
         // gVisor's does, refuses to truncate it.
         let score = File::create("/proc/self/oom_score_adj").ok();
         Self { score, ..Self::default() }
+    }
+
+    /// Of a process that is not the sandbox's first. Its score is its holder's to set.
+    pub fn of_lodger() -> Self {
+        Self { is_lodger: true, ..Self::default() }
     }
 
     /// Starts a command. The lock is held meanwhile, so that its end cannot be reaped before it is
@@ -101,7 +108,9 @@ impl Reaper {
             return;
         }
         let services: HashSet<i32> = waiting.keys().copied().collect();
-        if services.is_empty() {
+        if self.is_lodger {
+            super::lodge::kill_descendants(&services);
+        } else if services.is_empty() {
             let _ = kill(EVERYBODY, Signal::SIGKILL);
         } else {
             kill_strangers(&services);
@@ -154,7 +163,7 @@ fn kill_strangers(services: &HashSet<i32>) {
     let _ = kill(EVERYBODY, Signal::SIGCONT);
 }
 
-fn descends(pid: i32, services: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {
+pub(super) fn descends(pid: i32, services: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {
     let mut at = pid;
     // A chain has no more links than there are processes.
     for _ in 0..=parents.len() {
@@ -170,7 +179,7 @@ fn descends(pid: i32, services: &HashSet<i32>, parents: &HashMap<i32, i32>) -> b
 }
 
 /// The parent of every process.
-fn parents() -> HashMap<i32, i32> {
+pub(super) fn parents() -> HashMap<i32, i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {

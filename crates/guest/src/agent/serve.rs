@@ -38,7 +38,7 @@ const WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_BYTES: u32 = 1024 * 1024;
 
 /// Serves one connection until it ends.
-pub async fn serve() -> io::Result<()> {
+pub async fn serve(reaper: Reaper) -> io::Result<()> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let kind = FileType::from_raw_mode(fstat(&stdin)?.st_mode);
     // A machine's, either way: what is no socket of this host's kind is read as a port is.
@@ -47,22 +47,23 @@ pub async fn serve() -> io::Result<()> {
         own.is_ok_and(|own| own.family() == Some(AddressFamily::Unix))
     };
     if kind == FileType::CharacterDevice || kind == FileType::Socket && !is_unix() {
-        return connection(Port::new(stdin)?).await;
+        return connection(Port::new(stdin)?, reaper).await;
     }
     if kind == FileType::Socket {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
-        return connection(UnixStream::from_std(socket)?).await;
+        return connection(UnixStream::from_std(socket)?, reaper).await;
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);
-    connection(pipes).await
+    connection(pipes, reaper).await
 }
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    reaper: Reaper,
 ) -> io::Result<()> {
-    let reaper = Arc::new(Reaper::new());
+    let reaper = Arc::new(reaper);
     let waiter = Arc::clone(&reaper);
     let reaping = tokio::spawn(async move { waiter.run().await });
     let running = Arc::new(Running::default());

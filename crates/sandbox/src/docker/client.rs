@@ -96,7 +96,7 @@ pub(super) fn is_busy(error: &Error) -> bool {
 }
 
 /// Asks from where there is no asynchronous runtime, or one that must not be waited in.
-pub(super) fn ask<T: Send>(question: impl Future<Output = T> + Send) -> io::Result<T> {
+pub(crate) fn ask<T: Send>(question: impl Future<Output = T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

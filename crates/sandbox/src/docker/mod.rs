@@ -30,7 +30,7 @@ use crate::host::HostFacts;
 use crate::runtime::Runtime;
 use crate::traces::Traces;
 
-pub(crate) use client::EngineError;
+pub(crate) use client::{EngineError, ask};
 pub(crate) use start::start;
 pub(crate) use stream::Attached;
 pub(crate) use wipe::{again, known, take_away};

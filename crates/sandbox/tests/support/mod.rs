@@ -132,6 +132,7 @@ impl Bench {
             allowed_roots: vec![shared.path().to_owned()],
             runtime: runtime.map(str::to_owned).or_else(|| env::var(RUNTIME)),
             hosts,
+            remote: None,
         })
         .expect("these tests need root and an OCI runtime: apt-get install crun");
         Self { host, state, shared, class: Class::Container }

@@ -87,8 +87,7 @@ impl Report {
     pub(super) fn classes(&self) -> Vec<(&'static str, bool, String)> {
         let runtimes: Vec<&str> =
             self.runtimes.iter().map(|runtime| runtime.version.as_str()).collect();
-        let mut classes: Vec<(&'static str, bool, String)> = self
-            .facts
+        self.facts
             .classes
             .iter()
             .map(|fact| match &fact.offer {
@@ -101,9 +100,7 @@ impl Report {
                     (fact.class.as_str(), false, format!("{why} ({remedy})"))
                 }
             })
-            .collect();
-        classes.push(("remote", false, "this build has no remote backend".to_owned()));
-        classes
+            .collect()
     }
 
     pub(super) fn json(&self) -> Value {

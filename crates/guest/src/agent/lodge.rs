@@ -1,0 +1,55 @@
+//! An agent that is not the first process of its sandbox: somebody else holds it, and has processes of
+//! their own in there.
+//!
+//! Nothing is killed but what descends from us. We adopt what a command leaves behind, so that a daemon
+//! still does; whoever is started by the holder's own processes on a command's behalf does not, and ends
+//! with the sandbox.
+
+use std::collections::HashSet;
+use std::io;
+use std::process::id;
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::reaper::{descends, parents};
+
+/// Looks until nobody new is found. Who is found is stopped and forks no more, so even a bomb has one
+/// generation for each look.
+const LOOKS: usize = 1_000;
+
+/// From now on orphans among our descendants are our children.
+pub(super) fn adopt() -> io::Result<()> {
+    set_child_subreaper(true).map_err(io::Error::from)
+}
+
+/// Kills every descendant but the services and theirs. Where they outrun us the agent ends itself, and
+/// with it the sandbox: nobody would know what still runs.
+pub(super) fn kill_descendants(services: &HashSet<i32>) {
+    let Ok(own) = i32::try_from(id()) else { return };
+    let mut stopped = HashSet::new();
+    for _ in 0..LOOKS {
+        let found = strangers(own, services);
+        let new: Vec<i32> = found.into_iter().filter(|pid| !stopped.contains(pid)).collect();
+        if new.is_empty() {
+            for pid in stopped {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            return;
+        }
+        for pid in new {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+            stopped.insert(pid);
+        }
+    }
+    let _ = kill(Pid::from_raw(own), Signal::SIGKILL);
+}
+
+fn strangers(own: i32, services: &HashSet<i32>) -> Vec<i32> {
+    let parents = parents();
+    let ours = HashSet::from([own]);
+    let all = parents.keys().copied().filter(|pid| *pid != own);
+    all.filter(|pid| descends(*pid, &ours, &parents) && !descends(*pid, services, &parents))
+        .collect()
+}
