@@ -61,7 +61,7 @@ pub struct UnreachableSession {
 
 impl Ledger {
     /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
-    /// already, stays as it is. A run that has a session of [`MODES`] has its mode.
+    /// already, stays as it is. A run that has a session of another mode's class has that mode.
     pub async fn sessions_advance(&self, moves: &[SessionMove]) -> Result<()> {
         let mut ids = Vec::with_capacity(moves.len());
         let mut states = Vec::with_capacity(moves.len());
