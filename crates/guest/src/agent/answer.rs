@@ -28,7 +28,10 @@ pub enum Answer {
     Whole(Option<Bytes>),
     Stream(mpsc::Receiver<Bytes>),
     /// The same of whole frames, which may be joined and filled.
-    Frames(mpsc::Receiver<Bytes>),
+    Frames {
+        queue: mpsc::Receiver<Bytes>,
+        is_over: bool,
+    },
 }
 
 impl Body for Answer {
@@ -42,10 +45,22 @@ impl Body for Answer {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Stream(queue) => queue.poll_recv(cx).map(|b| b.map(|b| Ok(Frame::data(b)))),
-            Self::Frames(queue) => {
+            Self::Frames { queue, is_over } => {
                 let first = ready!(queue.poll_recv(cx));
-                Poll::Ready(first.map(|first| Ok(Frame::data(piece(first, queue)))))
+                let piece = first.map(|first| Ok(Frame::data(piece(first, queue))));
+                *is_over = queue.is_closed() && queue.is_empty();
+                Poll::Ready(piece)
             }
+        }
+    }
+
+    /// Said with the last piece. The host has read what it wants by then and lets the answer go; an end
+    /// that came later would meet nobody, and a library that counts such ends the connection at a thousand.
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Stream(_) => false,
+            Self::Frames { is_over, .. } => *is_over,
         }
     }
 }
@@ -120,7 +135,7 @@ pub fn stream() -> (Pieces, Response<Answer>) {
 /// An answer that is sent frame by frame through the returned queue.
 pub fn frames() -> (Pieces, Response<Answer>) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
-    (sender, Response::new(Answer::Frames(receiver)))
+    (sender, Response::new(Answer::Frames { queue: receiver, is_over: false }))
 }
 
 #[cfg(test)]
@@ -151,7 +166,15 @@ mod tests {
         let large = frame::encode(Kind::Stdout, &[7; MIN_PIECE]);
         pieces.try_send(large.clone()).unwrap();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), large);
+        assert!(!body.is_end_stream());
+        // The last piece is the end.
+        for _ in 0..2 {
+            pieces.try_send(large.clone()).unwrap();
+        }
         drop(pieces);
-        assert!(body.frame().await.is_none());
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), large);
+        assert!(!body.is_end_stream());
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), large);
+        assert!(body.is_end_stream() && body.frame().await.is_none());
     }
 }
