@@ -124,6 +124,9 @@ impl Agent {
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            // What was on its way when a stream was let go is reset, and the library ends a connection after
+            // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
+            .max_local_error_reset_streams(None)
             .handshake(TokioIo::new(stream))
             .await?;
         let driver = tokio::spawn(async move {

@@ -400,6 +400,28 @@ fn a_port_is_dialled_both_ways_and_a_silent_one_is_an_error() {
     });
 }
 
+/// Says a lot to whoever comes, and hears nothing.
+const TALKER: &str = "perl -MIO::Socket::INET -e '$l = IO::Socket::INET->new(Listen => 5, LocalAddr => \
+                      \"127.0.0.1\", LocalPort => 7777) or exit 1; $SIG{PIPE} = \"IGNORE\"; \
+                      while ($c = $l->accept) { for (1..8) { syswrite($c, \"x\" x 65536) or last } \
+                      close $c }'";
+
+/// What is on its way when its stream is let go meets nobody; a library that counts such gives the
+/// connection up at a thousand.
+#[test]
+fn streams_that_are_let_go_in_the_middle_never_end_the_sandbox_however_many_they_are() {
+    with_bench(|bench| async move {
+        let (sandbox, plan) = bench.start(json!({})).await;
+        serve(&sandbox, TALKER).await;
+        for _ in 0..2_500 {
+            let mut stream = sandbox.agent().dial(7_777).await.unwrap();
+            stream.read_exact(&mut [0; 1]).await.unwrap();
+        }
+        assert_eq!(sh(&sandbox, &plan, "echo alive").await.stdout, "alive\n");
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
 #[test]
 fn an_agent_that_dies_ends_every_stream() {
     with_bench(|bench| async move {

@@ -113,6 +113,8 @@ async fn bind(doors: &Doors) -> io::Result<Bound> {
 /// Until the inner connection ends.
 async fn serve(bound: Bound, trunk: DuplexStream) -> hyper::Result<()> {
     let (requests, connection) = http2::Builder::new(TokioExecutor::new())
+        // Clients let flows go in the middle, as on the outer connection.
+        .max_local_error_reset_streams(None)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .handshake(TokioIo::new(trunk))

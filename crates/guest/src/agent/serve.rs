@@ -75,6 +75,8 @@ async fn connection(
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_BYTES)
+        // The host lets streams go in the middle, as often as its clients do: see its own end.
+        .max_local_error_reset_streams(None)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         // However the connection ends, the host is gone and so are we.

@@ -82,6 +82,8 @@ impl Doors {
         let (knocks, arrivals) = mpsc::channel(QUEUED);
         let service = service_fn(move |request| knock(request, knocks.clone()));
         let served = http2::Builder::new(TokioExecutor::new())
+            // Clients let flows go in the middle, as on the outer connection.
+            .max_local_error_reset_streams(None)
             .max_concurrent_streams(MAX_STREAMS)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
