@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::Limits;
-use futures_util::StreamExt as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
@@ -258,11 +257,10 @@ fn words(body: &[u8]) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_WORDS).collect()
 }
 
-async fn read(response: Response, what: &'static str) -> Result<Bytes> {
-    let mut pieces = response.bytes_stream();
+async fn read(mut response: Response, what: &'static str) -> Result<Bytes> {
     let mut text = BytesMut::new();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|source| RemoteError::Lost { what, source })?;
+    let lost = |source| RemoteError::Lost { what, source };
+    while let Some(piece) = response.chunk().await.map_err(lost)? {
         if text.len() + piece.len() > MAX_ANSWER_BYTES {
             return Err(RemoteError::Forged { what });
         }

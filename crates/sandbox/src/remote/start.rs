@@ -37,7 +37,7 @@ pub(crate) async fn start(
     envd.upload().await?;
     let started = tokio::time::timeout(START, async {
         let answer = envd.launch(&plan.task.cwd).await?;
-        let mut events = Events::of(answer.bytes_stream());
+        let mut events = Events::of(answer);
         loop {
             match events.next().await? {
                 Event::Started(pid) => return Ok((events, pid)),

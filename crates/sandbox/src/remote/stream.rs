@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use futures_util::{Stream, StreamExt as _};
+use reqwest::Response;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -57,18 +57,14 @@ impl Line {
 }
 
 /// A process whose events are read.
-pub(super) struct Events<S> {
-    pieces: S,
+pub(super) struct Events {
+    answer: Response,
     frames: Frames,
 }
 
-impl<S, B> Events<S>
-where
-    S: Stream<Item = reqwest::Result<B>> + Unpin,
-    B: AsRef<[u8]>,
-{
-    pub(super) fn of(pieces: S) -> Self {
-        Self { pieces, frames: Frames::default() }
+impl Events {
+    pub(super) fn of(answer: Response) -> Self {
+        Self { answer, frames: Frames::default() }
     }
 
     pub(super) async fn next(&mut self) -> Result<Event> {
@@ -77,10 +73,12 @@ where
             if let Some(event) = self.frames.next()? {
                 return Ok(event);
             }
-            match self.pieces.next().await {
-                Some(Ok(piece)) => self.frames.push(piece.as_ref()),
-                Some(Err(source)) => return Err(RemoteError::Lost { what, source }),
-                None => return Ok(Event::Ended("the connection to the agent ended".to_owned())),
+            match self.answer.chunk().await {
+                Ok(Some(piece)) => self.frames.push(&piece),
+                Ok(None) => {
+                    return Ok(Event::Ended("the connection to the agent ended".to_owned()));
+                }
+                Err(source) => return Err(RemoteError::Lost { what, source }),
             }
         }
     }
@@ -96,15 +94,11 @@ pub(super) struct Held {
 }
 
 /// Carries a process's streams until it ends; gives the last words, of so many bytes.
-pub(super) fn carry<S, B>(
+pub(super) fn carry(
     held: Held,
-    events: Events<S>,
+    events: Events,
     kept_bytes: usize,
-) -> Result<(Line, JoinHandle<String>, UnixStream)>
-where
-    S: Stream<Item = reqwest::Result<B>> + Unpin + Send + 'static,
-    B: AsRef<[u8]> + Send,
-{
+) -> Result<(Line, JoinHandle<String>, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let (sender, ended) = watch::channel(());
     let (cut, is_cut) = watch::channel(false);
@@ -124,18 +118,14 @@ where
 }
 
 /// Until one side ends; why that was.
-async fn pump<S, B>(
+async fn pump(
     held: &Held,
-    events: Events<S>,
+    events: Events,
     theirs: UnixStream,
     mut is_cut: watch::Receiver<bool>,
     words: &mut Vec<u8>,
     kept_bytes: usize,
-) -> String
-where
-    S: Stream<Item = reqwest::Result<B>> + Unpin,
-    B: AsRef<[u8]>,
-{
+) -> String {
     let (from_us, to_us) = theirs.into_split();
     tokio::select! {
         why = heard(events, to_us, words, kept_bytes) => why,
@@ -145,16 +135,12 @@ where
     }
 }
 
-async fn heard<S, B>(
-    mut events: Events<S>,
+async fn heard(
+    mut events: Events,
     mut to_us: OwnedWriteHalf,
     words: &mut Vec<u8>,
     kept_bytes: usize,
-) -> String
-where
-    S: Stream<Item = reqwest::Result<B>> + Unpin,
-    B: AsRef<[u8]>,
-{
+) -> String {
     loop {
         match events.next().await {
             Ok(Event::Stdout(bytes)) => {
