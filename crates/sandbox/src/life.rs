@@ -30,7 +30,7 @@ use crate::microvm::{self, Disk, Parts, Restoring, Shown};
 use crate::plan::Plan;
 use crate::remote::{self, Line};
 use crate::sandbox::Driver;
-use crate::warm::{Unmet, WarmPool};
+use crate::warm::WarmPool;
 
 /// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
 /// seconds is overloaded and should rather take fewer sandboxes. Of a stored machine 0.2 s.
@@ -106,7 +106,7 @@ impl Life {
         self.origin = Origin::Waited { bytes };
     }
 
-    pub(crate) async fn meet(
+    async fn meet(
         &mut self,
         mut stream: UnixStream,
         parts: Option<Parts>,
@@ -140,6 +140,24 @@ impl Life {
         }
     }
 
+    /// The same for a machine that was made before its sandbox. Where they do not meet nothing of it is left.
+    pub(crate) async fn meet_or_end(
+        mut self,
+        stream: UnixStream,
+        parts: Option<Parts>,
+    ) -> Result<(Self, Agent), Unmet> {
+        let missed = match self.meet(stream, parts).await {
+            Ok(agent) => return Ok((self, agent)),
+            Err(missed) => missed,
+        };
+        let log = self.killed().await;
+        Err(match missed {
+            Missed::Said(fault) => Unmet::Said(fault),
+            Missed::Late => Unmet::Lost(format!("no answer in time: {log}")),
+            Missed::Ended => Unmet::Lost(log),
+        })
+    }
+
     async fn last_words(self) -> String {
         let Self { mut child, log, driver, .. } = self;
         drop(driver);
@@ -170,11 +188,19 @@ impl Life {
 }
 
 /// Why there is no agent.
-pub(crate) enum Missed {
+enum Missed {
     Late,
     Ended,
     /// The init of a machine says what failed.
     Said(String),
+}
+
+/// Why a machine that was made before did not become a sandbox's.
+pub(crate) enum Unmet {
+    /// The sandbox's own fault, which the init named.
+    Said(String),
+    /// The machine's.
+    Lost(String),
 }
 
 /// What a runtime is started on.
@@ -237,13 +263,17 @@ async fn start(
     ground: &Ground<'_>,
 ) -> Result<(Life, Agent), BootError> {
     let pool = host.pool();
-    if let Some(restoring) = pool.take(plan, facts) {
-        let stored = Arc::clone(&restoring.stored);
-        match restore(facts, plan, ground, restoring).await? {
+    if let Some(mut restoring) = pool.take(plan, facts) {
+        let shown = ground.shown();
+        let (life, stream) =
+            spawn(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?;
+        match life.meet_or_end(stream, ground.parts.clone()).await {
             Ok(begun) => return Ok(begun),
-            Err(why) => {
+            // The sandbox's own, which a boot would not change.
+            Err(Unmet::Said(fault)) => return Err(BootError::Machine { fault }),
+            Err(Unmet::Lost(why)) => {
                 tracing::warn!(sandbox = %plan.traces.id, why, "a stored machine did not come to life");
-                pool.failed(&stored);
+                pool.failed(&restoring.stored);
             }
         }
     }
@@ -272,30 +302,6 @@ async fn start(
             })
         }
     }
-}
-
-/// The inner error is why there is no such machine, of which nothing is left then.
-async fn restore(
-    facts: &HostFacts,
-    plan: &Plan,
-    ground: &Ground<'_>,
-    mut restoring: Restoring,
-) -> Result<Result<(Life, Agent), String>, BootError> {
-    let shown = ground.shown();
-    let (mut life, stream) =
-        spawn(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?;
-    let missed = match life.meet(stream, ground.parts.clone()).await {
-        Ok(agent) => return Ok(Ok((life, agent))),
-        // The sandbox's own, which a boot would not change.
-        Err(Missed::Said(fault)) => {
-            life.killed().await;
-            return Err(BootError::Machine { fault });
-        }
-        Err(missed) => missed,
-    };
-    let log = life.killed().await;
-    let late = matches!(missed, Missed::Late).then(|| "no answer in time".to_owned());
-    Ok(Err([late, Some(log)].into_iter().flatten().collect::<Vec<_>>().join(": ")))
 }
 
 /// Starts a runtime, or an emulator with this disk.

@@ -22,7 +22,7 @@ use super::Names;
 use crate::agent::Agent;
 use crate::boot::{blocking, in_words};
 use crate::host::HostFacts;
-use crate::life::{self, Ground, Life, Missed};
+use crate::life::{self, Ground, Life, Unmet};
 use crate::limit;
 use crate::microvm::{self, Disk, Restoring, Shown};
 use crate::plan::Plan;
@@ -48,14 +48,6 @@ struct Place {
     traces: Traces,
     names: Names,
     groups: Vec<PathBuf>,
-}
-
-/// Why it did not become a sandbox's; nothing of it is left then.
-pub(crate) enum Unmet {
-    /// The sandbox's own fault, which the init named.
-    Said(String),
-    /// The machine's.
-    Lost(String),
 }
 
 impl WarmMachine {
@@ -93,25 +85,16 @@ impl WarmMachine {
         let Self { mut life, stream, shown, place } = self;
         shown.show(Arc::clone(disk));
         let groups = ground.groups.to_vec();
-        let missed = match blocking(move || place.leave_for(&groups)).await {
+        match blocking(move || place.leave_for(&groups)).await {
             Ok(bytes) => {
                 life.inherit(bytes);
-                match life.meet(stream, ground.parts.clone()).await {
-                    Ok(agent) => return Ok((life, agent)),
-                    Err(missed) => missed,
-                }
+                life.meet_or_end(stream, ground.parts.clone()).await
             }
             Err((path, error)) => {
                 life.killed().await;
-                return Err(Unmet::Lost(format!("{}: {error}", path.display())));
+                Err(Unmet::Lost(format!("{}: {error}", path.display())))
             }
-        };
-        let log = life.killed().await;
-        Err(match missed {
-            Missed::Said(fault) => Unmet::Said(fault),
-            Missed::Late => Unmet::Lost(format!("no answer in time: {log}")),
-            Missed::Ended => Unmet::Lost(log),
-        })
+        }
     }
 }
 

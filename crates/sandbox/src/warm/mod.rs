@@ -26,7 +26,7 @@ use crate::microvm::{Key, Pool};
 use crate::plan::Plan;
 use crate::traces::Traces;
 
-pub(crate) use machine::{Unmet, WarmMachine};
+pub(crate) use machine::WarmMachine;
 
 /// Machines that wait at once, each with some 200 MB of its own.
 const MAX_WAITING: usize = 2;
