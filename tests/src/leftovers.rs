@@ -10,9 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// Our directories begin so, whoever makes them: live directories (`cofferdam.`), the homes of tests
 /// (`cofferdam-test-`).
@@ -208,7 +212,24 @@ fn cgroups(found: &mut BTreeSet<Trace>) {
         let below = names(&parent).into_iter().map(|name| parent.join(name));
         let below = below.filter(|path| path.is_dir());
         found.extend(below.map(|path| Trace::new("cgroup", path.display().to_string())));
+        found.extend(beneath(&parent).into_iter().map(|name| {
+            Trace::new("file", format!("{} beneath the mount", parent.join(name).display()))
+        }));
     }
+}
+
+/// What lies where a tree is mounted: a runtime that does not see the mount writes there.
+fn beneath(parent: &Path) -> Vec<String> {
+    let mut above = parent.ancestors().skip(2);
+    let Some((dir, rest)) =
+        above.next().and_then(|dir| Some((dir, parent.strip_prefix(dir).ok()?)))
+    else {
+        return Vec::new();
+    };
+    // The directory's own file system, without what is mounted on it.
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let Ok(alone) = open_tree(CWD, dir, flags) else { return Vec::new() };
+    names(&Path::new("/proc/self/fd").join(alone.as_raw_fd().to_string()).join(rest))
 }
 
 /// Network devices of the host but those of an engine: a veth has no name of ours.

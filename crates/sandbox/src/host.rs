@@ -81,6 +81,15 @@ pub enum HostError {
         /// The kernel's answer.
         source: nix::Error,
     },
+    /// The version 2 tree of a host with both could not be hidden.
+    #[error(
+        "the cgroup2 tree beside version 1 could not be hidden from this process: run as root with \
+         CAP_SYS_ADMIN, or unmount /sys/fs/cgroup/unified"
+    )]
+    Hide {
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A provider was asked for, and none can be used.
     #[error("the provider of remote sandboxes cannot be used: {why} ({remedy})")]
     NoProvider {

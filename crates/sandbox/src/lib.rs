@@ -42,6 +42,7 @@ mod exec;
 mod gvisor;
 mod held;
 mod host;
+mod hybrid;
 pub mod image;
 mod input;
 mod life;

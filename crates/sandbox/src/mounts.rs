@@ -13,9 +13,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::getppid;
 
 use crate::host::HostError;
+use crate::hybrid::{UNIFIED, hide_unified};
 
-/// Where a hybrid host has its cgroup2 tree.
-const UNIFIED: &str = "/sys/fs/cgroup/unified";
 /// Unmounting is retried this often, a millisecond apart: a busy mount is one whose last process is
 /// still on its way out, which takes well under 100 ms.
 const UNMOUNT_TRIES: usize = 200;
@@ -39,7 +38,7 @@ pub fn enter_private_mounts() -> Result<(), HostError> {
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(fault)?;
     let all = mounted().map_err(|source| HostError::Read { path: MOUNTINFO.into(), source })?;
     if is_hybrid(&all) {
-        umount2(UNIFIED, MntFlags::MNT_DETACH).map_err(fault)?;
+        hide_unified().map_err(|source| HostError::Hide { source })?;
     }
     Ok(())
 }

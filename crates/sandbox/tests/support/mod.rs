@@ -26,6 +26,7 @@ use cofferdam_sandbox::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tracing::Level;
 
 /// A state directory and a host on it.
 pub struct Bench {
@@ -126,6 +127,12 @@ impl Bench {
     }
 
     pub fn with_hosts(runtime: Option<&str>, hosts: BTreeMap<String, SocketAddr>) -> Self {
+        // What the host warns of, such as a machine that waited and was lost, explains a test that fails.
+        let _ = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(Level::WARN)
+            .with_test_writer()
+            .try_init();
         let (state, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let host = Host::detect(HostConfig {
             state_dir: state.path().to_owned(),
