@@ -22,6 +22,7 @@ use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact, Offer};
 use crate::crypt::LargeLayers;
 use crate::docker;
+use crate::dynmods::Dynmods;
 use crate::egress;
 use crate::gvisor;
 use crate::input::Input;
@@ -245,6 +246,8 @@ pub struct Host {
     images: Arc<microvm::Images>,
     pool: Arc<microvm::Pool>,
     warm: Arc<WarmPool>,
+    /// Nobody asks for it; it is there.
+    _dynmods: Arc<Dynmods>,
 }
 
 impl Host {
@@ -315,6 +318,7 @@ impl Host {
             images: Arc::default(),
             pool: Arc::default(),
             warm: Arc::default(),
+            _dynmods: Dynmods::begin(),
         })
     }
 

@@ -36,6 +36,7 @@ mod changes;
 mod class;
 mod crypt;
 mod docker;
+mod dynmods;
 mod egress;
 mod escape;
 mod exec;

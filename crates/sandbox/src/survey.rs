@@ -10,6 +10,7 @@ use cofferdam_ambient::random;
 use nix::sys::statfs::statfs;
 
 use crate::crypt::{self, LargeLayers};
+use crate::dynmods;
 use crate::host::{HostFacts, NO_USER_NAMESPACE};
 use crate::live;
 use crate::microvm::Accel;
@@ -187,12 +188,18 @@ fn try_overlay(live: &Path) -> io::Result<()> {
 
 fn favordynmods() -> Finding {
     let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
-    let on = text.lines().any(|line| line.contains(" - cgroup") && line.contains("favordynmods"));
+    let on = match dynmods::is_mounted(&text) {
+        true => Ok("on"),
+        false => dynmods::favor().map(|_| "on while a worker runs (tried)"),
+    };
     finding(
         "cgroup.favordynmods",
-        on,
-        if on { "on" } else { "off: the first move into a group can cost 20 ms" },
-        "mount -o remount,favordynmods the cgroup tree",
+        on.is_ok(),
+        on.map_or_else(
+            |why| format!("off: the first move into a group can cost 20 ms ({why})"),
+            str::to_owned,
+        ),
+        "Linux 6.0 or newer, outside of a cgroup namespace; or mount -o remount,favordynmods the cgroup tree",
     )
 }
 
