@@ -3,6 +3,8 @@
 //! ```text
 //! guest  GREETING   the port, or the stream in its place, is open: a machine is stored, or given to a sandbox, here
 //! host   Setup      one line of JSON; after a rehearsal the guest begins anew
+//! guest  CLOCK      what time is it? Up to [`CLOCK_ASKS`] times, until an answer came quickly
+//! host   a line     milliseconds since the epoch, as they are when the question is read
 //! guest  READY      or one line that says what failed, and the end
 //!        HTTP/2     the agent, from here on
 //! ```
@@ -25,6 +27,10 @@ pub const STREAM: u32 = 5_000;
 pub const GREETING: &str = "cofferdam-machine 1\n";
 /// What it says when everything is in its place.
 pub const READY: &str = "ready\n";
+/// How it asks for the time. A setup that carried it would be as old as the machine took to come to life.
+pub const CLOCK: &str = "clock\n";
+/// How often it asks at most.
+pub const CLOCK_ASKS: usize = 8;
 /// Bytes of a [`Setup`]: as many as of any other request.
 pub const MAX_SETUP_BYTES: usize = crate::wire::MAX_REQUEST_BYTES;
 /// Bytes of the host's randomness: the size of the kernel's own seed.
@@ -42,8 +48,6 @@ pub struct Setup {
     /// Fresh randomness of the host: machines that were stored once have nothing else in which they
     /// differ.
     pub seed: [u8; SEED_BYTES],
-    /// The time, in milliseconds since the epoch.
-    pub now_ms: u64,
     /// Bytes that the sandbox may use, the writable layer included.
     pub mem_bytes: u64,
     /// Its processes, the agent included.

@@ -54,14 +54,18 @@ fn class(name: &str) -> Class {
     Class::ALL.into_iter().find(|class| class.as_str() == name).unwrap()
 }
 
-fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId, u32) {
+fn spawn_worker(bench: &Bench, class: Class, private: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "worker", "--nocapture"]);
     command.env(STATE, bench.state.path()).env(CLASS, class.as_str()).stdout(Stdio::piped());
     if private {
         command.env(PRIVATE, "1");
     }
-    let mut child = command.spawn().unwrap();
+    command.spawn().unwrap()
+}
+
+fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId, u32) {
+    let mut child = spawn_worker(bench, class, private);
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let ready = lines.map(Result::unwrap).find_map(|line| {
         let (id, pid) = line.strip_prefix("ready ")?.split_once(' ')?;
@@ -112,6 +116,52 @@ fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
             verified(evidence);
             assert_eq!(evidence.method, "absence", "its mounts went with its namespace");
             assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        }
+    });
+}
+
+/// Processes whose command line has this text.
+fn named(text: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.filter(|line| line.contains(text)).collect()
+}
+
+/// A machine that comes to life, is stored or rehearses has nobody to talk to then, and must find that out.
+#[test]
+fn whatever_a_worker_is_about_when_it_is_killed_nothing_of_it_goes_on() {
+    with_bench(|bench| async move {
+        let live = bench.host.facts().live_dir.to_str().unwrap().to_owned();
+        // An engine's processes do not name the sandbox.
+        for class in present(&bench).into_iter().filter(|class| *class != Class::Docker) {
+            let moments: &[u64] = match class {
+                // Its kernel's first steps, its init's, its first command, and what is made for the next one.
+                Class::Microvm => &[0, 900, 1_800, 3_500, 7_000],
+                _ => &[0, 5, 100],
+            };
+            for after_ms in moments.iter().copied() {
+                let mut worker = spawn_worker(&bench, class, true);
+                while named(&live).is_empty() {
+                    assert!(worker.try_wait().unwrap().is_none(), "the worker ended by itself");
+                    clock::sleep(Duration::from_millis(1)).await;
+                }
+                clock::sleep(Duration::from_millis(after_ms)).await;
+                worker.kill().unwrap();
+                worker.wait().unwrap();
+                let mut left = named(&live);
+                for _ in 0..600 {
+                    if left.is_empty() {
+                        break;
+                    }
+                    clock::sleep(Duration::from_millis(100)).await;
+                    left = named(&live);
+                }
+                assert!(left.is_empty(), "{} after {after_ms} ms: {left:#?}", class.as_str());
+                for evidence in reconcile(&bench.host, |_| false).await {
+                    verified(&evidence);
+                }
+            }
         }
     });
 }

@@ -98,7 +98,7 @@ fn machines_restored_from_one_share_neither_randomness_nor_clock_nor_limits_nor_
             ours.iter().all(|line| line.len() > 30 && !theirs.contains(line)),
             "{ours:?} {theirs:?}"
         );
-        // Of an emulated machine's second: what lies between the host's two looks is all that it may be off.
+        // To the second that `date` tells, however long a machine took to come to life.
         for (sandbox, plan) in [(&one, &one_plan), (&two, &two_plan)] {
             let before = clock::now_ms() / 1_000;
             let said = sh(sandbox, plan, "date +%s").await.stdout;

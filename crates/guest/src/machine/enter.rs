@@ -2,22 +2,21 @@
 //! together, gives up what no task needs, and becomes the agent.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use cofferdam_guest::setup::{GREETING, MAX_SETUP_BYTES, PORT, READY, Setup};
+use cofferdam_guest::setup::{GREETING, PORT, READY, Setup};
 use nix::mount::{MsFlags, mount};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::{chdir, chroot, dup2_stdin, sethostname};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
 };
-use rustix::time::{ClockId, Timespec, clock_settime};
 
-use super::{Fault, at, disk, limit, make, random, rehearsal, vsock, write};
+use super::stream::Stream;
+use super::{Fault, at, clock, disk, limit, make, random, rehearsal, vsock, write};
 
 const PORTS: &str = "/sys/class/virtio-ports";
 /// What a task may do, as in a container.
@@ -63,10 +62,11 @@ const READ_ONLY: [&str; 5] =
 
 /// Waits for a sandbox and makes the machine its own; the agent's stream is standard input then.
 pub fn run() -> io::Result<()> {
-    let mut port = open_port().map_err(io::Error::other)?;
+    let port = open_port().map_err(io::Error::other)?;
     prepare().map_err(io::Error::other)?;
+    let mut port = Stream::new(port)?.connected()?;
     loop {
-        port.write_all(GREETING.as_bytes())?;
+        port.say(GREETING)?;
         let setup = hear(&mut port)?;
         if !setup.is_rehearsal {
             return settle(port, &setup);
@@ -78,21 +78,21 @@ pub fn run() -> io::Result<()> {
 }
 
 /// Hears what to be, and becomes it.
-pub(super) fn follow(mut port: File) -> io::Result<()> {
+pub(super) fn follow(port: File) -> io::Result<()> {
+    let mut port = Stream::new(port)?;
     let setup = hear(&mut port)?;
     settle(port, &setup)
 }
 
-fn settle(mut port: File, setup: &Setup) -> io::Result<()> {
-    arrange(setup).map_err(|fault| tell(&mut port, fault))?;
-    port.write_all(READY.as_bytes())?;
-    fcntl_setfl(&port, fcntl_getfl(&port)? | OFlags::NONBLOCK)?;
+fn settle(mut port: Stream, setup: &Setup) -> io::Result<()> {
+    arrange(setup, &mut port).map_err(|fault| tell(&mut port, fault))?;
+    port.say(READY)?;
     Ok(dup2_stdin(&port)?)
 }
 
 /// The host's word on what failed; it is lost with the host.
-fn tell(port: &mut File, fault: Fault) -> io::Error {
-    let _ = writeln!(port, "{fault}");
+fn tell(port: &mut Stream, fault: Fault) -> io::Error {
+    let _ = port.say(&format!("{fault}\n"));
     io::Error::other(fault)
 }
 
@@ -126,27 +126,15 @@ fn open_port() -> Result<File, Fault> {
     }
 }
 
-/// One line; the host sends nothing behind it before it is answered.
-fn hear(port: &mut File) -> io::Result<Setup> {
-    let mut line = Vec::new();
-    let mut buffer = vec![0; 32 * 1024];
-    while line.last() != Some(&b'\n') && line.len() < MAX_SETUP_BYTES {
-        let count = port.read(&mut buffer)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        line.extend_from_slice(buffer.get(..count).unwrap_or_default());
-    }
-    Ok(serde_json::from_slice(&line)?)
+fn hear(port: &mut Stream) -> io::Result<Setup> {
+    Ok(serde_json::from_slice(&port.hear()?)?)
 }
 
-fn arrange(setup: &Setup) -> Result<(), Fault> {
+fn arrange(setup: &Setup, port: &mut Stream) -> Result<(), Fault> {
     // Off until now where a processor is emulated: what is rehearsed must lie where it will lie.
     write(RANDOM_ADDRESSES, "2")?;
     random::reseed(setup.seed).map_err(at("randomness"))?;
-    let (tv_sec, tv_nsec) = (setup.now_ms / 1_000, setup.now_ms % 1_000 * 1_000_000);
-    let now = Timespec { tv_sec: tv_sec.cast_signed(), tv_nsec: tv_nsec.cast_signed() };
-    clock_settime(ClockId::Realtime, now).map_err(at("the clock"))?;
+    clock::set(port).map_err(at("the clock"))?;
     limit::set(setup)?;
     disk::assemble(setup)?;
     change_root()?;

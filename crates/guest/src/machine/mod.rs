@@ -3,18 +3,20 @@
 //! ```text
 //! kernel -> init: devices, modules, cgroup tree -> child in namespaces of its own
 //!                       port or stream, disk's driver, group -> greeting   <- snapshots are here
-//!                                                    setup -> limits, root -> agent
+//!                                                    setup -> clock, limits, root -> agent
 //!           init waits -> the child ends -> the machine ends
 //! ```
 //! The kernel's own threads and this process stay outside the task's namespaces, and the task has
 //! the few capabilities of any sandbox: inside the machine it is held as in a container.
 
+mod clock;
 mod disk;
 mod enter;
 mod limit;
 mod network;
 mod random;
 mod rehearsal;
+mod stream;
 mod trace;
 mod vsock;
 

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use bytes::Bytes;
-use cofferdam_guest::setup::{READY, REHEARSE, Setup};
+use cofferdam_guest::setup::{CLOCK, READY, REHEARSE, Setup};
 use cofferdam_guest::wire::{self, ExecRequest};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2;
@@ -27,6 +27,7 @@ use nix::sched::{CloneFlags, unshare};
 use tokio::task::JoinSet;
 
 use super::{Fault, at, disk, enter};
+use crate::agent::now_ms;
 
 /// A command that a root without any file has: this program, which ends where its input does.
 const COMMAND: &str = "/proc/self/exe";
@@ -52,12 +53,12 @@ async fn play(setup: &Setup) -> io::Result<()> {
     let mut said = serde_json::to_vec(setup)?;
     said.push(b'\n');
     ours.write_all(&said)?;
-    let mut ready = vec![0; READY.len()];
-    ours.read_exact(&mut ready)?;
-    if ready != READY.as_bytes() {
-        let mut rest = String::new();
-        ours.read_to_string(&mut rest)?;
-        return Err(io::Error::other(String::from_utf8_lossy(&ready).into_owned() + &rest));
+    loop {
+        match word(&mut ours)?.as_str() {
+            CLOCK => writeln!(ours, "{}", now_ms())?,
+            READY => break,
+            fault => return Err(io::Error::other(fault.trim_end().to_owned())),
+        }
     }
     ask(ours).await?;
     // The stream has ended, and so it ends.
@@ -66,6 +67,17 @@ async fn play(setup: &Setup) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::other(status.to_string())),
     }
+}
+
+/// A line with its end, byte by byte: what follows is the agent's, which speaks unasked.
+fn word(stream: &mut UnixStream) -> io::Result<String> {
+    let mut said = Vec::new();
+    let mut byte = [0];
+    while said.last() != Some(&b'\n') {
+        stream.read_exact(&mut byte)?;
+        said.extend_from_slice(&byte);
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
 /// What the host asks first: whether the agent is there, and a command.

@@ -45,7 +45,7 @@ use std::thread;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random;
 use cofferdam_contracts::sandbox::Limits;
-use cofferdam_guest::setup::{GREETING, READY, SEED_BYTES, Setup, Tree};
+use cofferdam_guest::setup::{CLOCK, CLOCK_ASKS, GREETING, READY, SEED_BYTES, Setup, Tree};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::Command;
@@ -212,7 +212,6 @@ impl Parts {
             setup: Setup {
                 is_rehearsal: false,
                 seed: [0; SEED_BYTES],
-                now_ms: 0,
                 mem_bytes: limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024),
                 pids: limits.pids.unwrap_or(0).saturating_add(AGENT_PIDS),
                 nofile_soft: plan.nofile.soft,
@@ -286,7 +285,6 @@ pub(crate) async fn rehearse(stream: &mut UnixStream) -> io::Result<Result<(), S
     let setup = Setup {
         is_rehearsal: true,
         seed: [0; SEED_BYTES],
-        now_ms: 0,
         mem_bytes: REHEARSAL_BYTES,
         pids: AGENT_PIDS + REHEARSAL_PIDS,
         nofile_soft: REHEARSAL_FILES,
@@ -304,14 +302,17 @@ async fn tell(
     wanted: &str,
 ) -> io::Result<Result<(), String>> {
     setup.seed = random::secret_bytes();
-    setup.now_ms = u64::try_from(clock::now_ms()).unwrap_or(0);
     let mut said = serde_json::to_vec(&setup)?;
     said.push(b'\n');
     stream.write_all(&said).await?;
-    match line(stream).await? {
-        answer if answer == wanted => Ok(Ok(())),
-        fault => Ok(Err(fault.trim().to_owned())),
+    for _ in 0..=CLOCK_ASKS {
+        match line(stream).await?.as_str() {
+            CLOCK => stream.write_all(format!("{}\n", clock::now_ms()).as_bytes()).await?,
+            answer if answer == wanted => return Ok(Ok(())),
+            fault => return Ok(Err(fault.trim().to_owned())),
+        }
     }
+    Ok(Err("the machine's init asks for nothing but the time".to_owned()))
 }
 
 /// A line with its end. The other side says nothing behind it that is not asked for.
