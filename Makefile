@@ -5,7 +5,7 @@ DENY = target/tools/bin/cargo-deny
 LEFTOVERS = $(CARGO) run --quiet --package cofferdam-tests --bin leftovers --
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check test demo bench chaos clean
+.PHONY: setup build check test demo bench chaos v2 clean
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
 setup:
@@ -40,6 +40,12 @@ bench: setup build
 ## workers, database and sandboxes killed at random; prints the seed that replays it
 chaos: setup build
 	$(CARGO) test --release --package cofferdam-tests --test chaos -- --ignored --nocapture
+
+## the class container on cgroup version 2 alone, in an emulated machine; needs `scripts/setup --microvm` once
+v2: setup
+	@held=$$($(CARGO) test --package cofferdam-sandbox --test conformance --no-run --message-format=json | \
+		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) && \
+	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" the_class_container --nocapture' "$$held"
 
 clean:
 	$(CARGO) clean

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -220,16 +220,19 @@ fn cgroups(found: &mut BTreeSet<Trace>) {
 
 /// What lies where a tree is mounted: a runtime that does not see the mount writes there.
 fn beneath(parent: &Path) -> Vec<String> {
-    let mut above = parent.ancestors().skip(2);
-    let Some((dir, rest)) =
-        above.next().and_then(|dir| Some((dir, parent.strip_prefix(dir).ok()?)))
-    else {
-        return Vec::new();
-    };
-    // The directory's own file system, without what is mounted on it.
+    beneath_mount(parent).map(|(_held, dir)| names(&dir)).unwrap_or_default()
+}
+
+/// The directory of ours that would be there were its tree not mounted, and what holds the way to it.
+#[must_use]
+pub fn beneath_mount(parent: &Path) -> Option<(OwnedFd, PathBuf)> {
+    let above = parent.parent()?.parent()?;
+    // That directory's own file system, without what is mounted on it.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let Ok(alone) = open_tree(CWD, dir, flags) else { return Vec::new() };
-    names(&Path::new("/proc/self/fd").join(alone.as_raw_fd().to_string()).join(rest))
+    let alone = open_tree(CWD, above, flags).ok()?;
+    let way = Path::new("/proc/self/fd").join(alone.as_raw_fd().to_string());
+    let dir = way.join(parent.strip_prefix(above).ok()?);
+    Some((alone, dir))
 }
 
 /// Network devices of the host but those of an engine: a veth has no name of ours.

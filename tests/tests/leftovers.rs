@@ -10,9 +10,11 @@
 )]
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use cofferdam_tests::leftovers::beneath_mount;
 use tempfile::TempDir;
 
 /// Runs the tool; it is told our own name, for other tests of ours run on this host.
@@ -32,6 +34,8 @@ struct Mess {
     netns: PathBuf,
     child: Child,
     name: String,
+    /// Beneath a mount, where the host's trees are mounted on a file system that takes it.
+    hidden: Option<(OwnedFd, PathBuf)>,
 }
 
 impl Mess {
@@ -52,7 +56,10 @@ impl Mess {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        Self { dir, group, netns, child, name }
+        let hidden = beneath_mount(&a_tree().join("cofferdam"));
+        let hidden = hidden.map(|(held, dir)| (held, dir.join(&name)));
+        let hidden = hidden.filter(|(_, dir)| fs::create_dir_all(dir).is_ok());
+        Self { dir, group, netns, child, name, hidden }
     }
 }
 
@@ -63,6 +70,10 @@ impl Drop for Mess {
         let _ = Command::new("umount").arg(&self.netns).status();
         let _ = fs::remove_file(&self.netns);
         let _ = fs::remove_dir(&self.group);
+        if let Some((_, dir)) = &self.hidden {
+            let _ = fs::remove_dir(dir);
+            let _ = dir.parent().map(fs::remove_dir);
+        }
         let _ = Command::new("umount").arg(self.dir.path()).status();
     }
 }
@@ -94,6 +105,9 @@ fn each_kind_of_leftover_fails_the_look_and_what_was_there_before_does_not() {
         let hit = |text: &str| text.starts_with(&line) && text.contains(&name);
         assert!(said(&found).lines().any(hit), "no {kind}: {}", said(&found));
     }
+    let told =
+        said(&found).lines().any(|line| line.ends_with(&format!("{name} beneath the mount")));
+    assert_eq!(told, mess.hidden.is_some(), "{}", said(&found));
     assert!(leftovers(&["keep", dirty], "").status.success());
     let again = leftovers(&["compare", dirty], &name);
     assert!(again.status.success(), "it was there before: {}", said(&again));
