@@ -10,7 +10,6 @@ use std::thread::available_parallelism;
 
 use cofferdam_contracts::canonical::CanonicalError;
 use cofferdam_contracts::id::{Digest, TenantId};
-use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
@@ -30,6 +29,7 @@ use crate::live;
 use crate::microvm::monitor::Kind;
 use crate::microvm::{self, Machine};
 use crate::mounts;
+use crate::nofile;
 use crate::plan::Plan;
 use crate::refuse::PlanError;
 use crate::remote::{self, Provider, RemoteConfig};
@@ -274,6 +274,7 @@ impl Host {
             .map_err(|source| HostError::State { path: state_dir.clone(), source })?;
         let allowed_roots = config.allowed_roots.iter().map(|root| resolve(root));
         let allowed_roots = allowed_roots.collect::<Result<Vec<_>, _>>()?;
+        let nofile = nofile::raise();
         let base = base::skeleton(&state_dir.join("base"))?;
         let guest = base::guest(&state_dir.join("guest"))?;
         let (machine, qemu) = match microvm::detect(&state_dir, &guest, kind) {
@@ -281,7 +282,6 @@ impl Host {
             Err(absent) => (None, Err(absent)),
         };
         let meminfo = text("/proc/meminfo")?;
-        let (_, nofile) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1_024, 1_024));
         let facts = HostFacts {
             allowed_roots,
             classes: class::detect(&runtime, qemu),

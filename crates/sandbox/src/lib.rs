@@ -51,6 +51,7 @@ mod limit;
 mod live;
 mod microvm;
 mod mounts;
+mod nofile;
 mod oci;
 mod plan;
 mod process;
