@@ -190,7 +190,8 @@ fn favordynmods() -> Finding {
     let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     let on = match dynmods::is_mounted(&text) {
         true => Ok("on"),
-        false => dynmods::favor().map(|_| "on while a worker runs (tried)"),
+        false => dynmods::favor()
+            .map(|_| "on while a worker runs (tried; COFFERDAM_LEAVE_DYNMODS=1 leaves it)"),
     };
     finding(
         "cgroup.favordynmods",
