@@ -15,6 +15,8 @@ use std::thread;
 use cofferdam_ambient::env;
 use rustix::mount::{FsOpenFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen};
 
+use crate::mounts::Mounted;
+
 /// What `/proc/<pid>/cgroup` shows of every process meanwhile.
 const HIERARCHY: &str = "cofferdam";
 const OPTION: &str = "favordynmods";
@@ -54,9 +56,10 @@ fn hold() -> io::Result<OwnedFd> {
     Ok(draft)
 }
 
-/// Whether the text of a `mountinfo` shows a hierarchy that somebody mounted so.
-pub(crate) fn is_mounted(mountinfo: &str) -> bool {
-    mountinfo.lines().any(|line| line.contains(" - cgroup") && line.contains(OPTION))
+/// Whether somebody mounted a hierarchy so.
+pub(crate) fn is_mounted(mounts: &[Mounted]) -> bool {
+    let is_so = |m: &Mounted| m.options.split(',').any(|option| option == OPTION);
+    mounts.iter().any(|m| m.fs.starts_with("cgroup") && is_so(m))
 }
 
 #[cfg(test)]
@@ -87,9 +90,11 @@ mod tests {
 
     #[test]
     fn an_option_of_any_hierarchy_is_seen() {
-        let line = |options| format!("31 25 0:27 / /sys/fs/cgroup rw - cgroup2 none rw,{options}");
-        assert!(is_mounted(&line("favordynmods")));
-        assert!(!is_mounted(&line("nsdelegate")));
-        assert!(!is_mounted("1 0 8:1 / / rw - ext4 /dev/favordynmods rw"));
+        let mounted = |fs: &str, point: &str, options: &str| {
+            [Mounted { point: point.into(), fs: fs.to_owned(), options: options.to_owned() }]
+        };
+        assert!(is_mounted(&mounted("cgroup2", "/sys/fs/cgroup", "rw,favordynmods")));
+        assert!(!is_mounted(&mounted("cgroup2", "/sys/fs/cgroup", "rw,nsdelegate")));
+        assert!(!is_mounted(&mounted("ext4", "/favordynmods", "rw")));
     }
 }

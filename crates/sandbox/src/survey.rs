@@ -187,8 +187,7 @@ fn try_overlay(live: &Path) -> io::Result<()> {
 }
 
 fn favordynmods() -> Finding {
-    let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
-    let on = match dynmods::is_mounted(&text) {
+    let on = match dynmods::is_mounted(&mounts::mounted().unwrap_or_default()) {
         true => Ok("on"),
         false => dynmods::favor()
             .map(|_| "on while a worker runs (tried; COFFERDAM_LEAVE_DYNMODS=1 leaves it)"),

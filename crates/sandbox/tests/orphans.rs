@@ -21,7 +21,7 @@ use cofferdam_sandbox::{
     Class, Host, HostConfig, Offer, enter_private_mounts, plan, provision, reconcile, verify_absent,
 };
 use serde_json::json;
-use support::{Bench, is_running, least, verified, with_bench};
+use support::{Bench, is_running, least, named, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
 const CLASS: &str = "COFFERDAM_TEST_CLASS";
@@ -118,14 +118,6 @@ fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
             assert!(reconcile(&bench.host, |_| false).await.is_empty());
         }
     });
-}
-
-/// Processes whose command line has this text.
-fn named(text: &str) -> Vec<String> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(text)).collect()
 }
 
 /// A machine that comes to life, is stored or rehearses has nobody to talk to then, and must find that out.

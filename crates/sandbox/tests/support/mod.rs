@@ -213,11 +213,8 @@ impl Bench {
                 assert!(!name.starts_with(&prefix), "{:?}", group.path());
             }
         }
-        for process in fs::read_dir("/proc").unwrap().flatten() {
-            let argv = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            let argv = String::from_utf8_lossy(&argv).into_owned();
-            assert!(!argv.contains(&format!("{text}/run\0")), "{process:?} {argv}");
-        }
+        let running = named(&format!("{text}/run\0"));
+        assert!(running.is_empty(), "{running:?}");
         assert!(!live.exists() || live.starts_with(self.state.path()), "{live:?} is left");
     }
 
@@ -329,6 +326,16 @@ pub fn in_words(error: &dyn std::error::Error) -> String {
         Some(source) => format!("{error}: {}", in_words(source)),
         None => error.to_string(),
     }
+}
+
+/// Processes whose arguments, each ended by a zero byte, have this text in them: number and arguments.
+pub fn named(text: &str) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let all = entries.filter_map(|path| {
+        let argv = fs::read(path.join("cmdline")).ok()?;
+        Some((path, String::from_utf8_lossy(&argv).into_owned()))
+    });
+    all.filter(|(_, argv)| argv.contains(text)).collect()
 }
 
 /// A zombie does not run: it waits for whoever adopted it.
