@@ -8,8 +8,8 @@ const MOST: u64 = 1_048_576;
 const USUAL: u64 = 1_024;
 
 /// Takes as many as this process may have, and says how many that is. Service managers and shells start a program
-/// with 1,024, for the sake of those that still use `select`; a machine alone has hundreds of files on its disk, and
-/// a sandbox a dozen descriptors. Tasks have limits of their own.
+/// with 1,024, for the sake of those that still use `select`; a sandbox takes a dozen here, and a machine whose disk
+/// is read some more. Tasks have limits of their own.
 pub(crate) fn raise() -> u64 {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((USUAL, USUAL));
     let wanted = hard.min(MOST);
