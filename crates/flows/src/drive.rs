@@ -240,6 +240,11 @@ fn meant(wake: &Result<Wake, RecvError>, task: &TaskContext) -> (bool, bool) {
     }
 }
 
+/// Whether a wake-up may mean the task's cancel. Pure.
+pub(crate) fn may_cancel(wake: &Result<Wake, RecvError>, task: &TaskContext) -> bool {
+    meant(wake, task).1
+}
+
 /// What is kept of a sandbox beside its streams.
 #[derive(Default)]
 struct Kept {

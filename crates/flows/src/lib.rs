@@ -27,6 +27,7 @@ mod host;
 pub mod intents;
 pub mod keys;
 pub mod links;
+mod memory;
 mod notify;
 pub mod ops;
 mod outbound;

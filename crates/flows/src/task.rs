@@ -23,16 +23,18 @@ use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
-use cofferdam_sandbox::{Host, Input, provision_on, verify_absent};
+use cofferdam_sandbox::{Host, Input, Plan, provision_on, verify_absent};
 use dbos::step;
+use tokio::sync::broadcast::Receiver;
 
 use crate::Flows;
 use crate::board::Board;
 use crate::cache;
 use crate::decide::MAX_EXECUTIONS;
 use crate::dispatches;
-use crate::drive::{Job, drive};
+use crate::drive::{Job, drive, may_cancel};
 use crate::egress;
+use crate::memory::{MemoryBudget, MemoryShare};
 use crate::patience::patiently;
 use crate::run::{Flow, FlowError, step_error};
 
@@ -53,6 +55,8 @@ pub(crate) struct Executor {
     pub promoted: tokio::sync::Notify,
     /// For the host's own admin, whose key is worth as much as this host's root anyway.
     pub open_host: Host,
+    /// What its sandboxes may take of the host's memory together.
+    pub memory: MemoryBudget,
 }
 
 /// How an attempt ended, before it is committed.
@@ -212,7 +216,7 @@ async fn run_in_sandbox(
     request: &SandboxRequest,
     agent: Option<&AgentWork>,
     id: &SandboxId,
-    wakes: tokio::sync::broadcast::Receiver<Wake>,
+    mut wakes: Receiver<Wake>,
 ) -> End {
     if task.execution_no > MAX_EXECUTIONS {
         let cause = format!(
@@ -236,6 +240,17 @@ async fn run_in_sandbox(
             return unmade(executor, task, id, ErrCode::BootFail, cause).await;
         }
     };
+    let _memory = match room(executor, task, &plan, &mut wakes).await {
+        Ok(share) => share,
+        Err(NoRoom::TooLarge(cause)) => {
+            return unmade(executor, task, id, ErrCode::BootFail, cause).await;
+        }
+        Err(NoRoom::Canceled) => {
+            let cause = "canceled".to_owned();
+            let end = unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
+            return End { canceled: true, ..end };
+        }
+    };
     let inputs = match inputs(executor, task, request).await {
         Ok(inputs) => inputs,
         Err(cause) => return unmade(executor, task, id, ErrCode::UploadFail, cause).await,
@@ -254,6 +269,40 @@ async fn run_in_sandbox(
         }
     };
     drive(executor, task, Job { plan: &plan, deps, agent }, sandbox, wakes).await
+}
+
+/// Why a sandbox got no memory.
+enum NoRoom {
+    /// It never will, on this worker.
+    TooLarge(String),
+    /// It is not wanted any more.
+    Canceled,
+}
+
+/// The sandbox's part of the worker's memory, as soon as there is room for it.
+async fn room(
+    executor: &Executor,
+    task: &TaskContext,
+    plan: &Plan,
+    wakes: &mut Receiver<Wake>,
+) -> Result<MemoryShare, NoRoom> {
+    let permits = executor
+        .memory
+        .admit(plan.host_mem_mb())
+        .map_err(|e| NoRoom::TooLarge(format!("this host cannot enforce {e}")))?;
+    let taken = executor.memory.take(permits);
+    tokio::pin!(taken);
+    loop {
+        tokio::select! {
+            biased;
+            share = &mut taken => return share.ok_or(NoRoom::Canceled),
+            wake = wakes.recv() => {
+                if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
+                    return Err(NoRoom::Canceled);
+                }
+            }
+        }
+    }
 }
 
 /// Inline texts, artifacts of this tenant, and directories of this host.

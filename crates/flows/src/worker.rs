@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::Flows;
 use crate::board::Board;
 use crate::dispatch::{Dispatcher, Registered, Started};
+use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::takeover::{Takeover, reconcile};
 use crate::task::Executor;
@@ -58,6 +59,8 @@ pub struct WorkerConfig {
     pub remote: Option<RemoteConfig>,
     /// Where names that a phase lists really are; it lists none by itself.
     pub egress_hosts: BTreeMap<String, SocketAddr>,
+    /// MiB that its sandboxes may take together; by default nine tenths of the host's memory.
+    pub memory_mb: Option<u64>,
 }
 
 /// A running worker.
@@ -84,6 +87,7 @@ impl Worker {
             remote: config.remote,
         };
         let host = Host::detect(host_config)?;
+        let memory = MemoryBudget::new(host.facts().mem_mb, config.memory_mb);
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
             .map_err(|e| FlowsError::Engine(e.to_string()))?;
@@ -93,6 +97,7 @@ impl Worker {
             host_id: crate::host_id(),
             host,
             open_host,
+            memory,
             board: Board::default(),
             promoted: Notify::new(),
         });

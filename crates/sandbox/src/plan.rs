@@ -89,6 +89,17 @@ pub struct Plan {
     pub effective: EffectivePolicy,
 }
 
+impl Plan {
+    /// MiB of this host's memory that the sandbox may take, what its class adds for itself included;
+    /// nothing where a provider elsewhere holds it.
+    pub fn host_mem_mb(&self) -> u64 {
+        if self.backend.is_elsewhere() {
+            return 0;
+        }
+        self.backend.host_limits(self.effective.limits).mem_mb.unwrap_or(DEFAULT_MEM_MB)
+    }
+}
+
 /// Plans a sandbox for a request on a host with these facts, or names the field that this host
 /// cannot enforce. Nothing is looked at and nothing is changed; an image therefore needs
 /// [`crate::Host::plan`], which looks it up first.

@@ -206,6 +206,10 @@ pub(crate) struct WorkerArgs {
     /// Where a name that a phase lists really is; it is listed by its phase alone (repeatable)
     #[arg(long = "egress-host", value_name = "NAME=IP:PORT", value_parser = egress_host)]
     pub egress_hosts: Vec<(String, SocketAddr)>,
+    /// Memory that all sandboxes of this worker may take together, in MiB; tasks wait for it in order
+    /// [default: nine tenths of the host's]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    pub memory_mb: Option<u64>,
     /// Let webhooks reach addresses of this host and its private networks
     #[arg(long)]
     pub webhook_private: bool,

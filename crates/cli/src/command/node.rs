@@ -141,6 +141,7 @@ fn config(args: &WorkerArgs, dir: &Path, url: &str) -> anyhow::Result<WorkerConf
         runtime: args.runtime.clone(),
         remote: if is_remote { args.remote.config()? } else { None },
         egress_hosts: args.egress_hosts.iter().cloned().collect(),
+        memory_mb: args.memory_mb,
     })
 }
 

@@ -1,0 +1,97 @@
+//! Memory admission: what a worker's sandboxes may take together, and how tasks wait for it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails its test"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use cofferdam_tests::Home;
+use serde_json::{Value, json};
+use support::{assert_proven, count, texts, until};
+
+fn recipe(id: &str, tasks: u32, run: &str, mem_mb: u32) -> String {
+    let tasks: Vec<Value> = (0..tasks)
+        .map(|n| {
+            json!({"name": format!("t{n}"), "exec": {"run": run}, "limits": {"mem_mb": mem_mb}})
+        })
+        .collect();
+    json!({"id": id, "v": "1", "plan": {"tasks": tasks}}).to_string()
+}
+
+#[tokio::test]
+async fn h8_sandboxes_whose_limits_exceed_the_hosts_memory_run_after_each_other() {
+    let home = Home::new();
+    let server = home.up_with(&["--memory-mb", "300"], &[]);
+    let run = "date +%s%N; sleep 0.3; date +%s%N";
+    let yaml = recipe("crowd", 3, run, 200);
+    let started = server.run_recipe(&yaml, json!({}), json!({})).await;
+    let ended = server.wait_terminal(started["runId"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "succeeded", "{ended}");
+    let sql = server.sql().await;
+    let mut spans: Vec<Vec<u64>> = texts(&sql, "SELECT response->>'stdout' FROM app.sbx_runs")
+        .await
+        .iter()
+        .map(|out| out.split_whitespace().map(|n| n.parse().unwrap()).collect())
+        .collect();
+    spans.sort();
+    assert_eq!(spans.len(), 3);
+    for pair in spans.windows(2) {
+        assert!(pair[0][1] <= pair[1][0], "two of 200 MiB ran at once in 300: {spans:?}");
+    }
+    assert_proven(&home);
+}
+
+#[tokio::test]
+async fn h8_a_sandbox_larger_than_the_budget_is_refused_with_the_remedy() {
+    let home = Home::new();
+    let server = home.up_with(&["--memory-mb", "300"], &[]);
+    let yaml = recipe("large", 1, "true", 301);
+    let started = server.run_recipe(&yaml, json!({}), json!({})).await;
+    let ended = server.wait_terminal(started["runId"].as_str().unwrap()).await;
+    assert_ne!(ended["status"], "succeeded", "{ended}");
+    let sql = server.sql().await;
+    let causes = texts(&sql, "SELECT response->>'cause' FROM app.sbx_runs").await;
+    assert!(causes.iter().all(|cause| cause.contains("--memory-mb")), "{causes:?}");
+    assert!(!causes.is_empty());
+}
+
+#[tokio::test]
+async fn h8_a_task_that_waits_for_memory_is_canceled_at_once() {
+    let home = Home::new();
+    let server = home.up_with(&["--memory-mb", "300"], &[]);
+    let holds = recipe("holds", 1, "sleep 300", 200);
+    let holder = server.run_recipe(&holds, json!({}), json!({})).await;
+    let holder = holder["runId"].as_str().unwrap().to_owned();
+    let sql = server.sql().await;
+    let limit = Duration::from_secs(60);
+    until("the first one executes", limit, async || {
+        count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
+            .await
+            == 1
+    })
+    .await;
+    let waits = recipe("waits", 1, "true", 200);
+    let waiter = server.run_recipe(&waits, json!({}), json!({})).await;
+    let waiter = waiter["runId"].as_str().unwrap().to_owned();
+    until("the second one is at its door", limit, async || {
+        count(&sql, "SELECT count(*) FROM app.sbx_executions").await == 2
+    })
+    .await;
+    for run in [&waiter, &holder] {
+        let ops = server.get(&format!("/api/runs/{run}")).await.1;
+        let wid = ops["workflowID"].as_str().unwrap().to_owned();
+        let why = json!({"actor": "test", "reason": "not wanted"});
+        let (status, said) = server.post(&format!("/api/ops/wf/{wid}/cancel"), &why).await;
+        assert_eq!(status, 202, "{said}");
+        let ended = server.wait_terminal(run).await;
+        assert_eq!(ended["status"], "canceled", "{ended}");
+    }
+    assert_proven(&home);
+}
