@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{Connection, PgConnection, PgPool};
 use tempfile::TempDir;
 
 /// The binary beside the tests' own: `make test` builds it first.
@@ -49,6 +49,16 @@ pub fn repository() -> PathBuf {
         .expect("tests/ lies in the repository")
         .to_path_buf()
 }
+
+/// What would have a command talk to another server, database or key than its home's.
+const UNSET: [&str; 6] = [
+    "DATABASE_URL",
+    "COFFERDAM_SERVER",
+    "COFFERDAM_KEY",
+    "COFFERDAM_KEY_FILE",
+    "COFFERDAM_ALLOW_HOST",
+    "RANDOM_SEED",
+];
 
 /// A state directory of one test.
 #[derive(Debug)]
@@ -85,7 +95,7 @@ impl Home {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.args(args).env("COFFERDAM_STATE", self.path()).current_dir(repository());
-        for name in ["DATABASE_URL", "COFFERDAM_SERVER", "COFFERDAM_KEY", "RANDOM_SEED"] {
+        for name in UNSET {
             command.env_remove(name);
         }
         command.stdin(Stdio::null());
@@ -405,9 +415,22 @@ pub async fn row_counts(sql: &PgPool) -> Vec<(String, i64)> {
     counts
 }
 
+/// The URL of a private database as its cluster's superuser, whom root may be.
+#[must_use]
+pub fn superuser_url(url: &str) -> String {
+    url.replacen("//ledger@", "//cofferdam@", 1)
+}
+
+/// A connection of the superuser to the same database.
+pub async fn superuser(sql: &PgPool) -> PgConnection {
+    let options = sql.connect_options().as_ref().clone().username("cofferdam");
+    PgConnection::connect_with(&options).await.expect("root is the superuser of its own database")
+}
+
 /// Changes rows past every trigger, as somebody with the database in hand would; at least one.
 pub async fn tamper(sql: &PgPool, statement: &str) {
-    let mut tx = sql.begin().await.expect("a transaction");
+    let mut conn = superuser(sql).await;
+    let mut tx = conn.begin().await.expect("a transaction");
     sqlx::query("SET LOCAL session_replication_role = replica")
         .execute(&mut *tx)
         .await

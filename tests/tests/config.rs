@@ -204,7 +204,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
         assert!(sqlx::query(sql_text).execute(&sql).await.is_err(), "{sql_text}");
     }
     let (status, all) = server.get_as(&other, "/api/config").await;
-    assert_eq!((status, all.as_array().unwrap().len()), (200, 12));
+    assert_eq!((status, all.as_array().unwrap().len()), (200, 15));
     // What nobody will be asked about is for an admin to say, in exact names.
     let names = |names: Value| write(&names, 0, "tenant");
     let allowed = "egress.exec.allowed";
@@ -217,6 +217,33 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
     let (status, answer) =
         put(&server, &admin, allowed, &names(json!(["a.example", "@pip"]))).await;
     assert_eq!((status, &answer["scope"]), (200, &json!("tenant")), "{answer}");
+}
+
+/// H4: which tenant uses the host's mirrors is for the host's admin to say, and each tenant sees its own.
+#[tokio::test]
+async fn h4_mirrors_are_granted_by_the_host_alone_and_name_no_tenant_to_another() {
+    let home = Home::new();
+    let server = home.up();
+    let acme = key(&server, "acme", "admin").await;
+    let grants = json!({"acme": ["@pip"], "bravo": ["@npm"]});
+    let name = "egress.mirrors";
+    for scope in ["tenant", "global"] {
+        let (status, answer) = put(&server, &acme, name, &write(&grants, 0, scope)).await;
+        assert_eq!((status, &answer["code"]), (403, &json!("forbidden")), "{scope}: {answer}");
+    }
+    let (status, answer) = put(&server, &server.key, name, &write(&grants, 0, "tenant")).await;
+    assert_eq!((status, &answer["code"]), (403, &json!("forbidden")), "{answer}");
+    for bad in [json!({"acme": ["@maven"]}), json!({"Acme": ["@pip"]}), json!(["@pip"])] {
+        let (status, answer) = put(&server, &server.key, name, &write(&bad, 0, "global")).await;
+        assert_eq!((status, &answer["code"]), (400, &json!("schema_violation")), "{answer}");
+    }
+    let (status, answer) = put(&server, &server.key, name, &write(&grants, 0, "global")).await;
+    assert_eq!((status, &answer["value"]), (200, &grants), "{answer}");
+    let path = format!("/api/config/{name}");
+    let (_, seen) = server.get_as(&acme, &path).await;
+    assert_eq!(seen["value"], json!({"acme": ["@pip"]}), "{seen}");
+    let (_, history) = server.get_as(&acme, &format!("{path}/history")).await;
+    assert!(!history.to_string().contains("bravo"), "{history}");
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::texts;
 
-const FAN: &str = "id: fan\nv: \"1\"\nform:\n  type: object\n  properties: {word: {type: string}}\nplan:\n  gate: approve-plan\n  tasks:\n    - name: part-${item}\n      each: ${range(4)}\n      exec: {run: \"echo ${form.word} ${item} | tee out.txt\", timeout: 30s}\n      artifacts: [out.txt]\n    - {name: kept, value: \"${form.word}\"}\n    - name: stubborn\n      exec: {run: \"echo no >&2; exit 3\", timeout: 30s}\n";
+const FAN: &str = "id: fan\nv: \"1\"\nform:\n  type: object\n  properties: {word: {type: string}}\nplan:\n  gate: approve-plan\n  tasks:\n    - name: part-${item}\n      each: ${range(4)}\n      exec: {run: \"echo ${form.word | sh} ${item} | tee out.txt\", timeout: 30s}\n      artifacts: [out.txt]\n    - {name: kept, value: \"${form.word}\"}\n    - name: stubborn\n      exec: {run: \"echo no >&2; exit 3\", timeout: 30s}\n";
 
 /// One gated fan-out that fails, its retry, and a plain success: their whole trace, line by line.
 async fn trace(seed: &str) -> Vec<String> {

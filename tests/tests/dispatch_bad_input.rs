@@ -184,10 +184,17 @@ async fn both_forms_of_every_flag_mean_the_same() {
         let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["id", "pid"]);
         let id = text(&made, "id");
-        let output = home.run(&["dispatch", "wait", &id]);
+        let wrote = dir.path().join(format!("wrote-{joined}"));
+        let named = match joined {
+            true => vec![format!("--output={}", wrote.display())],
+            false => vec!["--output".to_owned(), wrote.display().to_string()],
+        };
+        let mut line = vec!["dispatch", "wait", &id];
+        line.extend(named.iter().map(String::as_str));
+        let output = home.run(&line);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        let wrote = std::fs::read_to_string(dir.path().join("out.txt")).unwrap();
-        assert_eq!(wrote, "said\n");
+        assert_eq!(std::fs::read_to_string(wrote).unwrap(), "said\n");
+        assert!(!dir.path().join("out.txt").exists(), "the recorded path is only recorded");
         views.push(home.run_json(&["dispatch", "status", &id, "--json"]));
     }
     for field in [

@@ -107,6 +107,86 @@ async fn a_dispatch_with_a_spec_ends_with_both_columns_and_one_without_with_neit
     assert_proven(&home);
 }
 
+/// The record's path is whatever the one who spawned it liked: a command of somebody else, of the host's
+/// root perhaps, writes only where that very call says, and over nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn h2_a_recorded_output_file_is_never_written_to() {
+    let (home, project) = (Home::new(), Project::new());
+    let up = home.up();
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let mut body = script("echo '* * * * * root id'\n", None, &project);
+    body["output_file"] = json!(at("recorded"));
+    body["name"] = json!("x\u{1b}[2K");
+    let id = spawn(&up, &body).await;
+    let view = ended(&up, &id).await;
+    assert_eq!(
+        (&view["status"], &view["output_file"]),
+        (&json!("completed"), &json!(at("recorded")))
+    );
+    for command in ["poll", "wait"] {
+        let output = home.run(&["dispatch", command, &id]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(!Path::new(&at("recorded")).exists(), "{command} wrote where the record says");
+    }
+    let (asked, link) = (at("asked"), at("link"));
+    std::fs::write(at("theirs"), "theirs").unwrap();
+    std::os::unix::fs::symlink(at("theirs"), &link).unwrap();
+    let poll = |more: &[&str]| home.run(&[&["dispatch", "poll", id.as_str()], more].concat());
+    let output = poll(&["--output", &asked]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(&asked).unwrap(), "* * * * * root id\n");
+    for taken in [&asked, &link] {
+        let output = poll(&["--output", taken]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("exists"), "{}", said(&output));
+    }
+    let output = poll(&["--output", &link, "--force"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(&link).unwrap(), "* * * * * root id\n");
+    assert_eq!(std::fs::read_to_string(at("theirs")).unwrap(), "theirs", "a link was followed");
+    assert!(!Path::new(&at("recorded")).exists());
+}
+
+/// A retry repeats what somebody else asked for: in the hands of the host's admin it must not reach
+/// what only the host's admin may be given.
+#[tokio::test(flavor = "multi_thread")]
+async fn h10_a_retry_has_no_more_reach_than_whoever_asked_first() {
+    let (home, project) = (Home::new(), Project::new());
+    let theirs = tempfile::tempdir().unwrap();
+    std::fs::write(theirs.path().join("word"), "SECRET-OF-THE-HOST").unwrap();
+    let up = home.up_with(&["--allow-dir", project.path()], &[]);
+    let (_, submitter) = up.new_key(&json!({"roles": ["submitter"]})).await;
+    let spec = json!({"mounts": [{"source": theirs.path(), "target": "/opt/theirs"}]});
+    let body = script("cat /opt/theirs/word\n", Some(spec), &project);
+    let (status, made) = up.post_as(&submitter, "/api/dispatches", &body).await;
+    assert_eq!(status, 201, "{made}");
+    let id = text(&made, "id");
+    assert_eq!(ended(&up, &id).await["status"], "failed", "outside the allowed roots");
+    let (status, again) = up.post(&format!("/api/dispatches/{id}/retry"), &json!({})).await;
+    if status == 201 {
+        assert_ne!(ended(&up, &text(&again, "id")).await["status"], "completed", "{again}");
+    } else {
+        assert_eq!(again["code"], "policy_violation", "{again}");
+    }
+    let leaked = "SELECT count(*) FROM app.artifacts WHERE inline LIKE '%SECRET-OF-THE-HOST%'";
+    assert_eq!(count(&up.sql().await, leaked).await, 0);
+    // What the host's admin asked for itself is repeated with its reach.
+    let mine = spawn(
+        &up,
+        &script(
+            "exit $(test -f /opt/theirs/word && echo 3)\n",
+            body.get("sandbox_spec").cloned(),
+            &project,
+        ),
+    )
+    .await;
+    assert_eq!(ended(&up, &mine).await["exit_code"], 3, "the admin's own mount");
+    let (status, again) = up.post(&format!("/api/dispatches/{mine}/retry"), &json!({})).await;
+    assert_eq!(status, 201, "{again}");
+    assert_eq!(ended(&up, &text(&again, "id")).await["exit_code"], 3);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spec_cannot_be_changed_and_an_effective_record_is_written_once() {
     let (home, project) = (Home::new(), Project::new());
@@ -163,6 +243,41 @@ async fn a_denied_tool_a_write_outside_and_a_socket_are_refused_by_the_kernel_an
     assert!(!Path::new("/etc/planted").exists());
     assert_eq!(std::fs::read_dir(project.path()).unwrap().count(), 1, "the project is as it was");
     assert_wiped(&home, &up.sql().await).await;
+}
+
+/// M6: a copy of a denied program is not executed, whatever it is called and wherever the agent may write.
+#[tokio::test(flavor = "multi_thread")]
+async fn m6_a_copy_of_a_denied_tool_is_refused_by_the_kernel_and_listed() {
+    let home = Home::new();
+    let up = home.up();
+    let attempt = "\
+        for at in /tmp/cc ./cc /var/tmp/cc; do cp /usr/bin/env $at; chmod 755 $at; $at true && echo COPY-RAN; done\n\
+        cat /usr/bin/env > tool.sh && ./tool.sh true && echo OVERWRITTEN-RAN\n\
+        for l in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do cp $l /tmp/ld && /tmp/ld /usr/bin/env true && echo LOADER-RAN; done\n\
+        ln /tmp/cc /tmp/link; /tmp/link true && echo LINK-RAN\n\
+        perl -e 'open(my $f, q(<), q(/tmp/cc)); exec {q(/proc/self/fd/) . fileno($f)} q(env), q(true); exit 1' && echo DESCRIPTOR-RAN\n\
+        cp /usr/bin/env /usr/bin/other && /usr/bin/other true && echo PLACED-RAN\n\
+        echo 'echo by-a-shell' > own.sh; sh own.sh\n\
+        cat a.txt\n";
+    for access in ["workspace-write", "read-only", "full"] {
+        let project = Project::new();
+        let tool = Path::new(project.path()).join("tool.sh");
+        std::fs::write(&tool, "#!/bin/sh\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&tool, mode).unwrap();
+        let spec = json!({"tools_denied": ["env"], "access_mode": access});
+        let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
+        let view = ended(&up, &id).await;
+        assert_eq!(view["status"], "completed", "{access}: {view:#}");
+        let violations = view["sandbox_effective"]["violations"].as_array().unwrap();
+        let refused =
+            violations.iter().any(|v| v["kind"] == "tool_denied" && v["subject"] == "/tmp/cc");
+        assert!(refused, "{access}: {view:#}");
+        let out = said_by(&up, &view).await;
+        assert!(!out.contains("-RAN"), "{access}: {out}");
+        assert!(out.contains("before"), "{access}: {out}");
+        assert_eq!(out.contains("by-a-shell"), access != "read-only", "{access}: {out}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,9 +16,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_tests::{Home, Server, processes_mentioning, row_counts, tamper, text};
+use cofferdam_tests::{Home, Server, processes_mentioning, row_counts, superuser, tamper, text};
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{Connection, PgPool};
 
 const GATED: &str = "
 id: gated
@@ -433,7 +433,8 @@ async fn every_status_has_its_check() {
         "UPDATE app.artifacts SET origin = 'bogus'",
         "UPDATE app.sbx_runs SET origin = 'bogus'",
     ] {
-        let mut tx = sql.begin().await.unwrap();
+        let mut conn = superuser(&sql).await;
+        let mut tx = conn.begin().await.unwrap();
         sqlx::query("SET LOCAL session_replication_role = 'replica'")
             .execute(&mut *tx)
             .await

@@ -359,3 +359,64 @@ async fn a_link_is_its_makers_voice_and_never_one_more() {
     assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
     assert_proven(&home);
 }
+
+const REACH: &str = "
+id: reach
+v: '1'
+form: {type: object, additionalProperties: false, properties: {repo: {type: string}}}
+plan:
+  gate: {key: approve-plan, edit: [repo]}
+  tasks:
+    - name: t
+      files: [{from: '${form.repo}', to: /data, access: read-only}]
+      exec: {run: cat /data/word, timeout: 30s}
+";
+
+/// The host's admin may be given any directory of the host. Whoever edits the plan puts in a name of its
+/// own, and must not get with it what only the admin may have.
+#[tokio::test(flavor = "multi_thread")]
+async fn h10_an_edited_plan_has_no_more_reach_than_its_editor() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let (asked, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(asked.path().join("word"), "harmless").unwrap();
+    std::fs::write(theirs.path().join("word"), "SECRET-OF-THE-HOST").unwrap();
+    let form = json!({"repo": asked.path()});
+    let edit = json!({"choice": "yes", "edits": {"repo": theirs.path()}});
+    let (_, approver) = up.new_key(&json!({"roles": ["approver"]})).await;
+    let leaked =
+        "SELECT count(DISTINCT run_id) FROM app.artifacts WHERE inline LIKE '%SECRET-OF-THE-HOST%'";
+    for by in ["link", "approver", "admin"] {
+        let header = up.run_recipe(REACH, form.clone(), json!({"runKey": by})).await;
+        let run = text(&header, "runId");
+        up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
+        let (path, key, body) = match by {
+            "link" => (link(&up, &run, json!({})).await, None, json!({"payload": edit})),
+            who => {
+                let key = if who == "admin" { &up.key } else { &approver };
+                let path = format!("/api/runs/{run}/gates/approve-plan/reply");
+                (path, Some(key.as_str()), json!({"payload": edit, "dedupeKey": "d"}))
+            }
+        };
+        let body = Some(body.to_string().into_bytes());
+        let (status, answer) = up.request("POST", &path, key, body).await;
+        assert_eq!(status, 200, "{by}: {answer}");
+        let end = up.wait_terminal(&run).await;
+        if by == "admin" {
+            assert_eq!(end["status"], "succeeded", "{end}");
+            assert_eq!(count(&sql, leaked).await, 1, "the host's admin reads any directory");
+        } else {
+            assert_ne!(end["status"], "succeeded", "{by}: {end}");
+            assert_eq!(count(&sql, leaked).await, 0, "{by} read what only the host's admin may");
+        }
+    }
+    // Nobody edited this one: what the host's admin asked for is what runs.
+    let header = up.run_recipe(REACH, form, json!({"runKey": "plain"})).await;
+    let run = text(&header, "runId");
+    up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
+    let path = link(&up, &run, json!({})).await;
+    assert_eq!(follow(&up, "POST", &path, Some(&yes())).await.0, 200);
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+    assert_proven(&home);
+}

@@ -27,6 +27,14 @@ fn recipe(id: &str, gate: &str, egress: &str) -> String {
     )
 }
 
+/// The operator lets the tenant `acme` use a mirror.
+async fn mirrors(up: &Server, version: u32, list: Value) {
+    let body = json!({"value": {"acme": list}, "expectedVersion": version, "scope": "global"});
+    let (path, body) = ("/api/config/egress.mirrors", Some(body.to_string().into_bytes()));
+    let (status, answer) = up.request("PUT", path, Some(&up.key), body).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
 /// A caller of the tenant `acme`, who is nobody's host admin.
 struct Caller<'a> {
     up: &'a Server,
@@ -70,6 +78,8 @@ async fn names_while_a_task_runs_are_refused_by_their_field_without_consent() {
     let up = home.up();
     let sql = up.sql().await;
     let acme = Caller::new(&up, &["submitter"]).await;
+    mirrors(&up, 0, json!(["@pip"])).await;
+    list(&sql, "egress.build.allowed", 1, &json!(["b.example"])).await;
     let named = recipe("named", "", "[a.example]");
     let (_, imported) = acme.post("/api/recipes/import", json!({"yaml": named})).await;
     let intent = json!({"goal": "g", "inputs": {}});
@@ -119,7 +129,7 @@ async fn names_while_a_task_runs_are_refused_by_their_field_without_consent() {
             egress[n]["approver"].clone(),
         )
     };
-    assert_eq!(by(0), (json!("recipe"), Value::Null, Value::Null));
+    assert_eq!(by(0), (json!("org-policy"), json!(1), json!("sec")));
     assert_eq!(by(1), (json!("org-policy"), json!(4), json!("sec")));
     assert_eq!(egress[0]["policy"], json!([["b.example", "@pip"], "none"]), "mirrors by name");
     assert_eq!(egress[1]["policy"], json!([["a.example"], "none"]));
@@ -136,12 +146,120 @@ async fn names_while_a_task_runs_are_refused_by_their_field_without_consent() {
 }
 
 async fn org(sql: &sqlx::PgPool, version: i32, names: &Value) {
-    sqlx::query("INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', $1, $2, 'sec')")
-        .bind(version)
-        .bind(names)
-        .execute(sql)
-        .await
-        .unwrap();
+    list(sql, "egress.exec.allowed", version, names).await;
+}
+
+async fn list(sql: &sqlx::PgPool, key: &str, version: i32, names: &Value) {
+    sqlx::query(
+        "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ($1, $2, $3, 'sec')",
+    )
+    .bind(key)
+    .bind(version)
+    .bind(names)
+    .execute(sql)
+    .await
+    .unwrap();
+}
+
+/// H3: a command that is moved to the build phase, where the task's files are, needs the same consent.
+#[tokio::test(flavor = "multi_thread")]
+async fn h3_names_of_the_build_phase_are_refused_by_their_field_without_consent() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let acme = Caller::new(&up, &["submitter", "approver"]).await;
+    mirrors(&up, 0, json!(["@pip"])).await;
+    let built = |id: &str, gate: &str| recipe(id, gate, "none");
+    // A gate that its recipe answers is nobody's consent, and a list of the other phase is none.
+    org(&sql, 1, &json!(["b.example"])).await;
+    let silent = "  gate: {key: approve-plan, deadline: 1s, on_timeout: {then: approve}}\n";
+    for (id, gate) in [("built", ""), ("silent", silent)] {
+        let before = row_counts(&sql).await;
+        let (status, refused) = acme.run(&built(id, gate)).await;
+        assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
+        let field = json!({"field": "plan.tasks[0].build.egress", "name": "b.example"});
+        assert_eq!(refused["details"], field);
+        assert!(refused["error"].as_str().unwrap().contains("egress.build.allowed"), "{refused}");
+        let after = row_counts(&sql).await;
+        let written = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+        assert_eq!(written, 2, "the recipe and its version alone");
+    }
+    list(&sql, "egress.build.allowed", 1, &json!(["b.example"])).await;
+    let (status, header) = acme.run(&built("listed", "")).await;
+    assert_eq!(status, 201, "{header}");
+    let run = header["runId"].as_str().unwrap();
+    acme.succeeded(run).await;
+    let egress = acme.get(&format!("/api/runs/{run}/egress")).await;
+    assert_eq!(egress[0]["policyKey"], "egress.build.allowed", "{egress}");
+    // What is withdrawn between a silent gate's question and its answer is no consent either.
+    let (status, header) = acme.run(&built("withdrawn", silent)).await;
+    assert_eq!(status, 201, "{header}");
+    list(&sql, "egress.build.allowed", 2, &json!([])).await;
+    let run = header["runId"].as_str().unwrap();
+    let path = format!("/api/runs/{run}");
+    until("it is refused", Duration::from_secs(60), async || {
+        acme.get(&path).await["status"] == "failed"
+    })
+    .await;
+    let error = acme.get(&path).await["error"].to_string();
+    assert!(error.contains("build.egress: ") && error.contains("needs consent"), "{error}");
+    assert_eq!(
+        count(&sql, &format!("SELECT count(*) FROM app.sbx_runs WHERE run_id = '{run}'")).await,
+        0
+    );
+    assert_proven(&home);
+}
+
+/// H4: a mirror is the host's own credentials, which no tenant's approver gives away.
+#[tokio::test(flavor = "multi_thread")]
+async fn h4_a_mirror_is_refused_to_a_tenant_without_the_operators_grant() {
+    let home = Home::new();
+    let up = home.up();
+    let acme = Caller::new(&up, &["submitter", "approver"]).await;
+    let yaml = |id: &str, gate: &str, phase: &str| {
+        let lists = [("build", "run: 'true'"), ("exec", "run: 'true', timeout: 30s")];
+        let lists = lists.map(|(name, run)| {
+            let egress = if name == phase { "['@npm', '@pip']" } else { "none" };
+            format!("{name}: {{{run}, egress: {egress}}}")
+        });
+        format!("id: {id}\nv: \"1\"\nplan:\n{gate}  tasks: [{{name: t, {}}}]\n", lists.join(", "))
+    };
+    let gate = "  gate: approve-plan\n";
+    mirrors(&up, 0, json!(["@npm"])).await;
+    for (id, gate, phase) in [("a", "", "build"), ("b", gate, "build"), ("c", gate, "exec")] {
+        let (status, refused) = acme.run(&yaml(id, gate, phase)).await;
+        assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
+        let field = json!({"field": format!("plan.tasks[0].{phase}.egress"), "name": "@pip"});
+        assert_eq!(refused["details"], field);
+        assert!(refused["error"].as_str().unwrap().contains("egress.mirrors"), "{refused}");
+    }
+    // Taken back between the question and the answer.
+    mirrors(&up, 1, json!(["@npm", "@pip"])).await;
+    let (status, header) = acme.run(&yaml("d", gate, "build")).await;
+    assert_eq!(status, 201, "{header}");
+    let run = header["runId"].as_str().unwrap();
+    let path = format!("/api/runs/{run}");
+    until("it waits", Duration::from_secs(60), async || {
+        acme.get(&path).await["status"] == "waiting_input"
+    })
+    .await;
+    mirrors(&up, 2, json!([])).await;
+    let yes = json!({"approvedBy": "ada"});
+    assert_eq!(acme.post(&format!("{path}/approve-plan"), yes).await.0, 202);
+    until("it is refused", Duration::from_secs(60), async || {
+        acme.get(&path).await["status"] == "failed"
+    })
+    .await;
+    let error = acme.get(&path).await["error"].to_string();
+    assert!(error.contains("egress.mirrors"), "{error}");
+    let sql = up.sql().await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs").await, 0);
+    // Whoever is of the host's own tenant needs no grant.
+    let local = up.new_key(&json!({"roles": ["submitter"]})).await.1;
+    let (status, header) =
+        up.start_recipe_as(&local, &yaml("e", gate, "build"), json!({}), json!({})).await;
+    assert_eq!(status, 201, "{header}");
+    assert_proven(&home);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,6 +267,7 @@ async fn a_gates_approver_and_the_hosts_admin_stand_on_record_for_the_names_they
     let home = Home::new();
     let up = home.up();
     let acme = Caller::new(&up, &["submitter", "approver"]).await;
+    mirrors(&up, 0, json!(["@pip"])).await;
     let (status, header) =
         acme.run(&recipe("gated", "  gate: approve-plan\n", "[a.example]")).await;
     assert_eq!(status, 201, "{header}");
@@ -170,7 +289,7 @@ async fn a_gates_approver_and_the_hosts_admin_stand_on_record_for_the_names_they
     for n in [0, 1] {
         assert_eq!(egress[n]["approver"], "ada", "{egress}");
     }
-    assert_eq!((&egress[0]["source"], &egress[1]["source"]), (&json!("recipe"), &json!("gate")));
+    assert_eq!((&egress[0]["source"], &egress[1]["source"]), (&json!("gate"), &json!("gate")));
 
     let exec = home.run_json(&["exec", "--egress", "a.example", "--json", "--", "true"]);
     assert_eq!(exec["status"], "succeeded", "{exec}");

@@ -20,7 +20,7 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, tamper, text};
+use cofferdam_tests::{Home, Server, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{assert_proven, count, said, texts, until};
@@ -139,16 +139,18 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("gated_work_was_approved": "UPDATE app.runs SET plan_digest = '$H'"),
     tamper!("tasks_kept_their_egress": "UPDATE app.sbx_runs SET effective = jsonb_set(effective, '{net}', '[\"a.example\"]') WHERE effective IS NOT NULL"),
     tamper!("tasks_kept_their_egress": "UPDATE app.sbx_runs SET effective = jsonb_set(effective, '{buildNet}', '[\"a.example\"]') WHERE effective IS NOT NULL"),
-    tamper!("tasks_kept_their_egress": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]' WHERE phase = 'build'"),
-    tamper!("tasks_kept_their_egress": "UPDATE app.egress_policy_snapshots SET policy = policy || '[[\"a.example\"]]'"),
+    tamper!("tasks_kept_their_egress": "unbind app.egress_policy_snapshots", "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]' WHERE phase = 'build'"),
+    tamper!("tasks_kept_their_egress": "unbind app.egress_policy_snapshots", "UPDATE app.egress_policy_snapshots SET policy = policy || '[[\"a.example\"]]'"),
     tamper!("tasks_kept_their_egress": "UPDATE app.egress_policy_snapshots SET policy_digest = '$H'"),
     tamper!("sandboxed_runs_have_egress_policies": "DELETE FROM app.egress_policy_snapshots"),
     tamper!("sandboxed_runs_have_egress_policies": "DELETE FROM app.egress_policy_snapshots WHERE phase = 'exec'"),
-    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', approver = 'ada' WHERE phase = 'exec'"),
-    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'gate', approver = 'nobody' WHERE phase = 'exec'"),
-    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'host-admin', approver = NULL WHERE phase = 'exec'"),
-    tamper!("exec_names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'host-admin', approver = 'a-submitter' WHERE phase = 'exec'"),
-    tamper!("exec_names_were_consented":
+    tamper!("names_were_consented": "unbind app.egress_policy_snapshots", "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', approver = 'ada' WHERE phase = 'build'"),
+    tamper!("names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\", \"@pip\"]]', source = 'gate', approver = 'nobody' WHERE phase = 'build'"),
+    tamper!("names_were_consented": "unbind app.egress_policy_snapshots", "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', approver = 'ada' WHERE phase = 'exec'"),
+    tamper!("names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'gate', approver = 'nobody' WHERE phase = 'exec'"),
+    tamper!("names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'host-admin', approver = NULL WHERE phase = 'exec'"),
+    tamper!("names_were_consented": "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\"]]', source = 'host-admin', approver = 'a-submitter' WHERE phase = 'exec'"),
+    tamper!("names_were_consented":
         "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', 1, '[\"b.example\"]', 'sec')",
         "UPDATE app.egress_policy_snapshots SET policy = '[[\"a.example\", \"b.example\"]]', source = 'org-policy', policy_key = 'egress.exec.allowed', policy_version = 1, approver = 'sec' WHERE phase = 'exec'"),
     tamper!("gated_work_was_approved":
@@ -344,7 +346,7 @@ impl Kept {
         let told = "SELECT count(*) FROM app.webhook_deliveries HAVING count(*) >= 8 AND bool_and(state = 'delivered') UNION ALL SELECT 0 LIMIT 1";
         until("all is told", Duration::from_secs(30), async || count(&sql, told).await >= 8).await;
         sql.close().await;
-        let url = home.database_url();
+        let url = superuser_url(&home.database_url());
         let user = File::open(home.path().join("database/users.lock")).unwrap();
         user.lock_shared().unwrap();
         up.stop();

@@ -12,9 +12,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::error::{ErrorCode, Refusal, Violation};
-use crate::policy::EXEC_ALLOWED;
+use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRROR_NAMES, MIRRORS, MirrorGrants};
 use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
 use crate::schema::{Validator, schema_of};
+
+/// MiB of stored artifacts that a tenant may have where nobody has configured it: thousands of runs that
+/// keep all that they may, on a disk of its own; what a host with a smaller one should lower.
+pub const DEFAULT_BLOBS_MB: u64 = 65_536;
 
 /// What can be configured. A closed list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +27,13 @@ pub enum ConfigKey {
     Ceiling,
     /// `egress.exec.allowed`: names and mirrors that a task may list without a person's consent.
     ExecAllowed,
+    /// `egress.build.allowed`: names that a build phase may list without a person's consent.
+    BuildAllowed,
+    /// `egress.mirrors`: which tenant may use which of the host's mirrors. The host's alone.
+    Mirrors,
+    /// `quota.blobs_mb`: MiB of stored artifacts, after which a tenant's work is refused. A tenant's own
+    /// value may only be lower than the host's.
+    BlobsMb,
     /// `profile.LANGUAGE`, see [`Profile`].
     Profile(Language),
 }
@@ -30,7 +41,7 @@ pub enum ConfigKey {
 impl ConfigKey {
     /// Every key.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Ceiling, Self::ExecAllowed]
+        [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
@@ -40,7 +51,9 @@ impl ConfigKey {
     pub fn default_value(self) -> Value {
         match self {
             Self::Ceiling => serde_json::to_value(Ceiling::default()).unwrap_or_default(),
-            Self::ExecAllowed => json!([]),
+            Self::ExecAllowed | Self::BuildAllowed => json!([]),
+            Self::Mirrors => json!({}),
+            Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
         }
     }
@@ -51,10 +64,19 @@ impl ConfigKey {
         match self {
             Self::Ceiling => schema_of::<Ceiling>(),
             // As many as a phase may list; exact names, never a wildcard or an address with a port.
-            Self::ExecAllowed => json!({
+            Self::ExecAllowed | Self::BuildAllowed => json!({
                 "type": "array", "maxItems": 64, "uniqueItems": true,
                 "items": {"type": "string", "pattern": "^(@[a-z]{1,16}|[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)$"},
             }),
+            // As many tenants as a host serves; `*` is all of them.
+            Self::Mirrors => json!({
+                "type": "object", "maxProperties": 1024,
+                "propertyNames": {"pattern": "^(\\*|[a-z0-9][a-z0-9_-]{0,62})$"},
+                "additionalProperties": {
+                    "type": "array", "uniqueItems": true, "items": {"enum": MIRROR_NAMES},
+                },
+            }),
+            Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
             Self::Profile(_) => schema_of::<Profile>(),
         }
     }
@@ -65,6 +87,9 @@ impl fmt::Display for ConfigKey {
         match self {
             Self::Ceiling => f.write_str("limits.ceiling"),
             Self::ExecAllowed => f.write_str(EXEC_ALLOWED),
+            Self::BuildAllowed => f.write_str(BUILD_ALLOWED),
+            Self::Mirrors => f.write_str(MIRRORS),
+            Self::BlobsMb => f.write_str("quota.blobs_mb"),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
         }
     }
@@ -235,7 +260,9 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
     }
     match key {
         ConfigKey::Ceiling => stored::<Ceiling>(value),
-        ConfigKey::ExecAllowed => stored::<Vec<String>>(value),
+        ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => stored::<Vec<String>>(value),
+        ConfigKey::Mirrors => stored::<MirrorGrants>(value),
+        ConfigKey::BlobsMb => stored::<u64>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
     }
 }
@@ -265,7 +292,10 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
                     .push(Sourced { value: serde_json::from_value(row.value.clone())?, source });
             }
             // Looked up by those who start runs: it shapes no plan.
-            ConfigKey::ExecAllowed => {}
+            ConfigKey::ExecAllowed
+            | ConfigKey::BuildAllowed
+            | ConfigKey::Mirrors
+            | ConfigKey::BlobsMb => {}
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
                 profiles.push((language, Sourced { value, source }));

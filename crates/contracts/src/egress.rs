@@ -126,6 +126,10 @@ pub enum ViolationWhy {
     Malformed,
     /// More connections at once than a sandbox may have.
     Flood,
+    /// A mirror is only fetched from: GET and HEAD.
+    Method,
+    /// The mirror has it, but outside what its index is and links to.
+    Path,
     /// The worker may have lost the task to another one.
     Lease,
     /// Not by way of the proxy, and there is no other: an address dialled directly, a datagram.
@@ -148,6 +152,8 @@ impl ViolationWhy {
             Self::DnsType => "a question that no client of this name needs to ask",
             Self::Malformed => "not a request",
             Self::Flood => "too many connections at once",
+            Self::Method => "a mirror takes GET and HEAD only",
+            Self::Path => "the path is outside the mirror's index and what it links to",
             Self::Lease => "the worker was cut off from its ledger, and another may run this task",
             Self::NoRoute => "no route leads there",
         }

@@ -54,12 +54,16 @@ codes! {
     Unauthorized = ("unauthorized", 401);
     /// The key's roles do not allow this.
     Forbidden = ("forbidden", 403);
+    /// A web page of another origin made this request.
+    ForeignOrigin = ("foreign_origin", 403);
     /// A reply link that this installation did not make, or that was altered.
     LinkInvalid = ("link_invalid", 403);
     /// The thing does not exist, or belongs to another tenant.
     NotFound = ("not_found", 404);
     /// The path exists, but not with this method.
     MethodNotAllowed = ("method_not_allowed", 405);
+    /// The body of the request did not arrive in time.
+    RequestTimeout = ("request_timeout", 408);
     /// The request contradicts recorded truth, such as a replay with other content.
     Conflict = ("conflict", 409);
     /// The run, gate or workflow is not in a state that allows this.
@@ -72,6 +76,10 @@ codes! {
     LinkSpent = ("link_spent", 410);
     /// The body is larger than the stated limit.
     BodyTooLarge = ("body_too_large", 413);
+    /// The body is not `application/json` by its header.
+    UnsupportedMediaType = ("unsupported_media_type", 415);
+    /// The request names a host that this server does not answer for.
+    HostNotAllowed = ("host_not_allowed", 421);
     /// Too many links that are none; wait a minute.
     TooManyGuesses = ("too_many_guesses", 429);
     /// A fault of ours; the operator's log has the cause.

@@ -3,6 +3,7 @@
 //! Every boundary parses into these types in the order ingress -> row load -> step output ->
 //! egress; unknown fields are refused everywhere.
 
+pub mod address;
 pub mod artifact;
 pub mod cache;
 pub mod canonical;
@@ -22,6 +23,7 @@ mod named;
 pub mod ops;
 pub mod plan;
 pub mod policy;
+pub mod printable;
 pub mod profile;
 pub mod proof;
 pub mod recipe;
@@ -30,6 +32,7 @@ pub mod sandbox;
 pub mod schema;
 pub mod service;
 pub mod session;
+pub mod shell;
 pub mod tally;
 pub mod template;
 pub mod timeout;

@@ -14,7 +14,8 @@ use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
 use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
-use crate::template::{Globber, Scope, TemplateError, render, render_value};
+use crate::shell;
+use crate::template::{Budget, Globber, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
 pub use crate::work::Work;
 
@@ -117,31 +118,91 @@ fn unreachable_key() -> TaskKey {
     TaskKey::parse(&"0".repeat(64)).unwrap_or_else(|_| unreachable_key())
 }
 
+/// Why a task has no plan.
+enum Fault {
+    /// Something in it does not hold together.
+    Invalid(String),
+    /// It would be larger than a plan may be.
+    TooLarge { metric: &'static str, limit: usize },
+}
+
+impl From<String> for Fault {
+    fn from(why: String) -> Self {
+        Self::Invalid(why)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(why: &str) -> Self {
+        Self::Invalid(why.to_owned())
+    }
+}
+
+impl Fault {
+    fn of(error: TemplateError, field: &str) -> Self {
+        match error {
+            TemplateError::TooLarge { metric, limit } => Self::TooLarge { metric, limit },
+            other => Self::Invalid(format!("{field}: {other}")),
+        }
+    }
+
+    fn refusal(self, recipe: &Recipe, task: &TaskSpec) -> Refusal {
+        match self {
+            Self::Invalid(why) => broken(recipe, task, &why),
+            Self::TooLarge { metric, limit } => {
+                let why = format!(
+                    "recipe {}@{}: task {:?}: {metric} would pass {limit}",
+                    recipe.id, recipe.v, task.name
+                );
+                let details = serde_json::json!({"metric": metric, "limit": limit});
+                Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details)
+            }
+        }
+    }
+}
+
+/// Bytes that every task of a fan-out has besides its rendered texts: its lists of names and services.
+fn fixed_bytes(spec: &TaskSpec) -> usize {
+    let length = |value: Result<Vec<u8>, serde_json::Error>| value.map_or(0, |bytes| bytes.len());
+    let env = spec.exec.iter().flat_map(|exec| exec.env.keys()).map(String::len).sum::<usize>();
+    let lists = length(serde_json::to_vec(&(
+        spec.exec.as_ref().map(|exec| &exec.egress),
+        spec.build.as_ref().map(|build| &build.egress),
+        &spec.services,
+    )));
+    env.saturating_add(lists)
+}
+
 /// Compiles a recipe for one form with the configuration of this moment. `glob` lists files;
-/// everything else is pure.
+/// everything else is pure. Every byte of the plan is charged to a budget before it is made.
 pub fn compile(
     recipe: &Recipe,
     form: &Value,
     settings: &Settings,
     glob: Globber<'_>,
 ) -> Result<Plan, Refusal> {
+    shell::check(recipe, shell::Held::Editable).map_err(|why| invalid(recipe, &why))?;
     let mut config =
         Config { settings, used: settings.ceilings().iter().map(|c| c.source).collect() };
+    let budget = Budget::default();
     let mut tasks: Vec<PlanTask> = Vec::new();
     for spec in &recipe.plan.tasks {
-        let scope = Scope { form, item: None, glob };
+        let scope = Scope { form, item: None, glob, budget: &budget };
         let items = match &spec.each {
             None => None,
-            Some(each) => Some(items_of(each, &scope).map_err(|e| broken(recipe, spec, &e))?),
+            Some(each) => Some(items_of(each, &scope).map_err(|e| e.refusal(recipe, spec))?),
         };
         let count = items.as_ref().map_or(1, Vec::len);
         // Before anything is built, so that a fan-out over its caps costs nothing.
         over_caps(recipe, tasks.len() + count)?;
+        let fixed = fixed_bytes(spec).saturating_mul(count);
+        budget.charge(fixed).map_err(|e| Fault::of(e, "egress").refusal(recipe, spec))?;
         match items {
             None => tasks.push(task_of(recipe, spec, &scope, &mut config)?),
             Some(items) => {
                 for (index, item) in items.iter().enumerate() {
-                    let scope = Scope { form, item: Some((item, index, count)), glob };
+                    let item = Some((item, index, count));
+                    let scope = Scope { form, item, glob, budget: &budget };
                     tasks.push(task_of(recipe, spec, &scope, &mut config)?);
                 }
             }
@@ -197,14 +258,14 @@ fn unique_names(recipe: &Recipe, tasks: &[PlanTask]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, String> {
+fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, Fault> {
     let value = match each {
-        Value::String(text) => render_value(text, scope).map_err(|e| format!("each: {e}"))?,
+        Value::String(text) => render_value(text, scope).map_err(|e| Fault::of(e, "each"))?,
         other => other.clone(),
     };
     match value {
         Value::Array(items) => Ok(items),
-        _ => Err("each: a list, or an expression that yields one".to_owned()),
+        _ => Err("each: a list, or an expression that yields one".into()),
     }
 }
 
@@ -243,7 +304,7 @@ impl Config<'_> {
         spec: &TaskSpec,
         scope: &Scope<'_>,
         (timed, field): (Timed, &str),
-    ) -> Result<Option<u64>, String> {
+    ) -> Result<Option<u64>, Fault> {
         let Some(written) = written else {
             return Ok(spec.profile.and_then(|language| self.profile_ms(language, timed)));
         };
@@ -261,7 +322,7 @@ fn task_of(
     scope: &Scope<'_>,
     config: &mut Config<'_>,
 ) -> Result<PlanTask, Refusal> {
-    let mut task = rendered(recipe, spec, scope, config).map_err(|e| broken(recipe, spec, &e))?;
+    let mut task = rendered(recipe, spec, scope, config).map_err(|e| e.refusal(recipe, spec))?;
     if let Work::Sandbox(request) = &mut task.work {
         let what = format!("recipe {}@{}: task {:?}", recipe.id, recipe.v, task.name);
         config.settings.settle(&what, request)?;
@@ -274,7 +335,7 @@ fn rendered(
     spec: &TaskSpec,
     scope: &Scope<'_>,
     config: &mut Config<'_>,
-) -> Result<PlanTask, String> {
+) -> Result<PlanTask, Fault> {
     let name = text(&spec.name, scope, "name")?;
     if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
         return Err("name: 1 to 128 characters, no control characters".into());
@@ -286,7 +347,7 @@ fn rendered(
     let mut env = std::collections::BTreeMap::new();
     for (key, value) in &exec.env {
         if key.is_empty() || key.contains(['=', '\0']) {
-            return Err(format!("exec.env: {key:?} is not a variable's name"));
+            return Err(format!("exec.env: {key:?} is not a variable's name").into());
         }
         env.insert(key.clone(), text(value, scope, "exec.env")?);
     }
@@ -337,7 +398,7 @@ fn cache_of(
     recipe: &Recipe,
     spec: &TaskSpec,
     scope: &Scope<'_>,
-) -> Result<Option<CacheSpec>, String> {
+) -> Result<Option<CacheSpec>, Fault> {
     let lock = spec.build.as_ref().and_then(|build| build.cache.as_deref());
     let asked = match (&spec.cache, lock) {
         (None, None) => return Ok(None),
@@ -349,7 +410,7 @@ fn cache_of(
             dirs: Vec::new(),
         },
     };
-    let all = |texts: &mut dyn Iterator<Item = &str>, field: &str| -> Result<Vec<String>, String> {
+    let all = |texts: &mut dyn Iterator<Item = &str>, field: &str| -> Result<Vec<String>, Fault> {
         texts.map(|one| text(one, scope, field)).collect()
     };
     let mut paths = asked.paths.iter().map(String::as_str).chain(lock);
@@ -372,7 +433,7 @@ fn extra_spec(spec: &TaskSpec, cache: Option<CacheSpec>) -> Option<SandboxSpec> 
     })
 }
 
-fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, String> {
+fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, Fault> {
     let uri = match &file.from {
         None => None,
         Some(from) => {
@@ -380,7 +441,10 @@ fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, String> {
             Some(match () {
                 () if from.starts_with("artifact://") => from,
                 () if from.starts_with('/') => format!("host://{from}"),
-                () => return Err(format!("files.from: {from:?} is not an absolute path")),
+                () => {
+                    let shown: String = from.chars().take(200).collect();
+                    return Err(format!("files.from: {shown:?} is not an absolute path").into());
+                }
             })
         }
     };
@@ -392,17 +456,17 @@ fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, String> {
     })
 }
 
-fn argv(cmd: &Cmd, scope: &Scope<'_>, field: &str) -> Result<Vec<String>, String> {
+fn argv(cmd: &Cmd, scope: &Scope<'_>, field: &str) -> Result<Vec<String>, Fault> {
     match cmd {
         Cmd::Shell(script) => Ok(vec!["/bin/sh".into(), "-c".into(), text(script, scope, field)?]),
         Cmd::Argv(argv) => argv.iter().map(|a| text(a, scope, field)).collect(),
     }
 }
 
-fn text(value: &str, scope: &Scope<'_>, field: &str) -> Result<String, String> {
-    let rendered = render(value, scope).map_err(|e: TemplateError| format!("{field}: {e}"))?;
+fn text(value: &str, scope: &Scope<'_>, field: &str) -> Result<String, Fault> {
+    let rendered = render(value, scope).map_err(|e| Fault::of(e, field))?;
     if rendered.contains('\0') {
-        return Err(format!("{field}: a NUL character"));
+        return Err(format!("{field}: a NUL character").into());
     }
     Ok(rendered)
 }
@@ -562,6 +626,32 @@ plan:
         assert_eq!(cache(2), None);
         let unbuilt = yaml.replace("      build: {run: install, cache: b.lock}\n", "");
         assert!(Recipe::from_yaml("t.yaml", &unbuilt).unwrap_err().message.contains("cache"));
+    }
+
+    #[test]
+    fn h6_a_plan_that_would_be_too_large_is_refused_while_it_is_rendered() {
+        let refused = |yaml: &str, form: &Value| {
+            let error = compile(&recipe(yaml), form, &none).unwrap_err();
+            assert_eq!(error.code, ErrorCode::QueuePolicyViolation, "{error}");
+            error.details.unwrap()["metric"].as_str().unwrap().to_owned()
+        };
+        let form = "form: {type: object, properties: {s: {type: string}}}\ncaps: {steps: 10000}\n";
+        let one = |value: &str, each: &str| {
+            format!(
+                "id: t\nv: '1'\n{form}plan: {{tasks: [{{name: 'a-${{index}}', each: '${{range({each})}}', {value}}}]}}\n"
+            )
+        };
+        let s = json!({"s": "y".repeat(4_000)});
+        let many = "${form.s}".repeat(200);
+        assert_eq!(refused(&one(&format!("value: '{many}'"), "256"), &s), "rendered_plan_bytes");
+        let much = "${form.s}".repeat(20_000);
+        assert_eq!(refused(&one(&format!("value: '{much}'"), "1"), &s), "rendered_text_bytes");
+        // Lists of names are cloned for each item without being rendered.
+        let names: Vec<String> =
+            (0..64).map(|n| format!("{}-{n}.example", "n".repeat(50))).collect();
+        let exec = format!("exec: {{run: x, egress: [{}]}}", names.join(", "));
+        assert_eq!(refused(&one(&exec, "10000"), &s), "rendered_plan_bytes");
+        compile(&recipe(&one("exec: {run: 'echo ${item}'}", "10000")), &s, &none).unwrap();
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! A run's egress policy by phase, as it stood when its execution began.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, Phase};
-use crate::id::Digest;
+use crate::id::{Digest, TenantId};
 use crate::named::named;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
@@ -12,6 +14,56 @@ use crate::recipe::Recipe;
 /// The key of `dynamic_config` that lists names which the tasks of a tenant may reach without a gate:
 /// a JSON list of exact names and mirrors. The tenant's own row comes before the host's.
 pub const EXEC_ALLOWED: &str = "egress.exec.allowed";
+/// The same list for the build phase. The task's files are there during the build too, so its names need
+/// the same consent.
+pub const BUILD_ALLOWED: &str = "egress.build.allowed";
+
+/// The key of `dynamic_config`, of the host alone, that says which tenant may use which of the host's
+/// mirrors: what lies behind them is fetched with the credentials of the host's own clients.
+pub const MIRRORS: &str = "egress.mirrors";
+/// What a phase may list beside names: registries as the host's own clients are configured.
+pub const MIRROR_NAMES: [&str; 4] = ["@apt", "@cargo", "@npm", "@pip"];
+/// The entry of the grants that is every tenant's.
+const EVERYBODY: &str = "*";
+
+/// Mirrors by tenant; `*` is every tenant.
+pub type MirrorGrants = BTreeMap<String, Vec<String>>;
+
+/// Whether a tenant may use a mirror. `is_hosts_own`: the tenant is the host's own, which may use all of
+/// them until a grant names it.
+#[must_use]
+pub fn may_mirror(
+    grants: &MirrorGrants,
+    tenant: &TenantId,
+    is_hosts_own: bool,
+    mirror: &str,
+) -> bool {
+    let of = |who: &str| grants.get(who).map(|list| list.iter().any(|known| known == mirror));
+    of(EVERYBODY) == Some(true) || of(tenant.as_str()).unwrap_or(is_hosts_own)
+}
+
+/// The grants as a tenant sees them: nobody else's.
+#[must_use]
+pub fn grants_seen_by(mut grants: MirrorGrants, tenant: &TenantId) -> MirrorGrants {
+    grants.retain(|who, _| who == EVERYBODY || who == tenant.as_str());
+    grants
+}
+
+/// The key that lists a phase's names.
+#[must_use]
+pub const fn allowed_key(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Build => BUILD_ALLOWED,
+        Phase::Exec => EXEC_ALLOWED,
+    }
+}
+
+/// Whether a name of a phase needs a person's, the host admin's or the organisation's consent. A mirror
+/// of the build phase needs the operator's grant alone, because a task only fetches through it.
+#[must_use]
+pub fn needs_consent(phase: Phase, name: &str) -> bool {
+    phase == Phase::Exec || !name.starts_with('@')
+}
 
 named! {
     /// Who let a phase's policy be.
@@ -74,21 +126,30 @@ pub fn policies_of(plan: &Plan, phase: Phase) -> Vec<Egress> {
     all.into_iter().map(|(_, egress)| egress).collect()
 }
 
-/// The names that a recipe's tasks want to reach while they run, each list with its field.
+/// A list of names that a phase of some task asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// Which phase.
+    pub phase: Phase,
+    /// The names and mirrors, as they are written.
+    pub names: &'a [String],
+}
+
+/// The lists of a recipe's tasks, each with its field.
 #[must_use]
-pub fn exec_names(recipe: &Recipe) -> Vec<(String, &[String])> {
-    recipe
-        .plan
-        .tasks
-        .iter()
-        .enumerate()
-        .filter_map(|(n, task)| match task.exec.as_ref().map(|exec| &exec.egress) {
-            Some(Egress::Names(names)) => {
-                Some((format!("plan.tasks[{n}].exec.egress"), names.as_slice()))
+pub fn recipe_names(recipe: &Recipe) -> Vec<(String, Asked<'_>)> {
+    let mut found = Vec::new();
+    for (n, task) in recipe.plan.tasks.iter().enumerate() {
+        let build = task.build.as_ref().map(|build| (Phase::Build, &build.egress));
+        let exec = task.exec.as_ref().map(|exec| (Phase::Exec, &exec.egress));
+        for (phase, egress) in build.into_iter().chain(exec) {
+            if let Egress::Names(names) = egress {
+                let field = format!("plan.tasks[{n}].{}.egress", phase.as_str());
+                found.push((field, Asked { phase, names }));
             }
-            _ => None,
-        })
-        .collect()
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -116,10 +177,45 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_exec_phase_are_found_with_their_field() {
+    fn names_of_both_phases_are_found_with_their_field() {
         let recipe = Recipe::from_yaml("r", RECIPE).unwrap();
-        let found = exec_names(&recipe);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].0, "plan.tasks[0].exec.egress");
+        let found = recipe_names(&recipe);
+        let fields: Vec<_> =
+            found.iter().map(|(field, asked)| (field.as_str(), asked.phase)).collect();
+        assert_eq!(
+            fields,
+            [
+                ("plan.tasks[0].exec.egress", Phase::Exec),
+                ("plan.tasks[1].build.egress", Phase::Build),
+            ]
+        );
+    }
+
+    #[test]
+    fn only_a_mirror_of_the_build_phase_needs_no_consent() {
+        for (phase, name, needs) in [
+            (Phase::Build, "@pip", false),
+            (Phase::Build, "a.example", true),
+            (Phase::Exec, "@pip", true),
+            (Phase::Exec, "a.example", true),
+        ] {
+            assert_eq!(needs_consent(phase, name), needs, "{phase:?} {name}");
+        }
+    }
+
+    #[test]
+    fn h4_a_mirror_is_for_the_hosts_own_tenant_and_whom_the_operator_names() {
+        let grants: MirrorGrants =
+            serde_json::from_value(json!({"acme": ["@pip"], "*": ["@apt"]})).unwrap();
+        let tenant = |text: &str| TenantId::parse(text).unwrap();
+        let may = |who: &str, own, mirror| may_mirror(&grants, &tenant(who), own, mirror);
+        assert!(may("acme", false, "@pip") && may("acme", false, "@apt"));
+        assert!(!may("acme", false, "@npm") && !may("bravo", false, "@pip"));
+        assert!(may("bravo", false, "@apt"));
+        assert!(may("default", true, "@npm"));
+        let narrowed = MirrorGrants::from([("default".into(), vec!["@pip".into()])]);
+        assert!(!may_mirror(&narrowed, &tenant("default"), true, "@npm"));
+        let seen = grants_seen_by(grants, &tenant("bravo"));
+        assert_eq!(seen.keys().collect::<Vec<_>>(), ["*"]);
     }
 }

@@ -15,6 +15,7 @@ use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
 use crate::service::Service;
+use crate::shell;
 use crate::yaml::{self, YamlError};
 
 /// Bytes of a recipe's text; a recipe is written by hand.
@@ -120,7 +121,7 @@ pub struct PlanSpec {
     pub tasks: Vec<TaskSpec>,
 }
 
-/// A command: a text for `/bin/sh -c`, or an argv.
+/// A command: a text for `/bin/sh -c`, or an argv. What may stand in the text is [`shell`]'s rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cmd {
     /// `/bin/sh -c TEXT`
@@ -343,7 +344,7 @@ impl Recipe {
         for (i, task) in self.plan.tasks.iter().enumerate() {
             task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
         }
-        Ok(())
+        shell::check(self, shell::Held::All)
     }
 }
 

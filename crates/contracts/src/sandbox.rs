@@ -396,6 +396,9 @@ pub struct SandboxResult {
     /// Why, in words, where `errCode` is not NONE or a limit was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// Whether another attempt on this host would end the same: what was asked for is refused here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub permanent: bool,
     /// The limits that it reached, the build phase included. A task may survive one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits_reached: Vec<LimitKind>,

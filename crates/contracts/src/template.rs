@@ -1,17 +1,31 @@
-//! `${...}` in recipes: names and two functions, rendered once, never evaluated again.
+//! `${...}` in recipes: names, two functions and two filters, rendered once, never evaluated again.
 //!
 //! ```text
 //! text  := ( literal | "$${" literal | "${" expr "}" )*
-//! expr  := path | "range(" path-or-int ")" | "glob(" path-or-string "," string ")"
+//! expr  := ( path | "range(" path-or-int ")" | "glob(" path-or-string "," string ")" ) [ "|" filter ]
 //! path  := ("form" ("." name)+) | "item" ("." name)* | "index" | "count"
+//! filter := "sh" | "raw"
 //! ```
 //! A text that is one single expression has the expression's JSON value; otherwise every value is
 //! written as text. An unknown name is an error: a shell's own `${VAR}` is written `$${VAR}`.
+//! `sh` writes the value as one word of a POSIX shell; `raw` says that the value is shell text by
+//! intention (see [`crate::shell`]). **Every byte is charged to a budget before it is written.**
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::io;
 
 use serde_json::Value;
 
+use crate::shell;
+
 /// The longest list that `range` or `glob` may yield: as many tasks as one plan may hold.
 pub const MAX_FANOUT: usize = 10_000;
+/// Bytes of one rendered text: a form value of the largest body, once.
+pub const MAX_TEXT_BYTES: usize = 1024 * 1024;
+/// Bytes of all texts of one plan: ten thousand tasks of 800 bytes, or eight of the longest text. A plan
+/// is a row, an artifact and a digest, and its reader holds it whole.
+pub const MAX_PLAN_BYTES: usize = 8 * 1024 * 1024;
 
 /// Why a text could not be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,10 +44,40 @@ pub enum TemplateError {
     /// A list that is too long.
     #[error("`${{{0}}}` yields more than {MAX_FANOUT} items")]
     TooMany(String),
+    /// More bytes than a text or a plan may have.
+    #[error("{metric} would pass {limit}")]
+    TooLarge {
+        /// `rendered_text_bytes` or `rendered_plan_bytes`.
+        metric: &'static str,
+        /// The bound.
+        limit: usize,
+    },
 }
 
 /// Lists files for `glob(dir, pattern)`: an effect, so it is handed in.
 pub type Globber<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<String>, String>;
+
+/// The bytes that a plan may still have.
+#[derive(Debug)]
+pub struct Budget(Cell<usize>);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Cell::new(MAX_PLAN_BYTES))
+    }
+}
+
+impl Budget {
+    /// Takes this many bytes, before anything is allocated for them.
+    pub fn charge(&self, bytes: usize) -> Result<(), TemplateError> {
+        let left = self.0.get().checked_sub(bytes).ok_or(TemplateError::TooLarge {
+            metric: "rendered_plan_bytes",
+            limit: MAX_PLAN_BYTES,
+        })?;
+        self.0.set(left);
+        Ok(())
+    }
+}
 
 /// What the names mean.
 pub struct Scope<'a> {
@@ -43,53 +87,208 @@ pub struct Scope<'a> {
     pub item: Option<(&'a Value, usize, usize)>,
     /// `glob`
     pub glob: Globber<'a>,
+    /// What everything that is rendered is charged to.
+    pub budget: &'a Budget,
+}
+
+/// What is done to a value before it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filter {
+    /// One word of a POSIX shell.
+    Sh,
+    /// As it is, and meant to be.
+    Raw,
+}
+
+/// An expression: what is named, and the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expr<'t> {
+    /// The text before the filter.
+    pub value: &'t str,
+    /// The filter.
+    pub filter: Option<Filter>,
+}
+
+/// A part of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'t> {
+    /// Written as it stands.
+    Literal(&'t str),
+    /// `$${`: a literal `${`.
+    Brace,
+    /// `${...}`
+    Expr(Expr<'t>),
+}
+
+/// The parts of a text, in order.
+pub fn pieces(text: &str) -> Pieces<'_> {
+    Pieces { rest: text, brace: false }
+}
+
+/// See [`pieces`].
+#[derive(Debug)]
+pub struct Pieces<'t> {
+    rest: &'t str,
+    brace: bool,
+}
+
+impl<'t> Iterator for Pieces<'t> {
+    type Item = Result<Piece<'t>, TemplateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if std::mem::take(&mut self.brace) {
+            return Some(Ok(Piece::Brace));
+        }
+        let Some(at) = self.rest.find("${") else {
+            let rest = std::mem::take(&mut self.rest);
+            return (!rest.is_empty()).then_some(Ok(Piece::Literal(rest)));
+        };
+        let (before, tail) = self.rest.split_at(at);
+        let after = tail.strip_prefix("${").unwrap_or(tail);
+        if let Some(literal) = before.strip_suffix('$') {
+            (self.rest, self.brace) = (after, true);
+            return Some(Ok(Piece::Literal(literal)));
+        }
+        if !before.is_empty() {
+            self.rest = tail;
+            return Some(Ok(Piece::Literal(before)));
+        }
+        let Some((inner, next)) = after.split_once('}') else {
+            self.rest = "";
+            return Some(Err(TemplateError::Unclosed));
+        };
+        self.rest = next;
+        Some(expression(inner).map(Piece::Expr))
+    }
+}
+
+/// The one expression that a text consists of, if it does.
+pub fn lone(text: &str) -> Option<Result<Expr<'_>, TemplateError>> {
+    let inner = text.strip_prefix("${").and_then(|t| t.strip_suffix('}'))?;
+    (!inner.contains('}')).then(|| expression(inner))
+}
+
+fn expression(inner: &str) -> Result<Expr<'_>, TemplateError> {
+    let whole = Expr { value: inner.trim(), filter: None };
+    let Some((value, name)) = inner.rsplit_once('|') else { return Ok(whole) };
+    let filter = match name.trim() {
+        "sh" => Filter::Sh,
+        "raw" => Filter::Raw,
+        // A pattern of `glob` may hold a bar.
+        name if name.contains(['"', ')']) => return Ok(whole),
+        name => {
+            return Err(wrong(inner, &format!("unknown filter `{name}`: there are sh and raw")));
+        }
+    };
+    Ok(Expr { value: value.trim(), filter: Some(filter) })
 }
 
 /// Renders a text to a JSON value.
 pub fn render_value(text: &str, scope: &Scope<'_>) -> Result<Value, TemplateError> {
-    if let Some(inner) = text.strip_prefix("${").and_then(|t| t.strip_suffix('}'))
-        && !inner.contains('}')
-    {
-        return evaluate(inner, scope);
+    match lone(text) {
+        Some(expr) => {
+            let expr = expr?;
+            match expr.filter {
+                None => evaluate(expr.value, scope).map(Cow::into_owned),
+                Some(_) => render(text, scope).map(Value::String),
+            }
+        }
+        None => render(text, scope).map(Value::String),
     }
-    render(text, scope).map(Value::String)
 }
 
 /// Renders a text to text.
 pub fn render(text: &str, scope: &Scope<'_>) -> Result<String, TemplateError> {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("${") {
-        let (before, tail) = rest.split_at(at);
-        let after = tail.strip_prefix("${").unwrap_or(tail);
-        if let Some(literal) = before.strip_suffix('$') {
-            out.push_str(literal);
-            out.push_str("${");
-            rest = after;
-            continue;
+    let mut out = Rendered { text: String::new(), budget: scope.budget };
+    for piece in pieces(text) {
+        match piece? {
+            Piece::Literal(literal) => out.push(literal)?,
+            Piece::Brace => out.push("${")?,
+            Piece::Expr(expr) => {
+                let value = evaluate(expr.value, scope)?;
+                match expr.filter {
+                    None | Some(Filter::Raw) => out.value(&value)?,
+                    Some(Filter::Sh) => match value.as_ref() {
+                        Value::String(word) => shell::quoted(word, |part| out.push(part))?,
+                        other => {
+                            let mut word = Rendered { text: String::new(), budget: scope.budget };
+                            word.value(other)?;
+                            shell::quoted(&word.text, |part| out.push(part))?;
+                        }
+                    },
+                }
+            }
         }
-        out.push_str(before);
-        let (expr, next) = after.split_once('}').ok_or(TemplateError::Unclosed)?;
-        match evaluate(expr, scope)? {
-            Value::String(s) => out.push_str(&s),
-            Value::Null => {}
-            other => out.push_str(&other.to_string()),
-        }
-        rest = next;
     }
-    out.push_str(rest);
-    Ok(out)
+    Ok(out.text)
 }
 
-fn evaluate(expr: &str, scope: &Scope<'_>) -> Result<Value, TemplateError> {
-    let expr = expr.trim();
+/// A text while it is rendered.
+struct Rendered<'a> {
+    text: String,
+    budget: &'a Budget,
+}
+
+impl Rendered<'_> {
+    fn push(&mut self, part: &str) -> Result<(), TemplateError> {
+        if self.text.len().saturating_add(part.len()) > MAX_TEXT_BYTES {
+            return Err(TemplateError::TooLarge {
+                metric: "rendered_text_bytes",
+                limit: MAX_TEXT_BYTES,
+            });
+        }
+        self.budget.charge(part.len())?;
+        self.text.push_str(part);
+        Ok(())
+    }
+
+    fn value(&mut self, value: &Value) -> Result<(), TemplateError> {
+        match value {
+            Value::String(text) => self.push(text),
+            Value::Null => Ok(()),
+            other => {
+                let mut sink = Sink { out: self, full: None };
+                let written = serde_json::to_writer(&mut sink, other);
+                let full = sink.full.take();
+                match (written, full) {
+                    (Err(_), Some(full)) => Err(full),
+                    (Err(error), None) => Err(wrong("", &error.to_string())),
+                    (Ok(()), _) => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// JSON on its way into a text, which may be full.
+struct Sink<'r, 'a> {
+    out: &'r mut Rendered<'a>,
+    full: Option<TemplateError>,
+}
+
+impl io::Write for Sink<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let part = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.out.push(part).map_err(|full| {
+            self.full = Some(full);
+            io::Error::other("full")
+        })?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn evaluate<'s>(expr: &str, scope: &'s Scope<'_>) -> Result<Cow<'s, Value>, TemplateError> {
     if let Some(argument) = call(expr, "range") {
         let n = operand(argument, scope, expr)?;
         let n = n.as_u64().ok_or_else(|| wrong(expr, "range wants a whole number"))?;
         if usize::try_from(n).map_or(true, |n| n > MAX_FANOUT) {
             return Err(TemplateError::TooMany(expr.to_owned()));
         }
-        return Ok((0..n).map(Value::from).collect());
+        return Ok(Cow::Owned((0..n).map(Value::from).collect()));
     }
     if let Some(arguments) = call(expr, "glob") {
         let (dir, pattern) = arguments
@@ -103,22 +302,27 @@ fn evaluate(expr: &str, scope: &Scope<'_>) -> Result<Value, TemplateError> {
         if files.len() > MAX_FANOUT {
             return Err(TemplateError::TooMany(expr.to_owned()));
         }
-        return Ok(files.into_iter().map(Value::from).collect());
+        return Ok(Cow::Owned(files.into_iter().map(Value::from).collect()));
     }
     path(expr, scope)
 }
 
-fn call<'t>(expr: &'t str, name: &str) -> Option<&'t str> {
+/// The argument of a call of this function, if the expression is one.
+pub(crate) fn call<'t>(expr: &'t str, name: &str) -> Option<&'t str> {
     expr.strip_prefix(name)?.trim_start().strip_prefix('(')?.strip_suffix(')').map(str::trim)
 }
 
-fn operand(text: &str, scope: &Scope<'_>, whole: &str) -> Result<Value, TemplateError> {
+fn operand<'s>(
+    text: &str,
+    scope: &'s Scope<'_>,
+    whole: &str,
+) -> Result<Cow<'s, Value>, TemplateError> {
     let text = text.trim();
     if let Some(quoted) = text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
-        return Ok(Value::from(quoted));
+        return Ok(Cow::Owned(Value::from(quoted)));
     }
     if let Ok(number) = text.parse::<u64>() {
-        return Ok(Value::from(number));
+        return Ok(Cow::Owned(Value::from(number)));
     }
     path(text, scope).map_err(|e| match e {
         TemplateError::Expression { why, .. } => wrong(whole, &why),
@@ -126,22 +330,32 @@ fn operand(text: &str, scope: &Scope<'_>, whole: &str) -> Result<Value, Template
     })
 }
 
-fn path(expr: &str, scope: &Scope<'_>) -> Result<Value, TemplateError> {
+/// Borrowed: a form of a megabyte that is named a thousand times is not copied a thousand times.
+fn path<'s>(expr: &str, scope: &'s Scope<'_>) -> Result<Cow<'s, Value>, TemplateError> {
     let mut parts = expr.split('.');
-    let root = match (parts.next().unwrap_or(""), scope.item) {
-        ("form", _) => scope.form.clone(),
-        ("item", Some((item, _, _))) => item.clone(),
-        ("index", Some((_, index, _))) => Value::from(index),
-        ("count", Some((_, _, count))) => Value::from(count),
+    let root: &'s Value = match (parts.next().unwrap_or(""), scope.item) {
+        ("form", _) => scope.form,
+        ("item", Some((item, _, _))) => item,
+        ("index", Some((_, index, _))) => return number(expr, parts.next(), index),
+        ("count", Some((_, _, count))) => return number(expr, parts.next(), count),
         ("item" | "index" | "count", None) => {
             return Err(wrong(expr, "only inside a task with `each`"));
         }
         (name, _) => return Err(wrong(expr, &format!("unknown name `{name}`"))),
     };
-    parts.try_fold(root, |value, name| match value.get(name) {
-        Some(inner) => Ok(inner.clone()),
-        None => Err(wrong(expr, &format!("`{name}` is not there; is it in the form?"))),
-    })
+    let found = parts.try_fold(root, |value, name| {
+        value
+            .get(name)
+            .ok_or_else(|| wrong(expr, &format!("`{name}` is not there; is it in the form?")))
+    });
+    found.map(Cow::Borrowed)
+}
+
+fn number<'s>(expr: &str, more: Option<&str>, n: usize) -> Result<Cow<'s, Value>, TemplateError> {
+    match more {
+        None => Ok(Cow::Owned(Value::from(n))),
+        Some(name) => Err(wrong(expr, &format!("`{name}` is not there; is it in the form?"))),
+    }
 }
 
 fn wrong(expr: &str, why: &str) -> TemplateError {
@@ -161,7 +375,8 @@ mod tests {
     fn names_render_as_text_and_a_lone_expression_keeps_its_type() {
         let form = json!({"n": 3, "who": {"name": "Ada"}});
         let item = json!("x");
-        let scope = Scope { form: &form, item: Some((&item, 1, 3)), glob: &none };
+        let budget = Budget::default();
+        let scope = Scope { form: &form, item: Some((&item, 1, 3)), glob: &none, budget: &budget };
         assert_eq!(
             render("hi ${form.who.name} ${index}/${count} ${item}", &scope).unwrap(),
             "hi Ada 1/3 x"
@@ -174,7 +389,8 @@ mod tests {
     #[test]
     fn an_unknown_name_and_a_missing_brace_are_errors() {
         let form = json!({});
-        let scope = Scope { form: &form, item: None, glob: &none };
+        let budget = Budget::default();
+        let scope = Scope { form: &form, item: None, glob: &none, budget: &budget };
         assert!(render("${HOME}", &scope).unwrap_err().to_string().contains("unknown name `HOME`"));
         assert!(render("${item}", &scope).is_err());
         assert_eq!(render("${form.x", &scope).unwrap_err(), TemplateError::Unclosed);
@@ -186,7 +402,49 @@ mod tests {
     #[test]
     fn what_a_value_contains_is_never_rendered_again() {
         let form = json!({"cmd": "echo ${form.secret}"});
-        let scope = Scope { form: &form, item: None, glob: &none };
+        let budget = Budget::default();
+        let scope = Scope { form: &form, item: None, glob: &none, budget: &budget };
         assert_eq!(render("${form.cmd}", &scope).unwrap(), "echo ${form.secret}");
+    }
+
+    #[test]
+    fn sh_makes_one_word_of_a_value_and_a_bar_in_a_pattern_is_no_filter() {
+        let form = json!({"w": "it's; $(id) `x`", "n": 3, "e": ""});
+        let budget = Budget::default();
+        let glob = |_: &str, pattern: &str| Ok(vec![pattern.to_owned()]);
+        let scope = Scope { form: &form, item: None, glob: &glob, budget: &budget };
+        let text = |t: &str| render(t, &scope).unwrap();
+        assert_eq!(text("echo ${form.w | sh} ${form.n|sh}"), r"echo 'it'\''s; $(id) `x`' '3'");
+        assert_eq!((text("${form.e | sh}"), text("${form.n | raw}")), ("''".into(), "3".into()));
+        assert_eq!(render_value("${form.n | sh}", &scope).unwrap(), json!("'3'"));
+        assert_eq!(render_value("${glob(\"/d\", \"a|sh\")}", &scope).unwrap(), json!(["a|sh"]));
+        let unknown = render("${form.n | html}", &scope).unwrap_err().to_string();
+        assert!(unknown.contains("unknown filter `html`"), "{unknown}");
+    }
+
+    fn scope_of<'a>(form: &'a Value, budget: &'a Budget) -> Scope<'a> {
+        Scope { form, item: None, glob: &none, budget }
+    }
+
+    #[test]
+    fn h6_a_text_is_refused_before_it_is_as_large_as_it_would_be() {
+        let form = json!({"s": "y".repeat(500_000), "list": vec!["z".repeat(1_000); 900]});
+        for text in ["${form.s}".repeat(20_000), "${form.list}".repeat(20_000)] {
+            let budget = Budget::default();
+            let error = render(&text, &scope_of(&form, &budget)).unwrap_err();
+            let metric = "rendered_text_bytes";
+            assert_eq!(error, TemplateError::TooLarge { metric, limit: MAX_TEXT_BYTES });
+            let charged = MAX_PLAN_BYTES - budget.0.get();
+            assert!(charged <= MAX_TEXT_BYTES, "{charged} bytes were written");
+        }
+        let (budget, mut rendered) = (Budget::default(), 0);
+        let error = loop {
+            match render("${form.s}", &scope_of(&form, &budget)) {
+                Ok(text) => rendered += text.len(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, TemplateError::TooLarge { metric: "rendered_plan_bytes", .. }));
+        assert!(rendered <= MAX_PLAN_BYTES && rendered > MAX_PLAN_BYTES - 500_000);
     }
 }

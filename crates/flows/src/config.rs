@@ -1,17 +1,19 @@
 //! Configuration: read, changed, and resolved for a plan.
 
 use cofferdam_contracts::config::{
-    self, ConfigEntry, ConfigKey, ConfigPut, ConfigRow, ConfigScope, ConfigVersion, WriteScope,
+    self, ConfigEntry, ConfigKey, ConfigPut, ConfigRow, ConfigScope, ConfigVersion,
+    DEFAULT_BLOBS_MB, WriteScope,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
+use cofferdam_contracts::policy::grants_seen_by;
 use cofferdam_contracts::profile::Settings;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::config::NewConfig;
-use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::keys::{DEFAULT_TENANT, Principal};
 use cofferdam_ledger::{Ledger, LedgerError};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Flows;
 
@@ -25,10 +27,26 @@ fn table(rows: &[ConfigRow]) -> Result<Settings, LedgerError> {
         .map_err(|e| LedgerError::Row { what: "dynamic_config.value", why: e.to_string() })
 }
 
+/// A value as a tenant may see it: a grant of mirrors names other tenants, which are nobody's business
+/// but the host's own.
+fn shown(key: ConfigKey, value: Value, tenant: &TenantId) -> Value {
+    if key != ConfigKey::Mirrors || tenant.as_str() == DEFAULT_TENANT {
+        return value;
+    }
+    serde_json::from_value(value.clone())
+        .ok()
+        .and_then(|grants| serde_json::to_value(grants_seen_by(grants, tenant)).ok())
+        .unwrap_or(Value::Null)
+}
+
 impl Flows {
     /// Every key as it is in force for the caller's tenant.
     pub async fn config_list(&self, who: &Principal) -> Result<Vec<ConfigEntry>, LedgerError> {
-        Ok(config::entries(&self.ledger.config_rows(&who.tenant).await?))
+        let mut entries = config::entries(&self.ledger.config_rows(&who.tenant).await?);
+        for entry in &mut entries {
+            entry.value = shown(entry.key, std::mem::take(&mut entry.value), &who.tenant);
+        }
+        Ok(entries)
     }
 
     /// One key as it is in force for the caller's tenant.
@@ -48,7 +66,11 @@ impl Flows {
         key: ConfigKey,
         limit: i64,
     ) -> Result<Vec<ConfigVersion>, LedgerError> {
-        self.ledger.config_history(&who.tenant, key, limit).await
+        let mut versions = self.ledger.config_history(&who.tenant, key, limit).await?;
+        for version in &mut versions {
+            version.value = shown(key, std::mem::take(&mut version.value), &who.tenant);
+        }
+        Ok(versions)
     }
 
     /// Writes the next version. Every check comes before the write.
@@ -62,7 +84,12 @@ impl Flows {
             let why = "the host's configuration needs an admin key of the host's own tenant";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
-        if key == ConfigKey::ExecAllowed && !who.has(Role::Admin) {
+        if key == ConfigKey::Mirrors && put.scope != WriteScope::Global {
+            let why = "which tenant uses the host's mirrors is the host's to say: scope `global`";
+            return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+        }
+        let is_consent = matches!(key, ConfigKey::ExecAllowed | ConfigKey::BuildAllowed);
+        if is_consent && !who.has(Role::Admin) {
             let why = "which names tasks reach without a person's consent is for an admin to say";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
@@ -130,7 +157,8 @@ fn below_ceilings(
     };
     let what = key.to_string();
     match key {
-        ConfigKey::ExecAllowed => {}
+        ConfigKey::ExecAllowed | ConfigKey::BuildAllowed | ConfigKey::Mirrors => {}
+        ConfigKey::BlobsMb => below_hosts_quota(scope, value, rows)?,
         ConfigKey::Ceiling => {
             settings
                 .check_ceiling(&what, &serde_json::from_value(value.clone()).map_err(wrong)?)?;
@@ -141,4 +169,22 @@ fn below_ceilings(
         }
     }
     Ok(())
+}
+/// A tenant takes less than the host gives it, never more.
+fn below_hosts_quota(
+    scope: WriteScope,
+    value: &serde_json::Value,
+    rows: &[ConfigRow],
+) -> Result<(), Refusal> {
+    let of_host = |row: &&ConfigRow| {
+        row.key == ConfigKey::BlobsMb && row.scope == ConfigScope::Global && !row.value.is_null()
+    };
+    let host = rows.iter().find(of_host).and_then(|row| row.value.as_u64());
+    let (limit, asked) = (host.unwrap_or(DEFAULT_BLOBS_MB), value.as_u64().unwrap_or(u64::MAX));
+    if scope == WriteScope::Global || asked <= limit {
+        return Ok(());
+    }
+    let why = format!("quota.blobs_mb of a tenant is at most the host's, {limit}");
+    let details = json!({"metric": "quota.blobs_mb", "limit": limit, "observed": asked});
+    Err(Refusal::new(ErrorCode::PolicyViolation, why).with(details))
 }

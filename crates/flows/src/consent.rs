@@ -31,7 +31,7 @@ pub(crate) type Pins = BTreeMap<String, String>;
 pub(crate) struct Consented {
     /// The images that it is for.
     pub pins: Pins,
-    /// Who gave it.
+    /// The person who gave it; nobody where the recipe answers at its deadline.
     pub approver: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Checked> {
     if drift.is_empty() {
         return match approval.facts.bindings.plan == *digest {
             true => {
-                let approver = Some(approval.approved_by.clone());
+                let approver = (!approval.by_silence).then(|| approval.approved_by.clone());
                 Ok(Checked::Holds(Consented { pins, approver }))
             }
             false => Err(failed("the plan is not the one that was approved")),

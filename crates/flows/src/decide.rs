@@ -26,6 +26,9 @@ pub struct Miss {
     pub err_code: ErrCode,
     /// Why, in words.
     pub cause: Option<String>,
+    /// Whether another attempt would end the same.
+    #[serde(default)]
+    pub permanent: bool,
 }
 
 /// What came of one round of attempts.
@@ -78,7 +81,8 @@ pub fn attempts(budget: &Budget) -> u32 {
     budget.max_retries_per_step.map_or(MAX_ATTEMPTS, |retries| retries + 1)
 }
 
-/// What follows round `attempt` (from 1). Only faults of the host and its network are tried again;
+/// What follows round `attempt` (from 1). Only faults of the host and its network are tried again, and
+/// of those none that the host would repeat: a refusal is no fault that passes;
 /// a task that failed by itself fails its run at once, so no attempt is spent on a lost cause.
 #[must_use]
 pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
@@ -92,6 +96,11 @@ pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
     if let Some(final_miss) = round.missed.iter().find(|m| !m.err_code.is_retryable()) {
         let error = describe(final_miss, round.missed.len());
         return Next::Finish { status: RunStatus::Failed, error: Some(error) };
+    }
+    if let Some(refused) = round.missed.iter().find(|m| m.permanent) {
+        let why = describe(refused, round.missed.len());
+        let error = Some(format!("{why}; another attempt would end the same"));
+        return Next::Finish { status: RunStatus::RetriesExceeded, error };
     }
     if attempt >= attempts(budget) {
         let error = round
@@ -222,7 +231,7 @@ mod tests {
     use super::*;
 
     fn miss(code: ErrCode) -> Miss {
-        Miss { index: 3, name: "t".into(), err_code: code, cause: None }
+        Miss { index: 3, name: "t".into(), err_code: code, cause: None, permanent: false }
     }
 
     fn round(missed: Vec<Miss>) -> Round {
@@ -253,6 +262,17 @@ mod tests {
                 Next::Finish { status: RunStatus::Failed, .. }
             ));
         }
+    }
+
+    #[test]
+    fn i1_what_a_host_refuses_is_not_asked_of_it_again() {
+        let refused = Miss { permanent: true, ..miss(ErrCode::UploadFail) };
+        let round = round(vec![miss(ErrCode::BootFail), refused]);
+        let Next::Finish { status, error } = after_round(&round, 1, &Budget::default()) else {
+            panic!("it is tried again")
+        };
+        assert_eq!(status, RunStatus::RetriesExceeded);
+        assert!(error.unwrap().contains("UPLOAD_FAIL"));
     }
 
     #[test]

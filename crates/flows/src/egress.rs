@@ -1,45 +1,102 @@
 //! Whose consent a run's egress has, and whether a task gets exactly what was consented to. Pure, but
 //! for the two readings that hand in what is decided on.
 //!
-//! The build phase needs no consent beyond the recipe's: it only fetches, and no task's data is there
-//! yet. Names of the exec phase need a person's approval of the plan, the host's own admin, or the
-//! organisation's list; else the run is refused, by the field.
+//! Names of either phase need a person's approval of the plan, the host's own admin, or the
+//! organisation's list for that phase; else the run is refused, by the field. The task's files are in
+//! the sandbox during the build too, so the build phase is no exception: only its mirrors are.
+//! Mirrors are fetched from with the host's own credentials, so a tenant uses those that the operator
+//! granted to it, whoever approves the plan.
+//! **Silence is nobody's consent: a gate that its recipe answers at the deadline lets no name be.**
 
 use cofferdam_contracts::egress::{Egress, Phase};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::IntentId;
+use cofferdam_contracts::gate_spec::{GateSpec, Silence};
+use cofferdam_contracts::id::{IntentId, TenantId};
 use cofferdam_contracts::plan::Plan;
-use cofferdam_contracts::policy::{EXEC_ALLOWED, PolicySource, exec_names, policies_of};
+use cofferdam_contracts::policy::{
+    Asked, MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
+    policies_of, recipe_names,
+};
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::sandbox::SandboxRequest;
-use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::keys::{DEFAULT_TENANT, Principal};
 use cofferdam_ledger::policies::{Granted, NewSnapshot, OrgPolicy};
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::{Ledger, LedgerError};
 use serde_json::json;
 
-/// Who may have consented to names of the exec phase.
+/// The organisation's lists, by phase.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Lists {
+    build: Option<OrgPolicy>,
+    exec: Option<OrgPolicy>,
+}
+
+impl Lists {
+    async fn read(ledger: &Ledger, tenant: &TenantId) -> Result<Self, LedgerError> {
+        Ok(Self {
+            build: ledger.policy_allowed(tenant, Phase::Build).await?,
+            exec: ledger.policy_allowed(tenant, Phase::Exec).await?,
+        })
+    }
+
+    const fn of(&self, phase: Phase) -> Option<&OrgPolicy> {
+        match phase {
+            Phase::Build => self.build.as_ref(),
+            Phase::Exec => self.exec.as_ref(),
+        }
+    }
+
+    /// The first of these names that nobody has consented to.
+    fn unlisted<'a>(&self, asked: Asked<'a>) -> Option<&'a String> {
+        let org = self.of(asked.phase);
+        let mut needing = asked.names.iter().filter(|name| needs_consent(asked.phase, name));
+        needing.find(|name| !org.is_some_and(|org| org.names.contains(name)))
+    }
+}
+
+/// Who may have consented to a run's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Consent {
     /// A person at the gate.
     Gate { approver: String },
     /// The host's own admin.
     HostAdmin { key: String },
-    /// At most the organisation's list.
-    Listed(Option<OrgPolicy>),
+    /// At most the organisation's lists.
+    Listed(Lists),
 }
 
-/// The first name of a list that the organisation's policy does not have.
-fn unlisted<'a>(names: &'a [String], org: Option<&OrgPolicy>) -> Option<&'a String> {
-    names.iter().find(|name| !org.is_some_and(|org| org.names.contains(name)))
-}
-
-fn refusal(field: &str, name: &str) -> Refusal {
+fn refusal(field: &str, phase: Phase, name: &str) -> Refusal {
+    let key = allowed_key(phase);
     let why = format!(
-        "{field}: {name:?} needs consent: let a person approve the plan (plan.gate), or have the \
-         organisation's policy {EXEC_ALLOWED} list it"
+        "{field}: {name:?} needs consent: let a person approve the plan (plan.gate whose silence is a no), or \
+         have the organisation's policy {key} list it"
     );
     Refusal::new(ErrorCode::PolicyViolation, why).with(json!({"field": field, "name": name}))
+}
+
+/// The first mirror of a list that the operator has not granted to the tenant, as a refusal.
+fn ungranted(
+    field: &str,
+    names: &[String],
+    grants: &MirrorGrants,
+    tenant: &TenantId,
+) -> Result<(), Refusal> {
+    let is_hosts_own = tenant.as_str() == DEFAULT_TENANT;
+    let mut mirrors = names.iter().filter(|name| name.starts_with('@'));
+    let Some(name) = mirrors.find(|name| !may_mirror(grants, tenant, is_hosts_own, name)) else {
+        return Ok(());
+    };
+    let why = format!(
+        "{field}: the mirror {name:?} is not granted to the tenant {tenant}: the host's admin lists it \
+         in {MIRRORS}, such as `cofferdam config set {MIRRORS} '{{\"{tenant}\": [{name:?}]}}' --global`"
+    );
+    Err(Refusal::new(ErrorCode::PolicyViolation, why).with(json!({"field": field, "name": name})))
+}
+
+/// Whether a person will be asked, and not the recipe answer in their place.
+fn asks_a_person(gate: Option<&GateSpec>) -> bool {
+    gate.is_some_and(|gate| gate.on_timeout.then == Silence::Deny)
 }
 
 /// What is refused at the start of a run, before anything is written.
@@ -49,11 +106,8 @@ pub(crate) async fn admit(
     intent: Option<&IntentId>,
     recipe: &Recipe,
 ) -> Result<(), LedgerError> {
-    let wanted = exec_names(recipe);
-    match recipe.plan.gate.is_some() {
-        true => Ok(()),
-        false => admit_names(ledger, who, intent, &wanted).await,
-    }
+    let wanted = recipe_names(recipe);
+    admit_lists(ledger, who, intent, &wanted, asks_a_person(recipe.plan.gate.as_ref())).await
 }
 
 /// The same for lists of names with their fields, where no person will be asked.
@@ -61,7 +115,17 @@ pub(crate) async fn admit_names(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[(String, &[String])],
+    wanted: &[(String, Asked<'_>)],
+) -> Result<(), LedgerError> {
+    admit_lists(ledger, who, intent, wanted, false).await
+}
+
+async fn admit_lists(
+    ledger: &Ledger,
+    who: &Principal,
+    intent: Option<&IntentId>,
+    wanted: &[(String, Asked<'_>)],
+    will_be_asked: bool,
 ) -> Result<(), LedgerError> {
     if wanted.is_empty() {
         return Ok(());
@@ -73,72 +137,96 @@ pub(crate) async fn admit_names(
     if wrote_it {
         return Ok(());
     }
-    let org = ledger.policy_exec_allowed(&who.tenant).await?;
-    for (field, names) in wanted {
-        if let Some(name) = unlisted(names, org.as_ref()) {
-            return Err(refusal(field, name).into());
+    let grants = ledger.mirror_grants().await?;
+    for (field, asked) in wanted {
+        ungranted(field, asked.names, &grants, &who.tenant)?;
+    }
+    if will_be_asked {
+        return Ok(());
+    }
+    let lists = Lists::read(ledger, &who.tenant).await?;
+    for (field, asked) in wanted {
+        if let Some(name) = lists.unlisted(*asked) {
+            return Err(refusal(field, asked.phase, name).into());
         }
     }
     Ok(())
 }
 
-/// Whose consent a run that is about to execute has. `approver` is who said yes at its gate.
+/// Whether the operator still grants what a run that is about to execute has listed.
+pub(crate) async fn mirrors_of(
+    ledger: &Ledger,
+    run: &RunContext,
+    plan: &Plan,
+) -> Result<Result<(), Refusal>, LedgerError> {
+    let phases = [Phase::Build, Phase::Exec].map(|phase| (phase, policies_of(plan, phase)));
+    let lists =
+        || phases.iter().flat_map(|(phase, all)| names_of(all).map(move |names| (*phase, names)));
+    if run.by_host_admin || lists().next().is_none() {
+        return Ok(Ok(()));
+    }
+    let grants = ledger.mirror_grants().await?;
+    Ok(lists().try_for_each(|(phase, names)| {
+        ungranted(&format!("{}.egress", phase.as_str()), names, &grants, &run.tenant)
+    }))
+}
+
+/// The names of a plan's phase, each list by itself.
+fn names_of(policies: &[Egress]) -> impl Iterator<Item = &[String]> {
+    policies.iter().filter_map(|policy| match policy {
+        Egress::Names(names) => Some(names.as_slice()),
+        Egress::None => None,
+    })
+}
+
+/// Whose consent a run that is about to execute has. `approver` is the person who said yes at its gate.
 pub(crate) async fn consent_of(
     ledger: &Ledger,
     run: &RunContext,
     plan: &Plan,
     approver: Option<String>,
 ) -> Result<Consent, LedgerError> {
-    let has_names = policies_of(plan, Phase::Exec).iter().any(|policy| !policy.is_none());
+    let has_names = [Phase::Build, Phase::Exec]
+        .iter()
+        .any(|phase| names_of(&policies_of(plan, *phase)).next().is_some());
     Ok(match approver {
         Some(approver) => Consent::Gate { approver },
         None if run.by_host_admin => Consent::HostAdmin { key: run.key_id.clone() },
-        None if has_names => Consent::Listed(ledger.policy_exec_allowed(&run.tenant).await?),
-        None => Consent::Listed(None),
+        None if has_names => Consent::Listed(Lists::read(ledger, &run.tenant).await?),
+        None => Consent::Listed(Lists::default()),
     })
 }
 
 /// The run's policies by phase with their source, or why its execution must not begin. Pure.
 pub(crate) fn snapshots(plan: &Plan, consent: &Consent) -> Result<Vec<NewSnapshot>, Refusal> {
-    let (build, exec) = (policies_of(plan, Phase::Build), policies_of(plan, Phase::Exec));
-    if exec.is_empty() {
+    if policies_of(plan, Phase::Exec).is_empty() {
         return Ok(Vec::new());
     }
-    let approved_by = match consent {
-        Consent::Gate { approver } => Some(approver.clone()),
-        _ => None,
-    };
-    let names: Vec<&[String]> = exec
-        .iter()
-        .filter_map(|policy| match policy {
-            Egress::Names(names) => Some(names.as_slice()),
-            Egress::None => None,
-        })
-        .collect();
+    [Phase::Build, Phase::Exec]
+        .into_iter()
+        .map(|phase| snapshot(phase, policies_of(plan, phase), consent))
+        .collect()
+}
+
+fn snapshot(phase: Phase, policy: Vec<Egress>, consent: &Consent) -> Result<NewSnapshot, Refusal> {
+    let needs = names_of(&policy).flatten().any(|name| needs_consent(phase, name));
     let (source, policy_version, approver) = match consent {
-        _ if names.is_empty() => (PolicySource::Recipe, None, approved_by.clone()),
-        Consent::Gate { approver } => (PolicySource::Gate, None, Some(approver.clone())),
-        Consent::HostAdmin { key } => (PolicySource::HostAdmin, None, Some(key.clone())),
-        Consent::Listed(org) => {
-            for list in names {
-                if let Some(name) = unlisted(list, org.as_ref()) {
-                    return Err(refusal("exec.egress", name));
+        Consent::Gate { approver } if !needs => (PolicySource::Recipe, None, Some(approver)),
+        _ if !needs => (PolicySource::Recipe, None, None),
+        Consent::Gate { approver } => (PolicySource::Gate, None, Some(approver)),
+        Consent::HostAdmin { key } => (PolicySource::HostAdmin, None, Some(key)),
+        Consent::Listed(lists) => {
+            for names in names_of(&policy) {
+                if let Some(name) = lists.unlisted(Asked { phase, names }) {
+                    return Err(refusal(&format!("{}.egress", phase.as_str()), phase, name));
                 }
             }
-            let version = org.as_ref().map(|org| org.version);
-            (PolicySource::OrgPolicy, version, org.as_ref().map(|org| org.actor.clone()))
+            let org = lists.of(phase);
+            (PolicySource::OrgPolicy, org.map(|org| org.version), org.map(|org| &org.actor))
         }
     };
-    Ok(vec![
-        NewSnapshot {
-            phase: Phase::Build,
-            policy: build,
-            source: PolicySource::Recipe,
-            policy_version: None,
-            approver: approved_by,
-        },
-        NewSnapshot { phase: Phase::Exec, policy: exec, source, policy_version, approver },
-    ])
+    let approver = approver.cloned();
+    Ok(NewSnapshot { phase, policy, source, policy_version, approver })
 }
 
 /// In which field a task's request is not what its run's snapshots grant, if it is not. Pure.
@@ -169,36 +257,46 @@ mod tests {
     use cofferdam_contracts::profile::Settings;
 
     fn plan(exec: &str) -> Plan {
+        phases("none", exec)
+    }
+
+    fn phases(build: &str, exec: &str) -> Plan {
         let yaml = format!(
-            "id: r\nv: \"1\"\nplan:\n  tasks:\n    - {{name: a, exec: {{run: x, egress: {exec}}}}}\n"
+            "id: r\nv: \"1\"\nplan:\n  tasks:\n    - {{name: a, build: {{run: y, egress: {build}}}, exec: {{run: x, egress: {exec}}}}}\n"
         );
         let recipe = Recipe::from_yaml("r", &yaml).unwrap();
         plan::compile(&recipe, &json!({}), &Settings::default(), &|_, _| Ok(Vec::new())).unwrap()
     }
 
-    fn org(names: &[&str]) -> Consent {
+    fn list(names: &[&str]) -> Option<OrgPolicy> {
         let names = names.iter().map(|n| (*n).to_owned()).collect();
-        Consent::Listed(Some(OrgPolicy { version: 3, names, actor: "sec".into() }))
+        Some(OrgPolicy { version: 3, names, actor: "sec".into() })
+    }
+
+    fn org(names: &[&str]) -> Consent {
+        Consent::Listed(Lists { build: None, exec: list(names) })
     }
 
     fn exec(plan: &Plan, consent: &Consent) -> Result<NewSnapshot, Refusal> {
         snapshots(plan, consent).map(|mut all| all.remove(1))
     }
 
+    fn by(new: NewSnapshot) -> (PolicySource, Option<i32>, Option<String>) {
+        (new.source, new.policy_version, new.approver)
+    }
+
     #[test]
     fn names_need_a_gate_the_hosts_admin_or_the_organisations_list() {
         let named = plan("[a.example, '@pip']");
-        let by = |consent: &Consent| {
-            let new = exec(&named, consent).unwrap();
-            (new.source, new.policy_version, new.approver)
-        };
+        let by = |consent: &Consent| by(exec(&named, consent).unwrap());
         let gate = Consent::Gate { approver: "ada".into() };
         assert_eq!(by(&gate), (PolicySource::Gate, None, Some("ada".into())));
         let admin = Consent::HostAdmin { key: "k1".into() };
         assert_eq!(by(&admin), (PolicySource::HostAdmin, None, Some("k1".into())));
         let listed = org(&["@pip", "b.example", "a.example"]);
         assert_eq!(by(&listed), (PolicySource::OrgPolicy, Some(3), Some("sec".into())));
-        for bad in [Consent::Listed(None), org(&[]), org(&["a.example"]), org(&["@pip"])] {
+        let nobody = Consent::Listed(Lists::default());
+        for bad in [nobody, org(&[]), org(&["a.example"]), org(&["@pip"])] {
             let refused = exec(&named, &bad).unwrap_err();
             assert_eq!(refused.code, ErrorCode::PolicyViolation);
             assert!(refused.message.starts_with("exec.egress: "), "{refused}");
@@ -206,8 +304,44 @@ mod tests {
     }
 
     #[test]
+    fn h3_names_of_the_build_phase_need_the_same_consent_and_its_mirrors_none() {
+        let named = phases("[a.example, '@pip']", "none");
+        let build = |consent: &Consent| snapshots(&named, consent).map(|mut all| all.remove(0));
+        let gate = Consent::Gate { approver: "ada".into() };
+        assert_eq!(by(build(&gate).unwrap()), (PolicySource::Gate, None, Some("ada".into())));
+        let admin = Consent::HostAdmin { key: "k1".into() };
+        assert_eq!(by(build(&admin).unwrap()).0, PolicySource::HostAdmin);
+        let listed = Consent::Listed(Lists { build: list(&["a.example"]), exec: None });
+        let sec = (PolicySource::OrgPolicy, Some(3), Some("sec".into()));
+        assert_eq!(by(build(&listed).unwrap()), sec);
+        // The list of the other phase is no consent.
+        for bad in [Consent::Listed(Lists::default()), org(&["a.example"])] {
+            let refused = build(&bad).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::PolicyViolation);
+            assert!(refused.message.starts_with("build.egress: "), "{refused}");
+            assert!(refused.message.contains("egress.build.allowed"), "{refused}");
+        }
+        let mirrors = phases("['@pip']", "none");
+        let all = snapshots(&mirrors, &Consent::Listed(Lists::default())).unwrap();
+        assert_eq!(all[0].source, PolicySource::Recipe);
+    }
+
+    #[test]
+    fn h3_a_gate_that_its_recipe_answers_asks_nobody() {
+        let gate = |law: &str| {
+            let yaml = format!(
+                "id: r\nv: \"1\"\nplan:\n  gate: {law}\n  tasks: [{{name: a, value: v}}]\n"
+            );
+            asks_a_person(Recipe::from_yaml("r", &yaml).unwrap().plan.gate.as_ref())
+        };
+        assert!(!asks_a_person(None));
+        assert!(gate("approve-plan") && gate("{key: approve-plan, deadline: 1m}"));
+        assert!(!gate("{key: approve-plan, deadline: 1m, on_timeout: {then: approve}}"));
+    }
+
+    #[test]
     fn no_names_need_no_consent() {
-        let new = exec(&plan("none"), &Consent::Listed(None)).unwrap();
+        let new = exec(&plan("none"), &Consent::Listed(Lists::default())).unwrap();
         assert_eq!(
             (new.source, new.policy, new.approver),
             (PolicySource::Recipe, vec![Egress::None], None)

@@ -3,7 +3,7 @@
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{GroupId, TenantId};
-use cofferdam_contracts::key::{KeyCreated, KeyRequest, Role};
+use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
@@ -14,6 +14,18 @@ use crate::Flows;
 
 /// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
 const SECRET_BYTES: usize = 32;
+
+fn foreign() -> Refusal {
+    Refusal::new(ErrorCode::Forbidden, "another tenant's keys need the host's admin key")
+}
+
+/// The host's own admin makes and ends tenants; a tenant's admin stays in its tenant.
+fn within_reach(who: &Principal, tenant: &TenantId) -> Result<(), Refusal> {
+    match *tenant == who.tenant || who.is_host_admin() {
+        true => Ok(()),
+        false => Err(foreign()),
+    }
+}
 
 impl Flows {
     /// Makes a key; only its hash is kept.
@@ -26,14 +38,7 @@ impl Flows {
         roles.sort_unstable();
         roles.dedup();
         let tenant = request.tenant.clone().unwrap_or_else(|| who.tenant.clone());
-        // The host's own admin makes tenants; a tenant's admin stays in its tenant.
-        if tenant != who.tenant && who.tenant.as_str() != DEFAULT_TENANT {
-            return Err(Refusal::new(
-                ErrorCode::Forbidden,
-                "a key for another tenant needs the host's admin key",
-            )
-            .into());
-        }
+        within_reach(who, &tenant)?;
         let mut groups = request.groups.clone();
         groups.sort_unstable();
         groups.dedup();
@@ -49,12 +54,38 @@ impl Flows {
         Ok(created)
     }
 
-    /// Revokes a key of the caller's tenant.
-    pub async fn key_revoke(&self, who: &Principal, key_id: &str) -> Result<(), LedgerError> {
-        if !self.ledger.key_revoke(&who.tenant, key_id).await? {
+    /// The keys of a tenant: the caller's, where none is named.
+    pub async fn key_list(
+        &self,
+        who: &Principal,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<KeyRow>, LedgerError> {
+        let tenant = tenant.unwrap_or(&who.tenant);
+        within_reach(who, tenant)?;
+        self.ledger.key_list(Some(tenant)).await
+    }
+
+    /// Every tenant's keys, for the host's own admin.
+    pub async fn key_list_all(&self, who: &Principal) -> Result<Vec<KeyRow>, LedgerError> {
+        if !who.is_host_admin() {
+            return Err(foreign().into());
+        }
+        self.ledger.key_list(None).await
+    }
+
+    /// Revokes a key of a tenant: of the caller's, where none is named.
+    pub async fn key_revoke(
+        &self,
+        who: &Principal,
+        tenant: Option<&TenantId>,
+        key_id: &str,
+    ) -> Result<(), LedgerError> {
+        let tenant = tenant.unwrap_or(&who.tenant);
+        within_reach(who, tenant)?;
+        if !self.ledger.key_revoke(tenant, key_id).await? {
             return Err(Refusal::not_found("key").into());
         }
-        self.ledger.audit_append(&Audit::by(who, "key.revoke", key_id)).await
+        self.ledger.audit_append(&Audit { tenant, ..Audit::by(who, "key.revoke", key_id) }).await
     }
 
     /// A fresh admin key for this host's state directory, for instance after its file was lost.

@@ -1,12 +1,14 @@
 //! Where webhooks may lead: a URL that a tenant wrote must not reach what only this host can.
 //!
-//! Every address that a name resolves to is checked, and the connection goes to a checked one: the
-//! resolver below is the client's only one. Redirects are not followed, proxies of the environment not
+//! Every address that a name resolves to is checked against the table that the egress proxy has too
+//! (`contracts::address`), and the connection goes to a checked one: the resolver below is the client's
+//! only one. Redirects are not followed, proxies of the environment not
 //! used.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use cofferdam_contracts::address::{AddressKind, kind_of};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -21,13 +23,23 @@ pub enum Reach {
     /// Public ones.
     #[default]
     Public,
-    /// Also this host's own and those of its networks.
+    /// Also this host's own and those of its networks; metadata services and the like never.
     Private,
+}
+
+impl Reach {
+    fn allows(self, address: IpAddr) -> bool {
+        kind_of(address)
+            <= match self {
+                Self::Public => AddressKind::Public,
+                Self::Private => AddressKind::Loopback,
+            }
+    }
 }
 
 /// An address that webhooks do not reach.
 #[derive(Debug, thiserror::Error)]
-#[error("the address is not public")]
+#[error("the address is not one that webhooks may reach")]
 pub(crate) struct NotPublic;
 
 /// Reads a webhook's URL, or says what is wrong with it.
@@ -52,9 +64,12 @@ pub(crate) fn parse(text: &str, reach: Reach) -> Result<Url, Refusal> {
     }
     match url.host_str() {
         None | Some("") => refuse("names no host"),
-        Some(host) if !may_reach(host, reach) => {
-            refuse("leads to a private address: an operator may allow that with --webhook-private")
-        }
+        Some(host) if !may_reach(host, reach) => match reach {
+            Reach::Public => refuse(
+                "leads to a private address: an operator may allow that with --webhook-private",
+            ),
+            Reach::Private => refuse("leads to an address that nothing of this host may reach"),
+        },
         Some(_) => Ok(url),
     }
 }
@@ -62,53 +77,14 @@ pub(crate) fn parse(text: &str, reach: Reach) -> Result<Url, Refusal> {
 /// What can be said before the name is resolved. The URL's parser has written every form of an
 /// address (`127.1`, `0x7f.1`) as the address that it is.
 pub(crate) fn may_reach(host: &str, reach: Reach) -> bool {
-    if reach == Reach::Private {
-        return true;
-    }
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
-        Ok(address) => is_public(address),
+        Ok(address) => reach.allows(address),
         Err(_) => {
             let name = bare.trim_end_matches('.').to_ascii_lowercase();
-            name != "localhost" && !name.ends_with(".localhost")
+            reach == Reach::Private || (name != "localhost" && !name.ends_with(".localhost"))
         }
     }
-}
-
-/// Whether the whole internet may route there.
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => is_public_v4(v4),
-        IpAddr::V6(v6) => is_public_v6(v6),
-    }
-}
-
-fn is_public_v4(v4: Ipv4Addr) -> bool {
-    let [a, b, c, _] = v4.octets();
-    !(v4.is_private()
-        || v4.is_loopback()
-        || v4.is_link_local()
-        || v4.is_multicast()
-        || v4.is_documentation()
-        || a == 0
-        || a >= 240
-        // Carrier-grade NAT, protocol assignments, benchmarks, the old 6to4 relays.
-        || (a == 100 && (64..128).contains(&b))
-        || (a == 192 && b == 0 && c == 0)
-        || (a == 198 && (18..20).contains(&b))
-        || (a == 192 && b == 88 && c == 99))
-}
-
-/// Global unicast without what carries an IPv4 address inside, or is for documents.
-fn is_public_v6(v6: Ipv6Addr) -> bool {
-    let [a, b, ..] = v6.segments();
-    let is_global_unicast = a & 0xe000 == 0x2000;
-    let is_teredo_or_assigned = a == 0x2001 && b < 0x0200;
-    is_global_unicast
-        && !is_teredo_or_assigned
-        && a != 0x2002
-        && !(a == 0x2001 && b == 0x0db8)
-        && a != 0x3fff
 }
 
 /// Resolves, and refuses a name of which any address is not allowed.
@@ -121,7 +97,7 @@ impl Resolve for Checked {
         Box::pin(async move {
             let found: Vec<SocketAddr> =
                 tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            if reach == Reach::Public && found.iter().any(|address| !is_public(address.ip())) {
+            if found.iter().any(|address| !reach.allows(address.ip())) {
                 return Err(NotPublic.into());
             }
             let addresses: Addrs = Box::new(found.into_iter());
@@ -161,20 +137,13 @@ mod tests {
             "http://10.0.0.1/",
             "http://192.168.1.1/",
             "http://172.16.0.1/",
-            "http://169.254.169.254/latest",
             "http://100.64.0.1/",
-            "http://0.0.0.0/",
-            "http://[fe80::1]/",
+            "http://203.0.113.7/",
             "http://[fd00::1]/",
-            "http://[fd00:ec2::254]/",
-            "http://[2002:7f00:1::]/",
             "http://[64:ff9b::7f00:1]/",
             "http://localhost/",
             "http://LOCALHOST./",
             "http://a.localhost/",
-            "http://255.255.255.255/",
-            "http://[2001::1]/",
-            "http://224.0.0.1/",
         ] {
             let said = parse(url, Reach::Public).unwrap_err();
             assert!(said.message.contains("private address"), "{url}: {said}");
@@ -184,6 +153,27 @@ mod tests {
             ["https://example.com/x?y=1", "http://93.184.216.34/", "http://[2606:4700::1]:8443/"]
         {
             assert!(parse(url, Reach::Public).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn l1_metadata_services_and_reserved_ranges_are_refused_to_everybody() {
+        for url in [
+            "http://169.254.169.254/latest",
+            "http://168.63.129.16/",
+            "http://100.100.100.200/",
+            "http://[fd00:ec2::254]/",
+            "http://0.0.0.0/",
+            "http://255.255.255.255/",
+            "http://224.0.0.1/",
+            "http://[fe80::1]/",
+            "http://[2001::1]/",
+            "http://[2002:7f00:1::]/",
+            "http://[64:ff9b::a9fe:a9fe]/",
+        ] {
+            for reach in [Reach::Public, Reach::Private] {
+                assert!(parse(url, reach).is_err(), "{url} {reach:?}");
+            }
         }
     }
 

@@ -320,6 +320,10 @@ async fn snapshots(
     plan: &Plan,
     approver: Option<String>,
 ) -> Flow<Vec<NewSnapshot>> {
+    patiently(|| egress::mirrors_of(&flows.ledger, run, plan))
+        .await
+        .map_err(step_error)?
+        .map_err(|refusal| failed(refusal.message))?;
     let consent =
         patiently(|| egress::consent_of(&flows.ledger, run, plan, approver.clone())).await;
     egress::snapshots(plan, &consent.map_err(step_error)?)
@@ -399,7 +403,14 @@ fn settle(
             cofferdam_contracts::sandbox::ErrCode::None => round.ok += 1,
             _ if outcome.resumed && round.blocked.is_none() => again.push((index, task.attempt)),
             err_code => {
-                round.missed.push(Miss { index, name: task.name, err_code, cause: outcome.cause })
+                let (name, cause) = (task.name, outcome.cause);
+                round.missed.push(Miss {
+                    index,
+                    name,
+                    err_code,
+                    cause,
+                    permanent: outcome.permanent,
+                })
             }
         }
     }

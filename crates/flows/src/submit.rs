@@ -95,6 +95,7 @@ impl Flows {
         let form = form_of(&recipe, intent.inputs)?;
         preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
         egress::admit(&self.ledger, who, Some(&request.intent_id), &recipe).await?;
+        self.ledger.quota_admit(&who.tenant).await?;
         decide::queue_policy(
             &recipe.caps,
             request.workload.as_ref(),
@@ -131,6 +132,7 @@ impl Flows {
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
         preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
         egress::admit(&self.ledger, who, None, &recipe).await?;
+        self.ledger.quota_admit(&who.tenant).await?;
         let opts = &request.opts;
         decide::queue_policy(
             &recipe.caps,

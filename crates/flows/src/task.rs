@@ -112,6 +112,10 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         return Ok(code);
     }
     let end = match &task.work {
+        // Nothing runs whose output could not be kept; an attempt that runs already may end.
+        Work::Value(_) if task.over_quota.is_some() => {
+            End::bare(blank(&task, "", ErrCode::CmdNonzero, task.over_quota.clone()), None)
+        }
         Work::Value(text) => value(&task, text),
         Work::Sandbox(request) => {
             run_in_sandbox(executor, &task, request, None, &sandbox, wakes).await
@@ -189,6 +193,7 @@ pub(crate) fn blank(
             "index.json",
         )),
         cause,
+        permanent: false,
         limits_reached: Vec::new(),
         violations: Vec::new(),
         violations_unlisted: 0,
@@ -210,6 +215,12 @@ async fn unmade(
     End::bare(blank(task, sandbox.as_str(), code, Some(cause)), Some(evidence))
 }
 
+/// What was asked for is refused by this host, and would be again.
+fn refused(mut end: End) -> End {
+    end.result.permanent = true;
+    end
+}
+
 async fn run_in_sandbox(
     executor: &Executor,
     task: &TaskContext,
@@ -224,6 +235,9 @@ async fn run_in_sandbox(
         );
         return unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
     }
+    if let Some(why) = &task.over_quota {
+        return unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
+    }
     if let Some(drift) = egress::drift(request, &task.egress) {
         return unmade(executor, task, id, ErrCode::BootFail, drift).await;
     }
@@ -237,7 +251,7 @@ async fn run_in_sandbox(
         Ok(plan) => plan,
         Err(e) => {
             let cause = format!("this host cannot enforce {e}");
-            return unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
         }
     };
     let _memory = match room(executor, task, &plan, &mut wakes).await {
@@ -265,7 +279,9 @@ async fn run_in_sandbox(
     let sandbox = match provision_on(host, &plan, &inputs, base).await {
         Ok(sandbox) => sandbox,
         Err(e) => {
-            return End::bare(blank(task, id.as_str(), e.code, Some(e.message)), Some(*e.evidence));
+            let mut result = blank(task, id.as_str(), e.code, Some(e.message));
+            result.permanent = e.permanent;
+            return End::bare(result, Some(*e.evidence));
         }
     };
     drive(executor, task, Job { plan: &plan, deps, agent }, sandbox, wakes).await

@@ -69,6 +69,7 @@ mod tests {
             artifact_index_ref: None,
             services: Vec::new(),
             cause: None,
+            permanent: false,
             limits_reached: Vec::new(),
             violations: Vec::new(),
             violations_unlisted: 0,
@@ -96,7 +97,7 @@ mod tests {
     /// The run's status once every attempt that it is given has ended so.
     fn run_status(err_code: ErrCode) -> RunStatus {
         for attempt in 1.. {
-            let miss = Miss { index: 0, name: "t".into(), err_code, cause: None };
+            let miss = Miss { index: 0, name: "t".into(), err_code, cause: None, permanent: false };
             let round = Round { ok: 0, missed: vec![miss], blocked: None, drift: None };
             match after_round(&round, attempt, &Budget::default()) {
                 Next::Finish { status, .. } => return status,

@@ -4,7 +4,7 @@
 
 use cofferdam_contracts::dispatch::{DispatchStatus, DispatchTokens, DispatchView, SpawnRequest};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{Digest, DispatchId, RunId, TaskKey, TenantId, WorkflowId};
+use cofferdam_contracts::id::{Digest, DispatchId, IntentId, RunId, TaskKey, TenantId, WorkflowId};
 use cofferdam_contracts::sandbox::AccessMode;
 use serde_json::Value;
 use sqlx::postgres::PgRow;
@@ -54,6 +54,10 @@ pub struct DispatchContext {
     pub spawn_depth: i64,
     /// How often it was repeated before.
     pub retry_count: i64,
+    /// Its intent and the key that wrote it, where it was not imported.
+    pub intent: Option<(IntentId, String)>,
+    /// Whether that is the host's own admin's.
+    pub by_host_admin: bool,
 }
 
 /// Which dispatches a list shows.
@@ -235,9 +239,10 @@ impl Ledger {
         dispatch: &DispatchId,
     ) -> Result<Option<DispatchContext>> {
         let row = sqlx::query(
-            "SELECT d.status, r.workflow_id, m.request, d.spawn_depth, d.retry_count
+            "SELECT d.status, r.workflow_id, m.request, d.spawn_depth, d.retry_count, i.id AS intent, i.key_id AS intent_key,
+                    coalesce(app.is_host_admin(i.key_id), false) AS by_host_admin
                FROM app.dispatches d JOIN app.dispatch_runs m ON m.dispatch_id = d.id
-               LEFT JOIN app.runs r ON r.id = m.run_id
+               LEFT JOIN app.runs r ON r.id = m.run_id LEFT JOIN app.intents i ON i.id = r.intent_id
               WHERE d.id = $1 AND m.tenant_id = $2",
         )
         .bind(dispatch.as_str())
@@ -248,6 +253,8 @@ impl Ledger {
             let status: String = row.try_get("status")?;
             let workflow: Option<String> = row.try_get("workflow_id")?;
             let request: Option<Value> = row.try_get("request")?;
+            let intent: Option<String> = row.try_get("intent")?;
+            let intent_key: Option<String> = row.try_get("intent_key")?;
             Ok(DispatchContext {
                 status: DispatchStatus::parse(&status)
                     .ok_or(LedgerError::Row { what: "dispatches.status", why: status })?,
@@ -255,6 +262,11 @@ impl Ledger {
                 request: request.map(|v| load("dispatch_runs.request", v)).transpose()?,
                 spawn_depth: row.try_get("spawn_depth")?,
                 retry_count: row.try_get("retry_count")?,
+                intent: intent
+                    .zip(intent_key)
+                    .map(|(intent, key)| Ok::<_, LedgerError>((id("intents.id", &intent)?, key)))
+                    .transpose()?,
+                by_host_admin: row.try_get("by_host_admin")?,
             })
         })
         .transpose()

@@ -94,13 +94,13 @@ impl Ledger {
         .transpose()
     }
 
-    /// A tenant's keys, newest first.
-    pub async fn key_list(&self, tenant: &TenantId) -> Result<Vec<KeyRow>> {
+    /// A tenant's keys, or every tenant's, newest first.
+    pub async fn key_list(&self, tenant: Option<&TenantId>) -> Result<Vec<KeyRow>> {
         let rows = sqlx::query(
             "SELECT key_id, tenant_id, roles, groups, label, app.ms(created_at) AS created, app.ms(revoked_at) AS revoked
-               FROM app.api_keys WHERE tenant_id = $1 ORDER BY created_at DESC LIMIT 500",
+               FROM app.api_keys WHERE tenant_id = $1 OR $1::text IS NULL ORDER BY created_at DESC LIMIT 500",
         )
-        .bind(tenant.as_str())
+        .bind(tenant.map(TenantId::as_str))
         .fetch_all(self.pool())
         .await?;
         rows.iter()

@@ -24,6 +24,7 @@ pub mod migrate;
 pub mod ops;
 pub mod policies;
 pub mod proofs;
+pub mod quota;
 pub mod recipes;
 pub mod runs;
 pub mod sessions;

@@ -1,8 +1,10 @@
-//! `app.egress_policy_snapshots`, and the one key of `app.dynamic_config` that consents to names.
+//! `app.egress_policy_snapshots`, and the keys of `app.dynamic_config` that consent to names.
 
 use cofferdam_contracts::egress::{Egress, Phase};
 use cofferdam_contracts::id::{IntentId, RunId, TenantId};
-use cofferdam_contracts::policy::{EXEC_ALLOWED, EgressSnapshot, PolicySource};
+use cofferdam_contracts::policy::{
+    EgressSnapshot, MIRRORS, MirrorGrants, PolicySource, allowed_key,
+};
 use serde_json::Value;
 use sqlx::Row;
 
@@ -79,16 +81,20 @@ impl Ledger {
             .collect()
     }
 
-    /// The newest list of names that the tenant's tasks may reach without a gate: its own, else the
-    /// host's. A `null` takes a list back.
-    pub async fn policy_exec_allowed(&self, tenant: &TenantId) -> Result<Option<OrgPolicy>> {
+    /// The newest list of names that the tenant's tasks may reach in a phase without a gate: its own,
+    /// else the host's. A `null` takes a list back.
+    pub async fn policy_allowed(
+        &self,
+        tenant: &TenantId,
+        phase: Phase,
+    ) -> Result<Option<OrgPolicy>> {
         let row = sqlx::query(
             "SELECT c.version, c.value, c.actor FROM (
                SELECT DISTINCT ON (tenant_id) tenant_id, version, value, actor FROM app.dynamic_config
                 WHERE key = $1 AND tenant_id IN ($2, '*') ORDER BY tenant_id, version DESC) c
               WHERE c.value <> 'null' ORDER BY (c.tenant_id = $2) DESC LIMIT 1",
         )
-        .bind(EXEC_ALLOWED)
+        .bind(allowed_key(phase))
         .bind(tenant.as_str())
         .fetch_optional(self.pool())
         .await?;
@@ -100,6 +106,20 @@ impl Ledger {
             })
         })
         .transpose()
+    }
+
+    /// Which tenant may use which mirror: the host's newest word, and no tenant's own.
+    pub async fn mirror_grants(&self) -> Result<MirrorGrants> {
+        let value: Option<Value> = sqlx::query_scalar(
+            "SELECT value FROM app.dynamic_config WHERE key = $1 AND tenant_id = '*' ORDER BY version DESC LIMIT 1",
+        )
+        .bind(MIRRORS)
+        .fetch_optional(self.pool())
+        .await?;
+        match value.filter(|value| !value.is_null()) {
+            Some(value) => load("dynamic_config.value", value),
+            None => Ok(MirrorGrants::new()),
+        }
     }
 
     /// Whether the host's own admin wrote an intent; one that is not there yet is nobody else's.
@@ -123,7 +143,7 @@ pub(crate) fn snapshots_json(snapshots: &[NewSnapshot]) -> Result<Value> {
                 "phase": new.phase.as_str(),
                 "policy": json("egress_policy_snapshots.policy", &new.policy)?,
                 "source": new.source.as_str(),
-                "policy_key": of_org.then_some(EXEC_ALLOWED),
+                "policy_key": of_org.then_some(allowed_key(new.phase)),
                 "policy_version": new.policy_version.filter(|_| of_org),
                 "approver": new.approver,
             }))

@@ -224,7 +224,7 @@ impl Ledger {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
                     r.partition_key, r.priority, r.key_id, app.ms(r.created_at) AS created, i.inputs, i.constraints,
-                    app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
+                    app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
                FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
         )
         .bind(workflow)

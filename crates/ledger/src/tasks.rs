@@ -66,6 +66,8 @@ pub struct TaskContext {
     pub work: Work,
     /// Whether the host's own admin asked for it: then any host directory may be given to it.
     pub by_host_admin: bool,
+    /// Why the tenant may store nothing more, where that is so.
+    pub over_quota: Option<String>,
     /// Physical start, from 1.
     pub execution_no: i32,
     /// What its run's sandboxes may reach.
@@ -85,6 +87,8 @@ pub struct TaskOutcome {
     pub exit: i32,
     /// Why, in words.
     pub cause: Option<String>,
+    /// Whether no live worker's host would let another attempt end otherwise.
+    pub permanent: bool,
     /// Whether it was canceled with its run, which was resumed since: then it is to be done again.
     pub resumed: bool,
 }
@@ -183,6 +187,9 @@ impl Ledger {
         let rows = sqlx::query(
             "SELECT w.canceled, s.task_key, s.err_code, coalesce((s.response->>'exit')::int, -1) AS exit,
                     s.response->>'cause' AS cause,
+                    coalesce((s.response->>'permanent')::boolean, false) AND NOT EXISTS (
+                      SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.host_id NOT IN (
+                        SELECT x.host_id FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key)) AS permanent,
                     s.canceled AND EXISTS (
                       SELECT 1 FROM app.audit a JOIN app.runs r ON r.workflow_id = a.target
                        WHERE r.id = s.run_id AND a.op = 'resume' AND a.created_at > s.created_at) AS resumed
@@ -207,6 +214,7 @@ impl Ledger {
                 err_code: load("sbx_runs.err_code", Value::String(row.try_get("err_code")?))?,
                 exit: row.try_get("exit")?,
                 cause: row.try_get("cause")?,
+                permanent: row.try_get::<Option<bool>, _>("permanent")?.unwrap_or(false),
                 resumed: row.try_get("resumed")?,
             });
         }
@@ -233,7 +241,7 @@ impl Ledger {
         let row = sqlx::query(
             "WITH t AS (
                SELECT s.*, r.tenant_id,
-                      app.is_host_admin(r.key_id) AND app.is_host_admin(i.key_id) AS by_host_admin
+                      app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
                  FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id JOIN app.intents i ON i.id = r.intent_id
                 WHERE s.task_key = $1),
              b AS (SELECT execution_no FROM app.sbx_executions WHERE task_key = $1 AND sandbox_id = $3),
@@ -248,6 +256,7 @@ impl Ledger {
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
                  FROM t, e WHERE t.provider <> 'engine')
              SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin,
+                    app.blobs_over_quota(t.tenant_id, $6) AS over_quota,
                     coalesce(e.execution_no, b.execution_no) AS execution_no,
                     (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
                               'whole', p.policy_digest = app.policy_digest(p.policy)))
@@ -259,6 +268,7 @@ impl Ledger {
         .bind(place.sandbox.as_str())
         .bind(place.host_id)
         .bind(place.state_dir)
+        .bind(crate::quota::default_mb())
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
@@ -271,6 +281,8 @@ impl Ledger {
                 attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(1),
                 work: load("sbx_runs.request", row.try_get("request")?)?,
                 by_host_admin: row.try_get("by_host_admin")?,
+                over_quota: crate::quota::refusal(row.try_get("over_quota")?)
+                    .map(|refusal| refusal.message),
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
                 egress: row
                     .try_get::<Option<Value>, _>("egress")?

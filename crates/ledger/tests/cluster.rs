@@ -24,6 +24,7 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 const HELPER_STATE: &str = "CLUSTER_TEST_STATE";
+const HELPER_URL: &str = "CLUSTER_TEST_URL";
 
 /// A directory like `mktemp -d` makes; what a failed test left running in it is killed.
 struct Scratch(TempDir);
@@ -384,6 +385,95 @@ async fn a_long_or_odd_path_gets_a_socket_elsewhere_that_stop_removes() {
         assert_eq!(sql(&cluster.url(), "select 1::bigint").await, 1);
         cluster.stop().await.unwrap();
         assert!(!alive(pid) && !socket_dir.exists());
+    }
+}
+
+/// A connection, as another user of the host: what [`log_in_as`] starts.
+#[tokio::test]
+#[ignore = "a process of the other tests"]
+async fn helper_login() {
+    let Some(url) = env::var(HELPER_URL) else { return };
+    match PgConnection::connect(&url).await {
+        Ok(_) => println!("\nsaid in"),
+        Err(error) => println!("\nsaid {error}"),
+    }
+}
+
+/// What the database says to a process of this user.
+fn log_in_as(user: &User, program: &Path, url: &str) -> String {
+    let mut command = Command::new(program);
+    command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir("/");
+    command.args(["--exact", "helper_login", "--ignored", "--nocapture"]).env(HELPER_URL, url);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = text.lines().find_map(|line| line.strip_prefix("said "));
+    said.unwrap_or_else(|| panic!("{output:?}")).to_owned()
+}
+
+#[tokio::test]
+async fn l6_the_ledger_is_no_superuser_and_the_servers_own_user_cannot_log_in() {
+    if !geteuid().is_root() {
+        return skipped("needs root, whose database runs as another user");
+    }
+    let (state, shared) = (Scratch::new(), Scratch::new());
+    std::fs::set_permissions(shared.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = shared.path().join("helper");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let mine = "select count(*) from pg_roles where rolname = current_user and (rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls)";
+    assert_eq!(sql(&cluster.url(), mine).await, 0, "the ledger has rights beyond its database");
+    assert_eq!(sql(&cluster.superuser_url(), mine).await, 1);
+    let trusted =
+        "select count(*) from pg_hba_file_rules where auth_method not in ('peer', 'reject')";
+    assert_eq!(sql(&cluster.superuser_url(), trusted).await, 0);
+    let uid = std::fs::metadata(format!("/proc/{}", cluster.pid())).unwrap().uid();
+    let user = User::from_uid(nix::unistd::Uid::from_raw(uid)).unwrap().unwrap();
+    for url in
+        [cluster.url(), cluster.superuser_url(), cluster.url().replace("//ledger@", "//postgres@")]
+    {
+        let said = log_in_as(&user, &program, &url);
+        let refused =
+            said.contains("Peer authentication failed") || said.contains("pg_hba.conf rejects");
+        assert!(refused, "{} as {url}: {said}", user.name);
+    }
+    remember(&cluster.url()).await;
+    cluster.stop().await.unwrap();
+}
+
+/// As every cluster was made before there were two roles: one superuser, trusted.
+#[tokio::test]
+async fn l6_a_cluster_of_before_is_brought_over_without_loss() {
+    let state = Scratch::new();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let owner = "DO $$ BEGIN ALTER DATABASE cofferdam OWNER TO cofferdam; END $$;
+        create schema app; create type app.kind as enum ('a'); create sequence app.n;
+        create table app.t (id bigint generated always as identity, s bigserial, k app.kind default 'a');
+        insert into app.t (k) values ('a'); create view app.v as select * from app.t;
+        create function app.f() returns bigint language sql as 'select count(*) from app.t';
+        create table kept (x bigint); insert into kept values (42)";
+    let mut connection = PgConnection::connect(&cluster.superuser_url()).await.unwrap();
+    sqlx::raw_sql(owner).execute(&mut connection).await.unwrap();
+    sqlx::raw_sql("DROP OWNED BY ledger; DROP ROLE ledger").execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    let home = cluster.home().to_owned();
+    cluster.stop().await.unwrap();
+    std::fs::remove_file(home.join("data/cofferdam-roles")).unwrap();
+    for law in ["hba.conf", "ident.conf"] {
+        std::fs::remove_file(home.join(law)).unwrap();
+    }
+    for _ in 0..2 {
+        let cluster = Cluster::start(state.path()).await.unwrap();
+        remembers(&cluster.url()).await;
+        assert_eq!(sql(&cluster.url(), "select app.f()").await, 1);
+        let foreign = "select (select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+              where n.nspname in ('app', 'public') and pg_get_userbyid(c.relowner) <> 'ledger')
+          + (select count(*) from pg_namespace where nspname = 'app' and pg_get_userbyid(nspowner) <> 'ledger')
+          + (select count(*) from pg_proc where proname = 'f' and pg_get_userbyid(proowner) <> 'ledger')
+          + (select count(*) from pg_type where typname = 'kind' and pg_get_userbyid(typowner) <> 'ledger')
+          + (select count(*) from pg_database where datname = 'cofferdam' and pg_get_userbyid(datdba) <> 'ledger')";
+        assert_eq!(sql(&cluster.url(), foreign).await, 0);
+        assert!(!home.join("roles.sql").exists());
+        cluster.stop().await.unwrap();
     }
 }
 

@@ -488,7 +488,7 @@ fn a_gate_does_what_its_model_does_whatever_happens_to_it() {
         let cluster = Cluster::start(state.path()).await.unwrap();
         let ledger = Ledger::connect(&cluster.url()).await.unwrap();
         ledger.migrate().await.unwrap();
-        let sql = PgPool::connect(&cluster.url()).await.unwrap();
+        let sql = PgPool::connect(&cluster.superuser_url()).await.unwrap();
         let tenant = TenantId::parse("acme").unwrap();
         for (key, group) in PEOPLE {
             let groups: Vec<GroupId> = GroupId::parse(group).into_iter().collect();

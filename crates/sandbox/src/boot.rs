@@ -61,6 +61,8 @@ pub struct ProvisionError {
     pub code: ErrCode,
     /// Why, in words.
     pub message: String,
+    /// Whether another attempt on this host would end the same.
+    pub permanent: bool,
     /// The wipe of what had been made.
     pub evidence: Box<WipeEvidence>,
 }
@@ -112,6 +114,11 @@ impl BootError {
             _ => ErrCode::BootFail,
         }
     }
+
+    /// Whether what was asked for is refused, rather than that something failed.
+    fn is_permanent(&self) -> bool {
+        matches!(self, Self::Input(error) if error.is_permanent())
+    }
 }
 
 /// Makes the sandbox of a plan on the host that it was planned for, and gives it its inputs.
@@ -142,10 +149,10 @@ pub async fn provision_on(
         Ok(sandbox) => return Ok(sandbox),
         Err(error) => error,
     };
-    let code = error.code();
+    let (code, permanent) = (error.code(), error.is_permanent());
     let message = in_words(&error);
     let evidence = blocking(move || wipe::destroy(&facts, &subject, "boot-fail")).await;
-    Err(ProvisionError { code, message, evidence: Box::new(evidence) })
+    Err(ProvisionError { code, message, permanent, evidence: Box::new(evidence) })
 }
 
 async fn start(

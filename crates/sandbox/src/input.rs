@@ -73,6 +73,13 @@ pub(crate) enum InputError {
     Size { path: PathBuf, bytes: u64 },
 }
 
+impl InputError {
+    /// Whether the input is refused for what it is; what cannot be read now may be there a moment later.
+    pub(crate) const fn is_permanent(&self) -> bool {
+        !matches!(self, Self::Read { .. })
+    }
+}
+
 /// A file that the agent is to write.
 pub(crate) struct Upload<'a> {
     pub path: &'a str,

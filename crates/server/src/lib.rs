@@ -1,19 +1,27 @@
-//! The HTTP API. A request passes, in this order: route, key, role, body limit, JSON, schema, type;
-//! then one call into `flows` (writes) or the ledger's read side. Nothing is written before all of
-//! that held, and **no handler writes a row itself**.
+//! The HTTP API. A request passes, in this order: a place for its connection, host, origin, route, type
+//! of its body, key, role, body limit, JSON, schema, type; then one call into `flows` (writes) or the
+//! ledger's read side. Nothing is written before all of that held, and **no handler writes a row itself**.
 //!
 //! [`routes::ROUTES`] is the whole surface: the router, the permission matrix and the OpenAPI
 //! document are made from it, so none of them can say something else.
 
 mod answer;
+mod bound;
 mod call;
+mod door;
 mod handlers;
+mod listen;
 pub mod openapi;
+mod paced;
 pub mod routes;
 mod serve;
 mod stream;
+mod tls;
 
-pub use serve::{Auth, Server, ServerError};
+pub use door::HostName;
+pub use listen::Local;
+pub use serve::{Auth, Doors, Server, ServerError};
+pub use tls::{Tls, TlsError};
 
 /// Bytes of a request body. Recipes are at most 256 KiB and forms are written by people; files go
 /// in as artifacts or host directories, never in a request.

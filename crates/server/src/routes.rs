@@ -188,7 +188,7 @@ pub const ROUTES: &[Route] = &[
     route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<Value>(), handlers::webhooks::remove, "Removes a webhook"),
     route!("GET" "/api/webhooks/{webhook}/deliveries", AUDIT, ["state", "limit"], None, 200, s::<Vec<DeliveryRow>>(), handlers::webhooks::deliveries, "Its deliveries, newest first"),
     route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplayed>(), handlers::webhooks::replay, "Sends a delivery again that arrived or was given up"),
-    route!("GET" "/api/keys", ADMIN, [], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets"),
+    route!("GET" "/api/keys", ADMIN, ["tenant"], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets; tenant: another tenant's, or * for all, for the host's admin"),
     route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Makes a key; its secret is shown once"),
-    route!("DELETE" "/api/keys/{key}", ADMIN, [], None, 200, s::<Value>(), handlers::keys::revoke, "Revokes a key"),
+    route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<Value>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),
 ];

@@ -1,14 +1,16 @@
-//! The listener: routes from the table, the checks that every request passes, and a graceful end.
+//! The server: routes from the table, the checks that every request passes, and a graceful end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::body::HttpBody;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
-use axum::http::{Method, Response, header};
+use axum::http::{HeaderMap, Method, Response, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::TenantId;
@@ -21,23 +23,54 @@ use cofferdam_ledger::keys::Principal;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::MAX_BODY_BYTES;
 use crate::answer::{refuse, respond};
 use crate::call::{Call, Shared, query_of};
+use crate::door::{Door, HostName, is_json};
+use crate::listen::{Local, Serving};
 use crate::routes::{ROUTES, Route};
+use crate::tls::Tls;
 
 /// A body that is too large is read and dropped up to here: closing on a client that still sends
 /// would reset its connection before it has read why.
 const DRAINED_BYTES: usize = 16 * MAX_BODY_BYTES;
+/// How long a body may take to arrive: 1 MiB at the rate of a telephone line.
+pub const BODY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer may take to begin. A long poll waits 30 s; every proof over a large record is the longest.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Whether a key is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
     /// `Authorization: Bearer <key>` on everything but /healthz.
     Keys,
-    /// Everybody is the host's admin. Loopback listeners only.
+    /// Whoever has no key is a submitter and approver of the default tenant. Loopback listeners only.
     None,
+}
+
+/// Where a server answers, and to whom.
+#[derive(Debug)]
+pub struct Doors {
+    /// Its address; port 0 takes a free one.
+    pub addr: SocketAddr,
+    /// Whether a key is asked for.
+    pub auth: Auth,
+    /// Names that requests may give it, besides its addresses.
+    pub hosts: Vec<HostName>,
+    /// With a certificate, the address speaks TLS.
+    pub tls: Option<Tls>,
+    /// The socket for callers on this host.
+    pub local: Option<Local>,
+}
+
+impl Doors {
+    /// An address that asks for keys, and nothing else.
+    #[must_use]
+    pub fn at(addr: SocketAddr) -> Self {
+        Self { addr, auth: Auth::Keys, hosts: Vec::new(), tls: None, local: None }
+    }
 }
 
 /// Why a server does not start.
@@ -53,16 +86,17 @@ pub enum ServerError {
     },
     /// `--no-auth` beyond this machine.
     #[error(
-        "--no-auth is for loopback listeners only, {0} is none: leave it out, or listen on 127.0.0.1"
+        "--no-auth is for loopback listeners only, and {0} is not loopback: leave it out and make keys with \
+         `cofferdam key create`, or listen on 127.0.0.1"
     )]
     Open(SocketAddr),
 }
 
-/// A bound listener.
+/// A bound server.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
-    addr: SocketAddr,
+    doors: Doors,
     shared: Arc<Shared>,
 }
 
@@ -78,26 +112,47 @@ struct Endpoint {
 
 impl Server {
     /// Binds, so that the address is known before the first request.
-    pub async fn bind(addr: SocketAddr, flows: Flows, auth: Auth) -> Result<Self, ServerError> {
-        if auth == Auth::None && !addr.ip().is_loopback() {
+    ///
+    /// # Errors
+    /// An address that cannot be had, or `--no-auth` beyond loopback.
+    pub async fn bind(mut doors: Doors, flows: Flows) -> Result<Self, ServerError> {
+        let addr = doors.addr;
+        if doors.auth == Auth::None && !addr.ip().is_loopback() {
             return Err(ServerError::Open(addr));
         }
         let listen = |source| ServerError::Listen { addr, source };
         let listener = TcpListener::bind(addr).await.map_err(listen)?;
-        let addr = listener.local_addr().map_err(listen)?;
-        Ok(Self { listener, addr, shared: Arc::new(Shared { flows, no_auth: auth == Auth::None }) })
+        doors.addr = listener.local_addr().map_err(listen)?;
+        let shared = Arc::new(Shared { flows, no_auth: doors.auth == Auth::None });
+        Ok(Self { listener, doors, shared })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.doors.addr
     }
 
     /// Serves until `end` resolves, then lets open requests finish.
+    ///
+    /// # Errors
+    /// A local socket that cannot be listened on.
     pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
-        let router = router(&self.shared);
-        axum::serve(self.listener, router).with_graceful_shutdown(end).await
+        let Doors { hosts, tls, local, .. } = self.doors;
+        let tls = tls.map(|tls| tls.acceptor());
+        let serving = Serving::new(router(&self.shared), Door::new(hosts), tls);
+        let (stop, stopped) = watch::channel(false);
+        let served = serving.run(self.listener, local, stopped);
+        let ended = async {
+            end.await;
+            let _ = stop.send(true);
+            // Listeners ask this channel whether to stop, so it outlives them.
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            served = served => served,
+            () = ended => Ok(()),
+        }
     }
 }
 
@@ -139,15 +194,23 @@ fn router(shared: &Arc<Shared>) -> Router {
 
 impl Endpoint {
     async fn answer(&self, params: Params, request: Request) -> Response<Body> {
-        match self.call(params, request).await {
-            Ok(call) => respond((self.route.handler)(call).await),
-            Err(error) => respond(Err(error)),
-        }
+        let answered = async {
+            match self.call(params, request).await {
+                Ok(call) => respond((self.route.handler)(call).await),
+                Err(error) => respond(Err(error)),
+            }
+        };
+        tokio::time::timeout(ANSWER_PATIENCE, answered).await.unwrap_or_else(|_| {
+            let waited = ANSWER_PATIENCE.as_secs();
+            refuse(Refusal::new(ErrorCode::Unavailable, format!("no answer within {waited} s")))
+        })
     }
 
-    /// Key, role, query, body, JSON, schema: in this order, and before any of the route's own work.
+    /// Type of the body, key, role, query, body, JSON, schema: in this order, and before any of the
+    /// route's own work.
     async fn call(&self, params: Params, request: Request) -> Result<Call, LedgerError> {
         let (parts, body) = request.into_parts();
+        has_json(&parts.headers, &body)?;
         let text = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok());
         let who = self.principal(text(header::AUTHORIZATION)).await?;
         if !self.route.roles.is_empty() && !self.route.roles.iter().any(|role| who.has(*role)) {
@@ -176,10 +239,12 @@ impl Endpoint {
     }
 
     async fn principal(&self, authorization: Option<&str>) -> Result<Principal, LedgerError> {
-        if self.shared.no_auth || self.route.roles.is_empty() {
-            let tenant = TenantId::parse(DEFAULT_TENANT)
-                .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
-            return Ok(Principal { key_id: "no-auth".into(), tenant, roles: vec![Role::Admin] });
+        // A link is its own key, and health is everybody's: nobody in particular asks.
+        if self.route.roles.is_empty() {
+            return Ok(keyless("no-key", Vec::new())?);
+        }
+        if self.shared.no_auth && authorization.is_none() {
+            return Ok(keyless("no-auth", vec![Role::Submitter, Role::Approver])?);
         }
         let unauthorized = || {
             Refusal::new(
@@ -210,23 +275,14 @@ impl Endpoint {
             )
             .with(serde_json::json!({"limit": MAX_BODY_BYTES}))
         };
-        let mut body = body;
-        let mut bytes = Vec::new();
-        let mut size = 0;
-        while let Some(frame) = body.frame().await {
-            let frame =
-                frame.map_err(|_| Refusal::new(ErrorCode::InvalidJson, "the body broke off"))?;
-            let Ok(data) = frame.into_data() else { continue };
-            size += data.len();
-            if size <= MAX_BODY_BYTES {
-                bytes.extend_from_slice(&data);
-            } else if size > DRAINED_BYTES {
-                break;
-            }
-        }
-        if size > MAX_BODY_BYTES {
-            return Err(too_large());
-        }
+        let arrived = tokio::time::timeout(BODY_PATIENCE, gather(body)).await;
+        let bytes = arrived
+            .map_err(|_| {
+                let waited = BODY_PATIENCE.as_secs();
+                let message = format!("the body did not arrive within {waited} s");
+                Refusal::new(ErrorCode::RequestTimeout, message)
+            })??
+            .ok_or_else(too_large)?;
         let value = parse_json(&bytes)?;
         if let Some(why) = unstorable(&value) {
             return Err(Refusal::violations(&[Violation {
@@ -237,4 +293,40 @@ impl Endpoint {
         schema.check(&value)?;
         Ok(value)
     }
+}
+
+/// The bytes of a body; `None` where it is too large, which is told after it was read, up to a bound.
+async fn gather(mut body: Body) -> Result<Option<Vec<u8>>, Refusal> {
+    let mut bytes = Vec::new();
+    let mut size = 0;
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|_| Refusal::new(ErrorCode::InvalidJson, "the body broke off"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        size += data.len();
+        if size <= MAX_BODY_BYTES {
+            bytes.extend_from_slice(&data);
+        } else if size > DRAINED_BYTES {
+            break;
+        }
+    }
+    Ok((size <= MAX_BODY_BYTES).then_some(bytes))
+}
+
+/// Somebody of the default tenant without a key.
+fn keyless(key_id: &str, roles: Vec<Role>) -> Result<Principal, Refusal> {
+    let tenant = TenantId::parse(DEFAULT_TENANT)
+        .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+    Ok(Principal { key_id: key_id.into(), tenant, roles })
+}
+
+/// Only JSON is read, on every route: what pages of other origins can send unasked is not JSON.
+fn has_json(headers: &HeaderMap, body: &Body) -> Result<(), Refusal> {
+    if body.is_end_stream() || is_json(headers) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        ErrorCode::UnsupportedMediaType,
+        "a body is JSON: send Content-Type: application/json",
+    ))
 }

@@ -32,7 +32,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             "{name: t, exec: {run: 'true', egress: ['*.example.org']}}",
             "retries_exceeded",
             "BOOT_FAIL",
-            3,
+            1,
             "net",
         ),
         (
@@ -40,7 +40,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             "{name: t, exec: {run: 'true'}, services: [oracle]}",
             "retries_exceeded",
             "BOOT_FAIL",
-            3,
+            1,
             "spec.services",
         ),
         (
@@ -48,7 +48,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             "{name: t, exec: {run: 'true'}, isolation: {class_min: remote}}",
             "retries_exceeded",
             "BOOT_FAIL",
-            3,
+            1,
             "spec.isolation.class_min",
         ),
         (
@@ -56,7 +56,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             "{name: t, image: 'oci:debian', exec: {run: 'true'}}",
             "retries_exceeded",
             "BOOT_FAIL",
-            3,
+            1,
             "envRef",
         ),
         (
@@ -277,6 +277,7 @@ plan: {tasks: [{name: t, image: 'dir:${form.dir}', exec: {run: ls}}]}
             assert_eq!(end["status"], "retries_exceeded", "{dir}: {end}");
             let attempts = attempts(&server, &end).await;
             assert_eq!(attempts[0]["output"]["errCode"], "UPLOAD_FAIL", "{dir}: {attempts:?}");
+            assert_eq!(attempts.len(), 1, "i1: a refusal is not tried again: {attempts:?}");
             let left = artifacts(&server, &end).await;
             assert!(!left.iter().any(|a| a["kind"] == "stdout"), "nothing ran: {left:?}");
         }

@@ -3,12 +3,16 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use cofferdam_ambient::env;
 use cofferdam_contracts::gate::Choice;
+use cofferdam_server::HostName;
 
 use super::cache::CacheArgs;
 use super::config::ConfigArgs;
+use super::output;
 use super::remote::RemoteArgs;
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
@@ -38,13 +42,41 @@ pub(crate) struct At {
     /// PostgreSQL to use instead of a private one in the state directory.
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub db: Option<String>,
-    /// A running server; default: the one of the state directory, or this process itself.
+    /// A running server, which gets the key that is given with it; default: the one of the state directory, by its
+    /// socket, or this process itself.
     #[arg(long, global = true, env = "COFFERDAM_SERVER", value_name = "URL")]
     pub server: Option<String>,
-    /// API key; default: the admin key in the state directory.
-    #[arg(long, global = true, env = "COFFERDAM_KEY", hide_env_values = true, hide = true)]
+    /// The file with the API key; default: the variable COFFERDAM_KEY, else the admin key of the state
+    /// directory, which goes to that directory's own server alone.
+    #[arg(long, global = true, env = "COFFERDAM_KEY_FILE", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// The key itself. Everybody on a host reads arguments: taken for the sake of old scripts, with a warning.
+    #[arg(long, global = true, hide = true, conflicts_with = "key_file")]
     pub key: Option<String>,
 }
+
+impl At {
+    /// The key that the caller gives, wherever that is.
+    ///
+    /// # Errors
+    /// A key file that cannot be read or is empty.
+    pub(crate) fn key(&self) -> anyhow::Result<Option<String>> {
+        if let Some(key) = &self.key {
+            let why = "--key is read by everybody on this host: use --key-file, or the variable COFFERDAM_KEY";
+            output::note(why);
+            return Ok(Some(key.clone()));
+        }
+        let Some(path) = &self.key_file else { return Ok(env::var(KEY).filter(|k| !k.is_empty())) };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the key in {}", path.display()))?;
+        let key = text.trim();
+        anyhow::ensure!(!key.is_empty(), "{} is empty: it should hold a key", path.display());
+        Ok(Some(key.to_owned()))
+    }
+}
+
+/// Where the caller's key is, if no file is named.
+const KEY: &str = "COFFERDAM_KEY";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -55,7 +87,7 @@ pub(crate) enum Command {
     /// Serve the API and execute, in one process
     Up(ServeArgs),
     /// Serve the API only
-    Shim(ServeArgs),
+    Shim(ShimArgs),
     /// Execute only
     Worker(WorkerArgs),
     /// List runs
@@ -93,7 +125,11 @@ pub(crate) enum Command {
     /// Cached dependencies: what build phases left for the next task
     Cache(CacheArgs),
     /// Print the database's URL, for psql and for auditors
-    Db,
+    Db {
+        /// As the private database's superuser, for maintenance by hand
+        #[arg(long)]
+        superuser: bool,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Print a JSON Schema, or list their names
@@ -185,11 +221,29 @@ pub(crate) struct ServeArgs {
     /// Address of the API; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:7070")]
     pub listen: SocketAddr,
-    /// Ask for no key (loopback only)
+    /// Let callers without a key submit and approve in the tenant `default` (loopback only)
     #[arg(long)]
     pub no_auth: bool,
+    /// A name that requests may give this server besides its addresses, such as a proxy's (repeatable)
+    #[arg(long = "allow-host", env = "COFFERDAM_ALLOW_HOST", value_delimiter = ',', value_name = "NAME", value_parser = HostName::parse)]
+    pub allow_hosts: Vec<HostName>,
+    /// Speak TLS with the certificate chain in this PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     #[command(flatten)]
     pub worker: WorkerArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ShimArgs {
+    /// Become this user, with its groups, once the addresses are bound; needs root and --db
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -301,7 +355,7 @@ pub(crate) enum GateCommand {
         #[arg(long)]
         json: bool,
     },
-    /// One run's gates
+    /// One run's gates, and the plan that they are about
     Show {
         run: String,
         #[arg(long)]
@@ -484,11 +538,22 @@ pub(crate) enum KeyCommand {
     },
     /// List keys, without their secrets
     Ls {
+        /// Another tenant's, for the host's admin
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Every tenant's, for the host's admin
+        #[arg(long, conflicts_with = "tenant")]
+        all: bool,
         #[arg(long)]
         json: bool,
     },
     /// Revoke a key
-    Revoke { key_id: String },
+    Revoke {
+        key_id: String,
+        /// Whose it is, where that is another tenant, for the host's admin
+        #[arg(long)]
+        tenant: Option<String>,
+    },
     /// The signing key of webhooks and reply links: whether this host has it
     Signing {
         /// Replace a lost or leaked one: webhooks get new secrets (add them again), open links are void

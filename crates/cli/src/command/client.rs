@@ -7,25 +7,50 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::exit::Negative;
+use super::local::Socket;
 
 /// Bytes of an answer that the command line reads: artifacts are at most 64 MiB.
 const MAX_ANSWER_BYTES: u64 = 128 * 1024 * 1024;
+
+/// What requests over a socket name as their host: the connection goes to the socket, whatever the name.
+const SOCKET_URL: &str = "http://localhost";
 
 /// A server and a key to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
+    /// What requests begin with.
+    base: String,
+    /// What people reach it by.
     url: String,
     key: String,
+    /// Held, so that every connection goes to the socket that was looked at.
+    _socket: Option<Socket>,
 }
 
 impl Client {
+    /// A server at an address: one that the caller names, or that this process itself is.
     pub(crate) fn new(url: &str, key: &str) -> anyhow::Result<Self> {
+        Self::by(url, key, None)
+    }
+
+    /// The server behind a socket; `url` is what people reach it by.
+    pub(crate) fn local(socket: Socket, url: &str, key: &str) -> anyhow::Result<Self> {
+        Self::by(url, key, Some(socket))
+    }
+
+    fn by(url: &str, key: &str, socket: Option<Socket>) -> anyhow::Result<Self> {
         // The database driver brings ring along; one provider is enough. A second call changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Loopback and fleets are reached directly; an environment's proxy is for the outside.
-        let http = reqwest::Client::builder().no_proxy().build()?;
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), key: key.to_owned() })
+        let mut http = reqwest::Client::builder().no_proxy();
+        let url = url.trim_end_matches('/').to_owned();
+        let mut base = url.clone();
+        if let Some(socket) = &socket {
+            http = http.unix_socket(socket.path());
+            base = SOCKET_URL.to_owned();
+        }
+        Ok(Self { http: http.build()?, base, url, key: key.to_owned(), _socket: socket })
     }
 
     /// The server's address.
@@ -37,7 +62,7 @@ impl Client {
     pub(crate) async fn is_up(&self) -> bool {
         let asked = self
             .http
-            .get(format!("{}/healthz", self.url))
+            .get(format!("{}/healthz", self.base))
             .timeout(std::time::Duration::from_secs(2))
             .send();
         asked.await.is_ok_and(|answer| answer.status().is_success())
@@ -89,7 +114,7 @@ impl Client {
         body: Option<&Value>,
     ) -> anyhow::Result<Response> {
         let mut request =
-            self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key);
+            self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.key);
         if let Some(body) = body {
             request = request.json(body);
         }

@@ -15,11 +15,13 @@ use serde_json::{Map, Value, json};
 use super::args::At;
 use super::client::{Client, segment};
 use super::dispatch_args::{
-    DispatchArgs, DispatchCommand, ListArgs, OneArgs, SpawnArgs, TokensArgs, WaitArgs,
+    DispatchArgs, DispatchCommand, ListArgs, OneArgs, OutputArgs, PollArgs, SpawnArgs, TokensArgs,
+    WaitArgs,
 };
 use super::dispatch_import::{self, import};
 use super::dispatch_show::{show, table};
 use super::exit::{Exit, Misuse, Negative};
+use super::outfile::Target;
 use super::output;
 use super::session::Session;
 
@@ -45,12 +47,14 @@ pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exi
         DispatchCommand::List(args) => {
             within(reading, async |session| list(&session.client, args).await).await
         }
-        DispatchCommand::Poll(one) => {
-            known(&one.id)?;
-            within(reading, async |session| poll(&session.client, one).await).await
+        DispatchCommand::Poll(args) => {
+            known(&args.one.id)?;
+            free(&args.output)?;
+            within(reading, async |session| poll(&session.client, args).await).await
         }
         DispatchCommand::Wait(args) => {
             known(&args.id)?;
+            free(&args.output)?;
             // Who waits without a server would wait for ever, so that one executes.
             let executing = Session::executing(at);
             within(executing, async |session| wait(&session.client, args).await).await
@@ -101,10 +105,10 @@ async fn status(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-async fn poll(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
-    let view = view(client, &one.id, 0).await?;
-    written(client, &view).await?;
-    if one.json {
+async fn poll(client: &Client, args: &PollArgs) -> anyhow::Result<Exit> {
+    let view = view(client, &args.one.id, 0).await?;
+    written(client, &view, &args.output).await?;
+    if args.one.json {
         show(&view, true)
     } else {
         output::line(view.status.as_str())
@@ -295,7 +299,7 @@ async fn wait(client: &Client, args: &WaitArgs) -> anyhow::Result<Exit> {
             return Err(Negative(why).into());
         }
     };
-    written(client, &view).await?;
+    written(client, &view, &args.output).await?;
     if args.json {
         show(&view, true)
     } else {
@@ -304,17 +308,37 @@ async fn wait(client: &Client, args: &WaitArgs) -> anyhow::Result<Exit> {
     Ok(if view.status == DispatchStatus::Completed { Exit::Ok } else { Exit::No })
 }
 
-/// The output file of a dispatch that is over is written by who waits, with that person's own rights.
-async fn written(client: &Client, view: &DispatchView) -> anyhow::Result<()> {
-    let Some(file) = view.output_file.as_deref().filter(|_| view.status.is_terminal()) else {
+fn target(args: &OutputArgs) -> Option<Target<'_>> {
+    args.output.as_deref().map(|path| Target { path, force: args.force })
+}
+
+/// Before anybody waits for hours.
+fn free(args: &OutputArgs) -> anyhow::Result<()> {
+    target(args).map_or(Ok(()), |target| target.check())
+}
+
+/// What a dispatch that is over said goes to the file that this very call names, and to no other: the
+/// record's `output_file` is whatever the one who spawned it liked.
+async fn written(client: &Client, view: &DispatchView, args: &OutputArgs) -> anyhow::Result<()> {
+    let Some(target) = target(args) else {
+        if view.output_file.is_some() && view.status.is_terminal() {
+            output::note("its output is written to no file but the one that --output names");
+        }
         return Ok(());
     };
+    if !view.status.is_terminal() {
+        output::note("it is not over: --output was not written");
+        return Ok(());
+    }
     let path = format!("/api/dispatches/{}/output", segment(view.id.as_str()));
     let found: Value = client.get(&path).await?;
-    let Some(uri) = found.get("uri").and_then(Value::as_str) else { return Ok(()) };
+    let Some(uri) = found.get("uri").and_then(Value::as_str) else {
+        output::note("it left no output: --output was not written");
+        return Ok(());
+    };
     let bytes =
         client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
-    std::fs::write(file, bytes).with_context(|| format!("the output file {file}"))
+    target.write(&bytes)
 }
 
 async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {

@@ -26,8 +26,8 @@ pub(crate) enum DispatchCommand {
     Status(OneArgs),
     /// Dispatches, newest first
     List(ListArgs),
-    /// Look once; writes the output file of one that is over
-    Poll(OneArgs),
+    /// Look once; with --output, writes what one said that is over
+    Poll(PollArgs),
     /// Wait for the end; exit 0 only if it completed
     Wait(WaitArgs),
     /// End a dispatch with its whole sandbox
@@ -63,7 +63,7 @@ pub(crate) struct SpawnArgs {
     /// The directory that it works in
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub project: PathBuf,
-    /// Where `wait` and `poll` write what it said
+    /// Kept on record for programs that read it; no command writes there (see `wait --output`)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// A name for people
@@ -112,9 +112,29 @@ pub(crate) struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Write what it said into this new file, once it is over
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the file of --output where there is one
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PollArgs {
+    #[command(flatten)]
+    pub one: OneArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     /// The dispatch's id
     pub id: String,
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Seconds to wait; default: for as long as it takes
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,

@@ -45,7 +45,7 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
         now_ms: cofferdam_ambient::clock::now_ms(),
         facts: facts.clone(),
         findings,
-        database: report::database(at).await,
+        database: report::database(at, &dir).await,
         held: report::held(&dir).await,
         runtimes: Runtime::all(),
         probed: match args.probes() {
@@ -56,7 +56,7 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
     host.leave();
     match (args.attest, args.json) {
         (_, true) => output::json(&report.json()),
-        (true, false) => output::line(&attest::markdown(&report)),
+        (true, false) => output::block(&attest::markdown(&report)),
         (false, false) => text::print(&report),
     }
     Ok(report.exit(args.strict))

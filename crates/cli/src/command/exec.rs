@@ -91,8 +91,8 @@ async fn relay(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
                 .await?;
             if to_stdout {
                 output::raw(&bytes);
-            } else if !bytes.is_empty() {
-                output::note(String::from_utf8_lossy(&bytes).trim_end());
+            } else {
+                output::raw_err(&bytes);
             }
         }
     }

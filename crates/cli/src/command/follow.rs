@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use futures_util::StreamExt;
@@ -12,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, segment};
 use super::output;
+use super::plan_show::{self, ASKED_LINES};
 
 /// How the person at the other end takes part.
 #[derive(Debug, Clone, Copy)]
@@ -155,25 +155,12 @@ async fn gate(client: &Client, header: &RunHeader, manner: Manner) -> anyhow::Re
 }
 
 async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
-    let artifacts: Vec<Value> =
-        client.get(&format!("/api/runs/{}/artifacts", segment(header.run_id.as_str()))).await?;
-    let card =
-        artifacts.iter().find(|a| a.get("kind").and_then(Value::as_str) == Some("plan_card"));
-    let Some(uri) = card.and_then(|c| c.get("uri")).and_then(Value::as_str) else { return Ok(()) };
-    let bytes =
-        client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
-    let plan: Value = serde_json::from_slice(&bytes).context("the plan card is not JSON")?;
-    let tasks = plan.get("tasks").and_then(Value::as_array).cloned().unwrap_or_default();
-    output::note(&format!("plan of {} tasks:", tasks.len()));
-    for task in tasks.iter().take(10) {
-        let name = task.get("name").and_then(Value::as_str).unwrap_or("");
-        let cmd = task.pointer("/work/sandbox/cmd").and_then(Value::as_array);
-        let cmd = cmd.and_then(|c| c.last()).and_then(Value::as_str).unwrap_or("(engine only)");
-        let first = cmd.lines().next().unwrap_or("");
-        output::note(&format!("  {name}: {}", first.chars().take(100).collect::<String>()));
-    }
-    if tasks.len() > 10 {
-        output::note(&format!("  and {} more", tasks.len() - 10));
+    let run = header.run_id.as_str();
+    let Some(plan) = plan_show::fetch(client, run).await? else { return Ok(()) };
+    let lines = plan_show::lines(&plan);
+    lines.iter().take(ASKED_LINES).for_each(|line| output::note(line));
+    if let Some(more) = lines.len().checked_sub(ASKED_LINES).filter(|more| *more > 0) {
+        output::note(&format!("  {more} more lines: cofferdam gate show {run} shows all of it"));
     }
     Ok(())
 }

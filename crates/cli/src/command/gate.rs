@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::args::{At, GateArgs, GateCommand};
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
-use super::output;
 use super::session::Session;
+use super::{output, plan_show};
 
 /// What a command asks of the API, at a path.
 enum Ask {
@@ -22,12 +22,22 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
     let (path, ask) = request(&args.command)?;
     let session = Session::reading(at).await?;
     let answer = answer(&session.client, &args.command, &path, &ask).await;
+    let plan = match &args.command {
+        GateCommand::Show { run, json: false } if answer.is_ok() => {
+            plan_show::fetch(&session.client, run).await
+        }
+        _ => Ok(None),
+    };
     session.close().await?;
     let answer = answer?;
     if as_json(&args.command) {
         output::json(&answer);
     } else {
         print(&args.command, &answer);
+    }
+    if let Some(plan) = plan? {
+        output::line("");
+        plan_show::lines(&plan).iter().for_each(|line| output::line(line));
     }
     Ok(Exit::Ok)
 }
@@ -150,13 +160,12 @@ fn relative(at_ms: i64, now_ms: i64) -> String {
 }
 
 /// What is late is red and what soon will be is yellow, on a terminal.
-fn mark(sla: &str) -> String {
-    let colour = match sla {
-        "CRITICAL" => "31",
-        "WARNING" => "33",
-        _ => return sla.to_owned(),
-    };
-    output::coloured(&std::io::stdout(), colour, sla)
+fn colour(sla: &str) -> Option<&'static str> {
+    match sla {
+        "CRITICAL" => Some("31"),
+        "WARNING" => Some("33"),
+        _ => None,
+    }
 }
 
 /// `NAME=VALUE` each; a value that is JSON is that, everything else is a text.
@@ -191,12 +200,11 @@ fn print(command: &GateCommand, answer: &Value) {
                         text(r, "gateKey"),
                         relative(deadline, now_ms),
                         time(r, "deadline"),
-                        // Last, since what colours it has a width of its own.
-                        mark(&text(r, "slaStatus")),
+                        text(r, "slaStatus"),
                     ]
                 })
                 .collect();
-            output::table(&["RUN", "GATE", "DUE", "DEADLINE (UTC)", "SLA"], &rows);
+            output::table_of(&["RUN", "GATE", "DUE", "DEADLINE (UTC)", "SLA"], &rows, colour);
         }
         GateCommand::Show { .. } => {
             let rows: Vec<Vec<String>> = rows

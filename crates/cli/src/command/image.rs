@@ -67,7 +67,7 @@ fn show(note: BuildNote<'_>) {
         BuildNote::Step { number, of, text } => output::note(&format!("[{number}/{of}] {text}")),
         // stdout is the command's data: the image. What a step prints is about what is going on.
         BuildNote::Output(Stream::Stdout | Stream::Stderr, bytes) => {
-            output::note(String::from_utf8_lossy(bytes).trim_end_matches('\n'));
+            output::raw_err(bytes);
         }
     }
 }

@@ -42,22 +42,28 @@ async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
                 ));
             }
         }
-        KeyCommand::Ls { json: as_json } => {
-            let keys: Vec<KeyRow> = client.get("/api/keys").await?;
+        KeyCommand::Ls { tenant, all, json: as_json } => {
+            let tenant = if *all { Some("*") } else { tenant.as_deref() };
+            let keys: Vec<KeyRow> = client.get(&format!("/api/keys{}", of(tenant))).await?;
             if *as_json {
                 output::json(&json!({"schemaVersion": 1, "keys": keys}));
             } else {
                 print(&keys);
             }
         }
-        KeyCommand::Revoke { key_id } => {
-            let _: Value = client.delete(&format!("/api/keys/{}", segment(key_id))).await?;
+        KeyCommand::Revoke { key_id, tenant } => {
+            let path = format!("/api/keys/{}{}", segment(key_id), of(tenant.as_deref()));
+            let _: Value = client.delete(&path).await?;
             output::line("revoked");
         }
         // Of this host, not of the API: answered before a session is opened.
         KeyCommand::Signing { .. } => {}
     }
     Ok(())
+}
+
+fn of(tenant: Option<&str>) -> String {
+    tenant.map(|tenant| format!("?tenant={}", segment(tenant))).unwrap_or_default()
 }
 
 fn print(keys: &[KeyRow]) {

@@ -15,9 +15,12 @@ mod follow;
 mod gate;
 mod image;
 mod key;
+mod local;
 mod node;
 mod ops;
+mod outfile;
 mod output;
+mod plan_show;
 mod prove;
 mod read;
 mod remote;
@@ -27,6 +30,7 @@ mod session;
 mod sessions;
 mod signing;
 mod state;
+mod user;
 mod webhook;
 
 use std::process::ExitCode;
@@ -97,7 +101,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
-        Command::Db => node::database(&at).await,
+        Command::Db { superuser } => node::database(&at, superuser).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),
         Command::Completions { .. } => Ok(Exit::Ok),

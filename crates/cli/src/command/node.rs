@@ -1,6 +1,5 @@
 //! A node in this process: database, ledger, and as asked for, worker and API.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -9,21 +8,22 @@ use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_sandbox::Class;
-use cofferdam_server::{Auth, Server};
+use cofferdam_server::{Doors, Server};
+use nix::unistd::User;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::args::{At, WorkerArgs};
 use super::exit::Exit;
-use super::{output, signing, state};
+use super::{output, signing, state, user};
 
 /// What this process does.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Parts<'a> {
     /// Executes.
     pub worker: Option<&'a WorkerArgs>,
     /// Serves the API here.
-    pub listen: Option<(SocketAddr, Auth)>,
+    pub listen: Option<Doors>,
     /// Host directories that every tenant may name: asked of by whoever accepts work, too.
     pub allow_dirs: &'a [PathBuf],
     /// Lets webhooks reach private addresses.
@@ -42,7 +42,9 @@ pub(crate) struct Node {
     cluster: Option<Cluster>,
     ledger: Ledger,
     pub worker: Option<Worker>,
-    server: Option<Serving>,
+    bound: Option<Server>,
+    serving: Option<Serving>,
+    url: Option<String>,
     /// The host's own admin key.
     pub key: String,
     is_signing: bool,
@@ -50,14 +52,13 @@ pub(crate) struct Node {
 
 #[derive(Debug)]
 struct Serving {
-    addr: SocketAddr,
     end: oneshot::Sender<()>,
     task: JoinHandle<std::io::Result<()>>,
 }
 
 impl Node {
-    /// Starts everything that is asked for; when it returns, it is ready.
-    pub(crate) async fn start(at: &At, dir: &Path, parts: &Parts<'_>) -> anyhow::Result<Self> {
+    /// Starts everything that is asked for; when it returns, all of it is ready and the API's address is bound.
+    pub(crate) async fn start(at: &At, dir: &Path, parts: Parts<'_>) -> anyhow::Result<Self> {
         let (cluster, url) = match &at.db {
             Some(url) => (None, url.clone()),
             None => {
@@ -81,24 +82,34 @@ impl Node {
             None => None,
             Some(args) => Some(Worker::start(flows.clone(), config(args, dir, &url)?).await?),
         };
-        let server = match parts.listen {
+        let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });
+        let bound = match parts.listen {
             None => None,
-            Some((addr, auth)) => {
-                let server = Server::bind(addr, flows, auth).await?;
-                let (end, ended) = oneshot::channel();
-                let addr = server.addr();
-                let task = tokio::spawn(server.run(async move {
-                    let _ = ended.await;
-                }));
-                Some(Serving { addr, end, task })
-            }
+            Some(doors) => Some(Server::bind(doors, flows).await?),
         };
-        Ok(Self { cluster, ledger, worker, server, key, is_signing })
+        let url = scheme.zip(bound.as_ref()).map(|(s, server)| format!("{s}://{}", server.addr()));
+        Ok(Self { cluster, ledger, worker, bound, serving: None, url, key, is_signing })
+    }
+
+    /// Begins to answer at the address that is bound since the start, as this user where one is named:
+    /// nothing that a stranger sent is read before.
+    pub(crate) fn serve(&mut self, user: Option<&User>) -> anyhow::Result<()> {
+        if let Some(user) = user {
+            user::become_user(user)?;
+        }
+        self.serving = self.bound.take().map(|server| {
+            let (end, ended) = oneshot::channel();
+            let task = tokio::spawn(server.run(async move {
+                let _ = ended.await;
+            }));
+            Serving { end, task }
+        });
+        Ok(())
     }
 
     /// The API's address.
-    pub(crate) fn url(&self) -> Option<String> {
-        self.server.as_ref().map(|s| format!("http://{}", s.addr))
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.url.as_deref()
     }
 
     pub(crate) fn ledger(&self) -> &Ledger {
@@ -112,7 +123,7 @@ impl Node {
 
     /// Stops in the order of dependence: API, worker, connections, database.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
-        if let Some(server) = self.server {
+        if let Some(server) = self.serving {
             let _ = server.end.send(());
             // A follower's stream may stay open for ever; the process does not wait for it.
             let _ = tokio::time::timeout(std::time::Duration::from_millis(500), server.task).await;
@@ -159,14 +170,18 @@ async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
 }
 
 /// The URL that everything above connects to. A private database runs only while somebody uses it.
-pub(crate) async fn database(at: &At) -> anyhow::Result<Exit> {
+pub(crate) async fn database(at: &At, superuser: bool) -> anyhow::Result<Exit> {
     if let Some(url) = &at.db {
+        if superuser {
+            let why = "--superuser is the private database's; DATABASE_URL has its own roles";
+            return Err(super::exit::Misuse(why.into()).into());
+        }
         output::line(url);
         return Ok(Exit::Ok);
     }
     let dir = state::dir(at)?;
     let cluster = Cluster::start(&dir).await.context("the private database did not start")?;
-    output::line(&cluster.url());
+    output::line(&if superuser { cluster.superuser_url() } else { cluster.url() });
     output::note(
         "it answers while `cofferdam up`, or any other command on this state directory, runs",
     );

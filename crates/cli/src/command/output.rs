@@ -1,9 +1,14 @@
 //! stdout is data, stderr is everything else; colour only on a terminal.
+//!
+//! **Text of others is escaped here and nowhere else: what a terminal would act on is shown as it is
+//! written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
 
 #![expect(clippy::print_stderr, reason = "the one module that prints")]
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
+use cofferdam_contracts::printable;
 use cofferdam_contracts::schema::schema_of;
 use serde_json::Value;
 
@@ -14,37 +19,79 @@ pub(crate) fn is_colored(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && cofferdam_ambient::env::var_os("NO_COLOR").is_none()
 }
 
-/// The text in a colour of the terminal, where the stream has any.
-pub(crate) fn coloured(stream: &impl IsTerminal, colour: &str, text: &str) -> String {
+/// A part of a line; the second form is in a colour of the terminal, where stdout has any.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ink<'a> {
+    Plain(&'a str),
+    Colour(&'static str, &'a str),
+}
+
+/// The text, shown and coloured.
+fn inked(stream: &impl IsTerminal, colour: &str, text: &str) -> String {
+    let text = printable::line(text);
     match is_colored(stream) {
         true => format!("\x1b[{colour}m{text}\x1b[0m"),
-        false => text.to_owned(),
+        false => text.into_owned(),
     }
 }
 
-/// A line of data. A closed pipe is no error of ours.
-pub(crate) fn line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+/// Writes a line of what is shown already. A closed pipe is no error of ours.
+fn put(shown: &str) {
+    let _ = writeln!(std::io::stdout(), "{shown}");
 }
 
-/// Data as it is.
+/// A line of data.
+pub(crate) fn line(text: &str) {
+    put(&printable::line(text));
+}
+
+/// A line of data with colours.
+pub(crate) fn line_of(parts: &[Ink<'_>]) {
+    let shown = parts.iter().map(|part| match part {
+        Ink::Plain(text) => printable::line(text).into_owned(),
+        Ink::Colour(colour, text) => inked(&std::io::stdout(), colour, text),
+    });
+    put(&shown.collect::<String>());
+}
+
+/// Lines of data.
+pub(crate) fn block(text: &str) {
+    put(&printable::block(text));
+}
+
+/// What a program wrote: as it is, unless a terminal reads it.
 pub(crate) fn raw(bytes: &[u8]) {
     let mut out = std::io::stdout();
-    let _ = out.write_all(bytes).and_then(|()| out.flush());
+    let shown = as_read_by(&out, bytes);
+    let _ = out.write_all(&shown).and_then(|()| out.flush());
+}
+
+/// The same for what it wrote on its standard error.
+pub(crate) fn raw_err(bytes: &[u8]) {
+    let mut err = std::io::stderr();
+    let shown = as_read_by(&err, bytes);
+    let _ = err.write_all(&shown);
+}
+
+fn as_read_by<'b>(stream: &impl IsTerminal, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+    match stream.is_terminal() {
+        true => Cow::Owned(printable::bytes(bytes).into_bytes()),
+        false => Cow::Borrowed(bytes),
+    }
 }
 
 /// A line about what is going on.
 pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", printable::line(text));
 }
 
 /// A line about what is going on, marked as good or bad.
 pub(crate) fn mark(good: bool, text: &str) {
     let (sign, colour) = if good { ("ok", "32") } else { ("FAILED", "31") };
-    eprintln!("{} {text}", coloured(&std::io::stderr(), colour, sign));
+    eprintln!("{} {}", inked(&std::io::stderr(), colour, sign), printable::line(text));
 }
 
-/// An error with its causes.
+/// An error with its causes. Its further lines are indented: none of them is a line of ours.
 pub(crate) fn failure(error: &anyhow::Error) {
     let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
     let mut text = String::new();
@@ -55,7 +102,8 @@ pub(crate) fn failure(error: &anyhow::Error) {
             text.push_str(&cause);
         }
     }
-    eprintln!("{}: {text}", coloured(&std::io::stderr(), "31", "error"));
+    let text = printable::block(&text).replace('\n', "\n    ");
+    eprintln!("{}: {text}", inked(&std::io::stderr(), "31", "error"));
 }
 
 /// A question on the terminal; `None` where nobody can answer.
@@ -63,7 +111,7 @@ pub(crate) fn ask(question: &str) -> Option<String> {
     if !std::io::stdin().is_terminal() {
         return None;
     }
-    eprint!("{question} ");
+    eprint!("{} ", printable::line(question));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).ok()?;
     Some(answer.trim().to_owned())
@@ -72,22 +120,36 @@ pub(crate) fn ask(question: &str) -> Option<String> {
 /// JSON, indented for people only.
 pub(crate) fn json(value: &Value) {
     if std::io::stdout().is_terminal() {
-        line(&serde_json::to_string_pretty(value).unwrap_or_default());
+        put(&printable::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
     } else {
-        line(&value.to_string());
+        put(&printable::json(&value.to_string()));
     }
 }
 
 /// A document of its own.
 pub(crate) fn document(value: &Value) -> anyhow::Result<Exit> {
-    line(&serde_json::to_string_pretty(value)?);
+    put(&printable::json(&serde_json::to_string_pretty(value)?));
     Ok(Exit::Ok)
 }
 
-/// Rows in aligned columns under their heads.
+/// Rows in aligned columns under their heads. A cell is one line, whatever is in it.
 pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) {
+    table_of(heads, rows, |_| None);
+}
+
+/// The same with the last cell of a row in the colour that it asks for.
+pub(crate) fn table_of(
+    heads: &[&str],
+    rows: &[Vec<String>],
+    colour: impl Fn(&str) -> Option<&'static str>,
+) {
+    let shown: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| printable::line(cell).into_owned()).collect())
+        .collect();
     let width = |column: usize| {
-        rows.iter()
+        shown
+            .iter()
             .filter_map(|row| row.get(column))
             .map(|cell| cell.chars().count())
             .chain(heads.get(column).map(|h| h.len()))
@@ -95,14 +157,20 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) {
             .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let print = |cells: &[String]| {
+    let aligned = |cells: &[String]| {
         let text: Vec<String> =
             cells.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
-        line(text.join("  ").trim_end());
+        text.join("  ").trim_end().to_owned()
     };
-    print(&heads.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
-    for row in rows {
-        print(row);
+    put(&aligned(&heads.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>()));
+    for row in &shown {
+        let mut row = row.clone();
+        if let Some(last) = row.last_mut()
+            && let Some(colour) = colour(last)
+        {
+            *last = inked(&std::io::stdout(), colour, last);
+        }
+        put(&aligned(&row));
     }
 }
 

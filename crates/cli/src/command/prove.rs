@@ -39,7 +39,7 @@ fn print(report: &ProofReport) {
         output::line("");
         output::line(&format!("{}: {}", proof.name, proof.meaning));
         proof.rows.iter().take(10).for_each(|row| output::line(&format!("  {row}")));
-        output::line(&format!("  query: {}", proof.sql));
+        output::block(&format!("  query: {}", proof.sql));
     }
     output::line("");
     output::line(match report.verdict {

@@ -1,5 +1,6 @@
 //! `ps`, `show`, `logs`.
 
+use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -138,7 +139,11 @@ async fn task_log(
                 let text = value.get("chunk").and_then(Value::as_str).unwrap_or("");
                 match prefix {
                     None => output::raw(text.as_bytes()),
-                    Some(name) => text.lines().for_each(|l| output::line(&format!("{name} | {l}"))),
+                    Some(name) => {
+                        let name = printable::line(name);
+                        text.lines()
+                            .for_each(|l| output::raw(format!("{name} | {l}\n").as_bytes()));
+                    }
                 }
             }
         }

@@ -1,12 +1,14 @@
 //! A command's way to the API: a server that runs, or a node in this process for its duration.
 
-use cofferdam_server::Auth;
+use std::path::Path;
+
+use cofferdam_server::Doors;
 
 use super::args::{At, WorkerArgs};
 use super::client::Client;
 use super::exit::Misuse;
 use super::node::{Node, Parts};
-use super::state;
+use super::{local, output, state};
 
 /// Loopback, any free port.
 const ANY_PORT: std::net::SocketAddr =
@@ -32,28 +34,25 @@ impl Session {
 
     async fn open(at: &At, worker: Option<&WorkerArgs>) -> anyhow::Result<Self> {
         if let Some(url) = &at.server {
-            let key = match &at.key {
-                Some(key) => key.clone(),
-                None => state::key_read(&state::dir(at)?)
-                    .ok_or_else(|| Misuse("--server needs a key: set COFFERDAM_KEY".into()))?,
-            };
+            let why = "--server needs a key: give COFFERDAM_KEY or --key-file";
+            let key = at.key()?.ok_or_else(|| Misuse(why.into()))?;
+            if let Some(warning) = in_clear(url) {
+                output::note(&warning);
+            }
             return Ok(Self { client: Client::new(url, &key)?, node: None });
         }
         let dir = state::dir(at)?;
-        if let (Some(endpoint), Some(key)) =
-            (state::endpoint_read(&dir), at.key.clone().or_else(|| state::key_read(&dir)))
-        {
-            let client = Client::new(&endpoint.url, &key)?;
-            if client.is_up().await {
-                return Ok(Self { client, node: None });
-            }
+        let given = at.key()?;
+        if let Some(client) = running(&dir, given.as_deref()).await? {
+            return Ok(Self { client, node: None });
         }
-        let listen = Some((ANY_PORT, Auth::Keys));
+        let listen = Some(Doors::at(ANY_PORT));
         let allow_dirs = worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
         let parts = Parts { worker, listen, allow_dirs, webhook_private: false };
-        let node = Node::start(at, &dir, &parts).await?;
-        let url = node.url().unwrap_or_default();
-        let key = at.key.clone().unwrap_or_else(|| node.key.clone());
+        let mut node = Node::start(at, &dir, parts).await?;
+        node.serve(None)?;
+        let url = node.url().unwrap_or_default().to_owned();
+        let key = given.unwrap_or_else(|| node.key.clone());
         Ok(Self { client: Client::new(&url, &key)?, node: Some(node) })
     }
 
@@ -67,6 +66,49 @@ impl Session {
         match self.node {
             Some(node) => node.stop().await,
             None => Ok(()),
+        }
+    }
+}
+
+/// The server that runs on a state directory. A key, the admin's above all, goes to whoever proves by its
+/// socket to be that server, and to no port that a file names.
+async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Client>> {
+    let Some(endpoint) = state::endpoint_read(dir) else { return Ok(None) };
+    if endpoint.socket.as_deref() != Some(local::NAME) {
+        return Ok(None);
+    }
+    let Some(key) = given.map(str::to_owned).or_else(|| state::key_read(dir)) else {
+        return Ok(None);
+    };
+    let Some(socket) = local::find(dir).await? else { return Ok(None) };
+    let client = Client::local(socket, &endpoint.url, &key)?;
+    Ok(client.is_up().await.then_some(client))
+}
+
+/// What to say of an address that a key would reach in clear, beyond this host.
+fn in_clear(url: &str) -> Option<String> {
+    let rest = url.strip_prefix("http://")?;
+    let host = rest.split(['/', '?']).next().unwrap_or_default();
+    let is_here = host.starts_with("127.") || host.starts_with("[::1]") || {
+        let name = host.split(':').next().unwrap_or_default();
+        name.eq_ignore_ascii_case("localhost")
+    };
+    (!is_here).then(|| format!("the key goes to {host} in clear: use https (up --tls-cert)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_clear;
+
+    #[test]
+    fn l8_a_key_that_leaves_the_host_in_clear_is_told() {
+        for clear in ["http://ci.example:7070", "http://10.0.0.1/", "http://localhost.example"] {
+            assert!(in_clear(clear).is_some(), "{clear}");
+        }
+        for fine in
+            ["https://ci.example", "http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1/"]
+        {
+            assert_eq!(in_clear(fine), None, "{fine}");
         }
     }
 }

@@ -45,7 +45,7 @@ fn absent() -> Option<Signer> {
 pub(crate) async fn signing(at: &At, replace: bool) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
     let parts = Parts { worker: None, listen: None, allow_dirs: &[], webhook_private: false };
-    let node = Node::start(at, &dir, &parts).await?;
+    let node = Node::start(at, &dir, parts).await?;
     let outcome = act(node.ledger(), &dir, replace).await;
     node.stop().await?;
     outcome

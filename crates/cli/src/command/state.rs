@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::At;
 use super::exit::Misuse;
+use super::local;
 
 /// The state directory of this call; made if it is not there.
 pub(crate) fn dir(at: &At) -> anyhow::Result<PathBuf> {
@@ -43,8 +44,12 @@ fn default_dir() -> anyhow::Result<PathBuf> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Endpoint {
+    /// What people and links elsewhere reach it by. No key is sent there on this file's word.
     pub url: String,
     pub pid: u32,
+    /// Its socket in the state directory; servers before this field are not talked to.
+    #[serde(default)]
+    pub socket: Option<String>,
 }
 
 pub(crate) fn endpoint_read(dir: &Path) -> Option<Endpoint> {
@@ -55,10 +60,11 @@ pub(crate) fn endpoint_write(dir: &Path, endpoint: &Endpoint) -> anyhow::Result<
     replace(&dir.join("endpoint.json"), &serde_json::to_vec(endpoint)?, 0o644)
 }
 
-/// Takes the announcement back, if it is still this process's.
+/// Takes the announcement back with its socket, if it is still this process's.
 pub(crate) fn endpoint_remove(dir: &Path) {
     if endpoint_read(dir).is_some_and(|e| e.pid == std::process::id()) {
         let _ = fs::remove_file(dir.join("endpoint.json"));
+        local::remove(dir);
     }
 }
 

@@ -25,9 +25,10 @@ use cofferdam_contracts::dispatch::{
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{DispatchId, IntentId, RunId, WorkflowId};
+use cofferdam_contracts::policy::Asked;
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::run::{Constraints, IntentRequest};
-use cofferdam_contracts::sandbox::{AccessMode, Egress};
+use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
@@ -50,6 +51,9 @@ const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 struct Of {
     id: DispatchId,
     retry_count: i64,
+    /// The intent that is repeated, and whose it is: the new one is written in the same name.
+    intent: Option<(IntentId, String)>,
+    by_host_admin: bool,
 }
 
 fn internal(error: impl std::fmt::Display) -> LedgerError {
@@ -83,7 +87,12 @@ impl Flows {
             let why = "an imported dispatch cannot be retried: its prompt is not here";
             Refusal::new(ErrorCode::StateConflict, why)
         })?;
-        let of = Of { id: id.clone(), retry_count: found.retry_count };
+        let of = Of {
+            id: id.clone(),
+            retry_count: found.retry_count,
+            intent: found.intent,
+            by_host_admin: found.by_host_admin,
+        };
         self.dispatch_start(who, &request, Some(of)).await
     }
 
@@ -142,7 +151,7 @@ impl Flows {
             Some(spec) => Some(check_spec(spec, request.lenient_spec)?),
             None => None,
         };
-        self.dispatch_allowed(who, request, checked.as_ref()).await?;
+        self.dispatch_allowed(who, request, checked.as_ref(), of.as_ref()).await?;
         let spawn_depth = match &request.parent_id {
             Some(parent) => {
                 let found = self.ledger.dispatch_context(&who.tenant, parent).await?;
@@ -172,8 +181,10 @@ impl Flows {
         who: &Principal,
         request: &SpawnRequest,
         checked: Option<&CheckedSpec>,
+        of: Option<&Of>,
     ) -> Result<(), LedgerError> {
-        if who.is_host_admin() {
+        // What is retried is what somebody else asked for: it has no more reach than that one had.
+        if who.is_host_admin() && of.is_none_or(|of| of.by_host_admin) {
             return Ok(());
         }
         let breach = |why: &str| Refusal::new(ErrorCode::PolicyViolation, why);
@@ -211,9 +222,13 @@ impl Flows {
         let mut work = work::work_of(id, request, checked)?;
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
+        self.ledger.quota_admit(&who.tenant).await?;
         if let Egress::Names(names) = &work.request.net {
-            let wanted = vec![("sandbox_spec.phases.exec.egress".to_owned(), names.as_slice())];
-            egress::admit_names(&self.ledger, who, None, &wanted).await?;
+            // A dispatch has no build phase: `work::work_of` refuses one.
+            let asked = Asked { phase: Phase::Exec, names };
+            let wanted = vec![("sandbox_spec.phases.exec.egress".to_owned(), asked)];
+            let first = of.and_then(|of| of.intent.as_ref()).map(|(intent, _)| intent);
+            egress::admit_names(&self.ledger, who, first, &wanted).await?;
         }
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let hex = self.ids.hex(&format!("dispatch-intent:{id}"), 16);
@@ -233,7 +248,7 @@ impl Flows {
             tenant: &who.tenant,
             request: &intent_request,
             hash: None,
-            key_id: &who.key_id,
+            key_id: of.and_then(|of| of.intent.as_ref()).map_or(&who.key_id, |(_, key)| key),
             origin: Origin::ApiShim,
         };
         let (recipe, recipe_hash) = work::recipe()?;

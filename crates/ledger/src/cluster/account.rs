@@ -12,8 +12,10 @@ use tokio::process::Command;
 use super::error::ClusterError;
 use super::server::Server;
 
-/// In order of preference; `nobody` owns nothing else that matters.
-const NAMES: &[&str] = &["postgres", "cofferdam", "nobody"];
+/// The user that is nobody else's, where an administrator has made it.
+pub(super) const OWN: &str = "cofferdam";
+/// In order of preference. What else runs as one of the others owns the database's files with it.
+const NAMES: &[&str] = &[OWN, "postgres", "nobody"];
 
 /// Who runs the server.
 #[derive(Debug, Clone)]
@@ -41,6 +43,11 @@ impl Account {
             }
             _ => Ok(Self { name: name(me.as_raw()), ids: None }),
         }
+    }
+
+    /// Whether that is not who we are.
+    pub(super) const fn is_another(&self) -> bool {
+        self.ids.is_some()
     }
 
     pub(super) fn name(&self) -> &str {

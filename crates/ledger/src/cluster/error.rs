@@ -105,7 +105,10 @@ pub enum ClusterError {
         detail: String,
     },
     /// The server runs, and refuses its own client.
-    #[error("the database in {} refuses connections ({code}): {detail}", .data.display())]
+    #[error(
+        "the database in {} refuses connections ({code}): {detail}; if an older cofferdam runs on it, \
+         stop that first", .data.display()
+    )]
     Refused {
         /// The data directory.
         data: PathBuf,

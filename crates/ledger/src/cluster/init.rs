@@ -44,7 +44,7 @@ pub(super) async fn data(
     for locale in ["C.UTF-8", "C"] {
         let mut command = account.command(&initdb, home);
         command.arg("-D").arg(&fresh).args(["-U", NAME, "-E", "UTF8", "--no-sync"]);
-        command.args(["--auth-local=trust", "--auth-host=reject", "--no-instructions"]);
+        command.args(["--auth-local=reject", "--auth-host=reject", "--no-instructions"]);
         command.arg(WAL_SEGMENT);
         command.arg(format!("--locale={locale}")).stdin(held(&bootstrap, &script)?);
         outcome = run("initdb", home, command).await;
@@ -54,7 +54,7 @@ pub(super) async fn data(
     }
     outcome?;
 
-    let sql = format!("CREATE DATABASE {NAME};\n");
+    let sql = super::roles::bootstrap();
     let written = bootstrap.set_len(0).and_then(|()| bootstrap.write_all(sql.as_bytes()));
     written.and_then(|()| bootstrap.rewind()).map_err(ClusterError::io("write", &script))?;
     let mut command = account.command(server.bin.join("postgres"), home);
@@ -62,6 +62,7 @@ pub(super) async fn data(
     command.arg("template1").stdin(held(&bootstrap, &script)?);
     run("postgres --single", home, command).await?;
 
+    super::roles::mark(&fresh)?;
     all_to_disk(&fresh).await?;
     fs::rename(&fresh, &data).map_err(ClusterError::io("rename to", &data))?;
     place::sync(home)?;
@@ -81,7 +82,7 @@ async fn all_to_disk(dir: &Path) -> Result<(), ClusterError> {
     synced.map_err(ClusterError::io("sync", dir))
 }
 
-fn remove_script(script: &Path) -> Result<(), ClusterError> {
+pub(super) fn remove_script(script: &Path) -> Result<(), ClusterError> {
     match fs::remove_file(script) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(ClusterError::io("remove", script)(error))
@@ -91,11 +92,15 @@ fn remove_script(script: &Path) -> Result<(), ClusterError> {
 }
 
 /// The locked script as a child's standard input: the child shares the lock for as long as it lives.
-fn held(bootstrap: &fs::File, script: &Path) -> Result<fs::File, ClusterError> {
+pub(super) fn held(bootstrap: &fs::File, script: &Path) -> Result<fs::File, ClusterError> {
     bootstrap.try_clone().map_err(ClusterError::io("share", script))
 }
 
-async fn run(program: &'static str, home: &Path, mut command: Command) -> Result<(), ClusterError> {
+pub(super) async fn run(
+    program: &'static str,
+    home: &Path,
+    mut command: Command,
+) -> Result<(), ClusterError> {
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let timeout = ClusterError::Timeout { what: program, path: home.to_owned(), waited: PATIENCE };
     let child = command.kill_on_drop(true).output();

@@ -23,6 +23,7 @@ mod log;
 mod place;
 mod postmaster;
 mod probe;
+mod roles;
 mod server;
 mod settings;
 
@@ -46,7 +47,7 @@ use self::place::Place;
 use self::postmaster::Launch;
 pub use self::server::Search;
 
-/// The role and the database.
+/// The database, and the superuser of its cluster: the ledger is somebody else, see [`roles`].
 const NAME: &str = "cofferdam";
 /// How often, and how far apart, `Drop` looks for its turn: a start by another process makes that
 /// process a user anyway, and another one's goodbye takes a millisecond.
@@ -125,7 +126,13 @@ impl Cluster {
     #[must_use]
     pub fn url(&self) -> String {
         let host = percent_encoded(self.socket_dir.as_os_str().as_bytes());
-        format!("postgres://{NAME}@localhost/{NAME}?host={host}&sslmode=disable")
+        format!("postgres://{}@localhost/{NAME}?host={host}&sslmode=disable", roles::LEDGER)
+    }
+
+    /// The same as the cluster's superuser: for maintenance by hand, and for nothing that serves.
+    #[must_use]
+    pub fn superuser_url(&self) -> String {
+        self.url().replacen(&format!("//{}@", roles::LEDGER), &format!("//{NAME}@"), 1)
     }
 
     /// The server's main process.
@@ -186,6 +193,18 @@ impl Drop for Cluster {
     }
 }
 
+/// The user of the host that runs the private database of a state directory, or would: `None` where
+/// that is who asks.
+#[must_use]
+pub fn runs_as(state_dir: &Path) -> Option<String> {
+    let data = state_dir.join("database/data");
+    let account = Account::of(&data).ok()?;
+    account.is_another().then(|| account.name().to_owned())
+}
+
+/// The user that is made for it; nothing else runs as this one.
+pub const OWN_USER: &str = account::OWN;
+
 /// Starts the server, and makes its files first where there are none.
 async fn launch(
     place: &Place,
@@ -201,6 +220,8 @@ async fn launch(
     let socket_dir = &place::socket_dir(home);
     place::make_socket_dir(socket_dir, account)?;
     let config = &settings::write(home, socket_dir, server.major)?;
+    roles::write_law(home, place.state())?;
+    roles::split(home, data, account, server, config).await?;
     postmaster::launch(Launch { home, data, socket_dir, config, account, server, hold })
 }
 

@@ -5,6 +5,7 @@
 //!     start.lock  users.lock   who may start or stop it; who uses it
 //!     server.lock              held by the server's processes
 //!     postgres.conf  log       settings; messages, bounded
+//!     hba.conf  ident.conf     who may log in
 //!     data/                    the database user's, mode 0700
 //!     s/                       the socket, the database user's, mode 0700
 //! ```
@@ -50,6 +51,11 @@ impl Place {
         let base = state.join("database");
         create_dir(&base, 0o711)?;
         Ok(Self { state, base })
+    }
+
+    /// The state directory's real path.
+    pub(super) fn state(&self) -> &Path {
+        &self.state
     }
 
     /// The home of a cluster that was placed before.

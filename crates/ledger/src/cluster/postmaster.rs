@@ -179,15 +179,15 @@ pub(super) fn launch(start: Launch<'_>) -> Result<Child, ClusterError> {
             command
         }
     };
-    let mut setting = OsString::from("config_file=");
-    setting.push(start.config);
-    command
-        .arg("-D")
-        .arg(start.data)
-        .arg("-c")
-        .arg(setting)
-        .stdin(start.hold)
-        .stderr(log::open(start.home)?);
+    command.arg("-D").arg(start.data);
+    let (law, map) = (start.home.join("hba.conf"), start.home.join("ident.conf"));
+    for (name, file) in [("config_file=", start.config), ("hba_file=", &law), ("ident_file=", &map)]
+    {
+        let mut setting = OsString::from(name);
+        setting.push(file);
+        command.arg("-c").arg(setting);
+    }
+    command.stdin(start.hold).stderr(log::open(start.home)?);
     command.spawn().map_err(ClusterError::io("run", &postgres))
 }
 
@@ -249,7 +249,7 @@ fn same(arg: &Path, data: &Path) -> bool {
 /// A stale pid file whose pid lives on as another process of the same user makes the server refuse
 /// to start, and an empty one (power loss) does so for ever. The pid is replaced and not the file
 /// removed: by its shared memory key the new server finds and removes what a crash left in memory.
-fn disown_pid_file(data: &Path) -> Result<(), ClusterError> {
+pub(super) fn disown_pid_file(data: &Path) -> Result<(), ClusterError> {
     let path = data.join("postmaster.pid");
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

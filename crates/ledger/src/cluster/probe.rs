@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::NAME;
+use super::roles::LEDGER;
 
 /// A local server answers in 3 ms; one that takes longer is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,7 +43,7 @@ async fn exchange(socket: &Path) -> io::Result<Answer> {
     stream.read_exact(&mut head).await?;
     let [kind, length @ ..] = head;
     if kind == b'R' {
-        // Under `trust`, authentication succeeds before the database is looked up: read on.
+        // Under `peer`, authentication succeeds before the database is looked up: read on.
         return after_authentication(&mut stream, length).await;
     }
     error(&mut stream, length).await
@@ -97,7 +98,7 @@ fn body_len(length: [u8; 4]) -> io::Result<usize> {
 }
 
 fn startup() -> Vec<u8> {
-    let fields = format!("user\0{NAME}\0database\0{NAME}\0application_name\0cofferdam\0\0");
+    let fields = format!("user\0{LEDGER}\0database\0{NAME}\0application_name\0cofferdam\0\0");
     let length = u32::try_from(8 + fields.len()).unwrap_or(u32::MAX);
     let mut message = length.to_be_bytes().to_vec();
     message.extend(196_608_u32.to_be_bytes()); // 3.0: 3 << 16

@@ -12,12 +12,13 @@ use super::error::ClusterError;
 /// stock settings. The background writer's sweeps are off: they save nothing at this size (2,770
 /// against 2,574 transactions/s) and page the whole buffer into a second process.
 const SETTINGS: &str = "\
-# Written by cofferdam at every start. Use ALTER SYSTEM to change a setting for good.
+# Written by cofferdam at every start. Use ALTER SYSTEM, as `cofferdam db --superuser`, to change a setting for good.
 listen_addresses = ''
 port = 5432
 unix_socket_permissions = 0700
 ssl = off
-max_connections = 100
+# a hundred for the ledger, and three that PostgreSQL keeps for its superuser
+max_connections = 103
 
 fsync = on
 full_page_writes = on

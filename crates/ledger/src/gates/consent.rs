@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::consent::{Bindings, Difference, Edit, Facts};
+use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::run::Budget;
 use serde_json::Value;
@@ -19,6 +20,8 @@ pub struct Approval {
     pub round: u32,
     /// Who gave it.
     pub approved_by: String,
+    /// Whether the recipe said so when nobody did.
+    pub by_silence: bool,
     /// What it is bound to.
     pub facts: Facts,
     /// Why it no longer holds, once it was voided.
@@ -42,7 +45,7 @@ impl Ledger {
     /// What a run's consent is compared with, and the consent.
     pub async fn consent_standing(&self, run: &RunId) -> Result<Standing> {
         let row = sqlx::query(
-            "SELECT r.plan_digest AS now_plan, r.budget, r.timeout_ms, p.round, p.approved_by, p.plan_digest, p.sandbox_digest,
+            "SELECT r.plan_digest AS now_plan, r.budget, r.timeout_ms, p.round, p.approved_by, p.origin, p.plan_digest, p.sandbox_digest,
                     p.egress_digest, p.image_digest, p.budget_digest, p.parts, v.difference
                FROM app.runs r LEFT JOIN LATERAL (
                  SELECT a.* FROM app.plan_approvals a WHERE a.run_id = r.id ORDER BY a.round DESC LIMIT 1) p ON true
@@ -71,6 +74,8 @@ impl Ledger {
                 Some(Approval {
                     round: u32::try_from(round).unwrap_or(1),
                     approved_by: row.try_get("approved_by")?,
+                    // People answer through the API; only the engine writes for nobody.
+                    by_silence: row.try_get::<String, _>("origin")? == Origin::EngineDbos.as_str(),
                     facts: Facts {
                         bindings: Bindings { plan, sandbox, egress, image, budget },
                         parts: parts.unwrap_or_default(),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::env;
+use cofferdam_contracts::address::{AddressKind, kind_of};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
@@ -195,8 +196,7 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, DialError> {
 async fn direct(name: &Name, port: u16, rule: &Rule) -> Result<TcpStream, DialError> {
     let found = lookup_host((name.as_str(), port)).await.map_err(DialError::Resolve)?;
     let addresses: Vec<SocketAddr> = found.collect();
-    let forbidden = |ip: IpAddr| is_never_public(ip) || (!rule.trusted && is_own(ip));
-    if let Some(bad) = addresses.iter().find(|address| forbidden(address.ip())) {
+    if let Some(bad) = addresses.iter().find(|address| is_forbidden(address.ip(), rule.trusted)) {
         return Err(DialError::Forbidden(bad.ip()));
     }
     let mut last = DialError::Resolve(io::ErrorKind::NotFound.into());
@@ -242,30 +242,11 @@ async fn ask(upstream: &Upstream, name: &Name, port: u16) -> Result<TcpStream, D
     Err(DialError::Proxy(line))
 }
 
-/// Loopback, link-local (where clouds keep their credentials), multicast and the like. Private
-/// ranges are not among them: an organisation's own servers lie there, and only exact names that its
-/// policy lists lead to them.
-fn is_never_public(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            let [first, ..] = ip.octets();
-            first == 0
-                || ip.is_loopback()
-                || ip.is_link_local()
-                || ip.is_multicast()
-                || ip.is_broadcast()
-        }
-        IpAddr::V6(ip) => {
-            let embedded = ip.to_ipv4_mapped().or_else(|| ip.to_ipv4());
-            // fd00:ec2::/32 is where a cloud keeps its metadata under IPv6.
-            ip.is_loopback()
-                || ip.is_unspecified()
-                || ip.is_multicast()
-                || ip.is_unicast_link_local()
-                || ip.segments().starts_with(&[0xfd00, 0x0ec2])
-                || embedded.is_some_and(|ip| is_never_public(IpAddr::V4(ip)))
-        }
-    }
+/// Whether a listed name may not lead there. Private ranges are allowed: an organisation's own servers
+/// lie there, and only names that somebody consented to lead to them. This host is not, except for what
+/// its own clients are configured to use.
+fn is_forbidden(ip: IpAddr, is_trusted: bool) -> bool {
+    kind_of(ip) > AddressKind::Private || (!is_trusted && is_own(ip))
 }
 
 /// Whether it is an address of this host: only such a one can be bound.
@@ -278,10 +259,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_loopback_and_their_disguises_are_never_public() {
+    fn l1_metadata_loopback_and_their_disguises_are_reached_by_no_name() {
         for text in [
             "127.0.0.1",
             "169.254.169.254",
+            "168.63.129.16",
+            "100.100.100.200",
+            "192.0.0.1",
+            "198.18.0.1",
             "0.0.0.0",
             "224.0.0.1",
             "255.255.255.255",
@@ -292,12 +277,18 @@ mod tests {
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
             "::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "2001::1",
             "fd00:ec2::254",
         ] {
-            assert!(is_never_public(text.parse().unwrap()), "{text}");
+            for is_trusted in [false, true] {
+                assert!(is_forbidden(text.parse().unwrap(), is_trusted), "{text}");
+            }
         }
-        for text in ["10.1.2.3", "192.0.2.1", "2001:db8::1"] {
-            assert!(!is_never_public(text.parse().unwrap()), "{text}");
+        for text in ["10.1.2.3", "192.0.2.1", "203.0.113.7", "100.64.0.1", "2001:db8::1", "1.1.1.1"]
+        {
+            assert!(!is_forbidden(text.parse().unwrap(), false), "{text}");
         }
         assert!(is_own("127.0.0.1".parse().unwrap()) && !is_own("192.0.2.1".parse().unwrap()));
     }

@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use super::dial::Upstream;
+use super::forward;
 use super::listen::HTTP_PORT;
 use super::policy::{Name, Refused, Wire};
 use super::serve::{Client, Context, FIRST_WORD_MS};
@@ -53,7 +54,10 @@ pub(crate) enum Entrance {
     Transparent,
 }
 
-type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+/// Why a body ended early.
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) type Answer = Response<BoxBody<Bytes, Fault>>;
 
 /// A tunnel that stands once the answer is sent.
 struct Tunnel {
@@ -135,6 +139,13 @@ async fn forward(
     let rules = context.rules();
     let (name, rule) =
         rules.admit(&host, port, Wire::Plain).map_err(|refused| refuse(context, &refused))?;
+    if let Some(target) = &rule.forward {
+        return forward::fetch(request, context, rule, target).await;
+    }
+    if rule.is_mirror_alone() && !forward::only_reads(request.method()) {
+        let refused = Refused::name(ViolationWhy::Method, name.as_str(), Some(port));
+        return Err(refuse(context, &refused));
+    }
     let gone = |words: String| say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {words}"));
     let dialed = context.dialer.plain(name, port, rule).await.map_err(|error| {
         tunnel::note(context, name, port, &error);
@@ -153,7 +164,7 @@ async fn forward(
     let mut response =
         requests.send_request(request).await.map_err(|error| gone(error.to_string()))?;
     strip(response.headers_mut());
-    Ok(response.map(|body| Driven { body, _driver: driver }.boxed()))
+    Ok(response.map(|body| Driven::new(body, driver).map_err(Into::into).boxed()))
 }
 
 /// Whom a plain request is for.
@@ -212,23 +223,27 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-fn malformed(context: &Context) -> Answer {
+pub(crate) fn malformed(context: &Context) -> Answer {
     let refused = Refused::nameless(ViolationWhy::Malformed, None);
     context.refuse(&refused);
     say(StatusCode::BAD_REQUEST, refused.why.in_words())
 }
 
-fn refuse(context: &Context, refused: &Refused) -> Answer {
+pub(crate) fn refuse(context: &Context, refused: &Refused) -> Answer {
     let is_asked = context.refuse(refused);
     let what = refused.name.clone().or_else(|| refused.address.map(|ip| ip.to_string()));
     let what = what.unwrap_or_default();
     let words =
         format!("{what}: {} ({} phase)", refused.why.in_words(), context.listed.phase.as_str());
     let words = if is_asked { format!("{words}; a person is asked: try again") } else { words };
-    say(StatusCode::FORBIDDEN, &words)
+    let status = match refused.why {
+        ViolationWhy::Method => StatusCode::METHOD_NOT_ALLOWED,
+        _ => StatusCode::FORBIDDEN,
+    };
+    say(status, &words)
 }
 
-fn say(status: StatusCode, words: &str) -> Answer {
+pub(crate) fn say(status: StatusCode, words: &str) -> Answer {
     let text = if words.is_empty() { Bytes::new() } else { format!("cofferdam: {words}\n").into() };
     let mut answer = Response::new(Full::new(text).map_err(|never| match never {}).boxed());
     *answer.status_mut() = status;
@@ -236,9 +251,15 @@ fn say(status: StatusCode, words: &str) -> Answer {
 }
 
 /// A body whose connection ends with it.
-struct Driven {
+pub(crate) struct Driven {
     body: Incoming,
     _driver: Driver,
+}
+
+impl Driven {
+    pub(crate) const fn new(body: Incoming, driver: Driver) -> Self {
+        Self { body, _driver: driver }
+    }
 }
 
 impl Body for Driven {

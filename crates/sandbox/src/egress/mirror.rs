@@ -1,5 +1,8 @@
 //! Mirrors: what `@pip` and the like mean is asked of this machine's own clients, when it is needed.
 //!
+//! What those clients authenticate with stays on the host: a place with credentials, and every place of pip
+//! and npm, is a [`Base`] that the host fetches from. Archives and crates are reached by name, without any.
+//!
 //! Nothing is written down here: neither a registry's name nor where it keeps its files. A client
 //! that is not installed, or does not know, fails the sandbox by the mirror's name.
 
@@ -11,15 +14,21 @@ mod pip;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use tokio::process::Command;
 use url::Url;
 
 use super::Variables;
 use super::dial::Upstream;
+use super::forward::{Base, Credentials};
 use super::policy::{MirrorName, Name, Wire};
 
 /// A client that starts an interpreter on a busy host.
 const ASK_MS: u64 = 30_000;
+/// Below which mirrors have their names inside: a domain that is nobody's on the internet.
+const ALIASES: &str = "mirrors.cofferdam.internal";
 
 /// One place of a mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,30 +41,60 @@ pub(crate) struct Origin {
 /// A mirror as this machine's client is configured.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
+    /// Reached by name: without credentials.
     pub origins: Vec<Origin>,
+    /// Fetched from by the host.
+    pub bases: Vec<Base>,
     /// The proxy that this client is told to use.
     pub via: Option<Upstream>,
-    /// What makes the same client in a sandbox use it, credentials included.
+    /// What makes the same client in a sandbox use it. No credentials.
     pub env: Variables,
     /// The certificates that this client trusts.
     pub ca: Option<PathBuf>,
 }
 
+/// A client's URL, and the place that it names.
+fn read(text: &str) -> Result<(Url, Origin), String> {
+    let text = text.strip_prefix("sparse+").unwrap_or(text);
+    // The URL itself may hold a password: it is not repeated.
+    let url = Url::parse(text).map_err(|_| "an address that is no URL".to_owned())?;
+    let wire = match url.scheme() {
+        "https" => Wire::Tls,
+        "http" => Wire::Plain,
+        other => return Err(format!("the scheme {other:?} is not carried")),
+    };
+    let name = url.host_str().and_then(Name::parse);
+    let name = name.ok_or("it is not at a domain name: use the operator's table of hosts")?;
+    let port = url.port_or_known_default().ok_or("it has no port")?;
+    Ok((url, Origin { name, port, wire }))
+}
+
+/// User and password of a URL, as a header says them.
+fn credentials(url: &Url) -> Option<Credentials> {
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let (user, password) = (decode(url.username()), decode(url.password().unwrap_or("")));
+    let is_set = !user.is_empty() || !password.is_empty();
+    let value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+    is_set.then(|| Credentials::new(&value)).flatten()
+}
+
 impl Mirror {
+    /// Adds a place that the host fetches from, and gives its URL as it is inside. `kind` begins its name
+    /// there.
+    fn base(&mut self, kind: &str, text: &str, is_index: bool) -> Result<String, String> {
+        let (url, place) = read(text)?;
+        let alias = Name::parse(&format!("{kind}-{}.{ALIASES}", self.bases.len()));
+        let alias = alias.ok_or("it has too many places")?;
+        let inside = format!("http://{alias}{}", url.path());
+        let prefix = format!("{}/", url.path().trim_end_matches('/'));
+        let credentials = credentials(&url);
+        self.bases.push(Base { alias, place, prefix, is_index, credentials });
+        Ok(inside)
+    }
+
     /// Adds the place that a client's URL names.
     fn origin(&mut self, text: &str) -> Result<(), String> {
-        let text = text.strip_prefix("sparse+").unwrap_or(text);
-        // The URL itself may hold a password: it is not repeated.
-        let url = Url::parse(text).map_err(|_| "an address that is no URL".to_owned())?;
-        let wire = match url.scheme() {
-            "https" => Wire::Tls,
-            "http" => Wire::Plain,
-            other => return Err(format!("the scheme {other:?} is not carried")),
-        };
-        let name = url.host_str().and_then(Name::parse);
-        let name = name.ok_or("it is not at a domain name: use the operator's table of hosts")?;
-        let port = url.port_or_known_default().ok_or("it has no port")?;
-        let origin = Origin { name, port, wire };
+        let (_, origin) = read(text)?;
         if !self.origins.contains(&origin) {
             self.origins.push(origin);
         }
@@ -77,7 +116,7 @@ pub(crate) async fn resolve(name: MirrorName) -> Result<Mirror, String> {
         MirrorName::Cargo => cargo::mirror(),
         MirrorName::Apt => apt::mirror().await,
     }?;
-    if mirror.origins.is_empty() {
+    if mirror.origins.is_empty() && mirror.bases.is_empty() {
         return Err("this machine's client names no server".into());
     }
     Ok(mirror)

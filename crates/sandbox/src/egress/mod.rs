@@ -15,13 +15,15 @@
 //! the phase changes, every flow of the one before is ended first. While the worker is in doubt whether its
 //! tasks are still its own, the exec phase has no flow (decision 0018). No name outside the list is ever
 //! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
-//! names accordingly.
+//! names accordingly. Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
+//! credentials stay outside, and nothing can be sent to them.
 
 mod desk;
 mod dial;
 mod dns;
 mod doors;
 mod entry;
+mod forward;
 mod hello;
 mod http;
 mod listen;
@@ -52,6 +54,7 @@ use tokio::task::JoinHandle;
 use desk::Desk;
 use dial::Dialer;
 use entry::Entry;
+use forward::{Forward, Target};
 use listen::{ADDRESS, PROXY_PORT};
 use mirror::Mirror;
 use policy::{MirrorName, Rules, Wanted};
@@ -78,7 +81,7 @@ const CA_VARIABLES: [&str; 7] = [
 /// Where distributions keep them.
 const USUAL_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Variables of a phase. Their values may hold a registry's password: only names are printed.
+/// Variables of a phase. What a client was configured with stays unprinted: only names are shown.
 #[derive(Clone, Default)]
 pub(crate) struct Variables(BTreeMap<String, String>);
 
@@ -131,9 +134,16 @@ pub(crate) enum EgressError {
 pub(crate) struct Resources {
     hosts: BTreeMap<String, SocketAddr>,
     /// As their clients answered, for as long as this process runs.
-    mirrors: Mutex<BTreeMap<MirrorName, Arc<Mirror>>>,
+    mirrors: Mutex<BTreeMap<MirrorName, Arc<Known>>>,
     /// Whether this host's tasks may be another worker's by now.
     doubt: watch::Sender<bool>,
+}
+
+/// A mirror with what fetches from it.
+#[derive(Debug)]
+struct Known {
+    mirror: Mirror,
+    forward: Arc<Forward>,
 }
 
 impl Resources {
@@ -146,16 +156,19 @@ impl Resources {
         self.doubt.send_if_modified(|was| std::mem::replace(was, is_in_doubt) != is_in_doubt);
     }
 
-    async fn mirror(&self, name: MirrorName) -> Result<Arc<Mirror>, EgressError> {
+    async fn mirror(&self, name: MirrorName) -> Result<Arc<Known>, EgressError> {
         // Held while a client is asked, so that a hundred sandboxes ask it once.
         let mut known = self.mirrors.lock().await;
-        if let Some(mirror) = known.get(&name) {
-            return Ok(Arc::clone(mirror));
+        if let Some(found) = known.get(&name) {
+            return Ok(Arc::clone(found));
         }
         let fault = |words| EgressError::Mirror { mirror: name.as_str(), words };
-        let mirror = Arc::new(mirror::resolve(name).await.map_err(fault)?);
-        known.insert(name, Arc::clone(&mirror));
-        Ok(mirror)
+        let mirror = mirror::resolve(name).await.map_err(fault)?;
+        let ca = mirror.ca.clone().or_else(own_ca).unwrap_or_else(|| PathBuf::from(USUAL_CA));
+        let forward = Forward::new(mirror.bases.clone(), Some(&ca)).map_err(fault)?;
+        let found = Arc::new(Known { mirror, forward: Arc::new(forward) });
+        known.insert(name, Arc::clone(&found));
+        Ok(found)
     }
 
     /// Resolves a plan's lists; `None` where no phase has any.
@@ -186,10 +199,14 @@ impl Resources {
             match entry {
                 Wanted::Name(name) => rules.allow(name.clone()),
                 Wanted::Mirror(name) => {
-                    let mirror = self.mirror(*name).await?;
+                    let found = self.mirror(*name).await?;
+                    let (mirror, via) = (&found.mirror, found.mirror.via.as_ref());
                     for origin in &mirror.origins {
-                        let via = mirror.via.as_ref();
                         rules.allow_mirror(origin.name.clone(), origin.port, origin.wire, via);
+                    }
+                    for (index, base) in found.forward.bases().iter().enumerate() {
+                        let target = Target { forward: Arc::clone(&found.forward), index };
+                        rules.allow_forward(base.alias.clone(), target, via);
                     }
                     env.0.extend(mirror.env.0.clone());
                     *ca = ca.take().or_else(|| mirror.ca.clone());
@@ -344,6 +361,7 @@ impl Egress {
                 dialer: Arc::clone(&self.dialer),
                 log: Arc::clone(&self.log),
                 desk: Arc::clone(&self.desk),
+                links: Arc::default(),
             };
             let (stop, stopped) = oneshot::channel();
             // Whatever a build fetches twice is fetched twice; a task may write to where it talks.

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use cofferdam_contracts::sandbox::{Egress, Phase, ViolationWhy};
 
 use super::dial::Upstream;
+use super::forward::Target;
 
 /// Bytes of a name: the protocol's own bound.
 const MAX_NAME_BYTES: usize = 253;
@@ -112,6 +113,17 @@ pub(crate) struct Rule {
     pub via: Option<Upstream>,
     /// The operator's own configuration names it, so it may lie on a private address.
     pub trusted: bool,
+    /// It is a mirror's name inside, and the host fetches what is asked of it.
+    pub forward: Option<Target>,
+    /// The phase lists the name itself.
+    listed: bool,
+}
+
+impl Rule {
+    /// The name is there for a mirror's sake, which is only fetched from.
+    pub(crate) const fn is_mirror_alone(&self) -> bool {
+        self.trusted && !self.listed
+    }
 }
 
 /// What was asked for and refused.
@@ -154,7 +166,17 @@ impl Rules {
     /// A listed name: HTTPS and HTTP at their own ports.
     pub(crate) fn allow(&mut self, name: Name) {
         let ports = [(443, Wire::Tls), (80, Wire::Plain)];
-        self.names.entry(name).or_default().ports.extend(ports);
+        let rule = self.names.entry(name).or_default();
+        rule.ports.extend(ports);
+        rule.listed = true;
+    }
+
+    /// What a mirror is called inside: plain HTTP that ends at the host's forwarder.
+    pub(crate) fn allow_forward(&mut self, name: Name, target: Target, via: Option<&Upstream>) {
+        let ports = BTreeMap::from([(80, Wire::Plain)]);
+        let forward = Some(target);
+        let rule = Rule { ports, via: via.cloned(), trusted: true, forward, listed: false };
+        self.names.insert(name, rule);
     }
 
     /// One port of a mirror.

@@ -13,6 +13,7 @@ use super::desk::Desk;
 use super::dial::Dialer;
 use super::dns;
 use super::entry::{Entry, Guest};
+use super::forward::Links;
 use super::http::{self, Entrance};
 use super::listen::{ADDRESS, Door};
 use super::policy::{Name, Refused, Rules};
@@ -39,6 +40,8 @@ pub(crate) struct Context {
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
     pub desk: Arc<Desk>,
+    /// What pages of the phase's mirrors linked to.
+    pub links: Arc<Links>,
 }
 
 impl Context {

@@ -2,13 +2,25 @@
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::id::TenantId;
 use serde_json::json;
 
 use crate::answer::{Answered, json as answer, ok};
-use crate::call::Call;
+use crate::call::{Call, query_error};
+
+/// How a query names every tenant; no tenant has that name.
+const ALL: &str = "*";
 
 pub(crate) async fn list(call: Call) -> Answered {
-    ok(&call.flows().ledger.key_list(&call.who.tenant).await?)
+    if call.query.get("tenant").is_some_and(|tenant| tenant == ALL) {
+        return ok(&call.flows().key_list_all(&call.who).await?);
+    }
+    ok(&call.flows().key_list(&call.who, tenant(&call)?.as_ref()).await?)
+}
+
+fn tenant(call: &Call) -> Result<Option<TenantId>, Refusal> {
+    let asked = call.query.get("tenant");
+    asked.map(|text| text.parse().map_err(|_| query_error("tenant", "a tenant's name"))).transpose()
 }
 
 pub(crate) async fn create(mut call: Call) -> Answered {
@@ -25,6 +37,6 @@ pub(crate) async fn revoke(call: Call) -> Answered {
         )
         .into());
     }
-    call.flows().key_revoke(&call.who, &key).await?;
+    call.flows().key_revoke(&call.who, tenant(&call)?.as_ref(), &key).await?;
     ok(&json!({"revoked": key}))
 }

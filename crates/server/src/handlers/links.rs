@@ -5,6 +5,7 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{GateKey, WorkflowId};
 use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::printable;
 
 use crate::answer::{Answer, Answered, json as answer, ok};
 use crate::call::Call;
@@ -18,7 +19,9 @@ const SCRIPT: &str = "for (const b of document.querySelectorAll('button')) b.onc
   const answer = await fetch(location.pathname, {method: 'POST', headers: {'content-type': 'application/json'},
     body: JSON.stringify({payload})}).catch(() => null);
   const body = answer ? await answer.json().catch(() => ({})) : {error: 'the server does not answer'};
-  document.querySelector('output').textContent = answer && answer.ok ? 'Recorded: ' + b.value + '.' : body.error;
+  // What acts, hides or reorders is shown, as on the rest of the page.
+  const shown = String(body.error).replace(/\\p{C}/gu, c => '\\\\u{' + c.codePointAt(0).toString(16) + '}');
+  document.querySelector('output').textContent = answer && answer.ok ? 'Recorded: ' + b.value + '.' : shown;
 };";
 
 pub(crate) async fn create(mut call: Call) -> Answered {
@@ -76,7 +79,7 @@ fn page(view: &LinkView, nonce: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+    printable::line(text).chars().fold(String::with_capacity(text.len()), |mut out, c| {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -101,6 +104,16 @@ mod tests {
             "digest": "b".repeat(64), "choice": choice, "expiresAt": 1, "formSchema": form,
         });
         page(&serde_json::from_value(view).unwrap(), "n0")
+    }
+
+    #[test]
+    fn h9_a_page_shows_what_would_reorder_or_hide_its_text() {
+        let view = json!({
+            "runId": format!("rn_{}", "a".repeat(32)), "gateKey": "g", "for": "Ada\u{202e}<b\u{200b}>",
+            "digest": "b".repeat(64), "choice": null, "expiresAt": 1, "formSchema": plan_form(),
+        });
+        let page = page(&serde_json::from_value(view).unwrap(), "n0");
+        assert!(page.contains("Approval for Ada\\u{202e}&lt;b\\u{200b}&gt;"), "{page}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::{Home, Server, processes_mentioning};
+use cofferdam_tests::{Home, Server, processes_mentioning, superuser};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
@@ -205,7 +205,7 @@ async fn statements() {
         let mut server = home.up();
         let sql = server.sql().await;
         sqlx::query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
-            .execute(&sql)
+            .execute(&mut superuser(&sql).await)
             .await
             .expect("set");
         sql.close().await;
@@ -213,8 +213,8 @@ async fn statements() {
     }
     let server = home.up();
     let sql = server.sql().await;
-    sqlx::query("CREATE EXTENSION pg_stat_statements")
-        .execute(&sql)
+    sqlx::raw_sql("CREATE EXTENSION pg_stat_statements; GRANT pg_read_all_stats TO ledger; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO ledger")
+        .execute(&mut superuser(&sql).await)
         .await
         .expect("PostgreSQL's contrib modules");
     let recipe = import(&server, HELLO).await;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cofferdam_ledger::cluster::Search;
+use cofferdam_ledger::cluster::{OWN_USER, Search, runs_as};
 use cofferdam_sandbox::{Class, Finding, Grade, HostFacts, Offer, Runtime};
 use serde_json::{Value, json};
 
@@ -10,15 +10,15 @@ use super::selftest::Probed;
 use crate::command::args::At;
 use crate::command::client::Client;
 use crate::command::exit::Exit;
-use crate::command::{output, state};
+use crate::command::{local, output, state};
 
 /// Where the database comes from.
 #[derive(Debug)]
 pub(super) enum Database {
     /// `--db` or `DATABASE_URL` names one.
     Given,
-    /// Server binaries of this machine.
-    Private(PathBuf, u32),
+    /// Server binaries of this machine, and the user that runs them where that is not who asks.
+    Private(PathBuf, u32, Option<String>),
     /// None: the first start fetches one, or fails.
     Absent,
 }
@@ -35,12 +35,12 @@ pub(super) struct Report {
     pub probed: Option<Vec<Probed>>,
 }
 
-pub(super) async fn database(at: &At) -> Database {
+pub(super) async fn database(at: &At, dir: &Path) -> Database {
     if at.db.is_some() {
         return Database::Given;
     }
     match Search::machine().newest().await {
-        Some((bin, major)) => Database::Private(bin, major),
+        Some((bin, major)) => Database::Private(bin, major, runs_as(dir)),
         None => Database::Absent,
     }
 }
@@ -48,7 +48,8 @@ pub(super) async fn database(at: &At) -> Database {
 /// What a running server of this state directory says; doctor starts none.
 pub(super) async fn held(dir: &Path) -> Option<i64> {
     let endpoint = state::endpoint_read(dir)?;
-    let client = Client::new(&endpoint.url, "").ok()?;
+    let socket = local::find(dir).await.ok()??;
+    let client = Client::local(socket, &endpoint.url, "").ok()?;
     let health: Value = client.get("/healthz").await.ok()?;
     health.get("heldSessions")?.as_i64()
 }
@@ -57,7 +58,16 @@ impl Database {
     pub(super) fn words(&self) -> String {
         match self {
             Self::Given => "given by --db or DATABASE_URL".to_owned(),
-            Self::Private(bin, major) => format!("PostgreSQL {major} ({})", bin.display()),
+            Self::Private(bin, major, user) => {
+                let whose = match user.as_deref() {
+                    Some(user) if user != OWN_USER => format!(
+                        ", run as {user}: what else runs as that user owns its files; adduser --system \
+                         --group {OWN_USER} gives new state directories one of their own"
+                    ),
+                    _ => String::new(),
+                };
+                format!("PostgreSQL {major} ({}){whose}", bin.display())
+            }
             Self::Absent => {
                 "no PostgreSQL server here: apt-get install postgresql, or give DATABASE_URL".into()
             }

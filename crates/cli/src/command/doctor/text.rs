@@ -1,15 +1,14 @@
 //! The report for people.
 
-use std::io::stdout;
-
 use cofferdam_sandbox::{Finding, Grade};
 
 use super::report::Report;
 use super::selftest::Probed;
-use crate::command::output::{coloured, line};
+use crate::command::output::Ink::{self, Colour, Plain};
+use crate::command::output::{line, line_of};
 
 pub(super) fn unfit(problem: &str) {
-    line(&format!("{} this host cannot hold sandboxes yet", sign("unfit", "31")));
+    line_of(&[Colour("31", "unfit"), Plain(" this host cannot hold sandboxes yet")]);
     line(&format!("  {problem}"));
 }
 
@@ -18,26 +17,23 @@ pub(super) fn print(report: &Report) {
     let classes = report.classes();
     let present: Vec<&str> =
         classes.iter().filter(|(_, present, _)| *present).map(|(class, ..)| *class).collect();
-    line(&format!(
-        "{} this host is ready: isolation classes {}{}",
-        sign("fit", "32"),
-        present.join(", "),
-        match weak {
-            0 => String::new(),
-            count => format!("; {count} weak"),
-        }
-    ));
+    let weak = match weak {
+        0 => String::new(),
+        count => format!("; {count} weak"),
+    };
+    let ready = format!(" this host is ready: isolation classes {}{weak}", present.join(", "));
+    line_of(&[Colour("32", "fit"), Plain(&ready)]);
     line("classes");
     for (class, present, note) in report.classes() {
-        let mark = if present { sign("present", "32") } else { sign("absent ", "33") };
-        line(&format!("  {class:<24} {mark}  {note}"));
+        let mark = if present { Colour("32", "present") } else { Colour("33", "absent ") };
+        row_of(class, mark, &note);
     }
     line("host");
     line(&row("runtime", &report.facts.runtime.path.to_string_lossy()));
     line(&row("database", &report.database.words()));
     if let Some(held) = report.held.filter(|held| *held > 0) {
-        let mark = sign("held", "31");
-        line(&format!("  {:<24} {mark}  {held} whose wipe could not be verified", "sessions"));
+        let found = format!("{held} whose wipe could not be verified");
+        row_of("sessions", Colour("31", "held"), &found);
         line(&format!("  {:<24}       mend: cofferdam session ls --held", ""));
     }
     for finding in &report.findings {
@@ -50,11 +46,11 @@ pub(super) fn print(report: &Report) {
 
 fn print_finding(finding: &Finding) {
     let mark = match finding.grade {
-        Grade::Good => sign("good", "32"),
-        Grade::Fact => "    ".to_owned(),
-        Grade::Weak => sign("weak", "33"),
+        Grade::Good => Colour("32", "good"),
+        Grade::Fact => Plain("    "),
+        Grade::Weak => Colour("33", "weak"),
     };
-    line(&format!("  {:<24} {mark}  {}", finding.id, finding.found));
+    row_of(finding.id, mark, &finding.found);
     if let Some(mend) = finding.mend {
         line(&format!("  {:<24}       mend: {mend}", ""));
     }
@@ -65,12 +61,16 @@ fn print_probed(probed: &Probed) {
     line(&format!("escape self-test in {class}, {version}"));
     let test = match &probed.outcome {
         Ok(test) => test,
-        Err(error) => return line(&format!("  {} {error}", sign("FAILED", "31"))),
+        Err(error) => {
+            let error = format!(" {error}");
+            return line_of(&[Plain("  "), Colour("31", "FAILED"), Plain(&error)]);
+        }
     };
     let wide = test.probes.iter().map(|probe| probe.id.len()).max().unwrap_or(0);
     for probe in &test.probes {
-        let mark = if probe.ok { sign("ok      ", "32") } else { sign("SURPRISE", "31") };
-        line(&format!("  {mark} {:<wide$}  {}: {}", probe.id, probe.tries, probe.observed));
+        let mark = if probe.ok { Colour("32", "ok      ") } else { Colour("31", "SURPRISE") };
+        let seen = format!(" {:<wide$}  {}: {}", probe.id, probe.tries, probe.observed);
+        line_of(&[Plain("  "), mark, Plain(&seen)]);
         if !probe.ok {
             line(&format!("           {:<wide$}  expected {}", "", probe.expected.join(" or ")));
         }
@@ -84,6 +84,7 @@ fn row(label: &str, value: &str) -> String {
     format!("  {label:<24}       {value}")
 }
 
-fn sign(text: &str, colour: &str) -> String {
-    coloured(&stdout(), colour, text)
+fn row_of(label: &str, mark: Ink<'_>, text: &str) {
+    let (label, text) = (format!("  {label:<24} "), format!("  {text}"));
+    line_of(&[Plain(&label), mark, Plain(&text)]);
 }

@@ -30,6 +30,10 @@ const MAX_INTERPRETERS: usize = 5;
 const LINE_BYTES: u64 = 256;
 /// Where every command may write whatever its rules are: what is there is no file.
 const DEVICES: &str = "/dev";
+/// Where programs are kept: what a command without rules on writing may not change once its tools are held,
+/// because what it writes is not executed.
+const PROGRAMS: [&str; 10] =
+    ["/.cofferdam", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt", "/sbin", "/usr"];
 /// Every access that changes something. `Truncate` is of the third version of Landlock (Linux 6.2).
 const CHANGES: ABI = ABI::V3;
 
@@ -40,7 +44,7 @@ type File = (u64, u64);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// The files that may be executed; `None`: all but the denied.
+    /// The files that may be executed; `None`: all but the denied and what lies where it may be written.
     pub allowed: Option<BTreeSet<PathBuf>>,
     /// The files that may not.
     pub denied: BTreeSet<PathBuf>,
@@ -74,7 +78,22 @@ impl Rules {
             let found = dirs.iter().filter_map(|dir| fs::canonicalize(dir).ok());
             found.collect::<Vec<_>>()
         });
-        Ok(Self { allowed, denied, writable, sockets: jail.sockets })
+        let mut rules = Self { allowed, denied, writable, sockets: jail.sockets };
+        if rules.holds_tools() && rules.writable.is_none() {
+            rules.writable = Some(all_but_programs()?);
+        }
+        let lies_apart = |file: &PathBuf| !rules.is_written(file);
+        rules.allowed = rules
+            .allowed
+            .as_ref()
+            .map(|all| all.iter().filter(|file| lies_apart(file)).cloned().collect());
+        Ok(rules)
+    }
+
+    /// Whether a real path lies where this jail may write: a copy of a denied program would be there, and an
+    /// allowed file there may have become one.
+    fn is_written(&self, real: &Path) -> bool {
+        real.starts_with(DEVICES) || self.writable.iter().flatten().any(|dir| real.starts_with(dir))
     }
 
     /// Whether some programs may not be executed.
@@ -89,7 +108,7 @@ impl Rules {
         if !found.is_file() || found.mode() & 0o111 == 0 {
             return None;
         }
-        if same_file(&real, &self.denied) {
+        if same_file(&real, &self.denied) || (self.holds_tools() && self.is_written(&real)) {
             return Some(false);
         }
         Some(self.allowed.as_ref().is_none_or(|allowed| same_file(&real, allowed)))
@@ -140,7 +159,10 @@ impl Rules {
                 None => {
                     let denied: BTreeSet<File> =
                         self.denied.iter().filter_map(|file| identity(file)).collect();
-                    all_but(Path::new("/"), &self.denied, &denied, &mut executable)?;
+                    let apart = self.writable.iter().flatten().cloned();
+                    let apart = apart.chain([PathBuf::from(DEVICES)]).collect();
+                    let but = But { denied: &self.denied, files: &denied, apart: &apart };
+                    all_but(Path::new("/"), &but, &mut executable)?;
                 }
             }
             for path in executable {
@@ -173,23 +195,45 @@ fn permit(
     ruleset.add_rule(PathBeneath::new(handle, access)).map_err(io::Error::other)
 }
 
-/// Everything below a directory but these files, in as few rules as there can be: whole directories
-/// where none of them lies.
-fn all_but(
-    dir: &Path,
-    denied: &BTreeSet<PathBuf>,
-    files: &BTreeSet<File>,
-    out: &mut Vec<PathBuf>,
-) -> io::Result<()> {
+/// Every directory of the root that keeps no programs.
+fn all_but_programs() -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/")? {
+        let path = entry?.path();
+        let is_dir = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        if is_dir
+            && path != Path::new(DEVICES)
+            && !PROGRAMS.iter().any(|kept| path == Path::new(kept))
+        {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// What is left out.
+struct But<'a> {
+    /// Files, by a path of theirs.
+    denied: &'a BTreeSet<PathBuf>,
+    /// The same files, whatever they are called.
+    files: &'a BTreeSet<File>,
+    /// Whole directories.
+    apart: &'a BTreeSet<PathBuf>,
+}
+
+/// Everything below a directory but these files and directories, in as few rules as there can be: whole
+/// directories where none of them lies.
+fn all_but(dir: &Path, but: &But<'_>, out: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         let Ok(found) = fs::symlink_metadata(&path) else { continue };
-        if found.is_symlink() {
+        if found.is_symlink() || but.apart.contains(&path) {
             continue;
         }
-        if found.is_dir() && denied.iter().any(|file| file.starts_with(&path)) {
-            all_but(&path, denied, files, out)?;
-        } else if found.is_dir() || (found.is_file() && !files.contains(&of(&found))) {
+        let mut left_out = but.denied.iter().chain(but.apart);
+        if found.is_dir() && left_out.any(|other| other.starts_with(&path)) {
+            all_but(&path, but, out)?;
+        } else if found.is_dir() || (found.is_file() && !but.files.contains(&of(&found))) {
             out.push(path);
         }
     }
@@ -292,6 +336,31 @@ mod tests {
         assert_eq!(rules.may_execute(Path::new("/bin/ls")), Some(false));
         assert_eq!(rules.may_execute(Path::new("/usr/bin/ls")), Some(false));
         assert_eq!(rules.may_execute(Path::new("/bin/cat")), Some(true));
+    }
+
+    #[test]
+    fn m6_nothing_is_executed_where_it_may_be_written() {
+        let copy = PathBuf::from(format!("/tmp/cofferdam-m6-{}", std::process::id()));
+        fs::copy("/bin/sh", &copy).unwrap();
+        let everywhere = Jail { writable: None, ..jail(None, &["ls"]) };
+        for held in [jail(None, &["ls"]), everywhere] {
+            let rules = Rules::of(&held, Path::new("/bin/sh"), "").unwrap();
+            assert_eq!(rules.may_execute(&copy), Some(false));
+            assert_eq!(rules.may_execute(Path::new("/bin/cat")), Some(true));
+            assert_eq!(rules.may_write(Path::new("/tmp/new")), Some(true));
+            assert_eq!(rules.may_write(Path::new("/usr/bin/new")), Some(false));
+        }
+        // A file of the list that the command could change is not executed either.
+        let listed = copy.to_str().unwrap();
+        let rules =
+            Rules::of(&jail(Some(&[listed, "cat"]), &[]), Path::new("/bin/sh"), "").unwrap();
+        assert_eq!(rules.may_execute(&copy), Some(false));
+        assert_eq!(rules.may_execute(Path::new("/bin/cat")), Some(true));
+        // Without rules on tools nothing of this holds.
+        let rules = Rules::of(&jail(None, &[]), Path::new("/bin/sh"), "").unwrap();
+        let free = rules.may_execute(&copy);
+        fs::remove_file(&copy).unwrap();
+        assert_eq!(free, Some(true));
     }
 
     #[test]

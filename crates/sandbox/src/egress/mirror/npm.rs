@@ -1,11 +1,13 @@
-//! `@npm`: the registry of npm's merged configuration, and the tokens of its user.
+//! `@npm`: the registry of npm's merged configuration, and the tokens of its user, which stay on the host.
 
 use std::collections::BTreeMap;
 use std::fs;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::env;
 
-use super::{Mirror, ask};
+use super::{Credentials, Mirror, ask};
 
 const SETTINGS: [&str; 5] = ["registry", "userconfig", "cafile", "https-proxy", "proxy"];
 /// Settings that say who asks; npm shows them to nobody, so they are read from the user's file.
@@ -32,45 +34,104 @@ fn read(
 ) -> Result<Mirror, String> {
     let mut mirror = Mirror::default();
     let registry = settings.get("registry").ok_or("npm names no registry")?;
-    mirror.origin(registry)?;
-    mirror.env.0.insert("npm_config_registry".into(), (*registry).to_owned());
+    let inside = mirror.base("npm", registry, true)?;
+    let env = [
+        ("npm_config_registry", inside.as_str()),
+        // A lock file names the registry that it was made with.
+        ("npm_config_replace_registry_host", "always"),
+        // An audit sends the list of packages, and nothing can be sent.
+        ("npm_config_audit", "false"),
+    ];
+    mirror.env.0.extend(env.map(|(name, value)| (name.to_owned(), value.to_owned())));
     if let Some(proxy) = settings.get("https-proxy").or_else(|| settings.get("proxy")) {
         mirror.proxy(proxy)?;
     }
     mirror.ca = settings.get("cafile").map(Into::into);
     let place = registry.split_once(':').map_or("", |(_, place)| place);
-    for (name, value) in user.lines().filter_map(|line| line.split_once('=')) {
-        let (name, value) = (name.trim(), value.trim().trim_matches('"'));
-        let ours = CREDENTIALS.iter().find_map(|kind| name.strip_suffix(kind));
-        if ours.is_some_and(|of| !of.is_empty() && place.starts_with(of)) {
-            let named = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
-            let value = named.map_or_else(|| Some(value.to_owned()), &variable);
-            let value = value.ok_or("npm's credentials are in a variable that is not set")?;
-            mirror.env.0.insert(format!("npm_config_{name}"), value);
-        }
+    let found = who_asks(place, user, variable)?;
+    if let Some(base) = mirror.bases.first_mut() {
+        base.credentials = found.or(base.credentials.take());
     }
     Ok(mirror)
+}
+
+/// The user's credentials for a registry, of the nearest path that has any.
+fn who_asks(
+    place: &str,
+    user: &str,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Credentials>, String> {
+    let mut found: BTreeMap<(usize, &str), String> = BTreeMap::new();
+    for (name, value) in user.lines().filter_map(|line| line.split_once('=')) {
+        let (name, value) = (name.trim(), value.trim().trim_matches('"'));
+        let ours = CREDENTIALS.iter().find_map(|kind| Some((name.strip_suffix(kind)?, *kind)));
+        let Some((of, kind)) = ours.filter(|(of, _)| is_at(place, of)) else { continue };
+        let named = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+        let value = named.map_or_else(|| Some(value.to_owned()), &variable);
+        let value = value.ok_or("npm's credentials are in a variable that is not set")?;
+        found.insert((of.len(), kind), value);
+    }
+    let Some(nearest) = found.keys().map(|(length, _)| *length).max() else { return Ok(None) };
+    let setting = |kind| found.get(&(nearest, kind)).map(String::as_str);
+    let value = match (setting(":_authToken"), setting(":_auth")) {
+        (Some(token), _) => format!("Bearer {token}"),
+        (None, Some(pair)) => format!("Basic {pair}"),
+        (None, None) => {
+            let password = STANDARD.decode(setting(":_password").unwrap_or("")).unwrap_or_default();
+            let user = setting(":username").unwrap_or("");
+            let pair = [user.as_bytes(), b":", &password].concat();
+            format!("Basic {}", STANDARD.encode(pair))
+        }
+    };
+    let unfit = || "npm's credentials cannot be sent in a header".to_owned();
+    Credentials::new(&value).map(Some).ok_or_else(unfit)
+}
+
+/// Whether credentials for a place are for the registry: whole steps of its path.
+fn is_at(registry: &str, of: &str) -> bool {
+    let of = of.trim_end_matches('/');
+    let rest = registry.strip_prefix(of).filter(|_| !of.is_empty());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_registry_comes_with_its_own_credentials_and_no_others() {
+    fn with(user: &str) -> Result<Mirror, String> {
         let settings = BTreeMap::from([
             ("registry", "https://npm.example:8443/api/"),
             ("proxy", "http://proxy.example:3128"),
         ]);
-        let user = "audit=false\n//npm.example:8443/api/:_authToken=${TOKEN}\n\
-                    //other.example/:_authToken=theirs\n";
-        let mirror = read(&settings, user, |name| Some(format!("value of {name}"))).unwrap();
-        let origin = &mirror.origins[0];
-        assert_eq!((origin.name.as_str(), origin.port), ("npm.example", 8443));
-        let token = "npm_config_//npm.example:8443/api/:_authToken";
-        assert_eq!(mirror.env.0[token], "value of TOKEN");
-        assert_eq!(mirror.env.0.len(), 2);
-        assert!(mirror.via.is_some());
-        assert!(read(&settings, user, |_| None).is_err());
+        read(&settings, user, |name| (name == "TOKEN").then(|| "s3cret".to_owned()))
+    }
+
+    #[test]
+    fn h4_a_registrys_credentials_stay_on_the_host_and_no_others_are_read() {
+        for (user, expected) in [
+            ("audit=false\n//npm.example:8443/api/:_authToken=${TOKEN}\n", Some("Bearer s3cret")),
+            ("//npm.example:8443/:_auth=\"dTpw\"\n", Some("Basic dTpw")),
+            (
+                "//npm.example:8443/api/:username=u\n//npm.example:8443/api/:_password=cA==\n",
+                Some("Basic dTpw"),
+            ),
+            (
+                "//npm.example:8443/:_authToken=far\n//npm.example:8443/api/:_authToken=near\n",
+                Some("Bearer near"),
+            ),
+            ("//other.example/:_authToken=theirs\n//npm.example:844/:_authToken=theirs\n", None),
+            ("//npm.example:8443/apiary/:_authToken=theirs\n:_authToken=theirs\n", None),
+        ] {
+            let mirror = with(user).unwrap();
+            let base = &mirror.bases[0];
+            assert_eq!((base.place.name.as_str(), base.place.port), ("npm.example", 8443));
+            assert_eq!(base.credentials, expected.and_then(Credentials::new), "{user}");
+            let env = &mirror.env.0;
+            let registry = "http://npm-0.mirrors.cofferdam.internal/api/";
+            assert_eq!(env["npm_config_registry"], registry);
+            assert!(env.keys().all(|name| !name.contains("_auth")), "{env:?}");
+            assert!(mirror.via.is_some() && !format!("{mirror:?} {env:?}").contains("s3cret"));
+        }
+        assert!(with("//npm.example:8443/api/:_authToken=${UNSET}\n").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! `@pip`: the indexes of pip's merged configuration, or pip's own.
+//! `@pip`: the indexes of pip's merged configuration, or pip's own. uv is told of the same.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,8 @@ use serde::Deserialize;
 
 use super::{Mirror, ask};
 
+/// How its places' names begin inside.
+const KIND: &str = "pip";
 /// pip's configuration (files and environment, later ones win) and the index that it has built in.
 const SCRIPT: &str = "\
 import json
@@ -46,28 +48,28 @@ pub(super) async fn mirror() -> Result<Mirror, String> {
 
 fn read(said: &Said) -> Result<Mirror, String> {
     let mut mirror = Mirror::default();
-    match said.setting("index-url") {
-        Some(index) => {
-            mirror.origin(index)?;
-            mirror.env.0.insert("PIP_INDEX_URL".into(), index.to_owned());
-        }
+    let index = match said.setting("index-url") {
+        Some(index) => mirror.base(KIND, index, true)?,
         None => {
-            mirror.origin(&said.index)?;
-            mirror.origin(&said.files)?;
+            let index = mirror.base(KIND, &said.index, true)?;
+            mirror.base(KIND, &said.files, false)?;
+            index
         }
-    }
+    };
+    mirror.env.0.insert("PIP_INDEX_URL".into(), index.clone());
+    mirror.env.0.insert("UV_DEFAULT_INDEX".into(), index);
     if let Some(extra) = said.setting("extra-index-url") {
-        for index in extra.split_whitespace() {
-            mirror.origin(index)?;
-        }
-        mirror.env.0.insert("PIP_EXTRA_INDEX_URL".into(), extra.to_owned());
+        let all: Result<Vec<_>, _> =
+            extra.split_whitespace().map(|index| mirror.base(KIND, index, true)).collect();
+        let all = all?.join(" ");
+        mirror.env.0.insert("PIP_EXTRA_INDEX_URL".into(), all.clone());
+        mirror.env.0.insert("UV_INDEX".into(), all);
     }
-    for (name, variable) in
-        [("trusted-host", "PIP_TRUSTED_HOST"), ("default-timeout", "PIP_DEFAULT_TIMEOUT")]
-    {
-        if let Some(value) = said.setting(name) {
-            mirror.env.0.insert(variable.into(), value.to_owned());
-        }
+    // Inside it is plain HTTP to the host, which verifies the index's certificate.
+    let trusted: Vec<_> = mirror.bases.iter().map(|base| base.alias.to_string()).collect();
+    mirror.env.0.insert("PIP_TRUSTED_HOST".into(), trusted.join(" "));
+    if let Some(value) = said.setting("default-timeout") {
+        mirror.env.0.insert("PIP_DEFAULT_TIMEOUT".into(), value.to_owned());
     }
     if let Some(proxy) = said.setting("proxy") {
         mirror.proxy(proxy)?;
@@ -79,6 +81,7 @@ fn read(said: &Said) -> Result<Mirror, String> {
 #[cfg(test)]
 mod tests {
     use super::super::super::policy::Wire;
+    use super::super::Credentials;
     use super::*;
 
     fn said(configured: &[(&str, &str)]) -> Said {
@@ -90,34 +93,55 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_index_needs_no_environment() {
+    fn the_built_in_index_is_fetched_from_with_its_files() {
         let mirror = read(&said(&[])).unwrap();
-        let names: Vec<_> = mirror.origins.iter().map(|o| o.name.as_str()).collect();
-        assert_eq!(names, ["index.example", "files.example"]);
-        assert!(mirror.env.0.is_empty() && mirror.via.is_none());
+        let names: Vec<_> =
+            mirror.bases.iter().map(|b| (b.place.name.as_str(), b.is_index)).collect();
+        assert_eq!(names, [("index.example", true), ("files.example", false)]);
+        let env = &mirror.env.0;
+        assert_eq!(env["PIP_INDEX_URL"], "http://pip-0.mirrors.cofferdam.internal/simple/");
+        assert!(mirror.via.is_none() && mirror.origins.is_empty());
+        assert!(mirror.bases.iter().all(|base| base.credentials.is_none()));
     }
 
     #[test]
-    fn a_configured_index_replaces_it_with_its_port_credentials_and_proxy() {
+    fn h4_a_configured_index_keeps_its_credentials_on_the_host() {
         let mirror = read(&said(&[
             ("global.index-url", "https://old.example/simple"),
-            (":env:.index-url", "https://u:p@own.example:8443/simple"),
-            ("global.extra-index-url", "http://x.example/a\nhttps://y.example/b"),
+            (":env:.index-url", "https://us%65r:s3cret@own.example:8443/simple"),
+            ("global.extra-index-url", "http://x.example/a\nhttps://t0ken@y.example/b/"),
             ("global.proxy", "http://proxy.example:3128"),
             ("global.cert", "/etc/own.pem"),
         ]))
         .unwrap();
-        let all: Vec<_> =
-            mirror.origins.iter().map(|o| (o.name.as_str(), o.port, o.wire)).collect();
+        let all: Vec<_> = mirror
+            .bases
+            .iter()
+            .map(|b| (b.place.name.as_str(), b.place.port, b.place.wire, b.prefix.as_str()))
+            .collect();
         assert_eq!(
             all,
             [
-                ("own.example", 8443, Wire::Tls),
-                ("x.example", 80, Wire::Plain),
-                ("y.example", 443, Wire::Tls),
+                ("own.example", 8443, Wire::Tls, "/simple/"),
+                ("x.example", 80, Wire::Plain, "/a/"),
+                ("y.example", 443, Wire::Tls, "/b/"),
             ]
         );
-        assert_eq!(mirror.env.0["PIP_INDEX_URL"], "https://u:p@own.example:8443/simple");
+        let basic = |text: &str| Credentials::new(text);
+        assert_eq!(mirror.bases[0].credentials, basic("Basic dXNlcjpzM2NyZXQ="));
+        assert_eq!(mirror.bases[1].credentials, None);
+        assert_eq!(mirror.bases[2].credentials, basic("Basic dDBrZW46"));
+        let env = &mirror.env.0;
+        assert_eq!(env["PIP_INDEX_URL"], "http://pip-0.mirrors.cofferdam.internal/simple");
+        assert_eq!(
+            env["PIP_EXTRA_INDEX_URL"],
+            "http://pip-1.mirrors.cofferdam.internal/a http://pip-2.mirrors.cofferdam.internal/b/"
+        );
+        for (name, value) in env {
+            assert!(!value.contains("s3cret") && !value.contains("t0ken"), "{name}={value}");
+            assert!(!value.contains(".example"), "{name}={value}");
+        }
+        assert!(!format!("{mirror:?}").contains("s3cret"));
         assert!(mirror.via.is_some());
         assert_eq!(mirror.ca.unwrap().to_str(), Some("/etc/own.pem"));
     }

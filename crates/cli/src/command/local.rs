@@ -1,0 +1,215 @@
+//! The socket of a state directory: how its server is reached from this host, and how a caller knows
+//! that it is that server before any key is sent.
+//!
+//! ```text
+//! up, shim:  bind a draft, 0600 from its first moment -> the address is had -> rename -> endpoint.json
+//! callers:   hold the socket's inode -> its owner -> connect -> the listener's user -> every request to that inode
+//! ```
+//! A TCP port is whoever's took it: the file of a server that died still names it. A socket file belongs to
+//! who may write in the directory, and one whose server is dead refuses. Paths go by descriptor, since an
+//! address of a socket has room for 107 bytes.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use cofferdam_server::Local;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, renameat};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use tokio::net::UnixStream;
+
+use super::exit::Misuse;
+
+/// Its name in the state directory.
+pub(crate) const NAME: &str = "api.sock";
+/// Callers that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Connecting to a socket of this host is at once, or there is a queue that nobody serves.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A server's socket whose listener is root or the owner of the state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Socket(Arc<OwnedFd>);
+
+impl Socket {
+    /// A path to this very socket, for as long as it is held.
+    pub(crate) fn path(&self) -> PathBuf {
+        by_descriptor(&*self.0)
+    }
+}
+
+/// A socket that listens and that nobody knows yet; dropped, its file goes.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    place: OwnedFd,
+    name: String,
+}
+
+impl Draft {
+    /// Listens beside the state directory's socket, which another server may still have.
+    ///
+    /// # Errors
+    /// A directory that takes no socket.
+    pub(crate) fn listen(dir: &Path) -> anyhow::Result<(Self, Local)> {
+        let what = || format!("cannot listen on a socket in {}", dir.display());
+        bound(dir).with_context(what)
+    }
+
+    /// Puts it in the place of the state directory's socket: the server that began last is met there.
+    ///
+    /// # Errors
+    /// A directory that lost the draft.
+    pub(crate) fn publish(self) -> anyhow::Result<()> {
+        renameat(&self.place, self.name.as_str(), &self.place, NAME)
+            .with_context(|| format!("cannot rename {} to {NAME}", self.name))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = unlinkat(&self.place, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+}
+
+fn bound(dir: &Path) -> anyhow::Result<(Draft, Local)> {
+    let place = directory(dir)?;
+    let owner = fstat(&place)?.st_uid;
+    let name = format!("{NAME}.{}", std::process::id());
+    let draft = Draft { place, name };
+    // One that a process of our number left behind.
+    let _ = unlinkat(&draft.place, draft.name.as_str(), UnlinkatFlags::NoRemoveDir);
+    let held = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // The file takes its mode from the socket: nobody else can connect, not even for a moment.
+    fchmod(&held, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    let path = by_descriptor(&draft.place).join(&draft.name);
+    bind(held.as_raw_fd(), &UnixAddr::new(&path)?)?;
+    listen(&held, Backlog::new(BACKLOG)?)?;
+    Ok((draft, Local { listener: UnixListener::from(held), owner }))
+}
+
+/// Takes the socket away.
+pub(crate) fn remove(dir: &Path) {
+    let _ = fs::remove_file(dir.join(NAME));
+}
+
+/// The socket of the server that runs on this state directory; `None` where none runs.
+///
+/// # Errors
+/// A socket that is not the directory's owner's, or whose listener is somebody else: nothing was sent.
+pub(crate) async fn find(dir: &Path) -> anyhow::Result<Option<Socket>> {
+    let path = dir.join(NAME);
+    let held =
+        match open(&path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()) {
+            Ok(held) => held,
+            Err(Errno::ENOENT | Errno::EACCES) => return Ok(None),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot look at {}", path.display()));
+            }
+        };
+    let owner = fs::metadata(dir)?.uid();
+    let looked = fstat(&held)?;
+    let is_socket = SFlag::from_bits_truncate(looked.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK;
+    if !is_socket || !is_trusted(looked.st_uid, owner) {
+        anyhow::bail!("{}", suspect(&path, looked.st_uid));
+    }
+    let connected = tokio::time::timeout(PATIENCE, UnixStream::connect(by_descriptor(&held))).await;
+    let stream = match connected {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => match error.kind() {
+            // Its server is dead: the next one takes its place.
+            std::io::ErrorKind::ConnectionRefused => return Ok(None),
+            std::io::ErrorKind::PermissionDenied => return Err(denied(&path).into()),
+            _ => {
+                return Err(error).with_context(|| format!("cannot connect to {}", path.display()));
+            }
+        },
+        Err(_) => anyhow::bail!("the server at {} takes no connections", path.display()),
+    };
+    let peer = stream.peer_cred()?.uid();
+    if !is_trusted(peer, owner) {
+        anyhow::bail!("{}", suspect(&path, peer));
+    }
+    Ok(Some(Socket(Arc::new(held))))
+}
+
+/// Who may stand behind the socket of a directory of this owner's.
+fn is_trusted(uid: u32, owner: u32) -> bool {
+    uid == 0 || uid == owner
+}
+
+fn suspect(path: &Path, uid: u32) -> String {
+    format!(
+        "{} is user id {uid}'s, who neither is root nor owns the directory: no key was sent; look who put it there",
+        path.display()
+    )
+}
+
+fn denied(path: &Path) -> Misuse {
+    Misuse(format!(
+        "only its owner may use {}: give --server URL, and your key in COFFERDAM_KEY or --key-file",
+        path.display()
+    ))
+}
+
+fn directory(dir: &Path) -> nix::Result<OwnedFd> {
+    open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+fn by_descriptor(held: &impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn serve(dir: &Path) -> Local {
+        let (draft, local) = Draft::listen(dir).unwrap();
+        draft.publish().unwrap();
+        local
+    }
+
+    #[tokio::test]
+    async fn h5_a_socket_is_its_owners_from_the_first_moment_at_any_length_of_path() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("long".repeat(40)).join("d".repeat(200));
+        fs::create_dir_all(&dir).unwrap();
+        assert!(find(&dir).await.unwrap().is_none(), "there is none");
+        let local = serve(&dir);
+        let meta = fs::symlink_metadata(dir.join(NAME)).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+        let found = find(&dir).await.unwrap().expect("it listens");
+        assert!(found.path().as_os_str().len() < 40);
+        drop(local);
+        assert!(find(&dir).await.unwrap().is_none(), "what is left of it refuses");
+        // The next one takes its place; the one before is not met by who holds the old socket.
+        let _local = serve(&dir);
+        assert!(find(&dir).await.unwrap().is_some());
+        assert!(UnixStream::connect(found.path()).await.is_err());
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[tokio::test]
+    async fn h5_what_is_no_socket_or_anothers_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(NAME), "").unwrap();
+        assert!(find(home.path()).await.is_err(), "a file");
+        fs::remove_file(home.path().join(NAME)).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let _local = serve(elsewhere.path());
+        std::os::unix::fs::symlink(elsewhere.path().join(NAME), home.path().join(NAME)).unwrap();
+        assert!(find(home.path()).await.is_err(), "a link");
+        assert!(is_trusted(0, 7) && is_trusted(7, 7) && !is_trusted(7, 0) && !is_trusted(8, 7));
+    }
+}

@@ -1,0 +1,38 @@
+//! `app.blob_usage`: how much a tenant's artifacts hold, and whether that is too much.
+
+use cofferdam_contracts::config::DEFAULT_BLOBS_MB;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::TenantId;
+use serde_json::json;
+
+use crate::Ledger;
+use crate::error::Result;
+
+/// The quota where no row says otherwise, as a parameter of SQL.
+pub(crate) fn default_mb() -> i64 {
+    i64::try_from(DEFAULT_BLOBS_MB).unwrap_or(i64::MAX)
+}
+
+/// What is said where `app.blobs_over_quota` gives a pair.
+pub(crate) fn refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
+    let over = over?;
+    let [limit, observed] = over.as_slice() else { return None };
+    let why = format!(
+        "the tenant's stored artifacts have {observed} MiB, quota.blobs_mb is {limit}: the host's admin \
+         may raise it"
+    );
+    let details = json!({"metric": "blobs_mb", "limit": limit, "observed": observed});
+    Some(Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details))
+}
+
+impl Ledger {
+    /// Refuses where the tenant's artifacts fill its quota.
+    pub async fn quota_admit(&self, tenant: &TenantId) -> Result<()> {
+        let over: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.blobs_over_quota($1, $2)")
+            .bind(tenant.as_str())
+            .bind(default_mb())
+            .fetch_one(self.pool())
+            .await?;
+        refusal(over).map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+}

@@ -1,0 +1,346 @@
+//! The forwarder of a mirror: the host fetches in the sandbox's stead, with the credentials of its own
+//! client, which never go inside.
+//!
+//! ```text
+//! sandbox: GET http://pip-0.mirrors.cofferdam.internal/simple/x/      no credentials
+//!   -> method, path -> host: GET https://index/simple/x/              + Authorization, verified TLS
+//!   <- links to the index's places become links to their aliases
+//! ```
+//! **Only GET and HEAD, only below the index's own path or to what one of its pages linked to; credentials
+//! go to the one place that they are configured for, and a redirect is the client's to follow, through
+//! the same checks.** Conditions and encodings are not passed on, so that every page is seen whole.
+
+mod pages;
+mod path;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_contracts::sandbox::ViolationWhy;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1 as client;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsConnector;
+
+pub(crate) use pages::Links;
+
+use super::dial::Upstream;
+use super::http::{self, Answer, Driven};
+use super::mirror::Origin;
+use super::policy::{Name, Refused, Rule, Wire};
+use super::serve::Context;
+use super::tunnel;
+use crate::sandbox::Driver;
+
+/// From the request to the head of the answer: mirrors that fetch first themselves are slow.
+const ANSWER_MS: u64 = 300_000;
+/// A page that is rewritten is held whole; the largest ones of public registries have a third of it.
+const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
+/// Pages that are held at once, of all sandboxes of this host together.
+const PAGES_AT_ONCE: usize = 4;
+/// A file: several times the largest package that public registries take.
+const MAX_FILE_BYTES: usize = 16 * 1024 * 1024 * 1024;
+
+/// What a client's request may carry to the mirror.
+const ASKED: [HeaderName; 3] = [header::ACCEPT, header::USER_AGENT, header::RANGE];
+/// What a mirror's answer may carry into the sandbox: no cookie, and nothing that asks for credentials.
+const TOLD: [HeaderName; 9] = [
+    header::ACCEPT_RANGES,
+    header::CACHE_CONTROL,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::LAST_MODIFIED,
+    header::RETRY_AFTER,
+];
+
+/// A header's value that says who asks. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials(HeaderValue);
+
+impl Credentials {
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let mut value = HeaderValue::from_str(text).ok()?;
+        value.set_sensitive(true);
+        Some(Self(value))
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credentials")
+    }
+}
+
+/// One place that the host fetches from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// What it is called inside.
+    pub alias: Name,
+    /// Where it really is.
+    pub place: Origin,
+    /// What is below this path, which ends with a slash, may be fetched.
+    pub prefix: String,
+    /// Whether its pages link to files; a place of files alone is never rewritten.
+    pub is_index: bool,
+    pub credentials: Option<Credentials>,
+}
+
+impl Base {
+    fn holds(&self, path: &str) -> bool {
+        let path = path.split(['?', '#']).next().unwrap_or(path);
+        path.starts_with(&self.prefix) || self.prefix.strip_suffix('/') == Some(path)
+    }
+
+    /// The place as a `Host` header says it.
+    fn host(&self) -> String {
+        let Origin { name, port, wire } = &self.place;
+        match (wire, port) {
+            (Wire::Tls, 443) | (Wire::Plain, 80) => name.to_string(),
+            _ => format!("{name}:{port}"),
+        }
+    }
+
+    /// The real address of a path.
+    fn url(&self, path: &str) -> String {
+        let scheme = if self.place.wire == Wire::Tls { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.host())
+    }
+}
+
+/// All places of one mirror.
+pub(crate) struct Forward {
+    bases: Vec<Base>,
+    tls: Arc<ClientConfig>,
+    pages: Semaphore,
+}
+
+impl std::fmt::Debug for Forward {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.bases).finish()
+    }
+}
+
+/// Why the host could not fetch.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error(transparent)]
+    Dial(#[from] super::dial::DialError),
+    #[error("TLS failed: {0}")]
+    Tls(io::Error),
+    #[error("the connection failed: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("its address cannot be written as a request")]
+    Request,
+    #[error("it did not answer within {ANSWER_MS} ms")]
+    Late,
+    #[error("its page is longer than {MAX_PAGE_BYTES} bytes or could not be read")]
+    Page,
+    #[error("it redirects to another place, which is not followed")]
+    Elsewhere,
+}
+
+/// Either kind of connection.
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+impl Forward {
+    /// `ca`: the certificates that the mirror's client trusts.
+    pub(crate) fn new(bases: Vec<Base>, ca: Option<&Path>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        let found = ca.and_then(|path| CertificateDer::pem_file_iter(path).ok());
+        roots.add_parsable_certificates(found.into_iter().flatten().flatten());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self { bases, tls: Arc::new(tls), pages: Semaphore::new(PAGES_AT_ONCE) })
+    }
+
+    pub(crate) fn bases(&self) -> &[Base] {
+        &self.bases
+    }
+
+    async fn reach(
+        &self,
+        base: &Base,
+        rule: &Rule,
+        context: &Context,
+    ) -> Result<(Box<dyn Io>, Option<Upstream>), FetchError> {
+        let Origin { name, port, wire } = &base.place;
+        if *wire == Wire::Plain {
+            let dialed = context.dialer.plain(name, *port, rule).await?;
+            return Ok((Box::new(dialed.stream), dialed.proxy));
+        }
+        let stream = context.dialer.tunnel(name, *port, rule).await?;
+        let server = ServerName::try_from(name.to_string()).map_err(|_| FetchError::Request)?;
+        let tls = TlsConnector::from(Arc::clone(&self.tls));
+        Ok((Box::new(tls.connect(server, stream).await.map_err(FetchError::Tls)?), None))
+    }
+
+    /// Asks the mirror, and gives the head of its answer with a body whose connection ends with it.
+    async fn ask(
+        &self,
+        base: &Base,
+        rule: &Rule,
+        context: &Context,
+        (method, path, headers): (Method, &str, &HeaderMap),
+    ) -> Result<Response<Driven>, FetchError> {
+        let (stream, proxy) = self.reach(base, rule, context).await?;
+        let (mut requests, connection) = client::handshake(TokioIo::new(stream)).await?;
+        let driver = Driver(tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a mirror's connection ended");
+            }
+        }));
+        let target = if proxy.is_some() { base.url(path) } else { path.to_owned() };
+        let mut request =
+            Request::builder().method(method).uri(target).header(header::HOST, base.host());
+        for name in &ASKED {
+            if let Some(value) = headers.get(name) {
+                request = request.header(name, value);
+            }
+        }
+        request = request.header(header::ACCEPT_ENCODING, "identity");
+        if let Some(Credentials(value)) = &base.credentials {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        if let Some(authorization) = proxy.as_ref().and_then(Upstream::authorization) {
+            request = request.header(header::PROXY_AUTHORIZATION, authorization);
+        }
+        let request = request.body(Full::<Bytes>::default()).map_err(|_| FetchError::Request)?;
+        let response = requests.send_request(request).await?;
+        Ok(response.map(|body| Driven::new(body, driver)))
+    }
+
+    /// What the sandbox is told of an answer.
+    async fn told(
+        &self,
+        (index, base): (usize, &Base),
+        path: &str,
+        context: &Context,
+        (response, is_head): (Response<Driven>, bool),
+    ) -> Result<Answer, FetchError> {
+        let (head, body) = response.into_parts();
+        let mut headers = HeaderMap::new();
+        for name in &TOLD {
+            if let Some(value) = head.headers.get(name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        if head.status.is_redirection() {
+            let location = head.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+            let inside = location.and_then(|to| pages::inside(&self.bases, base, path, to));
+            let value = inside.and_then(|to| HeaderValue::from_str(&to).ok());
+            headers.insert(header::LOCATION, value.ok_or(FetchError::Elsewhere)?);
+        }
+        let is_page =
+            base.is_index && pages::is_page(&head.headers) && !head.status.is_redirection();
+        let body = if is_page {
+            headers.remove(header::CONTENT_LENGTH);
+            headers.remove(header::CONTENT_ENCODING);
+            let text = match is_head {
+                true => Bytes::new(),
+                false => self.page((index, base), path, context, (&head.headers, body)).await?,
+            };
+            Full::new(text).map_err(|never| match never {}).boxed()
+        } else {
+            Limited::new(body, MAX_FILE_BYTES).boxed()
+        };
+        let mut answer = Response::new(body);
+        (*answer.status_mut(), *answer.headers_mut()) = (head.status, headers);
+        Ok(answer)
+    }
+
+    /// A page with the mirror's places in it called as they are inside. What it links to may be fetched.
+    async fn page(
+        &self,
+        (index, base): (usize, &Base),
+        path: &str,
+        context: &Context,
+        (headers, body): (&HeaderMap, Driven),
+    ) -> Result<Bytes, FetchError> {
+        let _turn = self.pages.acquire().await.map_err(|_| FetchError::Page)?;
+        let whole =
+            Limited::new(body, MAX_PAGE_BYTES).collect().await.map_err(|_| FetchError::Page)?;
+        let text =
+            pages::decoded(headers, whole.to_bytes(), MAX_PAGE_BYTES).ok_or(FetchError::Page)?;
+        context.links.learn(pages::links(&self.bases, (index, base), path, &text));
+        Ok(pages::rewritten(&self.bases, &text).into())
+    }
+}
+
+/// Which place of which mirror a name inside stands for.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub forward: Arc<Forward>,
+    pub index: usize,
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.forward, &other.forward) && self.index == other.index
+    }
+}
+
+impl Eq for Target {}
+
+/// Whether a method only fetches.
+pub(crate) fn only_reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Answers one request for a mirror.
+pub(crate) async fn fetch(
+    request: Request<Incoming>,
+    context: &Context,
+    rule: &Rule,
+    target: &Target,
+) -> Result<Answer, Answer> {
+    let forward = &target.forward;
+    let Some(base) = forward.bases.get(target.index) else { return Err(http::malformed(context)) };
+    let refuse = |why| {
+        let refused = Refused::name(why, base.alias.as_str(), Some(80));
+        http::refuse(context, &refused)
+    };
+    if !only_reads(request.method()) {
+        return Err(refuse(ViolationWhy::Method));
+    }
+    let asked = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let may =
+        path::is_plain(&asked) && (base.holds(&asked) || context.links.holds(target.index, &asked));
+    if !may {
+        return Err(refuse(ViolationWhy::Path));
+    }
+    let (is_head, method) = (request.method() == Method::HEAD, request.method().clone());
+    let answer = async {
+        let limit = Duration::from_millis(ANSWER_MS);
+        let ask = forward.ask(base, rule, context, (method, &asked, request.headers()));
+        let response = tokio::time::timeout(limit, ask).await.map_err(|_| FetchError::Late)??;
+        forward.told((target.index, base), &asked, context, (response, is_head)).await
+    };
+    answer.await.map_err(|error| {
+        // The operator reads where it is; the sandbox only what it is called inside.
+        let Origin { name, port, .. } = &base.place;
+        tracing::info!(%name, port, %error, "a mirror could not be fetched from");
+        if let FetchError::Dial(error) = &error {
+            tunnel::note(context, &base.alias, 80, error);
+        }
+        http::say(StatusCode::BAD_GATEWAY, &format!("{}: {error}", base.alias))
+    })
+}

@@ -1,0 +1,74 @@
+//! What a tenant may have stored, and what is refused once that is full.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod support;
+
+use cofferdam_tests::{Home, text};
+use serde_json::json;
+use support::{assert_proven, count};
+
+const KEEP: &str = "
+id: keep
+v: '1'
+form: {type: object, properties: {s: {type: string}, n: {type: integer}}}
+caps: {concurrency: 1, steps: 8}
+plan: {tasks: [{name: 'k-${item}', each: '${range(form.n)}', value: '${index} ${form.s}'}]}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_a_tenants_stored_artifacts_have_a_quota_that_another_does_not_feel() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let put = |scope: &str, mb: u64, version: u32| {
+        json!({"value": mb, "expectedVersion": version, "scope": scope}).to_string().into_bytes()
+    };
+    let path = "/api/config/quota.blobs_mb";
+    let (status, answer) = up.request("PUT", path, Some(&up.key), Some(put("global", 6, 0))).await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, acme) = up.new_key(&json!({"tenant": "acme", "roles": ["admin"]})).await;
+    let (_, bravo) = up.new_key(&json!({"tenant": "bravo", "roles": ["submitter"]})).await;
+    let (status, answer) = up.request("PUT", path, Some(&acme), Some(put("tenant", 7, 0))).await;
+    assert_eq!((status, &answer["code"]), (400, &json!("policy_violation")), "{answer}");
+    let form = |n: u64| json!({"s": "y".repeat(900_000), "n": n});
+    // The plan's card has 4.3 MiB and each text 0.86: the second one fills the quota, the third is not stored.
+    let (status, header) = up.start_recipe_as(&acme, KEEP, form(5), json!({})).await;
+    assert_eq!(status, 201, "{header}");
+    let run = text(&header, "runId");
+    let of_run =
+        format!("SELECT count(*) FROM app.artifacts WHERE run_id = '{run}' AND inline IS NULL");
+    let ended = format!("SELECT count(*) FROM app.runs WHERE id = '{run}' AND status = 'failed'");
+    support::until("it ends", std::time::Duration::from_secs(60), async || {
+        count(&sql, &ended).await == 1
+    })
+    .await;
+    let stored = count(&sql, &of_run).await;
+    assert_eq!(stored, 3, "the card and two texts");
+    let error = "SELECT count(*) FROM app.runs WHERE error LIKE '%quota.blobs_mb is 6%'";
+    assert_eq!(count(&sql, error).await, 1);
+    let (status, answer) = up.start_recipe_as(&acme, KEEP, form(1), json!({"runKey": "2"})).await;
+    assert_eq!((status, &answer["code"]), (400, &json!("queue_policy_violation")), "{answer}");
+    assert_eq!(
+        (&answer["details"]["metric"], &answer["details"]["limit"]),
+        (&json!("blobs_mb"), &json!(6))
+    );
+    let (status, header) = up.start_recipe_as(&bravo, KEEP, form(1), json!({})).await;
+    assert_eq!(status, 201, "another tenant: {header}");
+    let sum = "SELECT count(*) FROM app.blob_usage u WHERE tenant_id = 'acme' AND bytes = (
+        SELECT sum(a.size) FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id
+         WHERE r.tenant_id = 'acme' AND a.inline IS NULL)";
+    assert_eq!(count(&sql, sum).await, 1, "the sum is the rows'");
+    let (status, answer) = up.request("PUT", path, Some(&up.key), Some(put("global", 64, 1))).await;
+    assert_eq!(status, 200, "{answer}");
+    let (status, header) = up.start_recipe_as(&acme, KEEP, form(1), json!({"runKey": "3"})).await;
+    assert_eq!(status, 201, "{header}");
+    assert_proven(&home);
+}
