@@ -5,7 +5,7 @@ DENY = target/tools/bin/cargo-deny
 LEFTOVERS = $(CARGO) run --quiet --package cofferdam-tests --bin leftovers --
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check test demo bench chaos v2 clean
+.PHONY: setup build check release test attack fuzz demo bench chaos v2 fresh clean
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
 setup:
@@ -23,6 +23,10 @@ check: setup
 	@scripts/advisories $(DENY)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
 
+## the binary that is published: no check may be skipped, and the tests must pass
+release: export COFFERDAM_RELEASE = 1
+release: check test build
+
 ## real database, real sandboxes; afterwards nothing of ours may be left on the host
 test: setup
 	$(CARGO) build --bin cofferdam
@@ -32,6 +36,20 @@ test: setup
 ## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end
 demo: setup build
 	@scripts/demo $(DEMO_FLAGS)
+
+## what an attack found (docs/security.md), tried again: its tests by their numbers, the probes of every class
+attack: setup
+	$(CARGO) build --bin cofferdam
+	@scripts/attack
+
+# Seconds of each target; there are about twenty, and as many run at once as there are cores.
+FUZZ_SECONDS ?= 600
+
+## every parser of hostile bytes, each for FUZZ_SECONDS (600); `make test` gives each some thousand inputs
+fuzz:
+	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_SECONDS) * 1000)) \
+		$(CARGO) test --no-fail-fast --package cofferdam-contracts --package cofferdam-guest \
+		--package cofferdam-sandbox --lib --bins --test fuzz -- fuzz_
 
 ## the numbers of SPECIFICATION.md
 bench: setup build
@@ -46,6 +64,10 @@ v2: setup
 	@held=$$($(CARGO) test --package cofferdam-sandbox --test conformance --no-run --message-format=json | \
 		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) && \
 	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" the_class_container --nocapture' "$$held"
+
+## demo and tests on a Debian that has nothing but Debian; FRESH_FLAGS="--suite trixie --demo"
+fresh:
+	@scripts/fresh $(FRESH_FLAGS)
 
 clean:
 	$(CARGO) clean

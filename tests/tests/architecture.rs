@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ambient", &[]),
     ("contracts", &[]),
     ("guest", &[]),
+    ("hostile", &[]),
     ("ledger", &["ambient", "contracts"]),
     ("sandbox", &["ambient", "contracts", "guest"]),
     ("flows", &["ambient", "contracts", "ledger", "sandbox"]),
@@ -43,6 +44,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("rusqlite", &["cli"]),
     ("landlock", &["guest"]),
     ("bollard", &["sandbox"]),
+    ("bolero", &["hostile"]),
 ];
 
 /// Tests that `make test` does not run by themselves: (file, how many, why).
@@ -166,28 +168,106 @@ fn architecture_md_has_a_paragraph_for_every_crate() {
     }
 }
 
-/// A promise whose test was renamed away is no promise.
-#[test]
-fn specification_md_names_tests_and_constants_that_exist() {
-    let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+/// The tests that a page names; each must exist. A promise whose test was renamed away is no promise.
+fn tests_named_in(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
     let sources = sources(&["crates", "tests"]);
-    let mut tests = 0;
+    let mut tests = Vec::new();
     for name in text.split('`').skip(1).step_by(2) {
         if let Some((file, test)) = name.split_once(".rs::") {
             let wanted = format!("{file}.rs");
             let found = sources.iter().find(|(path, _)| {
                 *path == wanted || path.strip_prefix("crates/") == Some(wanted.as_str())
             });
-            let (_, code) = found.unwrap_or_else(|| panic!("{name}: no such file"));
-            assert!(code.contains(&format!("fn {test}(")), "{name}: no such test");
-            tests += 1;
+            let (_, code) = found.unwrap_or_else(|| panic!("{page}: {name}: no such file"));
+            assert!(code.contains(&format!("fn {test}(")), "{page}: {name}: no such test");
+            tests.push(test.to_owned());
         } else if let Some((_, last)) = name.rsplit_once("::") {
             let constant = last.chars().all(|c| c.is_ascii_uppercase() || c == '_');
             let defined = |(_, code): &(String, String)| code.contains(&format!("const {last}: "));
-            assert!(!constant || sources.iter().any(defined), "{name}: no such constant");
+            assert!(!constant || sources.iter().any(defined), "{page}: {name}: no such constant");
         }
     }
-    assert!(tests > 20, "only {tests} tests are named");
+    tests
+}
+
+#[test]
+fn specification_md_names_tests_and_constants_that_exist() {
+    let tests = tests_named_in("SPECIFICATION.md");
+    assert!(tests.len() > 20, "only {} tests are named", tests.len());
+}
+
+/// Findings of the attack that `docs/security.md` lists.
+const FINDINGS: usize = 29;
+/// Tests that a row of it names; it counts the others.
+const NAMED: usize = 3;
+
+/// The number that a test's name begins with, such as `h10`; `None` where it begins otherwise.
+fn finding_of(test: &str) -> Option<&str> {
+    let (number, _) = test.split_once('_')?;
+    let digits = number.strip_prefix(['c', 'h', 'm', 'l', 'i'])?;
+    (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(number)
+}
+
+/// Every test by its finding, those of the whole product first.
+fn tests_of_findings() -> BTreeMap<String, Vec<String>> {
+    let mut tests: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in sources(&["tests", "crates"]) {
+        let names = text.lines().filter_map(|line| {
+            let name = line.trim_start().trim_start_matches("async ").strip_prefix("fn ")?;
+            name.split_once('(').map(|(name, _)| name)
+        });
+        for name in names {
+            if let Some(finding) = finding_of(name) {
+                tests.entry(finding.to_owned()).or_default().push(format!("{path}::{name}"));
+            }
+        }
+    }
+    for names in tests.values_mut() {
+        names.sort_by_key(|name| !name.starts_with("tests/"));
+    }
+    tests
+}
+
+/// `UPDATE_GOLDENS=1` writes the last column of the table anew.
+#[test]
+fn security_md_names_the_tests_of_every_finding() {
+    let page = root().join("docs/security.md");
+    let text = fs::read_to_string(&page).unwrap();
+    let tests = tests_of_findings();
+    let (mut wanted, mut rows) = (String::new(), 0);
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let number = cells[0].trim_start_matches("| ").to_ascii_lowercase();
+        match (cells.as_slice(), finding_of(&format!("{number}_"))) {
+            ([first, what, mending, _], Some(_)) => {
+                rows += 1;
+                let names = tests.get(&number).unwrap_or_else(|| panic!("{number} has no test"));
+                let shown: Vec<String> =
+                    names.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
+                let more = match names.len().saturating_sub(NAMED) {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                let row = format!("{first} | {what} | {mending} | {}{more} |", shown.join(", "));
+                wanted.push_str(&row);
+            }
+            _ => wanted.push_str(line),
+        }
+        wanted.push('\n');
+    }
+    assert_eq!(rows, FINDINGS, "a finding has one row");
+    if env::var("UPDATE_GOLDENS").is_some() {
+        fs::write(&page, &wanted).unwrap();
+    } else {
+        assert!(text == wanted, "docs/security.md: UPDATE_GOLDENS=1 writes the tests anew");
+    }
+}
+
+#[test]
+fn security_md_promises_what_a_test_holds() {
+    let tests = tests_named_in("docs/security.md");
+    assert!(tests.len() >= FINDINGS, "only {} tests are named", tests.len());
 }
 
 #[test]
@@ -263,4 +343,55 @@ fn every_crate_inherits_the_workspace_lints() {
         let text = fs::read_to_string(&manifest).unwrap();
         assert!(text.contains("[lints]\nworkspace = true"), "{}", manifest.display());
     }
+}
+
+/// Who turns a text into a real path: files, how often, and whose text it is. A tenant's is `hostpath`'s.
+const RESOLVED: &[(&str, usize, &str)] = &[
+    ("crates/sandbox/src/cache/identity.rs", 1, "constant paths of the host"),
+    ("crates/sandbox/src/cache/store.rs", 1, "the state directory"),
+    ("crates/sandbox/src/hostpath/mod.rs", 2, "the operator's allowed directories"),
+    ("crates/sandbox/src/host.rs", 1, "the state directory"),
+    ("crates/sandbox/src/image/store.rs", 1, "the state directory"),
+    ("crates/sandbox/src/traces.rs", 1, "the state directory"),
+];
+/// Where a tenant's text for a host path comes from, as source lines name it.
+const TENANTS_TEXT: [&str; 4] =
+    [".project_dir", "mount.source", "strip_prefix(\"host://\")", "strip_prefix(\"dir:\")"];
+/// What makes a path of a text, or uses one.
+const USES: [&str; 6] =
+    ["PathBuf::from(", "Path::new(", "canonicalize(", "fs::", "File::", "open("];
+/// Lines behind one with such a text in which it is still at hand.
+const NEAR: usize = 4;
+
+/// A tenant's text becomes a host path in `hostpath` alone: it travels as a `HostPath`, which gives nobody
+/// else its text.
+#[test]
+fn c1_only_one_module_turns_a_tenants_text_into_a_host_path() {
+    let crates = ["crates/flows/src", "crates/sandbox/src", "crates/server/src"];
+    for (name, text) in sources(&crates) {
+        let found = text.matches("canonicalize(").count();
+        let may =
+            RESOLVED.iter().find(|(file, ..)| *file == name).map_or(0, |(_, count, _)| *count);
+        assert!(found <= may, "{name} resolves {found} paths, {may} are listed with a reason");
+        if name.starts_with("crates/sandbox/src/hostpath/") {
+            assert!(!text.contains("for HostPath {\n    type"), "{name}: HostPath is no Path");
+            assert!(!text.contains("AsRef<Path> for HostPath"), "{name}: HostPath is no Path");
+            assert!(!text.contains("pub fn path(") && !text.contains("HostPath(pub"), "{name}");
+            continue;
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            if !TENANTS_TEXT.iter().any(|field| line.contains(field)) {
+                continue;
+            }
+            for near in lines.iter().skip(index).take(NEAR) {
+                let wrong = USES.iter().find(|usage| near.contains(**usage));
+                let is_typed = near.contains("allowed.open(");
+                assert!(wrong.is_none() || is_typed, "{name}:{}: {near}", index + 1);
+            }
+        }
+    }
+    let input = fs::read_to_string(root().join("crates/sandbox/src/input.rs")).unwrap();
+    let plan = fs::read_to_string(root().join("crates/sandbox/src/plan.rs")).unwrap();
+    assert!(input.contains("source: HostPath,") && plan.contains("pub source: HostPath,"));
 }

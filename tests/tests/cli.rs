@@ -341,10 +341,9 @@ fn exec_passes_output_and_status_through() {
     let output = home.run(&["exec", "--json", "--", "false"]);
     assert_eq!(code(&output), 1);
     assert_eq!(object(&output)["status"], "failed");
-    let work = home.path().join("work");
-    fs::create_dir(&work).unwrap();
-    fs::write(work.join("in.txt"), "given").unwrap();
-    let work = work.to_str().unwrap();
+    let given = tempfile::tempdir().unwrap();
+    fs::write(given.path().join("in.txt"), "given").unwrap();
+    let work = given.path().to_str().unwrap();
     let output = home.run(&[
         "exec",
         "--work",
@@ -365,7 +364,7 @@ fn exec_passes_output_and_status_through() {
         .any(|a| a["name"] == "files/out.txt");
     assert!(kept, "{}", said(&output));
     assert!(
-        !home.path().join("work/out.txt").exists(),
+        !given.path().join("out.txt").exists(),
         "copy on write: the host's directory is as it was"
     );
 }
@@ -489,8 +488,8 @@ async fn no_secret_is_in_a_command_line_or_in_the_log() {
 #[test]
 fn a_projects_tests_are_split_over_shards() {
     let home = Home::new();
-    let repo = home.path().join("project");
-    fs::create_dir(&repo).unwrap();
+    let project = tempfile::tempdir().unwrap();
+    let repo = project.path();
     for shard in 0..2 {
         let module = format!(
             "import os, unittest\n\nclass Test(unittest.TestCase):\n    def test_shard(self):\n        self.assertEqual(os.environ['SHARD'], '{shard}')\n        self.assertEqual(os.environ['SHARDS'], '2')\n        open('report.xml', 'w').write('<shard n=\"{shard}\"/>')\n"

@@ -281,15 +281,17 @@ async fn h4_npm_fetches_by_the_hosts_token_which_never_goes_inside() {
     let script = format!(
         "exec > /work/said 2>&1; export HOME=/tmp; {LOOK} npm config ls -l | grep -v scripts; \
          npm pack tiny; {LOOK} ls *.tgz; \
-         curl -s -o /dev/null -w '%{{http_code}} put\\n' -X PUT -d '{{}}' $npm_config_registry/tiny; echo done"
+         curl -s -o /dev/null -w '%{{http_code}} put\\n' -X PUT -d '{{}}' $npm_config_registry'tiny'; \
+         for at in -/whoami %2d/npm/v1/tokens; do curl -s -o /dev/null -w '%{{http_code}} account\n' $npm_config_registry$at; done; echo done"
     );
     let (violations, out) = built(&up, &script, "@npm").await;
-    for line in ["tiny-1.0.0.tgz", "405 put", "done"] {
+    for line in ["tiny-1.0.0.tgz", "405 put", "403 account", "done"] {
         assert!(out.lines().any(|said| said == line), "{line}: {out}");
     }
     for secret in ["S3CRET", "FOUND-IN-A-FILE"] {
         assert!(!out.contains(secret), "{secret}: {out}");
     }
+    assert!(!out.contains("200 account") && !out.contains("404 account"), "{out}");
     assert!(violations.to_string().contains("\"method\""), "{violations}");
     let heard = index.heard();
     assert!(heard.iter().any(|(_, path, knew)| path.ends_with(".tgz") && *knew), "{heard:?}");

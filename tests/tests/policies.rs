@@ -254,7 +254,7 @@ async fn h4_a_mirror_is_refused_to_a_tenant_without_the_operators_grant() {
     assert!(error.contains("egress.mirrors"), "{error}");
     let sql = up.sql().await;
     assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs").await, 0);
-    // Whoever is of the host's own tenant needs no grant.
+    // A submitter of the host's own tenant needs no grant.
     let local = up.new_key(&json!({"roles": ["submitter"]})).await.1;
     let (status, header) =
         up.start_recipe_as(&local, &yaml("e", gate, "build"), json!({}), json!({})).await;

@@ -21,8 +21,8 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeCheck {
-    /// `mount`, `cgroup`, `process`, `netns`, `directory`, `runtime-state`, `sentinel`, `base`,
-    /// `cache-base`, or `host` where there is nobody to look.
+    /// `mount`, `layer` (the file system that took all writes, kept by nobody), `cgroup`, `process`, `netns`,
+    /// `directory`, `runtime-state`, `sentinel`, `base`, `cache-base`, or `host` where there is nobody to look.
     pub kind: String,
     /// What exactly: a path, a pid, an inode.
     pub subject: String,

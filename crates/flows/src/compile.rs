@@ -1,6 +1,6 @@
 //! CompileST: the recipe that the run pinned becomes its plan.
 
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
 
 use cofferdam_contracts::artifact;
 use cofferdam_contracts::canonical;
@@ -16,6 +16,7 @@ use cofferdam_contracts::template::MAX_FANOUT;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::Compiled;
 use cofferdam_ledger::{Ledger, LedgerError};
+use cofferdam_sandbox::{Allowed, HostPath, Links};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ pub(crate) struct Card {
 /// Compiles and commits, and gives the plan besides its card; a replay commits nothing new.
 pub(crate) async fn compile(
     ledger: &Ledger,
-    roots: &[PathBuf],
+    allowed: &Allowed,
     run: &RunContext,
 ) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
     // What was committed stands: by now the configuration may say something else.
@@ -51,7 +52,7 @@ pub(crate) async fn compile(
     let planned = match crate::dispatches::plan_of(run) {
         Some(planned) => planned,
         None => match recipe_of(ledger, run).await? {
-            Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, roots).await,
+            Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, allowed).await,
             Err(refusal) => Err(refusal),
         },
     };
@@ -135,12 +136,12 @@ pub(crate) async fn plan_blocking(
     run: &RunContext,
     inputs: Value,
     settings: Settings,
-    roots: &[PathBuf],
+    allowed: &Allowed,
 ) -> Result<Plan, Refusal> {
     let run = run.clone();
-    let roots = if run.by_host_admin { vec![PathBuf::from("/")] } else { roots.to_vec() };
+    let allowed = if run.by_host_admin { allowed.everything() } else { allowed.clone() };
     let compiled =
-        tokio::task::spawn_blocking(move || plan_of(&recipe, &run, inputs, &settings, &roots))
+        tokio::task::spawn_blocking(move || plan_of(&recipe, &run, inputs, &settings, &allowed))
             .await;
     compiled.unwrap_or_else(|e| {
         Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}")))
@@ -152,11 +153,11 @@ fn plan_of(
     run: &RunContext,
     mut form: Value,
     settings: &Settings,
-    roots: &[PathBuf],
+    allowed: &Allowed,
 ) -> Result<Plan, Refusal> {
     // An intent that was written before its recipe was chosen has none of the form's defaults yet.
     with_defaults(&recipe.form_schema(), &mut form);
-    let plan = plan::compile(recipe, &form, settings, &|dir, pattern| glob(roots, dir, pattern))?;
+    let plan = plan::compile(recipe, &form, settings, &|dir, pattern| glob(allowed, dir, pattern))?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,
@@ -191,7 +192,7 @@ const MAX_GLOB_ENTRIES: usize = 500_000;
 
 /// Files below a directory whose relative path matches, sorted, links not followed. The directory
 /// must lie below an allowed root, since the names that are found become part of the plan.
-fn glob(roots: &[PathBuf], dir: &str, pattern: &str) -> Result<Vec<String>, String> {
+fn glob(allowed: &Allowed, dir: &str, pattern: &str) -> Result<Vec<String>, String> {
     let matcher = globset::GlobBuilder::new(pattern)
         .literal_separator(true)
         .build()
@@ -199,27 +200,17 @@ fn glob(roots: &[PathBuf], dir: &str, pattern: &str) -> Result<Vec<String>, Stri
         .compile_matcher();
     // One answer for what is not there and for what is not allowed, so that nothing can be probed.
     let refused = || format!("{dir} is not a directory that this run may read");
-    let dir = Path::new(dir).canonicalize().map_err(|_| refused())?;
-    if !dir.is_dir() || !roots.iter().any(|root| dir.starts_with(root)) {
+    let opened = allowed.open(&HostPath::said(dir), Links::Beneath).map_err(|_| refused())?;
+    if !opened.is_dir() {
         return Err(refused());
     }
     let mut found = Vec::new();
-    for (n, entry) in
-        walkdir::WalkDir::new(&dir).sort_by_file_name().max_open(16).into_iter().enumerate()
-    {
-        if n >= MAX_GLOB_ENTRIES {
-            return Err(format!("more than {MAX_GLOB_ENTRIES} entries"));
-        }
-        let entry = entry.map_err(|e| e.to_string())?;
-        if let Ok(relative) = entry.path().strip_prefix(&dir)
-            && entry.file_type().is_file()
-            && matcher.is_match(relative)
-        {
+    let listed = opened.entries(MAX_GLOB_ENTRIES, &mut |relative, is_file| {
+        if is_file && matcher.is_match(relative) {
             found.push(relative.to_string_lossy().into_owned());
-            if found.len() > MAX_FANOUT {
-                break;
-            }
         }
-    }
+        if found.len() > MAX_FANOUT { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    listed.map_err(|e| e.to_string())?;
     Ok(found)
 }

@@ -170,10 +170,10 @@ pub(crate) async fn edit(
     if let Err(refusal) = validator.check(&inputs) {
         return Ok(Err(refusal.message));
     }
-    let roots = &this.executor.host.facts().allowed_roots;
+    let allowed = &this.executor.host.facts().allowed;
     // An edited plan is a new one: it is compiled with the configuration of now, which it names.
     let settings = config::settings(ledger, &run.tenant).await?;
-    let plan = match compile::plan_blocking(recipe, &run, inputs.clone(), settings, roots).await {
+    let plan = match compile::plan_blocking(recipe, &run, inputs.clone(), settings, allowed).await {
         Ok(plan) => plan,
         Err(refusal) => return Ok(Err(refusal.message)),
     };

@@ -292,6 +292,7 @@ fn artifacts(
     for file in files {
         result.files_out.push(FileOut {
             path: file.path.clone(),
+            encoded: file.is_encoded(),
             sha256: digest_bytes(&file.bytes),
             size: u64::try_from(file.bytes.len()).unwrap_or(u64::MAX),
         });

@@ -49,13 +49,14 @@ pub use outbound::Reach;
 pub use sign::Signer;
 pub use worker::{FlowsError, Worker, WorkerConfig};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cofferdam_ambient::random::Ids;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::Wakes;
+use cofferdam_sandbox::Allowed;
 
 /// What every entry point of this crate needs: the ledger, its wake-ups and where ids come from.
 #[derive(Debug, Clone)]
@@ -73,7 +74,7 @@ pub struct Flows {
     guesses: Arc<links::Guesses>,
     counter: Arc<AtomicU64>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
-    roots: Arc<[PathBuf]>,
+    allowed: Arc<Allowed>,
 }
 
 impl Flows {
@@ -87,7 +88,7 @@ impl Flows {
             signer: None,
             reach: Reach::default(),
             guesses: Arc::default(),
-            roots: Arc::new([]),
+            allowed: Arc::default(),
             counter: Arc::default(),
         }
     }
@@ -104,11 +105,12 @@ impl Flows {
         self.signer.is_some()
     }
 
-    /// The same with the host directories that everybody may be given.
+    /// The same with the host directories that everybody may be given, but for what lies in this state
+    /// directory.
     #[must_use]
-    pub fn with_roots(self, roots: &[PathBuf]) -> Self {
-        let real = roots.iter().filter_map(|root| root.canonicalize().ok());
-        Self { roots: real.collect(), ..self }
+    pub fn with_roots(self, roots: &[PathBuf], state: &Path) -> Self {
+        let allowed = Allowed::present(roots, vec![state.to_owned()]);
+        Self { allowed: Arc::new(allowed), ..self }
     }
 
     /// A number that this process gives once: names what has no content of its own to be named by.

@@ -72,10 +72,10 @@ const MAX_ROUNDS: u32 = 8;
 pub(crate) async fn run_workflow(executor: Arc<Executor>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
     let this = This::new(&executor, &workflow);
-    let roots = &executor.host.facts().allowed_roots;
+    let allowed = &executor.host.facts().allowed;
     let card: Card = step(compile::COMPILE, || async {
         let run = this.context().await?;
-        let (card, plan) = patiently(|| compile::compile(&this.flows.ledger, roots, run))
+        let (card, plan) = patiently(|| compile::compile(&this.flows.ledger, allowed, run))
             .await
             .map_err(step_error)?;
         if let Some(plan) = plan {

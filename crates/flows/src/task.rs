@@ -7,7 +7,6 @@
 //! ```
 //! Everything after `begin` may happen again on another worker; only the commit at the end counts.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_contracts::artifact::ArtifactKind;
@@ -23,7 +22,7 @@ use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
-use cofferdam_sandbox::{Host, Input, Plan, provision_on, verify_absent};
+use cofferdam_sandbox::{Host, HostPath, Input, Plan, provision_on, verify_absent};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
@@ -155,6 +154,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
 fn value(task: &TaskContext, text: &str) -> End {
     let file = FileOut {
         path: "value.txt".into(),
+        encoded: false,
         sha256: digest_bytes(text.as_bytes()),
         size: u64::try_from(text.len()).unwrap_or(u64::MAX),
     };
@@ -349,7 +349,7 @@ async fn inputs(
             }
             (None, Some(uri)) => match uri.strip_prefix("host://") {
                 Some(source) => {
-                    Input::Host { path, source: PathBuf::from(source), access: file.access }
+                    Input::Host { path, source: HostPath::said(source), access: file.access }
                 }
                 None => return Err(format!("{uri}: only host:// and artifact:// are known")),
             },

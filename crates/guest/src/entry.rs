@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use cofferdam_guest::escape::{NEIGHBOUR, PROBE};
 use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
+use cofferdam_guest::users::HOLD;
 use cofferdam_guest::wire::LODGE;
 
-use crate::{agent, machine, probe};
+use crate::{agent, hold, machine, probe};
 
 /// By its name and its arguments; without any it is the agent.
 pub fn run() -> ExitCode {
@@ -23,6 +24,7 @@ pub fn run() -> ExitCode {
         [ENTER] => agent::run_in(machine::enter),
         [REHEARSE] => agent::run_in(machine::rehearse),
         [LODGE] => agent::run_as_lodger(),
+        [HOLD, owner] => hold::run(owner),
         _ => agent::run(),
     }
 }

@@ -3,6 +3,7 @@
 
 mod agent;
 mod entry;
+mod hold;
 mod machine;
 mod probe;
 

@@ -35,9 +35,9 @@ pub struct Path {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its name in its directory; bytes that are not UTF-8 are replaced.
+    /// Its name in its directory; one that is not UTF-8 as [`crate::name`] writes it.
     pub name: String,
-    /// Whether the name had such bytes, so that it names nothing as it stands.
+    /// Whether it is written so, and names nothing as it stands.
     #[serde(default)]
     pub mangled: bool,
     /// What it is.
@@ -112,8 +112,11 @@ pub enum ChangeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Of what; empty for lost ones.
+    /// Of what; empty for lost ones. A name that is not UTF-8 as [`crate::name`] writes it.
     pub path: String,
+    /// Whether it is written so, and names nothing as it stands.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mangled: bool,
     /// Which.
     pub kind: ChangeKind,
 }

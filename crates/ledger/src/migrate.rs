@@ -32,8 +32,8 @@ migrations! {
     "0039_dispatch_runs", "0040_dispatch_rules", "0041_dispatch_settle", "0042_webhooks",
     "0043_webhook_events", "0044_signing_keys", "0045_reply_links", "0046_egress_asks",
     "0047_egress_grants", "0048_asks_end_with_their_task", "0050_dispatch_limits_are_the_hosts",
-    "0052_no_auth_is_not_the_hosts_admin", "0056_build_names_need_consent", "0058_reach_of_edited_plans",
-    "0059_blob_usage",
+    "0052_no_auth_is_not_the_hosts_admin", "0053_artifacts_of_any_path", "0056_build_names_need_consent",
+    "0058_reach_of_edited_plans", "0059_blob_usage",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

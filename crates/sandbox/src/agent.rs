@@ -54,10 +54,19 @@ pub enum Stream {
 /// A file that was read out of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
-    /// Relative to the collection's root.
+    /// Relative to the collection's root, as [`cofferdam_guest::name`] writes it.
     pub path: String,
     /// Its content.
     pub bytes: Vec<u8>,
+}
+
+impl Collected {
+    /// Whether its path is written otherwise than it is: it has bytes that are not UTF-8, or would be read
+    /// as one that has.
+    #[must_use]
+    pub fn is_encoded(&self) -> bool {
+        cofferdam_guest::name::is_encoded(&self.path)
+    }
 }
 
 /// What is wrong with an answer.

@@ -6,9 +6,11 @@
 //! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup | the cgroup's limit |
 //! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves | overlay on the host, carried into the container |
 //! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | as in gvisor | as in container |
-//! | host directory or cached base, copy-on-write | overlay mounted by the runtime | mounted on the host, then bound | overlay in the machine, whose upper layer its agent tells | mounted on the host, then bound |
+//! | host directory or cached base, copy-on-write | mounted on the host, then bound | as in container | overlay in the machine, whose upper layer its agent tells | mounted on the host, then bound |
 //! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator | as in container |
 //! | attempts without a route | counted by its network namespace | told by its kernel, each connect | counted by its kernel, told by its agent | as in container |
+//! | the host's `/usr` | overlay in its root | bound, behind its own kernel | as in gvisor | overlay |
+//! | users | of its own, where the kernel can | its own kernel's, as the host's nobody | as in gvisor | the engine's |
 //! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor | the wipe has the engine remove it |
 //!
 //! In the class `remote` nothing of all this is on the host but the agent's stream: see `remote`.
@@ -47,6 +49,17 @@ pub(crate) enum Backend {
     Engine,
     /// A service elsewhere.
     Provider,
+}
+
+/// How the host's `/usr` gets into a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShowsHost {
+    /// Overlays that are mounted in the root before the runtime starts.
+    InRoot,
+    /// Overlays among the mounts of the configuration.
+    Overlays,
+    /// Binds: another kernel stands between the task and the host's files.
+    Binds,
 }
 
 impl Backend {
@@ -122,9 +135,29 @@ impl Backend {
         self == Self::Provider
     }
 
+    /// Whether a socket of the host that a task is shown would have its listener.
+    pub(crate) fn connects_to_sockets(self) -> bool {
+        matches!(self, Self::Oci | Self::Engine)
+    }
+
+    /// How the directories of the host are shown in a sandbox of `envRef: host`.
+    pub(crate) fn shows_host(self) -> ShowsHost {
+        match self {
+            Self::Oci => ShowsHost::InRoot,
+            Self::Engine => ShowsHost::Overlays,
+            Self::Runsc | Self::Qemu | Self::Told(_) | Self::Provider => ShowsHost::Binds,
+        }
+    }
+
     /// Whether an overlay of an input is ours to mount.
     pub(crate) fn mounts_overlays(self) -> bool {
-        matches!(self, Self::Runsc | Self::Engine)
+        matches!(self, Self::Oci | Self::Runsc | Self::Engine)
+    }
+
+    /// Whether its sandboxes have users of their own, where the host can give them some. gVisor has a kernel of its own
+    /// between its users and the host's; an engine's containers have the users of their engine.
+    pub(crate) fn has_users(self) -> bool {
+        self == Self::Oci
     }
 
     /// Whether the runtime is waited for when its sandbox has ended. runsc takes seconds for what

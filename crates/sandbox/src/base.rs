@@ -14,7 +14,8 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
-use crate::host::HostError;
+use crate::host::{HostError, HostFacts};
+use crate::hostpath::{HostPath, Links, OpenError, Place};
 
 /// The agent, built by `build.rs`.
 pub(crate) const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
@@ -23,8 +24,12 @@ pub(crate) const AGENT_PATH: &str = "/.cofferdam/agent";
 
 /// Directories of the root that a merged `/usr` turns into links and others keep as directories.
 const USR_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What a Debian program needs of `/etc` to find its libraries and alternatives.
-const ETC_BINDS: [&str; 2] = ["/etc/alternatives", "/etc/ld.so.cache"];
+/// What a Debian program needs of `/etc` to find its alternatives.
+const ALTERNATIVES: &str = "/etc/alternatives";
+/// And its libraries: the skeleton has a copy. Where a library is newer than that, the loader looks for it.
+const LD_CACHE: &str = "etc/ld.so.cache";
+/// A host without one has its libraries where the loader looks anyway; one of 1 MiB knows 10,000.
+const MAX_LD_CACHE: u64 = 16 * 1024 * 1024;
 /// Entries that a digest looks at. A base beyond it would cost more time than its task.
 const MAX_ENTRIES: usize = 20_000;
 
@@ -46,11 +51,10 @@ const DIRS: [(&str, u32); 16] = [
     ("var/tmp", 0o1777),
     ("work", 0o755),
 ];
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 7] = [
     ("etc/group", "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hostname", "cofferdam\n"),
     ("etc/hosts", "127.0.0.1 localhost cofferdam\n::1 localhost cofferdam\n"),
-    ("etc/ld.so.cache", ""),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
     (
         "etc/passwd",
@@ -71,13 +75,38 @@ const GUEST_DIRS: [(&str, u32); 7] = [
     ("work", 0o755),
 ];
 
-/// Host paths that are shown read-only at the same place.
+/// The lowest layer of a sandbox: what is below everything that it writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Base {
+    /// A directory of the state directory: the host's skeleton, or an image's root.
+    Ours(PathBuf),
+    /// A directory that a request names.
+    Given(HostPath),
+}
+
+impl Base {
+    /// Whether it is this directory of ours.
+    pub(crate) fn is(&self, path: &Path) -> bool {
+        matches!(self, Self::Ours(ours) if ours == path)
+    }
+
+    /// Opens it. A link on the way is refused: a directory that a tenant may write in would lead to
+    /// another base at every start.
+    pub(crate) fn open(&self, facts: &HostFacts) -> Result<Place, OpenError> {
+        match self {
+            Self::Ours(path) => Ok(Place::Ours(path.clone())),
+            Self::Given(path) => facts.allowed.open(path, Links::Refused).map(Place::Given),
+        }
+    }
+}
+
+/// Host directories that are shown read-only at the same place.
 pub(crate) fn binds() -> Vec<PathBuf> {
     let usr = USR_NAMES
         .iter()
         .map(|name| Path::new("/").join(name))
         .filter(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()));
-    let etc = ETC_BINDS.iter().map(PathBuf::from).filter(|path| path.exists());
+    let etc = Some(PathBuf::from(ALTERNATIVES)).filter(|path| path.is_dir());
     std::iter::once(PathBuf::from("/usr")).chain(usr).chain(etc).collect()
 }
 
@@ -89,12 +118,14 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
         .collect();
     let plain: Vec<&str> =
         USR_NAMES.iter().copied().filter(|name| Path::new("/").join(name).is_dir()).collect();
-    let name = digest(&(&DIRS, &FILES, &links, &plain))?;
+    let cache = ld_cache();
+    let name = digest(&(&DIRS, &FILES, &links, &plain, digest_bytes(&cache)))?;
     place(dir, &format!("host-{name}"), |at| {
         make_dirs(at, &DIRS)?;
         for (name, text) in FILES {
             write(&at.join(name), text.as_bytes(), 0o644)?;
         }
+        write(&at.join(LD_CACHE), &cache, 0o644)?;
         for (name, target) in &links {
             symlink(target, at.join(name))?;
         }
@@ -105,6 +136,13 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
     })
 }
 
+/// The host's, unless it is none.
+fn ld_cache() -> Vec<u8> {
+    let path = Path::new("/").join(LD_CACHE);
+    let fits = fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_LD_CACHE);
+    if fits { fs::read(&path).unwrap_or_default() } else { Vec::new() }
+}
+
 /// Writes the agent's layer below `dir` and gives its path.
 pub(crate) fn guest(dir: &Path) -> Result<PathBuf, HostError> {
     let name = digest_bytes(AGENT);
@@ -112,6 +150,11 @@ pub(crate) fn guest(dir: &Path) -> Result<PathBuf, HostError> {
         make_dirs(at, &GUEST_DIRS)?;
         write(&at.join(AGENT_PATH.trim_start_matches('/')), AGENT, 0o555)
     })
+}
+
+/// Makes an empty directory below `dir` and gives its path.
+pub(crate) fn empty(dir: &Path) -> Result<PathBuf, HostError> {
+    place(dir, "empty", |_| Ok(()))
 }
 
 /// Makes a directory as a whole, unless it is there already.

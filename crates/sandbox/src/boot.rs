@@ -17,13 +17,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_ambient::clock::{Stopwatch, now_ms};
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
-use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
+use crate::backend::ShowsHost;
 use crate::base;
 use crate::cache::CacheBase;
 use crate::crypt::{MakeError, Volume};
@@ -31,8 +31,10 @@ use crate::docker;
 use crate::egress::{self, EgressError, Prepared, Unrouted};
 use crate::gvisor;
 use crate::host::{Host, HostFacts};
+use crate::hostpath::{HostPath, OpenError, Place};
+use crate::idrange::Taken;
 use crate::image;
-use crate::input::{self, Input, InputError, Overlay, Resolved};
+use crate::input::{self, Input, InputError, Resolved};
 use crate::life::{self, Ground};
 use crate::limit;
 use crate::live;
@@ -41,10 +43,12 @@ use crate::mounts;
 use crate::plan::Plan;
 use crate::process::Netns;
 use crate::remote::RemoteError;
+use crate::root::Root;
 use crate::sandbox::{KillHandle, Sandbox};
 use crate::service::{self, ServiceError, Services};
+use crate::setid::Through;
 use crate::traces::{self, Traces};
-use crate::wipe::{self, Subject};
+use crate::wipe::{self, Below, Subject};
 
 /// One file: 64 MiB through a sandbox with a hundredth of a CPU.
 const UPLOAD_MS: u64 = 60_000;
@@ -84,6 +88,15 @@ pub(crate) enum BootError {
     Monitor { program: &'static str, fault: String, log: String },
     #[error("the agent's process was not found")]
     Unobserved,
+    #[error("the root file system cannot be used")]
+    Base(#[from] OpenError),
+    #[error(
+        "{of:?} cannot be given: an overlay over its file system failed; give a copy of it that lies on \
+         another one"
+    )]
+    Over { of: String, source: io::Error },
+    #[error("{said:?} could not be mounted for the sandbox")]
+    Share { said: HostPath, source: io::Error },
     #[error("an input cannot be given")]
     Input(#[from] InputError),
     #[error("{path:?} could not be given to the sandbox")]
@@ -164,22 +177,29 @@ async fn start(
     subject: &mut Subject,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
+    let base = plan.base.open(facts)?;
     let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
         match plan.backend.is_elsewhere() {
             true => resolved.copied(ca, egress::CA_PATH),
-            false => resolved.shown(plan.backend, ca, egress::CA_PATH),
+            false => resolved.shown(plan, Place::Ours(ca.to_owned()), egress::CA_PATH),
         }
     }
-    let known = facts.base_digest.clone().filter(|_| plan.base == facts.base);
-    let bundle = Bundle::of(plan, &resolved, known, facts);
+    let known = facts.base_digest.clone().filter(|_| plan.base.is(&facts.base));
+    let shares = resolved.shares.iter().filter(|share| !share.readonly);
+    let opened = shares.map(|share| share.opened.clone()).collect();
+    let through = Through { opened, since_s: now_ms() / 1_000 };
+    let bundle = Bundle::of(plan, &base, &resolved, known, facts);
     let parts = bundle.parts.clone();
     let (held, images) = (Arc::clone(facts), host.images());
-    let Made { hold, digest, groups, disk } = blocking(move || bundle.make(&held, &images)).await?;
-    subject.base = Some((plan.base.clone(), digest));
+    let Made { hold, digest, groups, disk, ids } =
+        blocking(move || bundle.make(&held, &images)).await?;
+    subject.base = Some(Below { name: base.name(), at: Ok(base), digest });
     subject.runtime_reaped = false;
+    subject.ids = ids;
+    subject.through = through;
     let heard = match plan.backend.tells_connects() {
         true => Some(gvisor::hear(&plan.traces).map_err(fault("listening in", &plan.traces.dir))?),
         false => None,
@@ -295,13 +315,14 @@ struct Made {
     groups: Vec<PathBuf>,
     /// Of a machine.
     disk: Option<Arc<Disk>>,
+    /// Its ids, where it has some of its own.
+    ids: Option<Taken>,
 }
 
 /// What lies on the host before the runtime starts.
 struct Bundle {
     traces: Traces,
-    lowers: Vec<PathBuf>,
-    base: PathBuf,
+    base: Place,
     layer_mb: u64,
     /// Whether the layer lies encrypted on disk.
     large: bool,
@@ -311,35 +332,48 @@ struct Bundle {
     parts: Option<Parts>,
     /// The base's digest, where the host knows it.
     known: Option<Digest>,
-    dirs: Vec<PathBuf>,
-    overlays: Vec<Overlay>,
+    /// Whether it has users of its own.
+    has_users: bool,
+    root: Root,
     /// The cgroups to make, where the runtime makes none.
     groups: Option<limit::Groups>,
-    config: Value,
 }
 
 impl Bundle {
-    fn of(plan: &Plan, resolved: &Resolved<'_>, known: Option<Digest>, facts: &HostFacts) -> Self {
-        let mut config = plan.config.clone();
-        if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
-            mounts.extend(resolved.mounts.iter().cloned());
-        }
+    fn of(
+        plan: &Plan,
+        base: &Place,
+        resolved: &Resolved<'_>,
+        known: Option<Digest>,
+        facts: &HostFacts,
+    ) -> Self {
+        let apart = plan.host_usr && plan.backend.shows_host() == ShowsHost::InRoot;
+        let root = Root {
+            traces: plan.traces.clone(),
+            guest: plan.guest.clone(),
+            base: base.clone(),
+            shares: resolved.shares.clone(),
+            apart: if apart { facts.binds.clone() } else { Vec::new() },
+            dirs: resolved.dirs.clone(),
+            overlays: resolved.overlays.clone(),
+            mounts: resolved.mounts.clone(),
+            config: plan.config.clone(),
+            runtime: plan.runtime.clone(),
+        };
         Self {
             traces: plan.traces.clone(),
-            lowers: plan.lowers.clone(),
-            base: plan.base.clone(),
+            base: base.clone(),
             layer_mb: plan.backend.layer_mb(plan.disk_mb),
             large: plan.large,
             is_elsewhere: plan.backend.is_elsewhere(),
-            parts: plan.backend.is_machine().then(|| Parts::of(plan, resolved, facts)),
+            parts: plan.backend.is_machine().then(|| Parts::of(plan, base, resolved, facts)),
             known,
-            dirs: resolved.dirs.clone(),
-            overlays: resolved.overlays.clone(),
+            has_users: plan.backend.has_users(),
+            root,
             groups: plan.backend.makes_cgroups().then(|| {
                 let limits = plan.backend.host_limits(plan.effective.limits);
                 limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus)
             }),
-            config,
         }
     }
 
@@ -349,9 +383,8 @@ impl Bundle {
         let Traces { live, runtime_root, dir, .. } = &self.traces;
         let make = || -> io::Result<()> {
             live::make(live)?;
-            for parent in [&traces::sandboxes(live), runtime_root] {
-                live::private_dir(parent)?;
-            }
+            live::passage(&traces::sandboxes(live))?;
+            live::private_dir(runtime_root)?;
             DirBuilder::new().mode(0o700).create(dir)
         };
         let mut made = make();
@@ -366,19 +399,27 @@ impl Bundle {
 
     /// Makes it, once the image that it lies on is held.
     fn make(&self, facts: &HostFacts, images: &Images) -> Result<Made, BootError> {
+        let name = PathBuf::from(self.base.name());
         let hold = image::hold(facts, &self.base);
-        let hold = hold.map_err(fault("using the image's root", &self.base))?;
+        let hold = hold.map_err(fault("using the image's root", &name))?;
         let Traces { layer, root, .. } = &self.traces;
         self.make_dir()?;
         if self.is_elsewhere {
-            return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None });
+            return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None, ids: None });
         }
+        let ids = match (self.has_users, &facts.ids) {
+            (true, Ok(ranges)) => {
+                let dir = &self.traces.dir;
+                Some(ranges.take(dir).map_err(fault("taking ids of its own for", dir))?)
+            }
+            _ => None,
+        };
         for path in [layer, root] {
             make_dir(path, 0o700)?;
         }
         let digest = match &self.known {
             Some(known) => Some(known.clone()),
-            None => base::tree_digest(&self.base).map_err(fault("describing", &self.base))?,
+            None => base::tree_digest(&self.base.path()).map_err(fault("describing", &name))?,
         };
         if self.large {
             Volume::of(&self.traces).make(&facts.large, self.layer_mb)?;
@@ -391,42 +432,19 @@ impl Bundle {
         let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);
         let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
-        let disk = disk.map_err(fault("describing what is shown on", &self.base))?;
+        let disk = disk.map_err(fault("describing what is shown on", &name))?;
         if disk.is_none() {
-            self.mount_root()?;
+            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()))?;
         }
-        Ok(Made { hold, digest, groups, disk })
-    }
-
-    /// The root file system and its configuration, for a runtime of this host.
-    fn mount_root(&self) -> Result<(), BootError> {
-        let Traces { dir, layer, root, .. } = &self.traces;
-        let (upper, work) = (layer.join("upper"), layer.join("work"));
-        make_dir(&upper, 0o755)?;
-        make_dir(&work, 0o700)?;
-        for path in &self.dirs {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(path)
-                .map_err(fault("making", path))?;
-        }
-        mounts::mount_overlay(root, &self.lowers, &upper, &work)
-            .map_err(|error| fault("mounting an overlay at", root)(error.into()))?;
-        for Overlay { at, lower, upper, work } in &self.overlays {
-            mounts::mount_overlay(at, std::slice::from_ref(lower), upper, work)
-                .map_err(|error| fault("mounting an overlay at", at)(error.into()))?;
-        }
-        let config = dir.join("config.json");
-        fs::write(&config, self.config.to_string()).map_err(fault("writing", &config))
+        Ok(Made { hold, digest, groups, disk, ids })
     }
 }
 
-fn make_dir(path: &Path, mode: u32) -> Result<(), BootError> {
+pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), BootError> {
     DirBuilder::new().mode(mode).create(path).map_err(fault("making", path))
 }
 
-fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BootError {
+pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BootError {
     let path = path.to_owned();
     move |source| BootError::Prepare { what, path, source }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 
+use crate::ceiling::Tcp;
 use crate::mounts::Mounted;
 use crate::process;
 use crate::traces::{CGROUP_PARENT, Traces};
@@ -16,6 +17,10 @@ use crate::traces::{CGROUP_PARENT, Traces};
 /// A group with dying processes is busy; they are gone within milliseconds unless the host is
 /// overloaded. One second, a millisecond apart.
 const REMOVE_TRIES: usize = 1_000;
+
+/// Bytes of TCP's buffers, of version 1 alone: there the memory limit does not count them.
+pub(crate) const TCP_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
+const TCP_REFUSED: &str = "memory.kmem.tcp.failcnt";
 
 /// Which cgroup versions this process sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +58,8 @@ pub struct Cgroups {
 pub(crate) struct Events {
     pub oom_kills: u64,
     pub pids_refused: u64,
+    /// Times that TCP's buffers met their limit (version 1).
+    pub tcp_refused: u64,
 }
 
 impl Cgroups {
@@ -73,6 +80,15 @@ impl Cgroups {
     #[must_use]
     pub fn has(&self, controller: &str) -> bool {
         self.with(controller).is_some()
+    }
+
+    /// Whether TCP's buffers count towards memory.
+    pub(crate) fn tcp(&self) -> Tcp {
+        match self.with("memory") {
+            Some(tree) if tree.unified => Tcp::Counted,
+            Some(tree) if tree.mount.join(TCP_LIMIT).exists() => Tcp::Limited,
+            _ => Tcp::Uncounted,
+        }
     }
 
     fn with(&self, controller: &str) -> Option<&Hierarchy> {
@@ -130,7 +146,10 @@ impl Cgroups {
             let file = if tree.unified { v2 } else { v1 };
             keyed(&tree.mount.join(&traces.cgroup).join(file), key)
         };
+        let tcp = self.with("memory").map(|tree| tree.mount.join(&traces.cgroup).join(TCP_REFUSED));
+        let tcp = tcp.and_then(|file| fs::read_to_string(file).ok());
         Events {
+            tcp_refused: tcp.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
             oom_kills: read("memory", "memory.oom_control", "memory.events", "oom_kill")
                 .unwrap_or(0),
             pids_refused: read("pids", "pids.events", "pids.events", "max").unwrap_or(0),

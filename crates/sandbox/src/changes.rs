@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{MAX_COLLECT_BYTES, MAX_COLLECT_FILES};
 
+use cofferdam_guest::name;
 use cofferdam_guest::tree::NodeKind;
 
 use crate::agent::{Agent, AgentError, Collected};
@@ -50,7 +52,7 @@ pub(crate) enum Changed {
     Inside(String),
 }
 
-/// Changes, in the order of their paths.
+/// Changes, in the order of their paths, which are written as [`cofferdam_guest::name`] writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Regular files that are new or other than before.
@@ -99,7 +101,8 @@ fn walk(
     paths.sort();
     for path in paths {
         let found = fs::symlink_metadata(&path).map_err(|source| unread(&path, source))?;
-        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        let name = path.strip_prefix(root).unwrap_or(&path);
+        let name = name::encode(name.as_os_str().as_bytes());
         let kind = found.file_type();
         changes.has_room()?;
         if kind.is_dir() {
@@ -138,7 +141,12 @@ pub(crate) async fn inside(
         for entry in agent.list(&format!("{shown}{dir}"), most).await? {
             changes.has_room()?;
             let at = format!("{dir}/{}", entry.name);
-            let path = at.trim_start_matches('/').to_owned();
+            let path = at.trim_start_matches('/');
+            let path = match entry.mangled {
+                // Its directories are plain: what is below another kind of name is not looked at.
+                true => format!("{}{}", name::encode(dir_of(path).as_bytes()), entry.name),
+                false => name::encode(path.as_bytes()),
+            };
             match entry.kind {
                 NodeKind::Link => changes.special.push(path),
                 _ if entry.mangled => changes.special.push(path),
@@ -166,6 +174,11 @@ pub(crate) async fn inside(
     Ok(changes)
 }
 
+/// A path's beginning up to its last name.
+fn dir_of(path: &str) -> &str {
+    path.rfind('/').and_then(|end| path.get(..=end)).unwrap_or_default()
+}
+
 /// `None`: it is larger than the room.
 fn read(path: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
     let flags = nix::fcntl::OFlag::O_NOFOLLOW.bits();
@@ -187,9 +200,14 @@ mod tests {
         fs::write(dir.path().join("sub/b.txt"), "b").unwrap();
         fs::write(dir.path().join("a.txt"), "a").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
+        let odd = std::ffi::OsStr::from_bytes(b"sub/\xff\n");
+        fs::write(dir.path().join(odd), "odd").unwrap();
+        fs::write(dir.path().join("sub/%FF\n"), "plain").unwrap();
         let changes = below(dir.path()).unwrap();
         let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
-        assert_eq!(names, ["a.txt", "sub/b.txt"]);
+        assert_eq!(names, ["a.txt", "sub/%25FF\n", "sub/b.txt", "sub/%FF\n"]);
+        let encoded: Vec<bool> = changes.written.iter().map(Collected::is_encoded).collect();
+        assert_eq!(encoded, [false, true, false, true]);
         assert_eq!(changes.special, ["link"]);
         assert!(changes.removed.is_empty());
     }

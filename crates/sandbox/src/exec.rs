@@ -201,7 +201,7 @@ mod tests {
             let outcome = judge(end(ended), 1, &seen(after));
             (outcome.exit, outcome.err_code)
         };
-        let killed = Events { oom_kills: 1, pids_refused: 0 };
+        let killed = Events { oom_kills: 1, pids_refused: 0, tcp_refused: 0 };
         assert_eq!(code(Ended::Exit(0), quiet), (0, ErrCode::None));
         assert_eq!(code(Ended::Exit(3), quiet), (3, ErrCode::CmdNonzero));
         assert_eq!(code(Ended::Signal(11), quiet), (139, ErrCode::CmdNonzero));
@@ -215,7 +215,8 @@ mod tests {
         let counted =
             Some(Counted { oom_kills: 1, pids_refused: 0, layer_full: true, no_routes: 0 });
         let end = ExecEnd { counted, ..end(Ended::Signal(9)) };
-        let outcome = judge(end, 1, &seen(Events { oom_kills: 0, pids_refused: 3 }));
+        let outcome =
+            judge(end, 1, &seen(Events { oom_kills: 0, pids_refused: 3, tcp_refused: 0 }));
         assert_eq!((outcome.err_code, outcome.oom), (ErrCode::Oom, true));
         assert_eq!(outcome.reached, [LimitKind::Memory, LimitKind::Disk]);
     }
@@ -224,7 +225,8 @@ mod tests {
     fn a_timeout_comes_before_everything_else() {
         let mut late = end(Ended::Signal(9));
         late.timed_out = true;
-        let outcome = judge(late, 7, &seen(Events { oom_kills: 1, pids_refused: 2 }));
+        let outcome =
+            judge(late, 7, &seen(Events { oom_kills: 1, pids_refused: 2, tcp_refused: 0 }));
         assert_eq!(outcome.err_code, ErrCode::Timeout);
         assert_eq!(outcome.reached, [LimitKind::Wall, LimitKind::Memory, LimitKind::Pids]);
         let cause = outcome.cause.unwrap();

@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::cgroup;
-use crate::oci::{AGENT_PIDS, EPERM, Wanted};
+use crate::oci::calls::{self, EPERM};
+use crate::oci::{AGENT_PIDS, Wanted};
 use crate::plan::Plan;
 use crate::process::Process;
 
@@ -58,11 +59,13 @@ pub(crate) fn config(mut config: Value, wanted: &Wanted<'_>) -> Value {
     if let Some(Value::Array(rlimits)) = config.pointer_mut("/process/rlimits") {
         rlimits.push(json!({"type": "RLIMIT_NPROC", "soft": pids, "hard": pids}));
     }
+    if let Some(filter) = config.pointer_mut("/linux/seccomp") {
+        // A call that is refused on the host's kernel reaches gVisor's own here, which has none of its dangers:
+        // what stays refused is what no task needs. `clone3` is not: an older runsc has one errno for every rule,
+        // and only ENOSYS makes a library fall back to `clone`.
+        *filter = calls::refusals(wanted.needs);
+    }
     if let Some(Value::Array(rules)) = config.pointer_mut("/linux/seccomp/syscalls") {
-        // An older runsc has one errno for every rule, and only ENOSYS makes a library fall back to
-        // `clone`: without threads a task gets nowhere. What is refused on the host's kernel for
-        // user namespaces' sake reaches gVisor's own here.
-        rules.retain(|rule| rule.get("names") != Some(&json!(["clone3"])));
         rules.extend(spare_the_agent());
     }
     config

@@ -17,6 +17,7 @@ use crate::attest;
 use crate::base;
 use crate::boot::blocking;
 use crate::cache::{self, CacheWanted};
+use crate::ceiling::{Ceilings, Tcp};
 use crate::cgroup::{CgroupMode, Cgroups};
 use crate::class::{self, Class, ClassFact, Offer};
 use crate::crypt::LargeLayers;
@@ -24,6 +25,8 @@ use crate::docker;
 use crate::dynmods::Dynmods;
 use crate::egress;
 use crate::gvisor;
+use crate::hostpath::{self, Allowed};
+use crate::idrange::IdRanges;
 use crate::input::Input;
 use crate::live;
 use crate::microvm::monitor::Kind;
@@ -43,6 +46,10 @@ const MAX_NOFILE: u64 = 65_536;
 /// What holds a container's root in place of a user namespace.
 pub(crate) const NO_USER_NAMESPACE: &str = "the task's root is the host's root, held by 8 \
     capabilities, no_new_privs, a read-only /usr and the system call filter";
+
+/// What is said where a sandbox's user namespace is the host's root's.
+pub(crate) const NOT_OWNED: &str = "inotify instances, signals, timers and message queues of a sandbox are counted for the host's root, \
+    too: runc without CAP_SYS_RESOURCE";
 
 /// Why this host cannot hold sandboxes. Every text says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -156,8 +163,8 @@ pub struct HostFacts {
     pub state_dir: PathBuf,
     /// Where the sandboxes lie: on a tmpfs of the host, or the state directory itself.
     pub live_dir: PathBuf,
-    /// Absolute, links resolved.
-    pub allowed_roots: Vec<PathBuf>,
+    /// Which of its directories tasks may be given parts of, and which never.
+    pub allowed: Allowed,
     /// The runtime of the class `container`, or in its place the engine of the class `docker` or the provider
     /// of the class `remote`.
     pub runtime: Runtime,
@@ -181,6 +188,10 @@ pub struct HostFacts {
     pub nofile: u64,
     /// Open files that a task may ask for: the worker's own hard limit.
     pub nofile_most: u64,
+    /// What one sandbox may have of what the kernel has once.
+    pub ceilings: Ceilings,
+    /// Ids that sandboxes of the class `container` have for themselves, or why there are none.
+    pub ids: Result<IdRanges, String>,
     /// Whether the writable layer may reach a swap device.
     pub swap: bool,
     /// What it does for layers that are too large for memory.
@@ -193,8 +204,10 @@ pub struct HostFacts {
     pub base_digest: Option<Digest>,
     /// Lower layer with the agent.
     pub guest: PathBuf,
-    /// Host paths that `envRef: host` shows read-only at the same place.
+    /// Host directories that `envRef: host` shows read-only at the same place.
     pub binds: Vec<PathBuf>,
+    /// A directory of ours with nothing in it.
+    pub empty: PathBuf,
     /// Servers that `envRef: host` has.
     pub services: Programs,
 }
@@ -203,7 +216,7 @@ impl HostFacts {
     /// Whether every directory of the host may be given, as to its own admin.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.allowed_roots.iter().any(|root| root == Path::new("/"))
+        self.allowed.is_open()
     }
 
     /// What this host could not enforce in the class `container` though nobody asked for it, in words.
@@ -220,8 +233,20 @@ impl HostFacts {
             // What is weak here is no matter of what is elsewhere.
             Class::Remote => return remote::weak(),
             Class::Microvm => microvm::weak(self.machine.as_ref().map(|machine| &machine.accel)),
-            _ => vec![format!("no user namespace: {NO_USER_NAMESPACE}")],
+            Class::Docker => vec![format!("no user namespace: {NO_USER_NAMESPACE}")],
+            Class::Container => match &self.ids {
+                Ok(ids) if ids.is_owned() => Vec::new(),
+                Ok(_) => vec![NOT_OWNED.to_owned()],
+                Err(why) => vec![format!("no user namespace ({why}): {NO_USER_NAMESPACE}")],
+            },
         };
+        if class.is_on_host_kernel() && self.ceilings.tcp == Tcp::Uncounted {
+            weak.push(
+                "buffers of TCP connections are outside the memory limit: this kernel's cgroups of version 1 have none \
+                 for them"
+                    .into(),
+            );
+        }
         if self.swap {
             weak.push(
                 "swap is on: the writable layer may reach the swap device unencrypted".into(),
@@ -272,23 +297,25 @@ impl Host {
         };
         let live_dir = live::prepare(&state_dir)
             .map_err(|source| HostError::State { path: state_dir.clone(), source })?;
-        let allowed_roots = config.allowed_roots.iter().map(|root| resolve(root));
-        let allowed_roots = allowed_roots.collect::<Result<Vec<_>, _>>()?;
+        let never = vec![state_dir.clone(), live_dir.clone()];
+        let allowed = allowed(&config.allowed_roots, never)?;
         let nofile = nofile::raise();
         let base = base::skeleton(&state_dir.join("base"))?;
         let guest = base::guest(&state_dir.join("guest"))?;
+        let empty = base::empty(&state_dir.join("base"))?;
         let (machine, qemu) = match microvm::detect(&state_dir, &guest, kind) {
             Ok((machine, qemu)) => (Some(machine), Ok(qemu)),
             Err(absent) => (None, Err(absent)),
         };
+        let binds = base::binds();
+        let ids = IdRanges::detect(&guest, &binds, &live_dir, &runtime);
         let meminfo = text("/proc/meminfo")?;
         let facts = HostFacts {
-            allowed_roots,
+            allowed,
             classes: class::detect(&runtime, qemu),
             machine,
             runtime,
             provider,
-            cgroups,
             kernel: uname()
                 .map(|names| names.release().to_string_lossy().into_owned())
                 .unwrap_or_default(),
@@ -298,6 +325,8 @@ impl Host {
             pids: text("/proc/sys/kernel/pid_max")?.trim().parse().unwrap_or(32_768),
             nofile: nofile.min(MAX_NOFILE),
             nofile_most: nofile,
+            ceilings: Ceilings::detect(&cgroups),
+            ids,
             swap: meminfo_kb(&meminfo, "SwapTotal:").unwrap_or(0) > 0,
             large: LargeLayers::detect(&state_dir),
             private_mounts: mounts::is_private(),
@@ -305,8 +334,10 @@ impl Host {
                 .map_err(|source| HostError::State { path: base.clone(), source })?,
             base,
             guest,
-            binds: base::binds(),
+            binds,
             services: Programs::find(),
+            empty,
+            cgroups,
             state_dir,
             live_dir,
         };
@@ -325,7 +356,7 @@ impl Host {
     /// The same host for somebody who may give tasks parts of other directories.
     pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
         let mut facts = self.facts().clone();
-        facts.allowed_roots = roots.iter().map(|root| resolve(root)).collect::<Result<_, _>>()?;
+        facts.allowed = allowed(roots, facts.allowed.never().to_vec())?;
         Ok(Self { facts: Arc::new(facts), ..self.clone() })
     }
 
@@ -440,12 +471,12 @@ fn state(dir: &Path) -> Result<PathBuf, HostError> {
     for name in ["base", "guest"].map(|name| dir.join(name)) {
         fs::create_dir_all(&name).map_err(fault(&name))?;
     }
+    hostpath::mark(&dir).map_err(fault(&dir))?;
     Ok(dir)
 }
 
-fn resolve(root: &Path) -> Result<PathBuf, HostError> {
-    fs::canonicalize(root)
-        .map_err(|source| HostError::AllowedRoot { path: root.to_owned(), source })
+fn allowed(roots: &[PathBuf], never: Vec<PathBuf>) -> Result<Allowed, HostError> {
+    Allowed::new(roots, never).map_err(|(path, source)| HostError::AllowedRoot { path, source })
 }
 
 fn read(path: &str) -> impl FnOnce(io::Error) -> HostError {

@@ -3,20 +3,24 @@
 //! | input | how it gets in |
 //! |---|---|
 //! | bytes; host file, workspace-write | written by the agent, from inside, into the layer |
-//! | host file or directory, read-only | bound read-only |
+//! | host file, read-only | bound read-only |
+//! | host directory, read-only | only layer of an overlay, then bound: a socket in there is another one and has no listener |
 //! | host directory, workspace-write | lower layer of an overlay whose upper lies in our tmpfs |
+//!
+//! A host path is opened once, when the sandbox is made. What a runtime is told to bind is a place of ours
+//! below the sandbox's directory, where the opened file or directory is mounted.
 
-use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::AccessMode;
 use serde_json::Value;
 
-use crate::backend::Backend;
+use crate::boot::blocking;
 use crate::cache::{self, CacheBase};
 use crate::changes::Changed;
 use crate::host::HostFacts;
+use crate::hostpath::{HostPath, Links, OpenError, Opened, Place};
 use crate::microvm::{self, Given};
 use crate::mounts::overlay_options;
 use crate::oci;
@@ -46,7 +50,7 @@ pub enum Input {
         /// Absolute, inside.
         path: String,
         /// Absolute, on the host.
-        source: PathBuf,
+        source: HostPath,
         /// Read-only or copy-on-write.
         access: AccessMode,
     },
@@ -57,26 +61,24 @@ pub enum Input {
 pub(crate) enum InputError {
     #[error("{0}")]
     Path(#[from] refuse::PlanError),
-    #[error("{source_path:?} cannot be read on this host")]
-    Read { source_path: PathBuf, source: io::Error },
-    #[error("{0:?} is, or leads, outside the host's allowed roots")]
-    Outside(PathBuf),
+    #[error(transparent)]
+    Open(#[from] OpenError),
     #[error("{0:?} is on this host, and the class `remote` is given bytes alone")]
-    Elsewhere(PathBuf),
+    Elsewhere(HostPath),
     #[error("{0:?} cannot be given with full access")]
-    Full(PathBuf),
+    Full(HostPath),
     #[error("{0:?} is neither a file nor a directory")]
-    Kind(PathBuf),
+    Kind(HostPath),
     #[error(
         "{path:?} has {bytes} bytes; a copied file has at most {MAX_COPY_BYTES}: give its directory"
     )]
-    Size { path: PathBuf, bytes: u64 },
+    Size { path: HostPath, bytes: u64 },
 }
 
 impl InputError {
     /// Whether the input is refused for what it is; what cannot be read now may be there a moment later.
     pub(crate) const fn is_permanent(&self) -> bool {
-        !matches!(self, Self::Read { .. })
+        !matches!(self, Self::Open(OpenError::Open { .. }))
     }
 }
 
@@ -90,16 +92,27 @@ pub(crate) struct Upload<'a> {
 /// Where its bytes are.
 pub(crate) enum Content<'a> {
     Bytes(&'a [u8]),
-    File(PathBuf),
+    Ours(PathBuf),
+    Given(Opened),
 }
 
-/// A host directory and the place of its changes.
+/// What is mounted at a place of ours before the runtime starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Share {
+    pub opened: Opened,
+    pub at: PathBuf,
+    pub readonly: bool,
+}
+
+/// A host directory that is shown through an overlay.
 #[derive(Debug, Clone)]
 pub(crate) struct Overlay {
     pub at: PathBuf,
     pub lower: PathBuf,
-    pub upper: PathBuf,
-    pub work: PathBuf,
+    /// Upper and working directory; `None`: nothing can be changed.
+    pub changes: Option<(PathBuf, PathBuf)>,
+    /// What was named, for messages.
+    pub of: String,
 }
 
 /// Inputs, resolved against this host.
@@ -109,6 +122,8 @@ pub(crate) struct Resolved<'a> {
     pub mounts: Vec<Value>,
     /// The same for a machine, which mounts for itself.
     pub given: Vec<Given>,
+    /// What is mounted at places of ours, for those mounts to bind.
+    pub shares: Vec<Share>,
     /// Directories to make in the layer before those mounts.
     pub dirs: Vec<PathBuf>,
     /// Overlays to mount in those directories, where the runtime cannot.
@@ -124,45 +139,66 @@ pub(crate) struct Resolved<'a> {
 
 impl<'a> Resolved<'a> {
     /// Shows a path of the host read-only.
-    pub(crate) fn shown(&mut self, backend: Backend, source: &Path, target: &str) {
-        if backend.is_machine() {
+    pub(crate) fn shown(&mut self, plan: &Plan, source: Place, target: &str) {
+        if plan.backend.is_machine() {
             self.given.push(microvm::given(source, target, None));
-        } else {
-            self.mounts.push(oci::bind(source, target));
+            return;
         }
+        let (of, is_dir) =
+            (source.name(), matches!(&source, Place::Given(given) if given.is_dir()));
+        let mut at = self.placed(plan, source, true);
+        if is_dir && plan.backend.connects_to_sockets() {
+            let lower = std::mem::replace(&mut at, plan.traces.seen(self.overlays.len()));
+            self.overlays.push(Overlay { at: at.clone(), lower, changes: None, of });
+        }
+        self.mounts.push(oci::bind(&at, target));
     }
 
-    /// Has a file of the host written into the sandbox.
+    /// Has a file of ours written into the sandbox.
     pub(crate) fn copied(&mut self, source: &Path, target: &'a str) {
-        let content = Content::File(source.to_owned());
+        let content = Content::Ours(source.to_owned());
         self.uploads.push(Upload { path: target, content, mode: 0o444 });
     }
 
     /// Shows a directory of the host copy-on-write, with its changes in `place`.
     pub(crate) fn copied_on_write(
         &mut self,
-        backend: Backend,
+        plan: &Plan,
         target: &str,
-        lower: PathBuf,
+        lower: Place,
         place: &Path,
     ) {
         let (upper, work) = (place.join("upper"), place.join("work"));
-        if backend.is_machine() {
+        if plan.backend.is_machine() {
             let shown = microvm::changes_at(self.given.len());
-            self.given.push(microvm::given(&lower, target, Some(shown)));
+            self.given.push(microvm::given(lower, target, Some(shown)));
             return;
         }
-        if backend.mounts_overlays() {
+        let of = lower.name();
+        let lower = self.placed(plan, lower, true);
+        if plan.backend.mounts_overlays() {
             let at = place.join("merged");
             self.mounts.push(oci::bind_writable(&at, target));
             self.dirs.push(at.clone());
-            let (upper, work) = (upper.clone(), work.clone());
-            self.overlays.push(Overlay { at, lower, upper, work });
+            let changes = Some((upper.clone(), work.clone()));
+            self.overlays.push(Overlay { at, lower, changes, of });
         } else {
             let options = overlay_options(&[lower], &upper, &work);
             self.mounts.push(oci::overlay(target, &options));
         }
         self.dirs.extend([upper, work]);
+    }
+
+    /// A path that a runtime may be told: what a tenant named gets a place of ours first.
+    fn placed(&mut self, plan: &Plan, source: Place, readonly: bool) -> PathBuf {
+        match source {
+            Place::Ours(path) => path,
+            Place::Given(opened) => {
+                let at = plan.traces.given(self.shares.len());
+                self.shares.push(Share { opened, at: at.clone(), readonly });
+                at
+            }
+        }
     }
 }
 
@@ -198,48 +234,44 @@ fn host<'a>(
     resolved: &mut Resolved<'a>,
     plan: &Plan,
     target: &'a str,
-    source: &Path,
+    source: &HostPath,
     access: AccessMode,
     facts: &HostFacts,
 ) -> Result<(), InputError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let unread =
-        |source_error| InputError::Read { source_path: source.to_owned(), source: source_error };
     if plan.backend.is_elsewhere() {
-        return Err(InputError::Elsewhere(source.to_owned()));
+        return Err(InputError::Elsewhere(source.clone()));
     }
-    let real = fs::canonicalize(source).map_err(unread)?;
-    if !facts.allowed_roots.iter().any(|root| real.starts_with(root)) {
-        return Err(InputError::Outside(source.to_owned()));
-    }
-    let found = fs::metadata(&real).map_err(unread)?;
+    let opened = facts.allowed.open(source, Links::Beneath)?;
     match access {
         // Only where the whole host is open to whoever asks, which is the host's own admin.
         AccessMode::Full if !facts.is_open() || plan.backend.is_machine() => {
-            return Err(InputError::Full(source.to_owned()));
+            return Err(InputError::Full(source.clone()));
         }
-        _ if !found.is_dir() && !found.is_file() => {
-            return Err(InputError::Kind(source.to_owned()));
+        _ if !opened.is_dir() && !opened.is_file() => {
+            return Err(InputError::Kind(source.clone()));
         }
-        AccessMode::WorkspaceWrite if plan.backend.is_machine() && found.is_dir() => {
+        AccessMode::WorkspaceWrite if plan.backend.is_machine() && opened.is_dir() => {
             let shown = microvm::changes_at(resolved.given.len());
-            resolved.given.push(microvm::given(&real, target, Some(shown.clone())));
+            let given = microvm::given(Place::Given(opened), target, Some(shown.clone()));
+            resolved.given.push(given);
             resolved.trees.push((target.to_owned(), Changed::Inside(shown)));
         }
-        AccessMode::ReadOnly => resolved.shown(plan.backend, &real, target),
-        AccessMode::Full => resolved.mounts.push(oci::bind_writable(&real, target)),
-        AccessMode::WorkspaceWrite if found.is_dir() => {
+        AccessMode::ReadOnly => resolved.shown(plan, Place::Given(opened), target),
+        AccessMode::Full => {
+            let at = resolved.placed(plan, Place::Given(opened), false);
+            resolved.mounts.push(oci::bind_writable(&at, target));
+        }
+        AccessMode::WorkspaceWrite if opened.is_dir() => {
             let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));
             resolved.trees.push((target.to_owned(), Changed::Host(place.join("upper"))));
-            resolved.copied_on_write(plan.backend, target, real, &place);
+            resolved.copied_on_write(plan, target, Place::Given(opened), &place);
         }
-        AccessMode::WorkspaceWrite if found.len() > MAX_COPY_BYTES => {
-            return Err(InputError::Size { path: source.to_owned(), bytes: found.len() });
+        AccessMode::WorkspaceWrite if opened.len() > MAX_COPY_BYTES => {
+            return Err(InputError::Size { path: source.clone(), bytes: opened.len() });
         }
         AccessMode::WorkspaceWrite => {
-            let mode = found.permissions().mode() & MODE_BITS;
-            let content = Content::File(real);
-            resolved.uploads.push(Upload { path: target, content, mode });
+            let mode = opened.mode();
+            resolved.uploads.push(Upload { path: target, content: Content::Given(opened), mode });
         }
     }
     Ok(())
@@ -250,7 +282,21 @@ impl Upload<'_> {
     pub(crate) async fn bytes(&self) -> io::Result<bytes::Bytes> {
         match &self.content {
             Content::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
-            Content::File(path) => Ok(tokio::fs::read(path).await?.into()),
+            Content::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
+            Content::Given(opened) => {
+                let opened = opened.clone();
+                blocking(move || whole(&opened)).await
+            }
         }
+    }
+}
+
+/// A file as it is now, which may be more than it was when it was opened.
+fn whole(opened: &Opened) -> io::Result<bytes::Bytes> {
+    let mut bytes = Vec::new();
+    opened.file(Path::new(""))?.take(MAX_COPY_BYTES + 1).read_to_end(&mut bytes)?;
+    match u64::try_from(bytes.len()).is_ok_and(|count| count <= MAX_COPY_BYTES) {
+        true => Ok(bytes.into()),
+        false => Err(io::Error::other(format!("it grew beyond {MAX_COPY_BYTES} bytes"))),
     }
 }

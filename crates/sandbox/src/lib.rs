@@ -8,6 +8,7 @@
 //!
 //! <state>/base/host-*   lower layer: skeleton      <live>/sandboxes/<id>/layer   tmpfs: all writes
 //! <state>/guest/<sha>   lower layer: the agent     <live>/sandboxes/<id>/root    overlay of them
+//! <live>/sandboxes/<id>/given  host paths that the request names, see `hostpath`
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <state>/images        images, see [`image`]
 //! <state>/cache         what build phases left, see `cache`
@@ -31,6 +32,7 @@ mod backend;
 mod base;
 mod boot;
 mod cache;
+mod ceiling;
 mod cgroup;
 mod changes;
 mod class;
@@ -38,14 +40,21 @@ mod crypt;
 mod docker;
 mod dynmods;
 mod egress;
+mod ended;
 mod escape;
 mod exec;
 mod gvisor;
 mod held;
+mod holders;
 mod host;
+mod hostpath;
 mod hybrid;
+mod idrange;
 pub mod image;
 mod input;
+mod inside;
+mod known;
+mod layer;
 mod life;
 mod limit;
 mod live;
@@ -60,19 +69,23 @@ mod recheck;
 mod reconcile;
 mod refuse;
 mod remote;
+mod root;
 mod runtime;
 mod sandbox;
 mod service;
+mod setid;
 mod survey;
 mod traces;
 mod warm;
 mod wipe;
 
 pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};
+pub use base::Base;
 pub use boot::{ProvisionError, provision, provision_on};
 pub use cache::{
     CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Found, Promotion, Removal,
 };
+pub use ceiling::{Ceilings, Tcp};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use changes::{Changes, ChangesError};
 pub use class::{Class, ClassFact, Offer};
@@ -85,6 +98,8 @@ pub use escape::{
 };
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
+pub use hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};
+pub use idrange::{IdRanges, Region};
 pub use input::Input;
 pub use microvm::{Accel, Machine};
 pub use mounts::enter_private_mounts;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::Limits;
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, TCP_LIMIT};
 use crate::oci::{self, CPU_PERIOD_US};
 use crate::traces::{CGROUP_PARENT, Traces};
 
@@ -47,7 +47,8 @@ fn values(unified: bool, controller: &str, limits: Limits, cpus: u32) -> Vec<Val
     match (controller, unified) {
         ("memory", false) => vec![
             value("memory.limit_in_bytes", bytes.clone()),
-            Value { optional: true, ..value("memory.memsw.limit_in_bytes", bytes) },
+            Value { optional: true, ..value("memory.memsw.limit_in_bytes", bytes.clone()) },
+            Value { optional: true, ..value(TCP_LIMIT, bytes) },
         ],
         ("memory", true) => vec![
             value("memory.max", bytes),
@@ -191,6 +192,7 @@ mod tests {
             [
                 "memory.limit_in_bytes 104857600",
                 "memory.memsw.limit_in_bytes 104857600",
+                "memory.kmem.tcp.limit_in_bytes 104857600",
                 "pids.max 590",
                 "cpu.cfs_period_us 100000",
                 "cpu.cfs_quota_us 50000",

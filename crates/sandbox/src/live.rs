@@ -6,9 +6,9 @@
 //! A tmpfs of our own would not do: what is mounted in a private namespace stays, out of sight, as
 //! long as anything started there does.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::random;
@@ -19,6 +19,7 @@ use nix::unistd::geteuid;
 const CANDIDATES: [&str; 2] = ["/run", "/dev/shm"];
 /// Two workers may make the link at once, and a reboot may have emptied its end.
 const TRIES: usize = 4;
+const PASSAGE: u32 = 0o711;
 
 fn link(state: &Path) -> PathBuf {
     state.join("live")
@@ -35,7 +36,11 @@ pub(crate) fn prepare(state: &Path) -> io::Result<PathBuf> {
         let link = link(state);
         match fs::read_link(&link) {
             Ok(live) => match make(&live) {
-                Ok(()) => return Ok(live),
+                // An older one lets nobody through.
+                Ok(()) => {
+                    fs::set_permissions(&live, Permissions::from_mode(PASSAGE))?;
+                    return Ok(live);
+                }
                 // Somebody else's: never to be used, whatever it holds.
                 Err(_) => fs::remove_file(&link)?,
             },
@@ -64,9 +69,18 @@ pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a directory that everybody gets through and nobody else lists: the root of a sandbox with ids of its own is
+/// nobody, and has to get to its root file system.
+pub(crate) fn passage(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(PASSAGE).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a live directory, or finds it made by us.
 pub(crate) fn make(live: &Path) -> io::Result<()> {
-    private_dir(live)?;
+    passage(live)?;
     let found = fs::symlink_metadata(live)?;
     match found.is_dir() && found.uid() == geteuid().as_raw() {
         true => Ok(()),

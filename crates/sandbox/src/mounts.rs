@@ -1,13 +1,16 @@
 //! Mounts of this process: the private namespace, the two mounts of a sandbox, and what is mounted.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::getppid;
@@ -67,11 +70,16 @@ pub(crate) fn mounted() -> io::Result<Vec<Mounted>> {
 
 fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let point = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(4)?)));
+    let point = point(fields.nth(4)?);
     let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
     let fs = String::from_utf8_lossy(tail.next()?).into_owned();
     let options = String::from_utf8_lossy(tail.nth(1)?).into_owned();
     Some(Mounted { point, fs, options })
+}
+
+/// A mount point as a line of mountinfo has it.
+pub(crate) fn point(field: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(unescape(field)))
 }
 
 /// The kernel writes white space and backslashes as three octal digits.
@@ -116,8 +124,14 @@ pub(crate) fn mount_overlay(
     lowers: &[PathBuf],
     upper: &Path,
     work: &Path,
-) -> nix::Result<()> {
-    mount_with(at, &overlay_options(lowers, upper, work))
+) -> io::Result<()> {
+    let dirs: Vec<&Path> = lowers.iter().map(PathBuf::as_path).chain([upper, work]).collect();
+    let held = Held::of(&dirs)?;
+    let mut paths = held.paths();
+    let (Some(work), Some(upper)) = (paths.pop(), paths.pop()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    Ok(mount_with(at, &overlay_options(&paths, &upper, &work))?)
 }
 
 /// The same of options that were written before.
@@ -126,14 +140,47 @@ pub(crate) fn mount_with(at: &Path, options: &[String]) -> nix::Result<()> {
     mount(Some("overlay"), at, Some("overlay"), flags, Some(options.join(",").as_str()))
 }
 
+/// Shows a directory read-only at another place, by an overlay of that directory and an empty one: what is opened there
+/// has inodes of its own, so a lock, a lease or a watch on it concerns nobody else.
+pub(crate) fn mount_apart(from: &Path, at: &Path, empty: &Path) -> io::Result<()> {
+    let held = Held::of(&[from, empty])?;
+    let paths = held.paths();
+    let lowers: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_RDONLY;
+    let options = overlay_lowers(&lowers);
+    Ok(mount(Some("overlay"), at, Some("overlay"), flags, Some(options.as_str()))?)
+}
+
+/// Directories by number: a task reads the options of its mounts, and they say nothing of the host then.
+struct Held(Vec<File>);
+
+impl Held {
+    fn of(dirs: &[&Path]) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let open =
+            |dir: &&Path| fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir);
+        dirs.iter().map(open).collect::<io::Result<_>>().map(Self)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|dir| format!("/proc/self/fd/{}", dir.as_raw_fd()).into()).collect()
+    }
+}
+
 /// The options of an overlay, for `mount(2)` and for an OCI mount alike.
 pub(crate) fn overlay_options(lowers: &[PathBuf], upper: &Path, work: &Path) -> Vec<String> {
-    let lowers: Vec<String> = lowers.iter().map(|lower| escape(lower)).collect();
+    let lowers: Vec<&Path> = lowers.iter().map(PathBuf::as_path).collect();
     vec![
-        format!("lowerdir={}", lowers.join(":")),
+        overlay_lowers(&lowers),
         format!("upperdir={}", escape(upper)),
         format!("workdir={}", escape(work)),
     ]
+}
+
+/// The option that names the lower layers, the uppermost first.
+pub(crate) fn overlay_lowers(lowers: &[&Path]) -> String {
+    let lowers: Vec<String> = lowers.iter().map(|lower| escape(lower)).collect();
+    format!("lowerdir={}", lowers.join(":"))
 }
 
 /// A colon separates layers and a comma options, so neither may stand for itself in a path.
@@ -142,6 +189,11 @@ fn escape(path: &Path) -> String {
         .replace('\\', "\\\\")
         .replace(':', "\\:")
         .replace(',', "\\,")
+}
+
+/// Takes a mount off its place at once; who still uses it keeps it.
+pub(crate) fn detach(at: &Path) -> nix::Result<()> {
+    umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
 }
 
 /// Unmounts. `Ok(false)`: it stayed busy and was only detached, so that its memory is freed whenever

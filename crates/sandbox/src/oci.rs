@@ -1,11 +1,18 @@
 //! The OCI configuration of a container-class sandbox.
 
+pub(crate) mod calls;
+
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::Limits;
 use serde_json::{Value, json};
 
 use crate::base::AGENT_PATH;
+use crate::ceiling::{Ceilings, Tcp};
+use crate::idrange::{self, Taken};
+use crate::mounts::overlay_lowers;
+use crate::runtime::Runtime;
 
 /// Enough for package managers and servers that drop to another user; nothing that reaches a device,
 /// the network's configuration, another process's memory or the kernel's. `KILL` lets the agent end
@@ -21,86 +28,46 @@ const CAPABILITIES: [&str; 8] = [
     "CAP_SETUID",
 ];
 
-/// System calls that no task needs and that kernel exploits begin with. They fail with EPERM.
-const DENIED: [&str; 53] = [
-    "acct",
-    "add_key",
-    "bpf",
-    "delete_module",
-    "fanotify_init",
-    "finit_module",
-    "fsconfig",
-    "fsmount",
-    "fsopen",
-    "fspick",
-    "init_module",
-    "io_uring_enter",
-    "io_uring_register",
-    "io_uring_setup",
-    "ioperm",
-    "iopl",
-    "kcmp",
-    "kexec_file_load",
-    "kexec_load",
-    "keyctl",
-    "lookup_dcookie",
-    "mbind",
-    "migrate_pages",
-    "mount",
-    "mount_setattr",
-    "move_mount",
-    "move_pages",
-    "name_to_handle_at",
-    "nfsservctl",
-    "open_by_handle_at",
-    "open_tree",
-    "perf_event_open",
-    "pidfd_getfd",
-    "pivot_root",
-    "process_madvise",
-    "process_vm_readv",
-    "process_vm_writev",
-    "ptrace",
-    "quotactl",
-    "quotactl_fd",
-    "reboot",
-    "request_key",
-    "set_mempolicy",
-    "setns",
-    "swapoff",
-    "swapon",
-    "sysfs",
-    "syslog",
-    "umount2",
-    "unshare",
-    "userfaultfd",
-    "vhangup",
-    "vmsplice",
-];
-pub(crate) const EPERM: u32 = 1;
-const ENOSYS: u32 = 38;
-const EAFNOSUPPORT: u32 = 97;
-
-/// `AF_NETLINK`, the highest family that a task may use; `AF_UNIX`, `AF_INET` and `AF_INET6` are the
-/// others. Above all `AF_VSOCK` must not be there: it reaches the hypervisor of a virtual host
-/// whatever the network namespace, and `AF_ALG` and most others are only there to be exploited.
-const HIGHEST_FAMILY: u64 = 16;
-/// Those below it that are not allowed.
-const OLD_FAMILIES: [u64; 12] = [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15];
-const CLONE_NEWUSER: u64 = 0x1000_0000;
-
-const MASKED: [&str; 10] = [
+/// What tells of the host's kernel, its devices or its other processes. Absent ones are skipped.
+const MASKED: [&str; 35] = [
     "/proc/acpi",
     "/proc/asound",
+    "/proc/buddyinfo",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kallsyms",
     "/proc/kcore",
+    "/proc/key-users",
     "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
     "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
+    "/proc/lock_stat",
+    "/proc/pagetypeinfo",
     "/proc/sched_debug",
     "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
+    "/sys/fs/bpf",
+    "/sys/fs/cgroup",
+    "/sys/fs/ext4",
+    "/sys/fs/pstore",
+    "/sys/kernel/btf",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/sys/kernel/slab",
+    "/sys/kernel/tracing",
+    "/sys/kernel/vmcoreinfo",
 ];
+/// Not 0: where a program takes core dumps, the kernel starts it for a limit of 0 too, and for 1 it does not.
+const CORE_BYTES: u64 = 1;
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -113,10 +80,27 @@ pub(crate) const CPU_PERIOD_US: u32 = 100_000;
 pub(crate) struct Wanted<'a> {
     pub root: &'a Path,
     pub cgroup: &'a Path,
-    pub binds: &'a [PathBuf],
+    pub shown: Shown<'a>,
     pub limits: Limits,
     pub cpus: u32,
+    pub ceilings: Ceilings,
     pub nofile: Nofile,
+    /// Whether the runtime takes a filter that is compiled already.
+    pub takes_program: bool,
+    /// What its system call filter has to hold.
+    pub needs: calls::Needs,
+}
+
+/// Directories of the host that the configuration shows read-only at their own place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shown<'a> {
+    /// None: they are in the root already.
+    Not,
+    Binds(&'a [PathBuf]),
+    Apart {
+        paths: &'a [PathBuf],
+        empty: &'a Path,
+    },
 }
 
 /// Open files of each process.
@@ -142,25 +126,30 @@ impl Nofile {
 }
 
 pub(crate) fn config(wanted: &Wanted<'_>) -> Value {
+    // Where it cannot be compiled the runtime compiles the list, and says why.
+    let needs = wanted.needs;
+    let program = wanted.takes_program.then(|| calls::annotation(needs)).and_then(Result::ok);
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
     json!({
         "ociVersion": "1.0.0",
-        "process": process(wanted.nofile),
+        "annotations": program.unwrap_or_else(|| json!({})),
+        "process": process(wanted.nofile, wanted.ceilings),
         "root": {"path": wanted.root, "readonly": false},
         "hostname": "cofferdam",
-        "mounts": mounts(wanted.binds),
+        "mounts": mounts(wanted.shown),
         "linux": {
             "cgroupsPath": Path::new("/").join(wanted.cgroup),
             "namespaces": namespaces,
             "resources": resources(wanted),
-            "maskedPaths": MASKED,
+            "maskedPaths": MASKED.as_slice(),
             "readonlyPaths": READ_ONLY,
-            "seccomp": seccomp(),
+            "seccomp": calls::filter(needs),
         },
     })
 }
 
-fn process(nofile: Nofile) -> Value {
+fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
+    let both = |name: &str, most: u64| json!({"type": name, "soft": most, "hard": most});
     json!({
         "terminal": false,
         "user": {"uid": 0, "gid": 0},
@@ -175,15 +164,17 @@ fn process(nofile: Nofile) -> Value {
             "ambient": [],
         },
         "rlimits": [
-            {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+            both("RLIMIT_CORE", CORE_BYTES),
             {"type": "RLIMIT_NOFILE", "soft": nofile.soft, "hard": nofile.hard},
+            both("RLIMIT_SIGPENDING", ceilings.signals),
+            both("RLIMIT_MSGQUEUE", ceilings.queue_bytes),
         ],
         "noNewPrivileges": true,
         "oomScoreAdj": 0,
     })
 }
 
-fn mounts(binds: &[PathBuf]) -> Vec<Value> {
+fn mounts(shown: Shown<'_>) -> Vec<Value> {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc",
                "options": ["nosuid", "noexec", "nodev"]}),
@@ -196,8 +187,27 @@ fn mounts(binds: &[PathBuf]) -> Vec<Value> {
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs",
                "options": ["nosuid", "noexec", "nodev", "ro"]}),
     ];
-    mounts.extend(binds.iter().map(|path| bind(path, &path.to_string_lossy())));
+    match shown {
+        Shown::Not => {}
+        Shown::Binds(paths) => {
+            mounts.extend(paths.iter().map(|path| bind(path, &path.to_string_lossy())));
+        }
+        Shown::Apart { paths, empty } => {
+            mounts.extend(paths.iter().map(|path| apart(path, empty)));
+        }
+    }
     mounts
+}
+
+/// A directory of the host read-only, by an overlay: what is opened there is no inode of the host's, so a lock, a lease
+/// or a watch on it concerns nobody else. An overlay without an upper layer has two lower ones.
+fn apart(source: &Path, empty: &Path) -> Value {
+    let lowers = overlay_lowers(&[source, empty]);
+    let mut mount = overlay(&source.to_string_lossy(), &[lowers]);
+    if let Some(Value::Array(options)) = mount.get_mut("options") {
+        options.push("ro".into());
+    }
+    mount
 }
 
 /// A host path, read-only.
@@ -226,6 +236,11 @@ fn resources(wanted: &Wanted<'_>) -> Value {
         "memory": {"limit": bytes, "swap": bytes},
         "pids": {"limit": wanted.limits.pids.unwrap_or(0) + AGENT_PIDS},
     });
+    if let (Tcp::Limited, Some(Value::Object(memory))) =
+        (wanted.ceilings.tcp, resources.get_mut("memory"))
+    {
+        memory.insert("kernelTCP".into(), bytes.into());
+    }
     let cpu = wanted.limits.cpu.unwrap_or(0.0);
     if let (true, Value::Object(fields)) = (cpu < f64::from(wanted.cpus), &mut resources) {
         fields.insert("cpu".into(), json!({"quota": quota_us(cpu), "period": CPU_PERIOD_US}));
@@ -233,31 +248,26 @@ fn resources(wanted: &Wanted<'_>) -> Value {
     resources
 }
 
+/// Makes the sandbox's root somebody of its own, in the namespace that is there. runc wants to be told its ids as well, and crun
+/// wants not.
+pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
+    let is_told = runtime.name != "crun";
+    let handle = format!("/proc/{}/fd/{}", std::process::id(), taken.space.as_raw_fd());
+    let users = json!({"type": "user", "path": handle});
+    if let Some(Value::Array(namespaces)) = config.pointer_mut("/linux/namespaces") {
+        namespaces.push(users);
+    }
+    if let (true, Some(Value::Object(linux))) = (is_told, config.get_mut("linux")) {
+        let map = json!([{"containerID": 0, "hostID": taken.first, "size": idrange::COUNT}]);
+        linux.insert("uidMappings".into(), map.clone());
+        linux.insert("gidMappings".into(), map);
+    }
+}
+
 /// Microseconds of CPU time in a period: whole ones, so that the configuration is exact.
 pub(crate) fn quota_us(cpu: f64) -> u64 {
     // The plan allows 0.01 to the host's CPUs, so the quota has at most nine digits.
     format!("{:.0}", cpu * f64::from(CPU_PERIOD_US)).parse().unwrap_or(0)
-}
-
-fn seccomp() -> Value {
-    let mut rules = vec![
-        json!({"names": DENIED.as_slice(), "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM}),
-        // A user namespace would give back every capability; other namespaces need one that the
-        // task does not have.
-        json!({"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM,
-               "args": [{"index": 0, "value": CLONE_NEWUSER, "valueTwo": CLONE_NEWUSER,
-                         "op": "SCMP_CMP_MASKED_EQ"}]}),
-        // Its flags lie in memory where a filter cannot look; libraries fall back to clone.
-        json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}),
-        family("SCMP_CMP_GT", HIGHEST_FAMILY),
-    ];
-    rules.extend(OLD_FAMILIES.map(|old| family("SCMP_CMP_EQ", old)));
-    json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
-}
-
-fn family(op: &str, value: u64) -> Value {
-    json!({"names": ["socket", "socketpair"], "action": "SCMP_ACT_ERRNO",
-           "errnoRet": EAFNOSUPPORT, "args": [{"index": 0, "value": value, "op": op}]})
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! From a request and the facts of a host to a plan that leaves nothing to choose. Pure.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
@@ -10,15 +10,18 @@ use cofferdam_contracts::sandbox::{
 };
 use serde_json::Value;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, ShowsHost};
+use crate::base::Base;
 use crate::cache;
 use crate::class::{self, Class};
 use crate::crypt;
 use crate::egress;
 use crate::exec::Command;
 use crate::host::HostFacts;
+use crate::hostpath::HostPath;
 use crate::image::ImageRoot;
-use crate::oci::{self, Nofile};
+use crate::oci::calls::Needs;
+use crate::oci::{self, Nofile, Shown};
 use crate::refuse::{self, PlanError};
 use crate::remote;
 use crate::runtime::Runtime;
@@ -36,7 +39,7 @@ const UNHELD: &str = "this build holds no sandboxes of that class";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedMount {
     /// On the host.
-    pub source: PathBuf,
+    pub source: HostPath,
     /// Absolute, inside.
     pub target: String,
     /// Read-only or copy-on-write.
@@ -61,10 +64,10 @@ pub struct Plan {
     pub(crate) nofile: Nofile,
     /// The OCI configuration but for the host paths of inputs and mounts.
     pub config: Value,
-    /// Lower layers, the uppermost first.
-    pub lowers: Vec<PathBuf>,
-    /// The lower layer whose digest must not change.
-    pub base: PathBuf,
+    /// The layer of the agent, on the base.
+    pub guest: PathBuf,
+    /// The lowest layer, whose digest must not change.
+    pub base: Base,
     /// Mounts of the spec.
     pub mounts: Vec<PlannedMount>,
     /// Size of the writable layer in MiB.
@@ -122,6 +125,7 @@ pub(crate) fn plan_on(
     refuse::written_through(request, facts)?;
     let (class, runtime) = class::choose(request, facts)?;
     refuse::machine_written_through(request, class)?;
+    refuse::written_as_root(request, class, facts)?;
     let backend =
         Backend::of(class, runtime).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
     let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
@@ -133,11 +137,11 @@ pub(crate) fn plan_on(
         true => {
             Limits { output_bytes: Some(asked.output_bytes.unwrap_or(MAX_STREAM_BYTES)), ..asked }
         }
-        false => with_defaults(asked, facts),
+        false => with_defaults(asked, facts, class),
     };
     let (base, host_usr) = match image {
-        Some(image) => (image.root.clone(), false),
-        None if backend.is_elsewhere() => (facts.base.clone(), false),
+        Some(image) => (Base::Ours(image.root.clone()), false),
+        None if backend.is_elsewhere() => (Base::Ours(facts.base.clone()), false),
         None => root(&request.env_ref, facts)?,
     };
     let spec = request.spec.as_ref();
@@ -165,14 +169,26 @@ pub(crate) fn plan_on(
         command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)
     });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
-    let nofile = asked.nofile.map_or_else(|| Nofile::roomy(facts.nofile), Nofile::exact);
+    let roomy = || Nofile::roomy(limits.nofile.unwrap_or(facts.nofile));
+    let nofile = asked.nofile.map_or_else(roomy, Nofile::exact);
     let config = backend.config(&oci::Wanted {
         root: &traces.root,
         cgroup: &traces.cgroup,
-        binds: if host_usr { &facts.binds } else { &[] },
+        shown: match backend.shows_host() {
+            ShowsHost::Binds if host_usr => Shown::Binds(&facts.binds),
+            ShowsHost::Overlays if host_usr => {
+                Shown::Apart { paths: &facts.binds, empty: &facts.empty }
+            }
+            _ => Shown::Not,
+        },
         limits,
         cpus: facts.cpus,
+        ceilings: facts.ceilings,
         nofile,
+        takes_program: runtime.takes_program(),
+        needs: Needs {
+            no_set_id: request.files_in.iter().any(|file| file.access == AccessMode::Full),
+        },
     });
     Ok(Plan {
         task: command(&request.cmd, request.timeout_ms, Phase::Exec),
@@ -187,12 +203,12 @@ pub(crate) fn plan_on(
         nofile,
         runtime: runtime.clone(),
         config,
-        lowers: vec![facts.guest.clone(), base.clone()],
+        guest: facts.guest.clone(),
         base,
         mounts: mounts
             .iter()
             .map(|mount| PlannedMount {
-                source: PathBuf::from(&mount.source),
+                source: HostPath::said(&mount.source),
                 target: mount.target.clone(),
                 access: mount.access,
             })
@@ -206,21 +222,26 @@ pub(crate) fn plan_on(
     })
 }
 
-fn with_defaults(limits: Limits, facts: &HostFacts) -> Limits {
+fn with_defaults(limits: Limits, facts: &HostFacts, class: Class) -> Limits {
+    let pids = limits.pids.unwrap_or(DEFAULT_PIDS);
+    let nofile = match class.is_on_host_kernel() {
+        true => facts.nofile.min(facts.ceilings.nofile(pids)),
+        false => facts.nofile,
+    };
     Limits {
         cpu: Some(limits.cpu.unwrap_or(f64::from(facts.cpus))),
         mem_mb: Some(limits.mem_mb.unwrap_or(DEFAULT_MEM_MB)),
-        pids: Some(limits.pids.unwrap_or(DEFAULT_PIDS)),
+        pids: Some(pids),
         disk_mb: Some(limits.disk_mb.unwrap_or(DEFAULT_DISK_MB)),
         output_bytes: Some(limits.output_bytes.unwrap_or(MAX_STREAM_BYTES)),
-        nofile: Some(limits.nofile.unwrap_or(facts.nofile)),
+        nofile: Some(limits.nofile.unwrap_or(nofile)),
     }
 }
 
 /// The base layer, and whether the host's `/usr` is shown on it.
-fn root(env_ref: &str, facts: &HostFacts) -> Result<(PathBuf, bool), PlanError> {
+fn root(env_ref: &str, facts: &HostFacts) -> Result<(Base, bool), PlanError> {
     if env_ref == "host" {
-        return Ok((facts.base.clone(), true));
+        return Ok((Base::Ours(facts.base.clone()), true));
     }
     let Some(dir) = env_ref.strip_prefix("dir:") else {
         return Err(PlanError::new(
@@ -229,11 +250,12 @@ fn root(env_ref: &str, facts: &HostFacts) -> Result<(PathBuf, bool), PlanError> 
         ));
     };
     refuse::absolute("envRef", dir)?;
-    let dir = Path::new(dir);
-    if !facts.allowed_roots.iter().any(|root| dir.starts_with(root)) {
+    let dir = HostPath::said(dir);
+    // By its text alone, which is all that is known before it is opened.
+    if !facts.allowed.names(&dir) {
         return Err(PlanError::new("envRef", "the directory is outside this host's allowed roots"));
     }
-    Ok((dir.to_owned(), false))
+    Ok((Base::Given(dir), false))
 }
 
 fn environment(

@@ -163,7 +163,7 @@ impl Seen {
         let mut seen = self.clone();
         if let Some(Counted { oom_kills, pids_refused, layer_full, .. }) = counted {
             seen.before = Events::default();
-            seen.after = Events { oom_kills, pids_refused };
+            seen.after = Events { oom_kills, pids_refused, tcp_refused: 0 };
             seen.uncounted = false;
             seen.layer_full |= layer_full;
         }
@@ -189,9 +189,15 @@ impl Seen {
 
     fn memory(&self) -> Option<(LimitKind, String)> {
         let count = self.after.oom_kills.saturating_sub(self.before.oom_kills);
-        let words =
-            format!("the memory limit was reached and the kernel killed {count} process(es)");
-        (count > 0).then_some((LimitKind::Memory, words))
+        if count > 0 {
+            let words =
+                format!("the memory limit was reached and the kernel killed {count} process(es)");
+            return Some((LimitKind::Memory, words));
+        }
+        // Nobody is killed for it: connections wait for each other.
+        let tcp = self.after.tcp_refused.saturating_sub(self.before.tcp_refused);
+        let words = format!("buffers of TCP connections met the memory limit {tcp} time(s)");
+        (tcp > 0).then_some((LimitKind::Memory, words))
     }
 
     fn pids(&self, ending: &Ending) -> Option<(LimitKind, String)> {
@@ -309,11 +315,19 @@ mod tests {
         let limits = Limits { pids: Some(8), ..Limits::default() };
         let quiet = Seen { limits, ..Seen::default() };
         assert!(kinds(&quiet, &QUIET).is_empty());
-        let oom = Seen { after: Events { oom_kills: 2, pids_refused: 0 }, ..quiet.clone() };
+        let oom = Seen {
+            after: Events { oom_kills: 2, pids_refused: 0, tcp_refused: 0 },
+            ..quiet.clone()
+        };
         assert_eq!(kinds(&oom, &QUIET), [LimitKind::Memory]);
-        let refused = Seen { after: Events { oom_kills: 0, pids_refused: 1 }, ..quiet.clone() };
+        let refused = Seen {
+            after: Events { oom_kills: 0, pids_refused: 1, tcp_refused: 0 },
+            ..quiet.clone()
+        };
         assert_eq!(kinds(&refused, &QUIET), [LimitKind::Pids]);
         assert!(kinds(&quiet, &Ending { crowd: 8, ..QUIET }).is_empty(), "the kernel counts");
+        let tcp = Seen { after: Events { tcp_refused: 1, ..Events::default() }, ..quiet.clone() };
+        assert_eq!(kinds(&tcp, &QUIET), [LimitKind::Memory]);
         let other = Seen { uncounted: true, ..quiet.clone() };
         assert_eq!(kinds(&other, &Ending { crowd: 6, ..QUIET }), [LimitKind::Pids]);
         assert!(kinds(&other, &Ending { crowd: 5, ..QUIET }).is_empty());

@@ -12,10 +12,13 @@ use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeStatus};
 use crate::boot::blocking;
 use crate::crypt::attached;
 use crate::docker;
-use crate::host::Host;
+use crate::holders::Tables;
+use crate::host::{Host, HostFacts};
+use crate::hostpath::{HostPath, Links, Place};
+use crate::layer;
 use crate::process::{self, Process};
 use crate::traces::locate;
-use crate::wipe::{self, BUSY, Subject};
+use crate::wipe::{self, BUSY, Below, Subject};
 
 /// Destroys what is left of a sandbox whose last look is given, and gives the evidence of this one.
 /// `state_dir` is that of the worker that made it.
@@ -24,16 +27,26 @@ pub async fn verify_again(host: &Host, last: &WipeEvidence, state_dir: &Path) ->
     let traces = locate(state_dir, &last.sandbox_id);
     blocking(move || {
         let mut subject = Subject::found(traces);
-        subject.base = base_of(&last);
+        subject.base = base_of(&last, &facts);
         let evidence = wipe::destroy(&facts, &subject, &last.reason);
         merged(evidence, &last)
     })
     .await
 }
 
-fn base_of(last: &WipeEvidence) -> Option<(PathBuf, Option<cofferdam_contracts::id::Digest>)> {
-    let base = last.checks.iter().find(|check| check.kind == "base")?;
-    Some((PathBuf::from(&base.subject), last.base_before.clone()))
+/// The base by its name in the record, which a tenant may have chosen: opened like any other, but whoever's
+/// it was. Nothing of it is shown to anybody, its digest is compared.
+fn base_of(last: &WipeEvidence, facts: &HostFacts) -> Option<Below> {
+    let name = last.checks.iter().find(|check| check.kind == "base")?.subject.clone();
+    let ours = ["base", "images"].map(|dir| facts.state_dir.join(dir));
+    let at = match ours.iter().any(|dir| Path::new(&name).starts_with(dir)) {
+        true => Ok(Place::Ours(PathBuf::from(&name))),
+        false => {
+            let opened = facts.allowed.everything().open(&HostPath::said(&name), Links::Refused);
+            opened.map(Place::Given).map_err(|error| error.to_string())
+        }
+    };
+    Some(Below { name, at, digest: last.base_before.clone() })
 }
 
 /// The new look and, made again, every failed check of the last one that it does not contain.
@@ -72,8 +85,14 @@ fn again(check: &WipeCheck) -> WipeCheck {
         }),
         "netns" => {
             let inside = process::members_of(&check.subject);
-            Some((!inside.is_empty()).then(|| format!("pids {inside:?} are in it")))
+            let mounted = Tables::read().of_netns(&check.subject);
+            Some(match (inside.is_empty(), mounted.is_empty()) {
+                (false, _) => Some(format!("pids {inside:?} are in it")),
+                (true, false) => Some(mounted.join(", ")),
+                (true, true) => None,
+            })
         }
+        layer::KIND => layer::again(&check.subject),
         // While no device has the image, no file system of it is there to hold a key.
         "key" => check.subject.split_once(" of ").map(|(_, image)| device_of(image)),
         "loop-device" => Some(device_of(&check.subject)),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::sandbox::{
-    AccessMode, Egress, FileIn, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE,
+    AccessMode, DEFAULT_PIDS, Egress, FileIn, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE,
     SandboxRequest, SandboxSpec,
 };
 use cofferdam_guest::glob::Glob;
@@ -175,9 +175,22 @@ pub(crate) fn written_through(request: &SandboxRequest, facts: &HostFacts) -> Ch
     )
 }
 
+/// Without ids of its own a sandbox's root is the host's, and what it leaves there is root's.
+pub(crate) fn written_as_root(request: &SandboxRequest, class: Class, facts: &HostFacts) -> Check {
+    full_access(
+        request,
+        |file| class != Class::Container || facts.ids.is_ok() || !is_host(file),
+        "this host has no user namespaces for sandboxes, so what the task writes would be root's; ask for \
+         `workspace-write`, or see `cofferdam doctor`",
+    )
+}
+
+fn is_host(file: &FileIn) -> bool {
+    file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"))
+}
+
 /// A machine sees the host's trees as a disk that it only reads.
 pub(crate) fn machine_written_through(request: &SandboxRequest, class: Class) -> Check {
-    let is_host = |file: &FileIn| file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
     full_access(
         request,
         |file| class != Class::Microvm || !is_host(file),
@@ -280,6 +293,14 @@ pub(crate) fn limits(
         facts.nofile_most,
         "hard limit of this host",
     )?;
+    if class.is_on_host_kernel() {
+        let most = facts.ceilings.nofile(merged.pids.unwrap_or(DEFAULT_PIDS));
+        let message = format!(
+            "must be at most {most} for each of so many processes (limits.pids): together they may have half of the \
+             files that this host's kernel opens (fs.file-max)"
+        );
+        require(merged.nofile.is_none_or(|asked| asked <= most), "limits.nofile", &message)?;
+    }
     for (controller, field) in
         [("memory", "limits.memMB"), ("pids", "limits.pids"), ("cpu", "limits.cpu")]
     {

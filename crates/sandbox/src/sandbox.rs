@@ -339,7 +339,14 @@ impl Sandbox {
             cache::look_inside(&self.agent, &wanted.dirs, &caches).await?;
         }
         let from = cache::fresh(&self.subject.traces.layer, wanted.dirs.len());
-        blocking(move || caches.promote(&wanted, &from)).await
+        let first = self.first_id();
+        blocking(move || caches.promote_of(&wanted, &from, first)).await
+    }
+
+    /// The host's id of its root: 0, unless it has ids of its own.
+    #[must_use]
+    pub fn first_id(&self) -> u32 {
+        self.subject.ids.as_ref().map_or(0, |ids| ids.first)
     }
 
     /// Reads the regular files below `root` whose relative path matches a glob, in the order of

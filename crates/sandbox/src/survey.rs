@@ -9,9 +9,13 @@ use std::process::{Command, Stdio};
 use cofferdam_ambient::random;
 use nix::sys::statfs::statfs;
 
+use crate::ceiling::Tcp;
+use crate::class::Offer;
 use crate::crypt::{self, LargeLayers};
 use crate::dynmods;
-use crate::host::{HostFacts, NO_USER_NAMESPACE};
+use crate::host::{HostFacts, NO_USER_NAMESPACE, NOT_OWNED};
+use crate::idrange::IdRanges;
+use crate::known;
 use crate::live;
 use crate::microvm::Accel;
 use crate::microvm::monitor::{self, Kind};
@@ -76,14 +80,19 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
     let missing: Vec<&str> =
         ["cpu", "memory", "pids"].into_iter().filter(|name| !facts.cgroups.has(name)).collect();
     let actions = line("/proc/sys/kernel/seccomp/actions_avail");
-    vec![
+    let mut all = vec![
         fact("kernel", &facts.kernel),
         user_namespaces(),
         finding(
             "user-namespace.in-use",
-            false,
-            format!("no: {NO_USER_NAMESPACE}"),
-            "for hostile code use a stronger class (gvisor, microvm)",
+            facts.ids.as_ref().is_ok_and(IdRanges::is_owned),
+            match &facts.ids {
+                Ok(ids) if ids.is_owned() => format!("yes: ranges of 65536 ids, {}", ids.said()),
+                Ok(ids) => format!("yes: ranges of 65536 ids, {}; {NOT_OWNED}", ids.said()),
+                Err(why) => format!("no ({why}): {NO_USER_NAMESPACE}"),
+            },
+            "Linux 5.19 with user namespaces, ids that nobody has (COFFERDAM_ID_RANGE=FIRST:COUNT) and a tmpfs at /run; \
+             for hostile code use a stronger class (gvisor, microvm)",
         ),
         overlay(&facts.live_dir),
         fact("cgroup.mode", format!("{:?}", facts.cgroups.mode)),
@@ -93,6 +102,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
             controllers,
             "limits that name a missing controller are refused: mount cpu, memory and pids",
         ),
+        tcp(facts),
         favordynmods(),
         finding(
             "seccomp",
@@ -125,7 +135,12 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
         fact("cpus", facts.cpus.to_string()),
         memory(facts),
         disk(&facts.state_dir),
-    ]
+    ];
+    all.extend(facts.classes.iter().filter_map(|fact| match &fact.offer {
+        Offer::Present(runtime) => known::look(runtime),
+        Offer::Absent { .. } => None,
+    }));
+    all
 }
 
 fn controllers(facts: &HostFacts) -> String {
@@ -138,6 +153,20 @@ fn controllers(facts: &HostFacts) -> String {
     names.sort_unstable();
     names.dedup();
     names.join(" ")
+}
+
+fn tcp(facts: &HostFacts) -> Finding {
+    let found = match facts.ceilings.tcp {
+        Tcp::Counted => "counted with the sandbox's memory",
+        Tcp::Limited => "limited like the sandbox's memory (version 1)",
+        Tcp::Uncounted => "outside every limit: a sandbox can take all that the host has for TCP",
+    };
+    finding(
+        "cgroup.tcp-memory",
+        facts.ceilings.tcp != Tcp::Uncounted,
+        found,
+        "use cgroups of version 2 (systemd.unified_cgroup_hierarchy=1), or a kernel with CONFIG_MEMCG_V1",
+    )
 }
 
 /// By making one: sysctls, security modules and outer sandboxes may all forbid it.

@@ -67,6 +67,21 @@ impl Traces {
         }
     }
 
+    /// Where the host paths that a request names are mounted.
+    pub(crate) fn shares(&self) -> PathBuf {
+        self.dir.join("given")
+    }
+
+    /// One of them.
+    pub(crate) fn given(&self, index: usize) -> PathBuf {
+        self.shares().join(index.to_string())
+    }
+
+    /// Where one of them is shown through an overlay.
+    pub(crate) fn seen(&self, index: usize) -> PathBuf {
+        self.shares().join(format!("seen-{index}"))
+    }
+
     /// A file in the writable layer that the sandbox cannot see: where it is, the layer is.
     pub(crate) fn sentinel(&self) -> PathBuf {
         self.layer.join("sentinel")

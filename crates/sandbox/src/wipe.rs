@@ -1,8 +1,9 @@
 //! Taking a sandbox away, and looking whether it is gone.
 //!
 //! ```text
-//! measure -> kill -> have an engine or a provider remove it -> unmount (a large layer: destroy its key, then unmount its disk)
-//!         -> remove cgroups, runtime state, directory, image -> look for each of them
+//! measure -> kill -> have an engine or a provider remove it -> watch the layer
+//!         -> unmount (a large layer: destroy its key, then unmount its disk)
+//!         -> remove cgroups, runtime state, directory, image -> look for each of them, and for copies of the layer
 //! ```
 //! It never fails: what could not be removed is found by the looking and stands in the evidence.
 //! Everything is bounded, and nothing is removed below a directory with something mounted in it.
@@ -22,10 +23,15 @@ use crate::backend;
 use crate::base;
 use crate::crypt::{KeyEnd, Volume};
 use crate::docker;
+use crate::holders::Tables;
 use crate::host::HostFacts;
+use crate::hostpath::Place;
+use crate::idrange::{self, Taken};
+use crate::layer::Layer;
 use crate::mounts;
 use crate::process::{self, Netns, Process};
 use crate::remote;
+use crate::setid::Through;
 use crate::traces::Traces;
 
 /// How long killed processes may take to leave the process table, a millisecond a try.
@@ -50,18 +56,41 @@ pub(crate) struct Observed {
 pub(crate) struct Subject {
     pub traces: Traces,
     pub observed: Option<Observed>,
-    /// The base and its digest before the task.
-    pub base: Option<(PathBuf, Option<Digest>)>,
+    /// The base before the task.
+    pub base: Option<Below>,
     /// The cached dependencies below its layer, and their digest before the task.
     pub cache: Option<(PathBuf, Digest)>,
+    /// What it writes through to the host.
+    pub through: Through,
+    /// Its own ids, where it has some and this process took them.
+    pub ids: Option<Taken>,
     /// Whether our own runtime process was waited for, so that no other can exist.
     pub runtime_reaped: bool,
+}
+
+/// The base of a sandbox as it was before the task.
+#[derive(Debug, Clone)]
+pub(crate) struct Below {
+    /// For the record.
+    pub name: String,
+    /// Where it is looked at again, or why it cannot be.
+    pub at: Result<Place, String>,
+    /// `None`: it was too large to be described.
+    pub digest: Option<Digest>,
 }
 
 impl Subject {
     /// A sandbox of which only the id is known.
     pub(crate) fn found(traces: Traces) -> Self {
-        Self { traces, observed: None, base: None, cache: None, runtime_reaped: false }
+        Self {
+            traces,
+            observed: None,
+            base: None,
+            cache: None,
+            through: Through::default(),
+            ids: None,
+            runtime_reaped: false,
+        }
     }
 }
 
@@ -100,6 +129,8 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
         volume.reach(&points);
         points = mounts::mounted_below(&traces.dir).unwrap_or_default();
     }
+    // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
+    let layer = Layer::of(traces, &points).filter(|_| volume.is_none());
     let Unmounted { left: mounted, key } = unmount_all(traces, &points, &mut checks);
     let method = match was_elsewhere {
         true => "remote-absence",
@@ -108,6 +139,8 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
     checks.extend(key.map(|end| end.check));
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
+    checks.extend(layer.map(Layer::check));
+    checks.extend(subject.through.strip());
     checks.push(absent("sentinel", &traces.sentinel()));
     remove_dirs(traces, mounted.as_deref(), &mut checks);
     if let Some(volume) = &volume {
@@ -117,6 +150,7 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
     let (base_before, base_after) = compare_base(subject, &mut checks);
     let (cache_before, cache_after) = compare_cache(subject, &mut checks);
     let ok = checks.iter().all(|check| check.ok);
+    give_back(facts, subject, ok);
     WipeEvidence {
         sandbox_id: traces.id.clone(),
         method: method.to_owned(),
@@ -134,6 +168,18 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
             true => remote::not_recheckable(),
             false => not_recheckable(facts, volume.is_some()),
         },
+    }
+}
+
+/// Its ids are another's once it is known to be gone, and nobody's before.
+fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
+    let dir = &subject.traces.dir;
+    if !is_gone {
+        return idrange::keep(dir);
+    }
+    idrange::give_back(dir);
+    if let (Ok(ranges), Some(taken)) = (&facts.ids, &subject.ids) {
+        ranges.recycle(taken.clone());
     }
 }
 
@@ -155,7 +201,8 @@ fn not_recheckable(facts: &HostFacts, encrypted: bool) -> Vec<String> {
             .to_owned(),
         "process, namespace and mount numbers: the kernel may use them again".to_owned(),
         "whether an administrator of the host entered its network namespace from outside and is \
-         still there"
+         still there, or keeps it by an open file or by a mount that neither the worker nor the \
+         host's first process sees"
             .to_owned(),
     ];
     if encrypted {
@@ -268,7 +315,11 @@ fn look_for_processes(
         let left = groups.iter().any(|dir| dir.exists());
         let ended = observed.first && gone && is_own && !left;
         let inside = if ended { Vec::new() } else { netns.members() };
-        let seen = (!inside.is_empty()).then(|| format!("pids {inside:?} are in it"));
+        let mounted = || Tables::nearest().of_netns(&netns.name);
+        let seen = match inside.is_empty() {
+            true => Some(mounted()).filter(|all| !all.is_empty()).map(|all| all.join(", ")),
+            false => Some(format!("pids {inside:?} are in it")),
+        };
         checks.push(check("netns", netns.name.clone(), seen));
     }
 }
@@ -306,14 +357,16 @@ fn compare_base(
     subject: &Subject,
     checks: &mut Vec<WipeCheck>,
 ) -> (Option<Digest>, Option<Digest>) {
-    let Some((path, before)) = &subject.base else { return (None, None) };
-    let Some(before) = before else { return (None, None) };
-    let (after, seen) = match base::tree_digest(path) {
-        Ok(Some(after)) if after == *before => (Some(after), None),
-        Ok(after) => (after, Some("its digest changed".to_owned())),
-        Err(error) => (None, Some(error.to_string())),
+    let Some(Below { name, at, digest: Some(before) }) = &subject.base else { return (None, None) };
+    let looked = at.as_ref().map_err(Clone::clone);
+    let looked = looked.map(|place| base::tree_digest(&place.path()));
+    let (after, seen) = match looked {
+        Ok(Ok(Some(after))) if after == *before => (Some(after), None),
+        Ok(Ok(after)) => (after, Some("its digest changed".to_owned())),
+        Ok(Err(error)) => (None, Some(error.to_string())),
+        Err(why) => (None, Some(why)),
     };
-    checks.push(check("base", path.display().to_string(), seen));
+    checks.push(check("base", name.clone(), seen));
     (Some(before.clone()), after)
 }
 

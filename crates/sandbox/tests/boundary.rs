@@ -11,6 +11,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 
 use cofferdam_contracts::sandbox::{AccessMode, ErrCode};
 use cofferdam_sandbox::{Input, SandboxError, provision};
@@ -97,6 +98,45 @@ fn a_host_directory_is_copied_on_write_or_read_only() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start_with(json!({}), &given(&bench)).await;
         assert_given(&bench, sandbox, &plan, verified).await;
+    });
+}
+
+/// What perl ends with where nobody listens.
+const ECONNREFUSED: i32 = 111;
+
+/// A read-only directory shows a socket of the host, and leads to no listener: the task is the host's root
+/// to whoever asks who connects.
+#[test]
+fn m2_a_read_only_directory_leads_to_no_socket_of_the_host() {
+    with_bench(|bench| async move {
+        write(&bench.shared("ro/sub/b.txt"), "read");
+        let listener = UnixListener::bind(bench.shared("ro/sub/s")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let access = [AccessMode::ReadOnly, AccessMode::WorkspaceWrite];
+        let given = access.map(|access| {
+            let at = if access == AccessMode::ReadOnly { "/data" } else { "/copy" };
+            host(at, bench.shared("ro"), access)
+        });
+        let (sandbox, plan) = bench.start_with(json!({}), &given).await;
+        for at in ["/data", "/copy"] {
+            let connect = format!(
+                "perl -MSocket -e 'socket(my $s, AF_UNIX, SOCK_STREAM, 0) or exit 1; \
+                 connect($s, pack_sockaddr_un(\"{at}/sub/s\")) or exit $!; exit 0'"
+            );
+            let said = sh(&sandbox, &plan, &connect).await;
+            assert_eq!(said.outcome.exit, ECONNREFUSED, "{at}");
+        }
+        assert!(listener.accept().is_err(), "nobody came");
+        let script = "cat /data/sub/b.txt; ls -A /data/sub; echo x > /data/sub/b.txt || echo no; \
+                      mkdir /data/x || echo no; rm /data/sub/b.txt || echo no; chmod 0 /data || echo no";
+        let said = sh(&sandbox, &plan, script).await;
+        assert_eq!(said.stdout, "readb.txt\ns\nno\nno\nno\nno\n", "{}", said.stderr);
+        verified(&sandbox.wipe("task-end").await);
+        // The socket itself is nothing that is given.
+        let alone = [host("/data/s", bench.shared("ro/sub/s"), AccessMode::ReadOnly)];
+        let error = provision(&bench.host, &bench.plan(json!({})), &alone).await.unwrap_err();
+        assert!(error.message.contains("neither a file nor a directory"), "{error}");
+        assert_eq!(fs::read_to_string(bench.shared("ro/sub/b.txt")).unwrap(), "read");
     });
 }
 

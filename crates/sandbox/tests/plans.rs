@@ -11,8 +11,8 @@
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
 use cofferdam_sandbox::{
-    CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, LargeLayers, Offer, Plan,
-    PlanError, Program, Programs, Runtime, plan,
+    Allowed, Ceilings, CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, LargeLayers,
+    Offer, Plan, PlanError, Program, Programs, Runtime, Tcp, plan,
 };
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn facts() -> HostFacts {
     HostFacts {
         state_dir: "/state".into(),
         live_dir: "/live".into(),
-        allowed_roots: vec!["/srv/allowed".into()],
+        allowed: Allowed::resolved(&["/srv/allowed".into()], Vec::new()),
         runtime: runtime("crun"),
         provider: None,
         classes: classes(&[("container", "crun")]),
@@ -55,6 +55,14 @@ fn facts() -> HostFacts {
         pids: 4_096,
         nofile: 65_536,
         nofile_most: 524_288,
+        ceilings: Ceilings {
+            signals: 4_096,
+            queue_bytes: 409_600,
+            files: 1 << 40,
+            tcp: Tcp::Counted,
+        },
+        empty: "/state/base/empty".into(),
+        ids: Err("none here".into()),
         swap: false,
         large: without_fscrypt(),
         private_mounts: true,
@@ -328,7 +336,7 @@ fn a_machine_has_a_bound_on_its_processes_and_nothing_to_write_through() {
     let facts = HostFacts {
         classes: classes(&[("container", "crun"), ("microvm", "qemu")]),
         pids: 4_000_000,
-        allowed_roots: vec!["/".into()],
+        allowed: Allowed::resolved(&["/".into()], Vec::new()),
         ..facts()
     };
     let id = SandboxId::parse("sb00000000000000000001").unwrap();

@@ -1,4 +1,4 @@
-//! Who may knock: what is decided about a request from its head alone, before route and key.
+//! What is decided about a request from its head alone, before route and key.
 //!
 //! A browser on this host (or anywhere that reaches this server) runs pages of strangers. Such a page can
 //! send requests here, and by rebinding its own name to our address it can even read the answers. It

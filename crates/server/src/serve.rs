@@ -46,7 +46,7 @@ pub const ANSWER_PATIENCE: Duration = Duration::from_secs(300);
 pub enum Auth {
     /// `Authorization: Bearer <key>` on everything but /healthz.
     Keys,
-    /// Whoever has no key is a submitter and approver of the default tenant. Loopback listeners only.
+    /// A caller without a key is a submitter and approver of the default tenant. Loopback listeners only.
     None,
 }
 

@@ -41,8 +41,10 @@ async fn h5_a_key_does_not_go_to_who_took_a_dead_servers_port() {
     let home = Home::new();
     let mut up = home.up();
     let address = up.url.strip_prefix("http://").unwrap().to_owned();
+    let endpoint = home.path().join("endpoint.json");
+    until("it is announced", Duration::from_secs(60), async || endpoint.exists()).await;
     up.kill();
-    assert!(home.path().join("endpoint.json").exists(), "it could not take it back");
+    assert!(endpoint.exists(), "it could not take it back");
     let heard = impostor(TcpListener::bind(&address).unwrap());
     for args in [&["ps"][..], &["gate", "ls"], &["key", "ls"]] {
         let output = ended(home.command(args), Duration::from_secs(120));

@@ -8,6 +8,8 @@ use crate::raw::{address, ask};
 use crate::support::gates::waiting;
 use crate::support::{ended, said, texts};
 
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const HELLO: &str = "id: hello\nv: \"1\"\nplan:\n  tasks:\n    - {name: t, exec: {run: \"echo hi\", timeout: 30s}}\n";
 const GATED: &str =
@@ -54,7 +56,7 @@ async fn c2_a_foreign_page_commands_nothing_with_a_key_or_without() {
     let bearer = format!("Bearer {}", up.key);
     let own = format!("http://{}", address(&up));
     let foreign = (403, "foreign_origin");
-    let pages: &[(&[(&str, &str)], (u16, &str))] = &[
+    let pages: &[(Headers<'_>, (u16, &str))] = &[
         // A form, and a fetch without asking first: as an attack did it.
         (&[("Content-Type", "text/plain"), ("Origin", "https://evil.example")], foreign),
         (&[JSON, ("Origin", "https://evil.example")], foreign),

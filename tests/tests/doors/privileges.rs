@@ -148,7 +148,7 @@ async fn l8_a_shim_becomes_another_user_before_it_serves() {
 }
 
 #[test]
-fn l8_a_user_that_a_shim_cannot_become_is_told_before_anything_starts() {
+fn l8_a_user_that_a_shim_cannot_become_is_refused_before_anything_starts() {
     let home = Home::new();
     for (args, why) in [
         (&["shim", "--user", "nobody"][..], "--db"),

@@ -183,6 +183,7 @@ async fn post_raw(server: &Server, path: &str, body: &Value) -> (u16, String) {
     let request = client
         .post(format!("{}{path}", server.url))
         .header("authorization", format!("Bearer {}", server.key))
+        .header("content-type", "application/json")
         .body(body.to_string());
     let answer = request.send().await.unwrap();
     (answer.status().as_u16(), answer.text().await.unwrap())

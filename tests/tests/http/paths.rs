@@ -91,7 +91,9 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                 }
                 let wants: Wants = match *name {
                     // What is a tenant's name is another's.
-                    "tenant" => &[(400, "schema_violation"), (403, "forbidden")],
+                    "tenant" => {
+                        &[(400, "schema_violation"), (400, "invalid_id"), (403, "forbidden")]
+                    }
                     _ => &[(400, "schema_violation"), (400, "invalid_id")],
                 };
                 world

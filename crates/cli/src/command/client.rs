@@ -12,16 +12,16 @@ use super::local::Socket;
 /// Bytes of an answer that the command line reads: artifacts are at most 64 MiB.
 const MAX_ANSWER_BYTES: u64 = 128 * 1024 * 1024;
 
-/// What requests over a socket name as their host: the connection goes to the socket, whatever the name.
+/// The URL that requests over a socket begin with: the connection goes to the socket, whatever the name.
 const SOCKET_URL: &str = "http://localhost";
 
 /// A server and a key to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
-    /// What requests begin with.
+    /// The URL that requests begin with.
     base: String,
-    /// What people reach it by.
+    /// The address for people, in links.
     url: String,
     key: String,
     /// Held, so that every connection goes to the socket that was looked at.
@@ -34,7 +34,7 @@ impl Client {
         Self::by(url, key, None)
     }
 
-    /// The server behind a socket; `url` is what people reach it by.
+    /// The server behind a socket; `url` is its address for people.
     pub(crate) fn local(socket: Socket, url: &str, key: &str) -> anyhow::Result<Self> {
         Self::by(url, key, Some(socket))
     }

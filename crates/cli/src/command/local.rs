@@ -1,13 +1,13 @@
-//! The socket of a state directory: how its server is reached from this host, and how a caller knows
-//! that it is that server before any key is sent.
+//! The socket of a state directory: local callers reach the server by it, and prove that it is that server before
+//! they send a key.
 //!
 //! ```text
 //! up, shim:  bind a draft, 0600 from its first moment -> the address is had -> rename -> endpoint.json
 //! callers:   hold the socket's inode -> its owner -> connect -> the listener's user -> every request to that inode
 //! ```
-//! A TCP port is whoever's took it: the file of a server that died still names it. A socket file belongs to
-//! who may write in the directory, and one whose server is dead refuses. Paths go by descriptor, since an
-//! address of a socket has room for 107 bytes.
+//! Any local user can take the TCP port that the file of a dead server still names. A socket file can be made only by a
+//! user who may write in the directory, and refuses connections once its server is dead. Paths go by descriptor, since
+//! the address of a socket has room for 107 bytes.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -149,7 +149,8 @@ fn is_trusted(uid: u32, owner: u32) -> bool {
 
 fn suspect(path: &Path, uid: u32) -> String {
     format!(
-        "{} is user id {uid}'s, who neither is root nor owns the directory: no key was sent; look who put it there",
+        "{} belongs to user id {uid}, which is neither root nor the directory's owner: no key was sent; remove the file, \
+         and start the server again",
         path.display()
     )
 }

@@ -75,7 +75,7 @@ impl Node {
         let signer = signing::signer(&ledger, dir).await?;
         let flows = Flows::new(ledger.clone(), wakes, Ids::from_env())
             .with_signing(signer, reach)
-            .with_roots(parts.allow_dirs);
+            .with_roots(parts.allow_dirs, dir);
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {

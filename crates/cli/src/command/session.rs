@@ -70,8 +70,8 @@ impl Session {
     }
 }
 
-/// The server that runs on a state directory. A key, the admin's above all, goes to whoever proves by its
-/// socket to be that server, and to no port that a file names.
+/// The server that runs on a state directory. A key goes to the process that its socket proves to be that server, and
+/// never to a port that a file names.
 async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Client>> {
     let Some(endpoint) = state::endpoint_read(dir) else { return Ok(None) };
     if endpoint.socket.as_deref() != Some(local::NAME) {
@@ -101,7 +101,7 @@ mod tests {
     use super::in_clear;
 
     #[test]
-    fn l8_a_key_that_leaves_the_host_in_clear_is_told() {
+    fn l8_a_key_that_leaves_the_host_in_clear_gets_a_warning() {
         for clear in ["http://ci.example:7070", "http://10.0.0.1/", "http://localhost.example"] {
             assert!(in_clear(clear).is_some(), "{clear}");
         }

@@ -44,7 +44,7 @@ fn default_dir() -> anyhow::Result<PathBuf> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Endpoint {
-    /// What people and links elsewhere reach it by. No key is sent there on this file's word.
+    /// The address for people and links elsewhere. No key is sent there on this file's word.
     pub url: String,
     pub pid: u32,
     /// Its socket in the state directory; servers before this field are not talked to.
@@ -74,6 +74,8 @@ pub(crate) fn key_read(dir: &Path) -> Option<String> {
 }
 
 pub(crate) fn key_write(dir: &Path, key: &str) -> anyhow::Result<()> {
+    // From now on no task of any worker of this host is given it.
+    cofferdam_sandbox::mark(dir).with_context(|| format!("cannot mark {}", dir.display()))?;
     replace(&dir.join("admin.key"), format!("{key}\n").as_bytes(), 0o600)
 }
 

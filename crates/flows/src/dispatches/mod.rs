@@ -15,8 +15,6 @@ mod import;
 mod watch;
 mod work;
 
-use std::path::Path;
-
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{
     CheckedSpec, DispatchStatus, DispatchView, MAX_PROMPT_BYTES, PruneRequest, Pruned,
@@ -35,6 +33,7 @@ use cofferdam_ledger::dispatches::NewDispatch;
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::runs::NewRun;
+use cofferdam_sandbox::{HostPath, Links};
 use serde_json::{Map, Value, json};
 
 use crate::{Flows, config, egress};
@@ -192,8 +191,8 @@ impl Flows {
             let why = "access_mode `full` writes the host's own directory: only its admin may";
             return Err(breach(why).into());
         }
-        let real = Path::new(&request.project_dir).canonicalize().ok();
-        if !real.is_some_and(|real| self.roots.iter().any(|root| real.starts_with(root))) {
+        let project = HostPath::said(&request.project_dir);
+        if self.allowed.open(&project, Links::Beneath).is_err() {
             return Err(breach("the project is outside the allowed roots").into());
         }
         Ok(())

@@ -1,18 +1,21 @@
 //! Reads files out of the sandbox: regular files only, never through a symbolic link, in the order
-//! of their paths' bytes.
+//! of their paths as [`name`] writes them.
 //!
 //! ```text
 //! walk (bounded) -> matching paths, sorted -> head, chunks, head, chunks, ... -> end
 //! ```
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::glob::{Glob, GlobError};
+use cofferdam_guest::name;
 use cofferdam_guest::wire::{CollectEnd, CollectRequest, FileHead};
 use rustix::fs::{Mode, OFlags, openat};
 use tokio::sync::mpsc::Sender;
@@ -41,8 +44,6 @@ pub enum CollectError {
         "more than {MAX_ENTRIES} directory entries, or more than {MAX_DEPTH} nested directories"
     )]
     Walk,
-    #[error("the name of a matching file is not UTF-8: {0:?}")]
-    Name(String),
     #[error("{0:?} changed while it was read")]
     Changed(String),
     #[error("{path:?}")]
@@ -79,7 +80,7 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
     let handle = tree::directory(&request.root);
     let handle = handle.map_err(|_| CollectError::Root(request.root.clone()))?;
     let mut walk = Walk { globs: &globs, entries: 0, found: Vec::new(), max: request.max_files };
-    walk.directory(root, "", 0)?;
+    walk.directory(root, &Below::default(), 0)?;
     walk.found.sort_unstable();
     let mut room = request.max_bytes;
     let mut files = 0;
@@ -92,6 +93,31 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
     Ok(files)
 }
 
+/// A path below the root.
+#[derive(Default)]
+struct Below {
+    /// As [`name`] writes it.
+    text: String,
+    /// As a glob sees it: one character for what is not UTF-8.
+    seen: String,
+}
+
+impl Below {
+    fn join(&self, raw: &OsStr) -> Self {
+        let join = |above: &str, name: &str| match above {
+            "" => name.to_owned(),
+            above => format!("{above}/{name}"),
+        };
+        let text = join(&self.text, &name::encode(raw.as_bytes()));
+        Self { text, seen: join(&self.seen, &raw.to_string_lossy()) }
+    }
+
+    /// Whether either way to write it is meant.
+    fn is(&self, meant: impl Fn(&str) -> bool) -> bool {
+        meant(&self.seen) || meant(&self.text)
+    }
+}
+
 struct Walk<'a> {
     globs: &'a [Glob],
     entries: usize,
@@ -100,7 +126,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, at: &Path, prefix: &str, depth: usize) -> Result<(), CollectError> {
+    fn directory(&mut self, at: &Path, above: &Below, depth: usize) -> Result<(), CollectError> {
         let fault = |source| CollectError::Io { path: at.display().to_string(), source };
         for entry in fs::read_dir(at).map_err(fault)? {
             let entry = entry.map_err(fault)?;
@@ -109,17 +135,12 @@ impl Walk<'_> {
                 return Err(CollectError::Walk);
             }
             let kind = entry.file_type().map_err(fault)?;
-            let raw = entry.file_name();
-            let name = raw.to_string_lossy();
-            let path =
-                if prefix.is_empty() { name.to_string() } else { format!("{prefix}/{name}") };
-            if kind.is_dir() && self.globs.iter().any(|glob| glob.may_match_below(&path)) {
+            let path = above.join(&entry.file_name());
+            let mut globs = self.globs.iter();
+            if kind.is_dir() && globs.any(|glob| path.is(|text| glob.may_match_below(text))) {
                 self.directory(&entry.path(), &path, depth + 1)?;
-            } else if kind.is_file() && self.globs.iter().any(|glob| glob.matches(&path)) {
-                if raw.to_str().is_none() {
-                    return Err(CollectError::Name(path));
-                }
-                self.found.push(path);
+            } else if kind.is_file() && globs.any(|glob| path.is(|text| glob.matches(text))) {
+                self.found.push(path.text);
                 if u64::try_from(self.found.len()).unwrap_or(u64::MAX) > self.max {
                     return Err(CollectError::Files(self.max));
                 }
@@ -134,7 +155,11 @@ impl Walk<'_> {
 fn open(root: &OwnedFd, path: &str) -> Result<(File, u64), CollectError> {
     let changed = |_| CollectError::Changed(path.to_owned());
     let fault = |source| CollectError::Io { path: path.to_owned(), source };
-    let (at, name) = tree::holder_below(root, path).map_err(changed)?;
+    let bytes = name::decode(path);
+    let mut names = bytes.split(|byte| *byte == b'/').map(OsStr::from_bytes);
+    let name = names.next_back().unwrap_or_default();
+    let start = root.try_clone().map_err(fault)?;
+    let at = names.try_fold(start, |at, name| tree::step(&at, name, path)).map_err(changed)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&at, name, flags, Mode::empty()).map_err(|errno| fault(errno.into()))?;
     let file = File::from(file);

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
+use cofferdam_guest::name;
 use cofferdam_guest::tree::{Entry, NewDir, NodeKind, Path, Remove, Rename};
 use cofferdam_guest::wire::CollectEnd;
 use hyper::{Response, StatusCode};
@@ -16,6 +17,7 @@ use rustix::fs::{
     renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::path::Arg;
 use tokio::sync::mpsc::Sender;
 
 use super::answer::{self, Answer, done, json, refuse};
@@ -75,7 +77,7 @@ fn names(path: &str) -> Result<Vec<&str>> {
 }
 
 /// The directory of one name in another, unless it is a link.
-pub fn step(at: &OwnedFd, name: &str, path: &str) -> Result<OwnedFd> {
+pub fn step(at: &OwnedFd, name: impl Arg, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(at, name, flags, Mode::empty()).map_err(|errno| TreeError::of(path, errno))
 }
@@ -214,8 +216,10 @@ pub fn list(request: Path) -> Response<Answer> {
             let Ok(stat) = statat(&at, next.file_name(), AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
-            let name = next.file_name().to_string_lossy();
-            let mangled = next.file_name().to_str().is_err();
+            let (name, mangled) = match next.file_name().to_str() {
+                Ok(name) => (name.to_owned(), false),
+                Err(_) => (name::encode(next.file_name().to_bytes()), true),
+            };
             let item = serde_json::to_vec(&entry(&name, mangled, &stat)).unwrap_or_default();
             if frames.send(frame::encode(Kind::Item, &item)).await.is_err() {
                 return;

@@ -7,6 +7,9 @@
 //! descriptors, what is there is taken away and never written into, and a hard link is only made to a
 //! file that this very tar brought. What was unpacked before a refusal stays.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::collections::HashSet;
 use std::fs::{File, Permissions};
 use std::io::{self, Write as _};

@@ -8,6 +8,7 @@ use std::io;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use cofferdam_guest::frame::{self, Kind};
+use cofferdam_guest::name;
 use cofferdam_guest::tree::{Change, ChangeKind, Watch};
 use hyper::{Response, StatusCode};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -110,11 +111,12 @@ fn changes(paths: &HashMap<i32, String>, mut bytes: &[u8]) -> Vec<Change> {
         let (padded, rest) = bytes.split_at(length);
         bytes = rest;
         let name = padded.split(|byte| *byte == 0).next().unwrap_or_default();
-        let path = match paths.get(&number) {
-            Some(dir) => format!("{dir}/{}", String::from_utf8_lossy(name)),
-            None => String::new(),
-        };
-        changes.extend(kind(ReadFlags::from_bits_retain(mask)).map(|kind| Change { path, kind }));
+        let plain = std::str::from_utf8(name);
+        let mangled = plain.is_err();
+        let name = plain.map_or_else(|_| name::encode(name), str::to_owned);
+        let path = paths.get(&number).map(|dir| format!("{dir}/{name}")).unwrap_or_default();
+        let kind = kind(ReadFlags::from_bits_retain(mask));
+        changes.extend(kind.map(|kind| Change { path, mangled, kind }));
     }
     changes
 }
@@ -140,6 +142,7 @@ mod tests {
         for (number, flags, name) in [
             (1, ReadFlags::CREATE, b"a\0\0\0".as_slice()),
             (-1, ReadFlags::QUEUE_OVERFLOW, b""),
+            (1, ReadFlags::CLOSE_WRITE, b"\xff\0"),
             (1, ReadFlags::IGNORED, b""),
         ] {
             bytes.extend_from_slice(&i32::to_ne_bytes(number));
@@ -152,8 +155,9 @@ mod tests {
         assert_eq!(
             changes(&paths, &bytes),
             [
-                Change { path: "/d/a".into(), kind: ChangeKind::Made },
-                Change { path: String::new(), kind: ChangeKind::Lost },
+                Change { path: "/d/a".into(), mangled: false, kind: ChangeKind::Made },
+                Change { path: String::new(), mangled: false, kind: ChangeKind::Lost },
+                Change { path: "/d/%FF".into(), mangled: true, kind: ChangeKind::Written },
             ],
         );
         assert_eq!(changes(&paths, &bytes[..9]), []);

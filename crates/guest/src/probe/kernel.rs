@@ -2,33 +2,35 @@
 
 use std::fs;
 
-use super::answer::{NOTHING, failed, names, open_read, open_write, read_any, said};
+use super::answer::{NOTHING, failed, names, open_masked, open_read, open_write, read_any, said};
 use super::{Probe, probe};
 
 /// Masked, absent, or refused: in no case a byte.
 const EMPTY: &[&str] = &[NOTHING, "ENOENT", "EACCES", "EPERM"];
 const CLOSED: &[&str] = &["EROFS", "ENOENT", "EACCES", "EPERM"];
+/// Read-only, or a root's who is not the task's.
+const UNWRITABLE: &[&str] = &["EROFS", "EACCES"];
 const REFUSED: &[&str] = &["EACCES", "EPERM"];
 /// The agent, what it started and this: more are somebody else's.
 const MAX_PROCESSES: usize = 4;
 
 pub const PROC: &[Probe] = &[
     probe("proc.kcore", "read the kernel's memory", EMPTY, |_| read_any("/proc/kcore")),
-    probe("proc.kmsg", "read the kernel's log", EMPTY, |_| open_read("/proc/kmsg")),
+    probe("proc.kmsg", "read the kernel's log", EMPTY, |_| open_masked("/proc/kmsg")),
     probe("proc.keys", "list the keys of the host", EMPTY, |_| read_any("/proc/keys")),
     probe("proc.timers", "list the timers of the host", EMPTY, |_| read_any("/proc/timer_list")),
     probe("proc.scsi", "list the disks of the host", EMPTY, |_| names("/proc/scsi")),
     probe("proc.sysrq", "press the magic key", CLOSED, |_| open_write("/proc/sysrq-trigger")),
-    probe("proc.core-pattern", "choose the host's core dump program", &["EROFS"], |_| {
+    probe("proc.core-pattern", "choose the host's core dump program", UNWRITABLE, |_| {
         open_write("/proc/sys/kernel/core_pattern")
     }),
     probe("proc.modprobe", "choose the host's module loader", CLOSED, |_| {
         open_write("/proc/sys/kernel/modprobe")
     }),
-    probe("proc.caches", "drop the host's caches", &["EROFS"], |_| {
+    probe("proc.caches", "drop the host's caches", UNWRITABLE, |_| {
         open_write("/proc/sys/vm/drop_caches")
     }),
-    probe("proc.forwarding", "turn on forwarding", &["EROFS"], |_| {
+    probe("proc.forwarding", "turn on forwarding", UNWRITABLE, |_| {
         open_write("/proc/sys/net/ipv4/ip_forward")
     }),
     probe("proc.binfmt", "register a program format", CLOSED, |_| {

@@ -1,5 +1,6 @@
 //! Capabilities: what the task's root holds, and what it can do with it.
 
+use nix::sys::resource::Resource as Limited;
 use nix::unistd::{gethostname, sethostname};
 use rustix::process::{
     Pid, Resource, Rlimit, getrlimit, setpriority_process, setrlimit, test_kill_process,
@@ -11,6 +12,20 @@ use super::{Probe, probe};
 const NONE: &[&str] = &["0000000000000000"];
 /// CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE.
 const EIGHT: &[&str] = &["00000000000004fb"];
+
+const HELD: &[&str] = &["held"];
+/// What the host's root itself needs of what is counted for each user.
+const MAX_SIGNALS: u64 = 4_096;
+const MAX_QUEUE_BYTES: u64 = 409_600;
+
+/// A hard limit of this process.
+fn at_most(resource: Limited, most: u64) -> String {
+    match nix::sys::resource::getrlimit(resource) {
+        Ok((_, hard)) if hard <= most => "held".to_owned(),
+        Ok((_, hard)) => hard.to_string(),
+        Err(error) => failed(&error.into()),
+    }
+}
 
 pub const PROBES: &[Probe] = &[
     probe("cap.effective", "hold more capabilities than eight", EIGHT, |_| status("CapEff")),
@@ -35,6 +50,15 @@ pub const PROBES: &[Probe] = &[
         let Rlimit { current, maximum } = getrlimit(Resource::Core);
         let more = Rlimit { current, maximum: maximum.map_or(Some(0), |most| Some(most + 1)) };
         said(setrlimit(Resource::Core, more))
+    }),
+    probe("limit.signals", "let many signals and timers wait", HELD, |_| {
+        at_most(Limited::RLIMIT_SIGPENDING, MAX_SIGNALS)
+    }),
+    probe("limit.queues", "take the memory of message queues", HELD, |_| {
+        at_most(Limited::RLIMIT_MSGQUEUE, MAX_QUEUE_BYTES)
+    }),
+    probe("limit.core", "leave a dump where the host keeps them", HELD, |_| {
+        at_most(Limited::RLIMIT_CORE, 1)
     }),
     probe("cap.oom-score", "make the kernel kill others first", &["EACCES", "EPERM"], |_| {
         said(std::fs::write("/proc/self/oom_score_adj", "-1000"))

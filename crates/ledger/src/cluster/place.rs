@@ -166,6 +166,11 @@ pub(super) fn socket_dir(home: &Path) -> PathBuf {
 pub(super) fn make_socket_dir(dir: &Path, account: &Account) -> Result<(), ClusterError> {
     if let Some(run) = dir.parent().filter(|run| run.ends_with("run/cofferdam")) {
         create_dir(run, 0o711)?;
+        // Whoever of ours made it first may have kept it to root; what lies in it has modes of its own.
+        let mode = run.metadata().map_err(ClusterError::io("look at", run))?.mode() & 0o7777;
+        if mode & 0o011 != 0o011 {
+            set_mode(run, mode | 0o011)?;
+        }
     }
     create_dir(dir, 0o700)?;
     let meta = dir.symlink_metadata().map_err(ClusterError::io("look at", dir))?;

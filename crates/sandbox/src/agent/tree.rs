@@ -36,7 +36,11 @@ async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Result<Ch
             frame = frames.next() => frame.and_then(|(kind, payload)| change(kind, &payload)),
             permit = changes.reserve(), if lost => {
                 let Ok(permit) = permit else { return };
-                permit.send(Ok(Change { path: String::new(), kind: ChangeKind::Lost }));
+                permit.send(Ok(Change {
+                    path: String::new(),
+                    mangled: false,
+                    kind: ChangeKind::Lost,
+                }));
                 lost = false;
                 continue;
             }

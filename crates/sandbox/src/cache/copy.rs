@@ -28,18 +28,27 @@ const CHUNK: usize = 128 * 1024;
 /// What a directory keeps of its mode; files keep less. Set-user-id and set-group-id go.
 const DIR_BITS: u32 = 0o1777;
 const FILE_BITS: u32 = 0o777;
+/// Whom the kernel shows for an id that it does not know.
+const NOBODY: u32 = 65_534;
 
 /// Walks trees and adds up what it met.
 pub(super) struct Walk {
     bounds: Bounds,
     content: Sha256,
+    /// The owner that is root.
+    first: u32,
     pub bytes: u64,
     pub entries: u64,
 }
 
 impl Walk {
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, content: Sha256::new(), bytes: 0, entries: 0 }
+        Self { bounds, content: Sha256::new(), first: 0, bytes: 0, entries: 0 }
+    }
+
+    /// The same of a tree whose owners begin at `first`.
+    pub fn of(self, first: u32) -> Self {
+        Self { first, ..self }
     }
 
     /// Digest of every path, mode, owner and byte that was met.
@@ -92,7 +101,7 @@ impl Walk {
         let found = fstat(from).map_err(fault)?;
         self.note("dir", path, &found, DIR_BITS, "");
         match to {
-            Some(to) => dress(to, &found, DIR_BITS).map_err(fault),
+            Some(to) => self.dress(to, &found, DIR_BITS).map_err(fault),
             None => Ok(()),
         }
     }
@@ -167,7 +176,7 @@ impl Walk {
         self.note("file", path, &found, FILE_BITS, &sum);
         let Some(copy) = copy else { return Ok(()) };
         let copy = OwnedFd::from(copy);
-        dress(&copy, &found, FILE_BITS).map_err(fault)?;
+        self.dress(&copy, &found, FILE_BITS).map_err(fault)?;
         // Compiled Python is only used while its source has the time that it had then.
         let time = Timespec { tv_sec: found.st_mtime, tv_nsec: nanos(&found) };
         let times = Timestamps { last_access: time, last_modification: time };
@@ -192,7 +201,7 @@ impl Walk {
         let Some(to) = to else { return Ok(()) };
         // It may point anywhere: it is only ever followed inside a sandbox.
         symlinkat(target.as_c_str(), to, name).map_err(fault)?;
-        let (uid, gid) = owner(&found);
+        let (uid, gid) = self.owner(&found);
         chownat(to, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)
     }
 
@@ -205,24 +214,32 @@ impl Walk {
     }
 
     fn note(&mut self, kind: &str, path: &str, found: &Stat, bits: u32, what: &str) {
-        let (mode, uid, gid) = (found.st_mode & bits, found.st_uid, found.st_gid);
+        let (mode, uid, gid) = (found.st_mode & bits, self.id(found.st_uid), self.id(found.st_gid));
         self.content.update(format!("{kind} {mode:o} {uid} {gid} {path}\0{what}\n").as_bytes());
+    }
+}
+
+impl Walk {
+    /// As the sandbox has it. Below its first id nobody of it is.
+    fn id(&self, id: u32) -> u32 {
+        id.checked_sub(self.first).unwrap_or(NOBODY)
+    }
+
+    /// Owner and mode; the owner first, because changing it may change the mode.
+    fn dress(&self, copy: &OwnedFd, found: &Stat, bits: u32) -> Result<(), Errno> {
+        let (uid, gid) = self.owner(found);
+        fchown(copy, uid, gid)?;
+        fchmod(copy, Mode::from_raw_mode(found.st_mode & bits))
+    }
+
+    fn owner(&self, found: &Stat) -> (Option<Uid>, Option<Gid>) {
+        let (uid, gid) = (self.id(found.st_uid), self.id(found.st_gid));
+        (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
     }
 }
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// Owner and mode; the owner first, because changing it may change the mode.
-fn dress(copy: &OwnedFd, found: &Stat, bits: u32) -> Result<(), Errno> {
-    let (uid, gid) = owner(found);
-    fchown(copy, uid, gid)?;
-    fchmod(copy, Mode::from_raw_mode(found.st_mode & bits))
-}
-
-fn owner(found: &Stat) -> (Option<Uid>, Option<Gid>) {
-    (Some(Uid::from_raw(found.st_uid)), Some(Gid::from_raw(found.st_gid)))
-}
 
 fn nanos(found: &Stat) -> i64 {
     i64::try_from(found.st_mtime_nsec).unwrap_or(0)

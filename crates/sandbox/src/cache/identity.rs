@@ -3,19 +3,19 @@
 //! Lock files are read on this host, from what the task is given, before anything is made: never
 //! through a symbolic link, and never out of the directory that was allowed.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use cofferdam_contracts::cache::key;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::{Digest, TenantId};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde_json::{Value, json};
 
-use crate::base;
+use crate::base::{self, Base};
 use crate::host::HostFacts;
+use crate::hostpath::{HostPath, Links};
 use crate::input::Input;
 use crate::plan::Plan;
 use crate::refuse::PlanError;
@@ -94,14 +94,16 @@ pub(crate) fn identify(
 
 /// What the root file system is. An image's effective name is pinned by its digest already.
 fn root(plan: &Plan, facts: &HostFacts) -> Result<Value, PlanError> {
-    if plan.base == facts.base {
+    if plan.base.is(&facts.base) {
         let marks: Vec<Value> = MARKS.iter().filter_map(|path| mark(Path::new(path))).collect();
         return Ok(json!({"skeleton": facts.base_digest, "marks": marks}));
     }
-    if plan.base.starts_with(facts.state_dir.join("images")) {
+    if matches!(&plan.base, Base::Ours(path) if path.starts_with(facts.state_dir.join("images"))) {
         return Ok(Value::Null);
     }
-    match base::tree_digest(&plan.base) {
+    let opened = plan.base.open(facts);
+    let opened = opened.map_err(|error| PlanError::new("envRef", error.to_string()))?;
+    match base::tree_digest(&opened.path()) {
         Ok(Some(digest)) => Ok(json!({"tree": digest})),
         Ok(None) => Err(PlanError::new(
             "spec.cache",
@@ -123,7 +125,7 @@ fn mark(path: &Path) -> Option<Value> {
 enum Source<'a> {
     Bytes(&'a [u8]),
     /// A host path, and the lock file's path relative to it; empty: the path is the file.
-    Host(&'a Path, &'a Path),
+    Host(&'a HostPath, &'a Path),
 }
 
 /// The digest of a lock file, or why there is none in words.
@@ -162,26 +164,10 @@ fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<
     }
 }
 
-fn read(source: &Path, rest: &Path, facts: &HostFacts) -> io::Result<Digest> {
-    let real = fs::canonicalize(source)?;
-    if !facts.allowed_roots.iter().any(|root| real.starts_with(root)) {
-        return Err(io::Error::other("it lies outside the host's allowed roots"));
-    }
-    // A pipe that is opened for reading would otherwise wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let opened = if rest.as_os_str().is_empty() {
-        openat2(CWD, &real, flags, Mode::empty(), resolve)?
-    } else {
-        let dir = openat2(CWD, &real, flags | OFlags::DIRECTORY, Mode::empty(), resolve)?;
-        openat2(&dir, rest, flags, Mode::empty(), resolve | ResolveFlags::BENEATH)?
-    };
-    let file = File::from(opened);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
+fn read(source: &HostPath, rest: &Path, facts: &HostFacts) -> io::Result<Digest> {
+    let opened = facts.allowed.open(source, Links::Beneath).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
-    file.take(MAX_LOCK_BYTES + 1).read_to_end(&mut bytes)?;
+    opened.file(rest)?.take(MAX_LOCK_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_LOCK_BYTES {
         return Err(io::Error::other("it has more than 32 MiB"));
     }

@@ -23,6 +23,8 @@
 
 mod copy;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod identity;
 mod inside;
 mod mount;

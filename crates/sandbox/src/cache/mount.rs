@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::store::CacheBase;
+use crate::hostpath::Place;
 use crate::input::Resolved;
 use crate::microvm;
 use crate::oci;
@@ -20,7 +21,7 @@ pub(crate) fn mount(resolved: &mut Resolved<'_>, plan: &Plan, base: Option<&Cach
     for (index, target) in planned.dirs.iter().enumerate() {
         let place = place(&plan.traces.layer, index);
         match base.and_then(|base| base.layer(index)) {
-            Some(lower) => resolved.copied_on_write(plan.backend, target, lower, &place),
+            Some(lower) => resolved.copied_on_write(plan, target, Place::Ours(lower), &place),
             None if plan.backend.is_machine() => {
                 let shown = microvm::changes_at(resolved.given.len());
                 resolved.given.push(microvm::own(target, shown.clone()));

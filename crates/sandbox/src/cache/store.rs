@@ -301,8 +301,18 @@ impl Caches {
     /// Makes what a build left the base of its key: a copy, which gets its name in one rename once all
     /// of it is on the disk. `from` are the host's paths of the directories, in their order.
     pub fn promote(&self, wanted: &Wanted, from: &[PathBuf]) -> Result<Promotion, CacheError> {
+        self.promote_of(wanted, from, 0)
+    }
+
+    /// The same of a sandbox whose ids begin at `first`: the base has them from 0 on.
+    pub(crate) fn promote_of(
+        &self,
+        wanted: &Wanted,
+        from: &[PathBuf],
+        first: u32,
+    ) -> Result<Promotion, CacheError> {
         let Some(begun) = self.begin(wanted)? else { return Ok(Promotion::Late) };
-        let mut walk = Walk::new(self.bounds);
+        let mut walk = Walk::new(self.bounds).of(first);
         for (index, from) in from.iter().enumerate() {
             walk.tree(from, Some(&begun.make(index)?))?;
         }

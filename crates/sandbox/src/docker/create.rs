@@ -116,7 +116,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::oci::{self, Nofile, Wanted};
+    use crate::ceiling::{Ceilings, Tcp};
+    use crate::oci::{self, Nofile, Shown, Wanted};
 
     fn traces() -> Traces {
         let id = SandboxId::parse("sb00000000000000000001").unwrap();
@@ -128,9 +129,22 @@ mod tests {
         let limits =
             Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(7), ..Limits::default() };
         let binds: [PathBuf; 1] = ["/usr".into()];
+        let shown = Shown::Apart { paths: &binds, empty: Path::new("/state/base/empty") };
+        let ceilings =
+            Ceilings { signals: 4_096, queue_bytes: 409_600, files: 1, tcp: Tcp::Counted };
         let (root, cgroup) = (Path::new("/root"), Path::new("cofferdam/x"));
         let nofile = Nofile::exact(512);
-        let config = oci::config(&Wanted { root, cgroup, binds: &binds, limits, cpus: 2, nofile });
+        let config = oci::config(&Wanted {
+            root,
+            cgroup,
+            shown,
+            limits,
+            cpus: 2,
+            ceilings,
+            nofile,
+            takes_program: false,
+            needs: oci::calls::Needs { no_set_id: false },
+        });
         let traces = traces();
         let said = serde_json::to_value(body(&config, "image".into(), &traces)).unwrap();
         let host = &said["HostConfig"];

@@ -1,5 +1,8 @@
 //! HTTP/1.1 as proxies speak it: CONNECT, and plain requests one by one.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -88,7 +88,7 @@ impl Mirror {
         let inside = format!("http://{alias}{}", url.path());
         let prefix = format!("{}/", url.path().trim_end_matches('/'));
         let credentials = credentials(&url);
-        self.bases.push(Base { alias, place, prefix, is_index, credentials });
+        self.bases.push(Base { alias, place, prefix, is_index, credentials, account: None });
         Ok(inside)
     }
 

@@ -24,6 +24,8 @@ mod dns;
 mod doors;
 mod entry;
 mod forward;
+#[cfg(test)]
+mod fuzz;
 mod hello;
 mod http;
 mod listen;

@@ -1,9 +1,11 @@
 //! What the probes see in the class `gvisor`, where it holds and shows it otherwise.
 
+use super::Otherwise;
+
 /// Probes that another kernel answers in other words, with every answer that holds there. Why it
 /// holds: what is reached is gVisor's own and ends with the sandbox; what is absent cannot be reached.
 /// runsc before 2023 has one errno, EPERM, for every refused system call.
-pub(super) const OTHERWISE: [(&str, &[&str]); 24] = [
+pub(super) const OTHERWISE: [Otherwise; 41] = [
     // Its own devices, which lead to no driver of the host's.
     ("device.fuse", &["done", "EPERM", "ENOENT", "EACCES"]),
     ("device.tun", &["done", "EPERM", "ENOENT", "EACCES"]),
@@ -34,4 +36,34 @@ pub(super) const OTHERWISE: [(&str, &[&str]); 24] = [
     ("net.packet", &["EPERM", "EAFNOSUPPORT"]),
     ("net.vsock", &["EPERM", "EAFNOSUPPORT"]),
     ("net.alg", &["EPERM", "EAFNOSUPPORT"]),
+    // Its agent is seen by its user, as above; files that it does not have.
+    ("open:/proc/1/auxv", &["done", "EACCES"]),
+    ("open:/proc/1/maps", &["done", "EACCES"]),
+    ("open:/proc/1/smaps", &["done", "EACCES"]),
+    ("open:/proc/1/ns/mnt", &["ENOENT", "EACCES"]),
+    ("open:/proc/1/pagemap", &["ENOENT", "EACCES"]),
+    ("read:/proc/1/io", &["bytes", "EACCES"]),
+    ("read:/proc/1/stack", &["ENOENT", "EACCES"]),
+    ("read:/proc/1/syscall", &["ENOENT", "EACCES"]),
+    // Settings of its own kernel.
+    ("write:/proc/sys/kernel/hostname", OWN_SETTING),
+    ("write:/proc/sys/kernel/msgmax", OWN_SETTING),
+    ("write:/proc/sys/kernel/shmmax", OWN_SETTING),
+    ("write:/proc/sys/kernel/yama/ptrace_scope", OWN_SETTING),
+    ("write:/proc/sys/net/core/somaxconn", OWN_SETTING),
+    ("write:/proc/sys/vm/mmap_min_addr", OWN_SETTING),
+    ("write:/proc/sys/vm/overcommit_memory", OWN_SETTING),
+    // Its scheduler knows no priorities, and its devices are its own.
+    ("call:setpriority.agent", &["done", "EPERM", "EACCES"]),
+    ("socket:netlink-uevent", &["done", "EPERM", "EPROTONOSUPPORT"]),
+];
+
+const OWN_SETTING: &[&str] = &["done", "EROFS", "EACCES", "ENOENT"];
+
+/// Areas, and answers that hold there beside those of the list. Its table of calls refuses by its own words, and what it
+/// has of them (asynchronous IO) is memory of its own kernel, which ends with the sandbox.
+pub(super) const OF_AREAS: [Otherwise; 3] = [
+    ("calls", &["EINVAL", "EFAULT"]),
+    ("leases", &["EINVAL"]),
+    ("sockets", &["EPERM", "EPROTONOSUPPORT"]),
 ];

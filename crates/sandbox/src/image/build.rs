@@ -10,14 +10,14 @@
 //! take them for orphans; one build at a time, and what a killed one left is destroyed by the next.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest, WipeStatus};
 use rustix::fs::{FlockOperation, flock};
 
+use super::copies::files;
 use super::error::{ImageError, at};
 use super::manifest::{
     CONFIG, Config, Descriptor, LAYER, MAX_DOCUMENT, Manifest, RootFs, Settings, architecture,
@@ -25,7 +25,7 @@ use super::manifest::{
 };
 use super::name::{ImageName, Wanted, text_of};
 use super::resolve::ImageRoot;
-use super::steps::{self, CopyStep, ImageFile, SCRATCH, Step};
+use super::steps::{self, ImageFile, SCRATCH, Step};
 use super::store::{Images, NamedImage};
 use crate::agent::Stream;
 use crate::boot::{blocking, provision};
@@ -36,9 +36,6 @@ use crate::reconcile::reconcile;
 
 /// Put into a directory so that the agent makes it; never part of a layer.
 const MARKER: &str = ".cofferdam-made";
-/// Files of one `copy`, and their bytes: they pass through memory.
-const MAX_COPY_FILES: usize = 20_000;
-const MAX_COPY_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What a build says while it runs.
 #[derive(Debug)]
@@ -232,8 +229,8 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         let upper = plan.traces.layer.join("upper");
         let layer = match outcome {
             Ok(()) => {
-                let images = self.images.clone();
-                blocking(move || images.layer_of(&upper, MARKER))
+                let (images, first) = (self.images.clone(), sandbox.first_id());
+                blocking(move || images.layer_of(&upper, MARKER, first))
                     .await
                     .map_err(|error| in_words(&error))
             }
@@ -249,50 +246,6 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         made.diff_ids.push(digest);
         Ok(())
     }
-}
-
-/// The files of a `copy` step, of regular files below the context alone.
-fn files(context: &Path, copy: &CopyStep) -> Result<Vec<Input>, ImageError> {
-    let context = fs::canonicalize(context).map_err(at(context))?;
-    let asked = context.join(&copy.from);
-    let from = fs::canonicalize(&asked).map_err(at(&asked))?;
-    if !from.starts_with(&context) {
-        return Err(ImageError::hostile(&asked, "leads out of the build file's directory"));
-    }
-    let to = copy.to.trim_end_matches('/');
-    let mut inputs = Vec::new();
-    let mut bytes_left = MAX_COPY_BYTES;
-    let mut open = vec![(from, to.to_owned())];
-    while let Some((from, to)) = open.pop() {
-        let found = fs::symlink_metadata(&from).map_err(at(&from))?;
-        if found.is_dir() {
-            let mut names: Vec<PathBuf> = Vec::new();
-            for entry in fs::read_dir(&from).map_err(at(&from))? {
-                names.push(entry.map_err(at(&from))?.path());
-            }
-            names.sort_unstable();
-            for path in names {
-                let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-                let name =
-                    name.ok_or_else(|| ImageError::hostile(&path, "has a name that is not UTF-8"))?;
-                open.push((path, format!("{to}/{name}")));
-            }
-            continue;
-        }
-        if !found.is_file() {
-            return Err(ImageError::hostile(&from, "is neither a file nor a directory"));
-        }
-        bytes_left = bytes_left.checked_sub(found.len()).ok_or(ImageError::TooLarge {
-            what: "the bytes of a copy step",
-            limit: MAX_COPY_BYTES,
-        })?;
-        if inputs.len() >= MAX_COPY_FILES {
-            return Err(ImageError::TooLarge { what: "the files of a copy step", limit: 20_000 });
-        }
-        let bytes = fs::read(&from).map_err(at(&from))?;
-        inputs.push(Input::Bytes { path: to, bytes, mode: found.permissions().mode() & 0o777 });
-    }
-    Ok(inputs)
 }
 
 fn in_words(error: &ImageError) -> String {

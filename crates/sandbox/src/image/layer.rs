@@ -33,8 +33,13 @@ impl Write for Incoming {
 }
 
 impl Images {
-    /// Stores the layer of an upper directory; files of the name `marker` are left out.
-    pub(super) fn layer_of(&self, upper: &Path, marker: &str) -> Result<(Digest, u64), ImageError> {
+    /// Stores the layer of an upper directory, whose owners begin at `first`; files of the name `marker` are left out.
+    pub(super) fn layer_of(
+        &self,
+        upper: &Path,
+        marker: &str,
+        first: u32,
+    ) -> Result<(Digest, u64), ImageError> {
         let mut tar = Builder::new(self.blob_begin(self.bounds.layer_bytes)?);
         let mut linked = BTreeMap::new();
         let mut entries = 0;
@@ -60,7 +65,7 @@ impl Images {
                     });
                 }
                 let found = fs::symlink_metadata(upper.join(&path)).map_err(at(&path))?;
-                append(&mut tar, upper, &path, &found, &mut linked)?;
+                append(&mut tar, upper, &path, &found, first, &mut linked)?;
                 if found.is_dir() {
                     open.push(path);
                 }
@@ -76,6 +81,7 @@ fn append(
     upper: &Path,
     path: &Path,
     found: &Metadata,
+    first: u32,
     linked: &mut BTreeMap<u64, PathBuf>,
 ) -> Result<(), ImageError> {
     let full = upper.join(path);
@@ -83,8 +89,8 @@ fn append(
     let kind = found.file_type();
     let mut header = Header::new_gnu();
     header.set_mode(found.mode() & 0o7777);
-    header.set_uid(found.uid().into());
-    header.set_gid(found.gid().into());
+    header.set_uid(found.uid().saturating_sub(first).into());
+    header.set_gid(found.gid().saturating_sub(first).into());
     header.set_mtime(u64::try_from(found.mtime()).unwrap_or(0));
     header.set_size(0);
     if kind.is_dir() {

@@ -22,7 +22,10 @@
 mod blob;
 mod build;
 mod chain;
+mod copies;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod import;
 mod layer;
 mod manifest;

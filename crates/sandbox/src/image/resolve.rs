@@ -17,6 +17,7 @@ use super::manifest::Settings;
 use super::name::{Wanted, text_of};
 use super::store::Images;
 use crate::host::{Host, HostFacts};
+use crate::hostpath::Place;
 use crate::plan::{Plan, plan_on};
 use crate::refuse::PlanError;
 
@@ -107,7 +108,8 @@ fn in_words(error: &ImageError) -> String {
 pub(crate) struct Hold(#[expect(dead_code, reason = "its lock ends with it")] File);
 
 /// Holds a base that is an image's root; `None` for every other base.
-pub(crate) fn hold(facts: &HostFacts, base: &Path) -> io::Result<Option<Hold>> {
+pub(crate) fn hold(facts: &HostFacts, base: &Place) -> io::Result<Option<Hold>> {
+    let Place::Ours(base) = base else { return Ok(None) };
     if !base.starts_with(facts.state_dir.join("images")) {
         return Ok(None);
     }

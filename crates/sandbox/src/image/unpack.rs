@@ -18,7 +18,7 @@ use std::os::unix::fs::{
 use std::path::{Component, Path, PathBuf};
 
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
-use nix::sys::time::{TimeSpec, TimeValLike as _};
+use nix::sys::time::TimeSpec;
 use nix::unistd::mkfifo;
 use tar::{Archive, Entry, EntryType};
 
@@ -105,7 +105,8 @@ impl Layer<'_> {
         let (Some(uid), Some(gid)) = owner else {
             return Err(ImageError::hostile(path, "has an owner beyond 32 bits"));
         };
-        let mtime = header.mtime().map_err(wrong)?;
+        let time = time(header.mtime().map_err(wrong)?);
+        let time = time.ok_or_else(|| ImageError::hostile(path, "has a time that no clock has"))?;
         let is_dir = |at: &Path| fs::symlink_metadata(at).is_ok_and(|found| found.is_dir());
         if !(kind == EntryType::Directory && is_dir(target)) {
             clear_way(target)?;
@@ -141,7 +142,7 @@ impl Layer<'_> {
         if kind != EntryType::Symlink {
             fs::set_permissions(target, Permissions::from_mode(mode)).map_err(fault)?;
         }
-        touch(target, mtime).map_err(fault)
+        touch(target, time).map_err(fault)
     }
 
     fn file<R: Read>(&mut self, entry: &mut Entry<'_, R>, target: &Path) -> Result<(), ImageError> {
@@ -281,8 +282,14 @@ fn clear_way(target: &Path) -> Result<(), ImageError> {
     }
 }
 
-fn touch(target: &Path, seconds: u64) -> io::Result<()> {
-    let time = TimeSpec::seconds(i64::try_from(seconds).unwrap_or(0));
+/// Seconds since 1970, negative ones in two's complement; `None` beyond 64 bits of nanoseconds, where some
+/// constructors of times panic and would end the worker's thread.
+fn time(seconds: u64) -> Option<TimeSpec> {
+    let seconds = i64::from_ne_bytes(seconds.to_ne_bytes());
+    seconds.checked_mul(1_000_000_000).map(|_| TimeSpec::new(seconds, 0))
+}
+
+fn touch(target: &Path, time: TimeSpec) -> io::Result<()> {
     utimensat(nix::fcntl::AT_FDCWD, target, &time, &time, UtimensatFlags::NoFollowSymlink)
         .map_err(io::Error::from)
 }
@@ -290,6 +297,15 @@ fn touch(target: &Path, seconds: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_one_that_a_clock_has_or_none() {
+        assert_eq!(time(1_000).map(|time| time.tv_sec()), Some(1_000));
+        assert_eq!(time(u64::MAX).map(|time| time.tv_sec()), Some(-1));
+        for never in [9_223_372_037, 0x7fff_ffff_ffff_ffff, 1 << 63] {
+            assert_eq!(time(never), None, "{never}");
+        }
+    }
 
     #[test]
     fn a_path_is_plain_or_refused() {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
+//!                       -> sh (drops its copies of other sandboxes' mounts)
 //!                       -> setpriv (nobody, no capability, no new privileges) -> the program ]
 //! ```
 
@@ -37,6 +38,10 @@ const ENTER: &str =
     "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; exec";
 /// Goes on as what holds the program.
 const GO_ON: &str = "|| exit 125; shift 2; exec \"$@\"";
+/// Mounts of its own begin as copies of all of ours: what a sandbox wrote would live as long as the machine.
+const APART: &str = "for at in $(while read -r _ _ _ _ at _; do case $at in */sandboxes/sb*/*) \
+                     printf '%s\\n' \"$at\";; esac; done < /proc/self/mountinfo); do \
+                     umount -l \"$(printf %b \"$at\")\" || exit 125; done; exec \"$@\"";
 /// Only names.
 const NAMED: &str = "shift 2; exec \"$@\"";
 
@@ -51,7 +56,7 @@ pub(super) fn command(hold: &Hold<'_>) -> Command {
     command
         .arg(&machine.unshare)
         .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
-        .args(["--mount-proc", "--"]);
+        .args(["--mount-proc", "--", "/bin/sh", "-c", APART, "sh"]);
     if let Some((id, dir)) = named {
         command.args(["/bin/sh", "-c", NAMED, "sh", id]).arg(dir);
     }

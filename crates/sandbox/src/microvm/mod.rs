@@ -62,6 +62,7 @@ pub(crate) use stored::Restoring;
 use tree::Node;
 
 use crate::host::HostFacts;
+use crate::hostpath::Place;
 use crate::input::Resolved;
 use crate::oci::AGENT_PIDS;
 use crate::plan::Plan;
@@ -168,7 +169,7 @@ fn shape(plan: &Plan, machine: &Machine) -> Shape {
 #[derive(Debug, Clone)]
 pub(crate) struct Given {
     /// `None`: an empty directory.
-    pub source: Option<PathBuf>,
+    pub source: Option<Place>,
     pub target: String,
     pub writable: bool,
     /// Where its changes are shown inside.
@@ -178,7 +179,7 @@ pub(crate) struct Given {
 /// What a machine is made of, decided: its disk, and what its init is told.
 #[derive(Debug, Clone)]
 pub(crate) struct Parts {
-    lowers: Vec<PathBuf>,
+    lowers: Vec<Place>,
     binds: Vec<PathBuf>,
     given: Vec<Given>,
     setup: Setup,
@@ -187,7 +188,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub fn of(plan: &Plan, resolved: &Resolved<'_>, facts: &HostFacts) -> Self {
+    pub fn of(plan: &Plan, base: &Place, resolved: &Resolved<'_>, facts: &HostFacts) -> Self {
+        let lowers = vec![Place::Ours(plan.guest.clone()), base.clone()];
         let limits = plan.effective.limits;
         let binds = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
         let shown = |(number, path): (usize, &PathBuf)| Tree {
@@ -206,7 +208,6 @@ impl Parts {
         let trees = trees.chain(resolved.given.iter().enumerate().map(asked)).collect();
         Self {
             kept: plan.host_usr || plan.is_image,
-            lowers: plan.lowers.clone(),
             binds,
             given: resolved.given.clone(),
             setup: Setup {
@@ -217,9 +218,10 @@ impl Parts {
                 nofile_soft: plan.nofile.soft,
                 nofile: plan.nofile.hard,
                 disk_mb: plan.disk_mb,
-                lowers: u32::try_from(plan.lowers.len()).unwrap_or(0),
+                lowers: u32::try_from(lowers.len()).unwrap_or(0),
                 trees,
             },
+            lowers,
         }
     }
 
@@ -234,7 +236,7 @@ impl Parts {
         let mut entries = Vec::new();
         for (number, given) in self.given.iter().enumerate() {
             let node = match &given.source {
-                Some(source) => tree::look(source, &mut seen)?,
+                Some(source) => tree::look(&source.path(), &mut seen)?,
                 None => tree::directory([]),
             };
             entries.push((number.to_string(), node));
@@ -245,19 +247,19 @@ impl Parts {
 
     /// The roots, and what they are now: one that was made anew under its old name is another.
     fn roots(&self) -> io::Result<Roots> {
-        let roots = self.lowers.iter().chain(&self.binds);
-        let one = |path: &PathBuf| {
-            let found = fs::metadata(path)?;
-            Ok((path.clone(), found.ino(), found.ctime()))
+        let lowers = self.lowers.iter().map(Place::path);
+        let one = |path: PathBuf| {
+            let found = fs::metadata(&path)?;
+            Ok((path, found.ino(), found.ctime()))
         };
-        roots.map(one).collect()
+        lowers.chain(self.binds.iter().cloned()).map(one).collect()
     }
 
     fn first(&self) -> io::Result<Image> {
         let mut seen = 0;
         let mut entries: Vec<(String, Node)> = Vec::new();
-        for (number, path) in self.lowers.iter().enumerate() {
-            entries.push((number.to_string(), tree::look(path, &mut seen)?));
+        for (number, place) in self.lowers.iter().enumerate() {
+            entries.push((number.to_string(), tree::look(&place.path(), &mut seen)?));
         }
         for (number, path) in self.binds.iter().enumerate() {
             entries.push((format!("bind-{number}"), tree::look(path, &mut seen)?));
@@ -376,10 +378,9 @@ impl Images {
     }
 }
 
-/// A path of the host, resolved and held against the allowed roots already; one with a place for its
-/// changes is writable.
-pub(crate) fn given(source: &Path, target: &str, changes: Option<String>) -> Given {
-    let (source, target) = (Some(source.to_owned()), target.to_owned());
+/// Something of the host; what has a place for its changes is writable.
+pub(crate) fn given(source: Place, target: &str, changes: Option<String>) -> Given {
+    let (source, target) = (Some(source), target.to_owned());
     Given { source, target, writable: changes.is_some(), changes }
 }
 

@@ -7,6 +7,9 @@
 //! and all that can be had is the disk that the machine was given. The constants are those of the
 //! protocol's own text (`doc/proto.md` of NBD).
 
+#[cfg(test)]
+mod fuzz;
+
 use std::io::{self, Read, Write};
 
 use super::disk::{Reader, SIZE};

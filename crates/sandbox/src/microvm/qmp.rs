@@ -1,6 +1,9 @@
 //! How the emulator of a machine that gets no sandbox is told to store it: QEMU's machine protocol,
 //! lines of JSON on a socket pair.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;

@@ -9,6 +9,8 @@
 //! this worker. All that can be had is the disk that the machine was given.
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;
 
 use std::fs::File;

@@ -14,6 +14,8 @@
 mod api;
 mod envd;
 mod frames;
+#[cfg(test)]
+mod fuzz;
 mod provider;
 mod refuse;
 mod start;

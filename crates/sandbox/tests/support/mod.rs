@@ -21,7 +21,7 @@ use cofferdam_ambient::{env, random};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{AccessMode, SandboxRequest, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Class, Command, ExecOutcome, Host, HostConfig, Input, Offer, Plan, Sandbox, Stream,
+    Class, Command, ExecOutcome, Host, HostConfig, HostPath, Input, Offer, Plan, Sandbox, Stream,
     enter_private_mounts, plan, provision,
 };
 use serde_json::{Value, json};
@@ -281,6 +281,7 @@ pub fn verified(evidence: &WipeEvidence) {
 }
 
 pub fn host(path: &str, source: PathBuf, access: AccessMode) -> Input {
+    let source = HostPath::said(source.to_str().unwrap());
     Input::Host { path: path.into(), source, access }
 }
 

@@ -6,7 +6,8 @@
 //!   -> method, path -> host: GET https://index/simple/x/              + Authorization, verified TLS
 //!   <- links to the index's places become links to their aliases
 //! ```
-//! **Only GET and HEAD, only below the index's own path or to what one of its pages linked to; credentials
+//! **Only GET and HEAD, only below the index's own path or to what one of its pages linked to, and never to
+//! what is about the account; credentials
 //! go to the one place that they are configured for, and a redirect is the client's to follow, through
 //! the same checks.** Conditions and encodings are not passed on, so that every page is seen whole.
 
@@ -97,12 +98,22 @@ pub(crate) struct Base {
     /// Whether its pages link to files; a place of files alone is never rewritten.
     pub is_index: bool,
     pub credentials: Option<Credentials>,
+    /// What is below this path is about whose credentials they are, and nobody else's to read.
+    pub account: Option<String>,
 }
 
 impl Base {
     fn holds(&self, path: &str) -> bool {
         let path = path.split(['?', '#']).next().unwrap_or(path);
         path.starts_with(&self.prefix) || self.prefix.strip_suffix('/') == Some(path)
+    }
+
+    /// Whether a request for this path is one for packages, of this place.
+    fn may_fetch(&self, path: &str, is_linked: bool) -> bool {
+        let is_account =
+            |plain: &str| self.account.as_ref().is_some_and(|of| plain.starts_with(of));
+        path::plain(path).is_some_and(|plain| !is_account(&plain))
+            && (is_linked || self.holds(path))
     }
 
     /// The place as a `Host` header says it.
@@ -322,9 +333,7 @@ pub(crate) async fn fetch(
         return Err(refuse(ViolationWhy::Method));
     }
     let asked = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let may =
-        path::is_plain(&asked) && (base.holds(&asked) || context.links.holds(target.index, &asked));
-    if !may {
+    if !base.may_fetch(&asked, context.links.holds(target.index, &asked)) {
         return Err(refuse(ViolationWhy::Path));
     }
     let (is_head, method) = (request.method() == Method::HEAD, request.method().clone());

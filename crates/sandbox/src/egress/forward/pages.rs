@@ -250,7 +250,14 @@ mod tests {
     fn base(alias: &str, host: &str, port: u16, prefix: &str) -> Base {
         let name = |text: &str| Name::parse(text).unwrap();
         let place = Origin { name: name(host), port, wire: Wire::Tls };
-        Base { alias: name(alias), place, prefix: prefix.into(), is_index: true, credentials: None }
+        Base {
+            alias: name(alias),
+            place,
+            prefix: prefix.into(),
+            is_index: true,
+            credentials: None,
+            account: None,
+        }
     }
 
     fn bases() -> Vec<Base> {

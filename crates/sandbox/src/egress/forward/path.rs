@@ -7,25 +7,32 @@ const MAX_PATH_BYTES: usize = 8 * 1024;
 /// How often something between us and the files may decode a path.
 const MAX_DECODINGS: usize = 3;
 
-/// Whether no step of the path goes up or stays, however often it is decoded: what begins with a prefix
-/// then lies below it.
-pub(crate) fn is_plain(path: &str) -> bool {
+/// The path without its query as servers come to read it, however often they decode it. `None`: some step
+/// of it goes up, stays or is empty, so that what begins with a prefix may not lie below it.
+pub(crate) fn plain(path: &str) -> Option<String> {
     if path.len() > MAX_PATH_BYTES || !path.starts_with('/') {
-        return false;
+        return None;
     }
     let mut text = path.split(['?', '#']).next().unwrap_or(path).to_owned();
     for _ in 0..=MAX_DECODINGS {
-        let steps = text.split(['/', '\\']);
-        if steps.map(|step| step.split(';').next().unwrap_or(step)).any(|s| s == "." || s == "..") {
-            return false;
+        if !has_plain_steps(&text) {
+            return None;
         }
         let decoded = percent_decode_str(&text).decode_utf8_lossy().into_owned();
         if decoded == text {
-            return !text.contains(|c: char| c.is_control());
+            return (!text.contains(|c: char| c.is_control())).then_some(text);
         }
         text = decoded;
     }
-    false
+    None
+}
+
+fn has_plain_steps(text: &str) -> bool {
+    let is_plain = |step: &str| {
+        // What follows a semicolon are parameters of the step, to some servers.
+        !matches!(step.split(';').next().unwrap_or(step), "." | "..")
+    };
+    !text.contains("//") && text.split(['/', '\\']).all(is_plain)
 }
 
 #[cfg(test)]
@@ -37,7 +44,7 @@ mod tests {
         for path in
             ["/", "/simple/", "/simple/a-b/", "/@scope%2fname", "/x/-/x-1.0.tgz?a=../b", "/a/..b/"]
         {
-            assert!(is_plain(path), "{path}");
+            assert!(plain(path).is_some(), "{path}");
         }
         for path in [
             "simple",
@@ -51,11 +58,13 @@ mod tests {
             "/simple/%252e%252e/private",
             "/simple/..;a=b/private",
             "/simple/./x",
+            "/simple//x",
+            "/npm/%2f-/whoami",
             "/simple/%00",
             "/simple/a%0d%0ab",
         ] {
-            assert!(!is_plain(path), "{path}");
+            assert!(plain(path).is_none(), "{path}");
         }
-        assert!(!is_plain(&format!("/{}", "a".repeat(MAX_PATH_BYTES))));
+        assert!(plain(&format!("/{}", "a".repeat(MAX_PATH_BYTES))).is_none());
     }
 }

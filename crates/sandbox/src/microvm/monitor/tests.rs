@@ -238,3 +238,24 @@ fn what_is_asked_for_and_cannot_be_had_is_absent_with_why_and_what_helps() {
         host.leave();
     }
 }
+
+/// They would keep the memory of what was wiped as long as the machine lives.
+#[test]
+fn m5_a_machines_mounts_hold_no_copy_of_another_sandboxs() {
+    crate::enter_private_mounts().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let layer = dir.path().join("a b/sandboxes/sb0/layer");
+    std::fs::create_dir_all(&layer).unwrap();
+    crate::mounts::mount_tmpfs(&layer, 1).unwrap();
+    let (machine, nothing) = (no_machine(), Path::new("/dev/null"));
+    let files = [nothing, nothing];
+    let hold =
+        Hold { machine: &machine, groups: &[], open: "", files, is_bare: false, named: None };
+    let mut command = hold::command(&hold);
+    let said = command.args(["cat", "/proc/self/mountinfo"]).as_std_mut().output().unwrap();
+    let mounts = String::from_utf8(said.stdout).unwrap();
+    assert!(mounts.contains(" /proc ") && !mounts.contains("sandboxes"), "{mounts}");
+    let own = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    assert!(own.contains("sandboxes/sb0/layer"));
+    crate::mounts::unmount(&layer).unwrap();
+}

@@ -1,0 +1,108 @@
+//! What a tenant may write: recipes, their templates and forms, and the bodies of requests.
+
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+
+use cofferdam_contracts::config::settings;
+use cofferdam_contracts::dispatch::{ImportRequest, SpawnRequest, check_spec};
+use cofferdam_contracts::gate::{ApprovePlanRequest, ReplyRequest};
+use cofferdam_contracts::key::KeyRequest;
+use cofferdam_contracts::link::{LinkReply, LinkRequest};
+use cofferdam_contracts::plan::compile;
+use cofferdam_contracts::recipe::Recipe;
+use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest};
+use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
+use cofferdam_contracts::template::{Budget, Scope, render, render_value};
+use cofferdam_contracts::webhook::WebhookRequest;
+use cofferdam_hostile::fuzz;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+fn no_files(_: &str, _: &str) -> Result<Vec<String>, String> {
+    Ok(vec!["a".to_owned(), "b".to_owned()])
+}
+
+#[test]
+fn fuzz_a_recipe_is_compiled_or_refused() {
+    let settings = settings(&[]).unwrap();
+    let form = json!({"repo": "/srv/a", "cmd": "true", "shards": 3, "text": "x"});
+    fuzz!("recipe", 1_000, |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if let Ok(recipe) = Recipe::from_yaml("fuzz", &text) {
+            recipe.hash().unwrap();
+            if let Ok(plan) = compile(&recipe, &form, &settings, &no_files) {
+                plan.digest().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_a_template_is_rendered_or_refused() {
+    let form = json!({"a": {"b": ["x", 1]}, "n": 3, "s": "${form.n}", "big": 1e300});
+    let item = json!({"k": "v"});
+    fuzz!("template", |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let budget = Budget::default();
+        let scope =
+            Scope { form: &form, item: Some((&item, 1, 2)), glob: &no_files, budget: &budget };
+        let _ = render_value(&text, &scope);
+        let _ = render(&text, &scope);
+    });
+}
+
+/// `{"schema": ..., "value": ...}`: both are a tenant's.
+#[test]
+fn fuzz_a_form_is_checked_by_its_own_schema() {
+    fuzz!("form", |bytes: &[u8]| {
+        let Ok(Value::Object(both)) = parse_json(bytes) else { return };
+        let schema = both.get("schema").cloned().unwrap_or(Value::Bool(true));
+        let mut value = both.get("value").cloned().unwrap_or_default();
+        if let Ok(validator) = Validator::compile(&schema) {
+            with_defaults(&schema, &mut value);
+            let _ = validator.violations(&value);
+        }
+    });
+}
+
+type Reading = Box<dyn Fn(&Value)>;
+
+/// As the server does it: the schema, then the type, which takes what the schema lets through.
+fn body<T: DeserializeOwned + JsonSchema>() -> Reading {
+    let validator = Validator::compile(&schema_of::<T>()).unwrap();
+    Box::new(move |value| {
+        if validator.check(value).is_ok() {
+            let _ = serde_json::from_value::<T>(value.clone());
+        }
+    })
+}
+
+#[test]
+fn fuzz_a_body_is_read_or_refused() {
+    let bodies = [
+        body::<IntentRequest>(),
+        body::<RunRequest>(),
+        body::<RecipeRunRequest>(),
+        body::<ReplyRequest>(),
+        body::<ApprovePlanRequest>(),
+        body::<KeyRequest>(),
+        body::<LinkRequest>(),
+        body::<LinkReply>(),
+        body::<SpawnRequest>(),
+        body::<ImportRequest>(),
+        body::<WebhookRequest>(),
+        body::<Recipe>(),
+    ];
+    fuzz!("bodies", 1_000, |bytes: &[u8]| {
+        let Ok(value) = parse_json(bytes) else { return };
+        if unstorable(&value).is_some() {
+            return;
+        }
+        for read in &bodies {
+            read(&value);
+        }
+        for lenient in [false, true] {
+            let _ = check_spec(&value, lenient);
+        }
+    });
+}

@@ -1,0 +1,74 @@
+//! What crosses between host and agent, as either side may write it when it was taken over.
+
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+
+use cofferdam_guest::archive::Unpack;
+use cofferdam_guest::door::Door;
+use cofferdam_guest::frame::{Decoder, Kind, MAX_PAYLOAD};
+use cofferdam_guest::glob::Glob;
+use cofferdam_guest::process::{Control, RunRequest};
+use cofferdam_guest::wire::{
+    CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal, decode_path,
+    encode_path,
+};
+use cofferdam_hostile::fuzz;
+use serde::de::DeserializeOwned;
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) {
+    let _ = serde_json::from_slice::<T>(bytes);
+}
+
+#[test]
+fn fuzz_frames_are_read_however_they_are_cut() {
+    fuzz!("frames", |bytes: &[u8]| {
+        let mut decoder = Decoder::default();
+        for piece in bytes.chunks(11) {
+            decoder.push(piece);
+            loop {
+                match decoder.next_frame() {
+                    Ok(Some((kind, payload))) => {
+                        assert!(kind != Kind::Fill && payload.len() <= MAX_PAYLOAD);
+                        read::<ExecEnd>(&payload);
+                        read::<CollectEnd>(&payload);
+                        read::<FileHead>(&payload);
+                    }
+                    Ok(None) => break,
+                    Err(_) => return,
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_messages_are_read_or_refused() {
+    fuzz!("messages", |bytes: &[u8]| {
+        read::<ExecRequest>(bytes);
+        read::<CollectRequest>(bytes);
+        read::<RunRequest>(bytes);
+        read::<Control>(bytes);
+        read::<Health>(bytes);
+        read::<Refusal>(bytes);
+        let text = String::from_utf8_lossy(bytes);
+        let _ = Unpack::of_query(&format!("with={text}"));
+        let _ = Door::parse(&text);
+        if let Some(path) = decode_path(&text) {
+            assert_eq!(decode_path(&encode_path(&path)), Some(path));
+        }
+    });
+}
+
+#[test]
+fn fuzz_a_glob_matches_or_is_refused() {
+    fuzz!("glob", |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let (pattern, path) = text.split_once('\n').unwrap_or((&text, "a/b"));
+        if let Ok(glob) = Glob::parse(pattern) {
+            let holds = glob.matches(path);
+            // A walk must never skip what would have matched.
+            if let (true, Some((above, _))) = (holds, path.rsplit_once('/')) {
+                assert!(glob.may_match_below(above), "{pattern:?} {path:?}");
+            }
+        }
+    });
+}

@@ -1,0 +1,26 @@
+//! Answers as an emulator that was taken over may write them.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::os::fd::AsFd as _;
+
+use cofferdam_hostile::fuzz;
+
+use super::*;
+
+#[test]
+fn fuzz_answers_of_an_emulator_are_read_or_refused() {
+    let file = File::open("/dev/null").unwrap();
+    fuzz!("qmp", |bytes: &[u8]| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let _ = theirs.write(bytes);
+        theirs.shutdown(Shutdown::Write).unwrap();
+        let mut control = Control::new(ours, Duration::from_secs(10)).unwrap();
+        // Only an emulator that says `completed` has stored its machine.
+        if control.store(file.as_fd()).is_ok() {
+            assert!(bytes.windows(9).any(|part| part == b"completed"));
+        }
+    });
+}

@@ -1,0 +1,172 @@
+//! The system call filter of a container: an allow list.
+//!
+//! ```text
+//! allowed           -> allowed
+//! ruled             -> allowed if an argument's case holds, otherwise its errno
+//! denied            -> EPERM
+//! everything else   -> ENOSYS: calls that are newer than this list, or that no task needs
+//! another ABI (32 bits, x32) -> killed
+//! ```
+//! The lists have two forms. A runtime that takes nothing else compiles the one in the OCI configuration at each start,
+//! which is most of crun's work; crun takes a program that is compiled already ([`program`]). **Only what allows decides
+//! what is safe: in the configuration, rules with an errno of their own are there for the errno.**
+
+mod allowed;
+mod denied;
+mod program;
+mod ruled;
+
+use serde_json::{Value, json};
+
+pub(crate) use program::annotation;
+use ruled::{Case, Ruled, WHOLE};
+
+/// Name, as in `SYS_read`, and number.
+type Call = (&'static str, libc::c_long);
+
+pub(crate) const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+const EAFNOSUPPORT: u32 = 97;
+/// Old address families between those that are allowed; see [`ruled`].
+const OLD_FAMILIES: [u64; 12] = [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15];
+const NETLINK: u64 = 16;
+const CLONE_NEWUSER: u64 = 0x1000_0000;
+const SETLEASE: u64 = 1_024;
+const NOTIFY: u64 = 1_026;
+/// `S_ISUID` and `S_ISGID`; `O_CREAT` and `O_TMPFILE`'s own bit.
+const SET_ID_BITS: [u64; 2] = [0o4000, 0o2000];
+const MAKING_BITS: [u64; 2] = [0o100, 0o20_000_000];
+
+/// The name that a configuration knows a call by.
+fn named(call: &Call) -> &'static str {
+    call.0.strip_prefix("SYS_").unwrap_or(call.0)
+}
+
+fn names<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Vec<&'static str> {
+    calls.into_iter().map(named).collect()
+}
+
+/// What a filter is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Files of the host are written through, so none may become set-user-id.
+    pub no_set_id: bool,
+}
+
+impl Needs {
+    fn ruled(self) -> impl Iterator<Item = &'static Ruled> {
+        let more = ruled::WITHOUT_SET_ID.iter().chain(ruled::OLD_WITHOUT_SET_ID);
+        ruled::ALL.iter().chain(more.filter(move |_| self.no_set_id))
+    }
+
+    /// Whatever the arguments.
+    fn allowed(self) -> impl Iterator<Item = &'static Call> {
+        let all = allowed::COMMON.iter().chain(allowed::OLD);
+        all.filter(move |call| !self.ruled().any(|ruled| ruled.call.1 == call.1))
+    }
+}
+
+fn denied() -> impl Iterator<Item = &'static Call> {
+    denied::COMMON.iter().chain(denied::OLD)
+}
+
+/// The filter as `linux.seccomp` of an OCI configuration.
+pub(crate) fn filter(needs: Needs) -> Value {
+    let mut rules = vec![
+        json!({"names": names(needs.allowed()), "action": "SCMP_ACT_ALLOW"}),
+        refused(&names(denied()), EPERM, None),
+    ];
+    for ruled in needs.ruled() {
+        let name = named(&ruled.call);
+        rules.extend(ruled.cases.iter().flat_map(|case| cases(name, case)));
+    }
+    rules.extend([
+        refused(&["clone"], EPERM, Some(masked(0, CLONE_NEWUSER, CLONE_NEWUSER))),
+        refused(&["fcntl"], EPERM, Some(arg(1, "SCMP_CMP_EQ", SETLEASE))),
+        refused(&["fcntl"], EPERM, Some(arg(1, "SCMP_CMP_EQ", NOTIFY))),
+        refused(&["prlimit64"], EPERM, Some(arg(0, "SCMP_CMP_GT", 0))),
+    ]);
+    rules.extend(families());
+    rules.extend(set_id(needs));
+    json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": ENOSYS, "syscalls": rules})
+}
+
+/// A list of refusals alone, for a kernel in user space that has a table of calls of its own.
+pub(crate) fn refusals(needs: Needs) -> Value {
+    let mut rules = vec![
+        refused(&names(denied()), EPERM, None),
+        refused(&["clone"], EPERM, Some(masked(0, CLONE_NEWUSER, CLONE_NEWUSER))),
+        refused(&["prlimit64"], EPERM, Some(arg(0, "SCMP_CMP_GT", 0))),
+    ];
+    rules.extend(families());
+    rules.extend(set_id(needs));
+    json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
+}
+
+/// One rule for each value: two conditions on one argument cannot stand in one.
+fn cases(name: &'static str, case: &Case) -> Vec<Value> {
+    let Case { argument, bits, values, and } = case;
+    let and = and.map(|(other, value)| masked(other, u64::from(WHOLE), u64::from(value)));
+    let of = |value: &u32| {
+        let mut args = vec![masked(*argument, u64::from(*bits), u64::from(*value))];
+        args.extend(and.clone());
+        json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args})
+    };
+    values.iter().map(of).collect()
+}
+
+/// Modes with a set-id bit, where none is allowed.
+fn set_id(needs: Needs) -> Vec<Value> {
+    let mut rules = Vec::new();
+    for ruled in needs.ruled().filter(|ruled| !ruled::ALL.iter().any(|one| one.call == ruled.call))
+    {
+        let name = named(&ruled.call);
+        match ruled.cases {
+            [] => rules.push(refused(&[name], ruled.errno, None)),
+            [Case { argument, .. }] => rules.extend(
+                SET_ID_BITS
+                    .map(|bit| refused(&[name], ruled.errno, Some(masked(*argument, bit, bit)))),
+            ),
+            [makes, mode, ..] => rules.extend(MAKING_BITS.iter().flat_map(|making| {
+                SET_ID_BITS.map(|bit| {
+                    let mut rule = refused(&[name], ruled.errno, None);
+                    if let Value::Object(fields) = &mut rule {
+                        let args = [
+                            masked(makes.argument, *making, *making),
+                            masked(mode.argument, bit, bit),
+                        ];
+                        fields.insert("args".into(), json!(args));
+                    }
+                    rule
+                })
+            })),
+        }
+    }
+    rules
+}
+
+fn families() -> impl Iterator<Item = Value> {
+    let above =
+        refused(&["socket", "socketpair"], EAFNOSUPPORT, Some(arg(0, "SCMP_CMP_GT", NETLINK)));
+    let old = OLD_FAMILIES.into_iter().map(|old| {
+        refused(&["socket", "socketpair"], EAFNOSUPPORT, Some(arg(0, "SCMP_CMP_EQ", old)))
+    });
+    std::iter::once(above).chain(old)
+}
+
+fn refused(names: &[&str], errno: u32, arg: Option<Value>) -> Value {
+    let mut rule = json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno});
+    if let (Some(arg), Value::Object(fields)) = (arg, &mut rule) {
+        fields.insert("args".into(), json!([arg]));
+    }
+    rule
+}
+
+fn arg(index: u32, op: &str, value: u64) -> Value {
+    json!({"index": index, "value": value, "op": op})
+}
+
+/// Bits of an argument. The kernel reads 32 of what a filter sees as 64.
+fn masked(index: u32, bits: u64, value: u64) -> Value {
+    json!({"index": index, "value": bits, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"})
+}

@@ -1,0 +1,105 @@
+//! System calls whose arguments decide.
+
+use super::Call;
+use super::allowed::calls;
+
+/// Every bit of what the kernel reads: all of these arguments have 32.
+pub(super) const WHOLE: u32 = u32::MAX;
+
+/// A call that is allowed in any of these cases, and fails with `errno` otherwise.
+pub(super) struct Ruled {
+    pub call: Call,
+    pub cases: &'static [Case],
+    pub errno: u32,
+}
+
+/// Holds if the argument's `bits` are one of `values`, and, where there is an `and`, that other argument is its value.
+pub(super) struct Case {
+    pub argument: u32,
+    pub bits: u32,
+    pub values: &'static [u32],
+    pub and: Option<(u32, u32)>,
+}
+
+const fn case(argument: u32, bits: u32, values: &'static [u32]) -> Case {
+    Case { argument, bits, values, and: None }
+}
+
+const EPERM: u32 = super::EPERM;
+const EAFNOSUPPORT: u32 = 97;
+
+/// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`: a user namespace would give back every
+/// capability, and a task needs no other. (`NEWTIME` only exists in `clone3`, whose flags lie where no filter looks.)
+const NEW_NAMESPACES: u32 = 0x7e02_0000;
+
+/// `AF_UNIX`, `AF_INET`, `AF_INET6`. Above all `AF_VSOCK` must not be there: it reaches the hypervisor of a virtual
+/// host whatever the network namespace, and `AF_ALG` and most others are only there to be exploited.
+const FAMILIES: &[u32] = &[1, 2, 10];
+/// `AF_NETLINK`, for `NETLINK_ROUTE` (0) alone: others tell of the host's devices and tasks.
+const NETLINK: Case = Case { argument: 0, bits: WHOLE, values: &[16], and: Some((2, 0)) };
+
+/// All that a program does with a file but `F_SETLEASE` (1024), with which it makes every other opener of the file wait,
+/// and `F_NOTIFY` (1026), with which it hears what others do in a directory.
+const FCNTL: &[u32] = &[
+    0, 1, 2, 3, 4, 5, 6, 7, // duplicate, flags, POSIX locks
+    8, 9, 10, 11, 15, 16, 17, // who gets the signals
+    36, 37, 38,   // locks of an open file
+    1025, // F_GETLEASE
+    1028, 1029, 1030, // created here?, cancelled locks, duplicate with close-on-exec
+    1031, 1032, 1033, 1034, // size of a pipe, seals
+    1035, 1036, 1037, 1038, // how long written data lives
+];
+
+/// The two that leave the process as it is: `PER_LINUX`, and "which?".
+const PERSONALITIES: &[u32] = &[0, u32::MAX];
+
+const fn ruled(call: &'static [Call], cases: &'static [Case], errno: u32) -> Ruled {
+    let [call] = call else { panic!("one call each") };
+    Ruled { call: *call, cases, errno }
+}
+
+/// `S_ISUID` and `S_ISGID`.
+const SET_ID: u32 = 0o6000;
+/// `O_CREAT` and the bit that is `O_TMPFILE`'s alone: without them the mode is not looked at.
+const MAKES: u32 = 0o100 | 0o20_000_000;
+
+const fn mode(call: &'static [Call], argument: &'static [Case]) -> Ruled {
+    ruled(call, argument, EPERM)
+}
+
+const SECOND: &[Case] = &[case(1, SET_ID, &[0])];
+const THIRD: &[Case] = &[case(2, SET_ID, &[0])];
+
+/// In a sandbox that writes through to the host: no file of its becomes set-user-id, not even for a moment.
+pub(super) const WITHOUT_SET_ID: &[Ruled] = &[
+    mode(calls!(SYS_fchmod), SECOND),
+    mode(calls!(SYS_fchmodat), THIRD),
+    mode(calls!(SYS_fchmodat2), THIRD),
+    mode(calls!(SYS_mkdirat), THIRD),
+    mode(calls!(SYS_mknodat), THIRD),
+    mode(calls!(SYS_openat), &[case(2, MAKES, &[0]), case(3, SET_ID, &[0])]),
+    // Its mode lies where no filter looks; libraries fall back to `openat`.
+    ruled(calls!(SYS_openat2), &[], super::ENOSYS),
+];
+
+/// Those that only x86-64 has.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[
+    mode(calls!(SYS_chmod), SECOND),
+    mode(calls!(SYS_creat), SECOND),
+    mode(calls!(SYS_mkdir), SECOND),
+    mode(calls!(SYS_mknod), SECOND),
+    mode(calls!(SYS_open), &[case(1, MAKES, &[0]), case(2, SET_ID, &[0])]),
+];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[];
+
+pub(super) const ALL: &[Ruled] = &[
+    ruled(calls!(SYS_clone), &[case(0, NEW_NAMESPACES, &[0])], EPERM),
+    ruled(calls!(SYS_fcntl), &[case(1, WHOLE, FCNTL)], EPERM),
+    ruled(calls!(SYS_personality), &[case(0, WHOLE, PERSONALITIES)], EPERM),
+    // Limits of its own process: those of the agent are not a task's to lower.
+    ruled(calls!(SYS_prlimit64), &[case(0, WHOLE, &[0])], EPERM),
+    ruled(calls!(SYS_socket), &[case(0, WHOLE, FAMILIES), NETLINK], EAFNOSUPPORT),
+    ruled(calls!(SYS_socketpair), &[case(0, WHOLE, FAMILIES)], EAFNOSUPPORT),
+];

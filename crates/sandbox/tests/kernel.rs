@@ -1,0 +1,300 @@
+//! What a container shares with its host is one kernel: what of it a task reaches, by what the host sees.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a helper of tests fails its test"
+)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::process::Command;
+
+use cofferdam_contracts::sandbox::LimitKind;
+use cofferdam_sandbox::{Class, Runtime, Sandbox, Tcp, enter_private_mounts};
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::json;
+use support::{Bench, here, in_classes, run, sh, verified, with_bench};
+
+/// Raw system calls, by number, with what they answer.
+const CALLS: &str = r#"
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def said(result):
+    return 'done' if result >= 0 else errno.errorcode[ctypes.get_errno()]
+def call(*args):
+    return said(libc.syscall(*[ctypes.c_long(arg) for arg in args]))
+"#;
+
+fn python(body: &str) -> Vec<String> {
+    ["/usr/bin/python3", "-c", &format!("{CALLS}\n{body}")].map(str::to_owned).to_vec()
+}
+
+async fn py(sandbox: &Sandbox, plan: &cofferdam_sandbox::Plan, body: &str) -> String {
+    let command = cofferdam_sandbox::Command { argv: python(body), ..plan.task.clone() };
+    let said = run(sandbox, &command).await;
+    assert_eq!(said.outcome.exit, 0, "{}{}", said.stdout, said.stderr);
+    said.stdout
+}
+
+/// With each runtime of the class `container` that is installed.
+fn with_each<F: Future<Output = ()>>(test: impl Fn(std::sync::Arc<Bench>) -> F) {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    for runtime in Runtime::all() {
+        eprintln!("{}", runtime.version);
+        here(runtime.path.to_str(), &test);
+    }
+}
+
+const FILTERED: &str = r"
+import socket, platform
+assert platform.machine() == 'x86_64'
+entry = ctypes.create_string_buffer(64)
+print(call(154, 0, ctypes.addressof(entry), 64))            # modify_ldt
+print(call(135, 8), call(135, 0x40000))                     # personality
+context = ctypes.c_long(0)
+print(call(206, 8, ctypes.addressof(context)))              # io_setup
+print(call(425, 8, 0), call(250, 0, 0))                     # io_uring_setup, keyctl
+print(call(435, 0, 88), call(56, 0x10000011, 0, 0, 0, 0))   # clone3, clone(NEWUSER)
+print(call(900, 0))                                         # no call yet
+fd = os.open('/usr/bin/env', os.O_RDONLY)
+print(call(72, fd, 1024, 1), call(72, fd, 1 << 32 | 1024, 1), call(72, fd, 1026, 4))
+print(call(72, fd, 1030, 10))                               # F_DUPFD_CLOEXEC
+for family, protocol in [(1, 0), (2, 0), (10, 0), (16, 0), (16, 15), (16, 9), (38, 0), (40, 0), (17, 0)]:
+    print(family, protocol, call(41, family, 2, protocol))
+";
+
+#[test]
+fn l4_calls_that_no_task_needs_are_refused_and_usual_ones_are_not() {
+    with_each(|bench| async move {
+        let (sandbox, plan) = bench.start(json!({})).await;
+        let said = py(&sandbox, &plan, FILTERED).await;
+        let lines: Vec<&str> = said.lines().collect();
+        let refused = |line: &str| line.split(' ').all(|word| ["EPERM", "ENOSYS"].contains(&word));
+        assert!(lines[..7].iter().all(|line| refused(line)), "{said}");
+        assert_eq!((lines[4], lines[7]), ("ENOSYS EPERM", "done"), "{said}");
+        assert_eq!(lines[8..12], ["1 0 done", "2 0 done", "10 0 done", "16 0 done"]);
+        let families = &lines[12..];
+        assert!(families.iter().all(|line| !line.ends_with("done")), "{said}");
+        assert_eq!(families.len(), 5);
+        // crun was given a program, which answers so; a list that a runtime compiles says ENOSYS here.
+        if plan.runtime.name == "crun" {
+            assert_eq!(lines[1], "EPERM EPERM", "{said}");
+        }
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
+const WATCH: &str = r"
+import select, sys, time
+fd = libc.inotify_init1(os.O_CLOEXEC)
+assert libc.inotify_add_watch(fd, b'/usr/bin', 0x1 | 0x20 | 0x10) > 0
+print('watching', flush=True)
+while not os.path.exists('/tmp/enough'):
+    time.sleep(0.01)
+print(len(os.read(fd, 65536)) if select.select([fd], [], [], 0)[0] else 0)
+";
+
+#[test]
+fn m3_a_watch_on_usr_hears_nothing_of_the_host_or_of_a_neighbour() {
+    with_each(|bench| async move {
+        let (sandbox, plan) = bench.start(json!({})).await;
+        let (other, theirs) = bench.start(json!({})).await;
+        let command = cofferdam_sandbox::Command { argv: python(WATCH), ..plan.task.clone() };
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let mut ready = Some(ready);
+        let mut heard = Vec::new();
+        let watching = sandbox.exec(&command, |_, bytes| {
+            heard.extend_from_slice(bytes);
+            if let Some(ready) = ready.take() {
+                ready.send(()).unwrap();
+            }
+        });
+        let acting = async {
+            is_ready.await.unwrap();
+            fs::read("/usr/bin/env").unwrap();
+            assert!(Command::new("/usr/bin/true").status().unwrap().success());
+            assert_eq!(
+                sh(&other, &theirs, "/usr/bin/true && cat /usr/bin/env | wc -c").await.outcome.exit,
+                0
+            );
+            // It ends by this, which it does not watch.
+            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+        };
+        let (ended, ()) = tokio::join!(watching, acting);
+        let said = String::from_utf8(heard).unwrap();
+        assert_eq!((ended.unwrap().exit, said.as_str()), (0, "watching\n0\n"));
+        verified(&sandbox.wipe("task-end").await);
+        verified(&other.wipe("task-end").await);
+    });
+}
+
+#[test]
+fn h7_a_lock_on_usr_is_a_lock_of_the_sandbox_alone() {
+    with_each(|bench| async move {
+        let (sandbox, plan) = bench.start(json!({})).await;
+        let script = "exec 9< /usr/bin/env; flock -n 9 && echo held; \
+                      while [ ! -e /tmp/enough ]; do sleep 0.02; done";
+        let command = cofferdam_sandbox::Command {
+            argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            ..plan.task.clone()
+        };
+        let (held, is_held) = tokio::sync::oneshot::channel();
+        let mut held = Some(held);
+        let locking = sandbox.exec(&command, |_, bytes| {
+            assert_eq!(bytes, b"held\n");
+            held.take().unwrap().send(()).unwrap();
+        });
+        let looking = async {
+            is_held.await.unwrap();
+            let file = File::open("/usr/bin/env").unwrap();
+            assert!(Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(), "the host waits");
+            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+        };
+        let (ended, ()) = tokio::join!(locking, looking);
+        assert_eq!(ended.unwrap().exit, 0);
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
+const LOWER: &str = r"
+limit = (ctypes.c_ulong * 2)(5, 5)
+for pid in (1, 1 << 32 | 1):
+    print(call(302, pid, 7, ctypes.addressof(limit), 0))
+print(call(302, 0, 4, 0, ctypes.addressof(limit)))
+";
+
+#[test]
+fn l5_a_task_lowers_no_limit_of_its_agent() {
+    in_classes(&[], |bench| async move {
+        if bench.class == Class::Microvm {
+            return;
+        }
+        let fields = bench.classed(json!({"artifacts": ["out"]}));
+        let (sandbox, plan) = bench.start(fields).await;
+        assert_eq!(py(&sandbox, &plan, LOWER).await, "EPERM\nEPERM\ndone\n");
+        let said = sh(
+            &sandbox,
+            &plan,
+            "echo kept > out; i=0; while [ $i -lt 40 ]; do : > f$i; i=$((i+1)); done",
+        )
+        .await;
+        assert_eq!(said.outcome.exit, 0, "{}", said.stderr);
+        let read = sandbox.agent().read("/work/out", 100).await.unwrap();
+        assert_eq!(read, b"kept\n");
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
+#[test]
+fn h7_signals_queues_and_core_dumps_have_small_limits() {
+    with_each(|bench| async move {
+        let said = bench.sh("cat /proc/self/limits", json!({})).await.stdout;
+        let limit = |name: &str| {
+            let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let mut words = line.split_whitespace().map(str::to_owned);
+            (words.next().unwrap(), words.next().unwrap())
+        };
+        let ceilings = bench.host.facts().ceilings;
+        let both = |value: u64| (value.to_string(), value.to_string());
+        assert_eq!(limit("Max pending signals"), both(ceilings.signals));
+        assert_eq!(limit("Max msgqueue size"), both(ceilings.queue_bytes));
+        assert!(ceilings.signals <= 4_096 && ceilings.queue_bytes <= 409_600);
+        // With 0 a program that takes dumps would be started on the host.
+        assert_eq!(limit("Max core file size"), both(1));
+        let (_, files) = limit("Max open files");
+        let most = 64 + 1;
+        assert!(files.parse::<u64>().unwrap() * most <= ceilings.files / 2, "{files}");
+    });
+}
+
+/// Pairs of connected sockets on the sandbox's loopback that nobody reads from, filled.
+const FLOOD: &str = r"
+import socket
+server = socket.create_server(('127.0.0.1', 0), backlog=64)
+held = []
+for _ in range(200):
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    one.connect(server.getsockname())
+    held += [one, server.accept()[0]]
+    one.setblocking(False)
+    try:
+        while True:
+            one.send(b'x' * 65536)
+    except BlockingIOError:
+        pass
+print('filled')
+";
+
+#[test]
+fn h8_buffers_of_connections_are_within_the_memory_limit() {
+    with_each(|bench| async move {
+        let tcp = bench.host.facts().ceilings.tcp;
+        if tcp != Tcp::Limited {
+            eprintln!("not tried: {tcp:?}");
+            return;
+        }
+        let fields = json!({"limits": {"memMB": 64, "diskMB": 16, "pids": 16}});
+        let (sandbox, plan) = bench.start(fields).await;
+        let trees = &bench.host.facts().cgroups.hierarchies;
+        let tree = trees.iter().find(|tree| tree.controllers.iter().any(|name| name == "memory"));
+        let dir = tree.unwrap().mount.join(&plan.traces.cgroup);
+        let number = |file: &str| -> u64 {
+            fs::read_to_string(dir.join(file)).unwrap().trim().parse().unwrap()
+        };
+        assert_eq!(number("memory.kmem.tcp.limit_in_bytes"), 64 << 20);
+        let command = cofferdam_sandbox::Command { argv: python(FLOOD), ..plan.task.clone() };
+        let said = run(&sandbox, &command).await;
+        let most = number("memory.kmem.tcp.max_usage_in_bytes");
+        // The kernel goes on for a moment where it must: without a limit this takes 800 MiB.
+        assert!(most <= 96 << 20, "{most}");
+        if number("memory.kmem.tcp.failcnt") > 0 {
+            assert!(said.outcome.reached.contains(&LimitKind::Memory), "{:?}", said.outcome);
+        } else {
+            assert!(most > 0, "nothing was counted: {}{}", said.stdout, said.stderr);
+        }
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
+#[test]
+fn l3_the_kernels_own_tables_are_empty_and_mounts_do_not_say_where_they_lie() {
+    with_bench(|bench| async move {
+        let tables = "/proc/kpageflags /proc/kpagecount /proc/kpagecgroup /proc/slabinfo /proc/config.gz \
+                      /proc/timer_list /proc/sched_debug /proc/keys /proc/latency_stats /proc/kallsyms \
+                      /proc/vmallocinfo /proc/iomem /sys/kernel/vmcoreinfo";
+        let script = format!(
+            "for f in {tables}; do n=$(head -c 64 $f 2>/dev/null | wc -c); [ $n = 0 ] || echo $f; done; \
+             ls /sys/firmware /sys/kernel/debug /sys/kernel/tracing /sys/kernel/security /sys/fs/ext4 2>/dev/null \
+             | grep -v : ; cat /proc/self/mountinfo"
+        );
+        let said = bench.sh(&script, json!({})).await.stdout;
+        let facts = bench.host.facts();
+        for dir in [&facts.state_dir, &facts.live_dir] {
+            assert!(!said.contains(dir.to_str().unwrap()), "{said}");
+        }
+        let tables: Vec<&str> = said.lines().take_while(|line| !line.contains(" / / ")).collect();
+        assert!(tables.iter().all(|line| line.trim().is_empty()), "{tables:?}");
+    });
+}
+
+#[test]
+fn processes_times_files_stay_below_half_of_the_hosts_or_are_refused() {
+    with_bench(|bench| async move {
+        let facts = bench.host.facts();
+        let most = facts.ceilings.nofile(64);
+        if most < facts.nofile_most {
+            let fields =
+                json!({"limits": {"memMB": 128, "diskMB": 64, "pids": 64, "nofile": most + 1}});
+            let refused =
+                cofferdam_sandbox::plan(&support::request(fields), &support::fresh_id(), facts);
+            assert_eq!(refused.unwrap_err().field, "limits.nofile");
+        }
+        let plan = bench.plan(json!({"limits": {"pids": 64}}));
+        assert!(plan.effective.limits.nofile.unwrap() * 65 <= facts.ceilings.files / 2);
+    });
+}
