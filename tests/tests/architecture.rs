@@ -49,7 +49,7 @@ const OWNERS: &[(&str, &[&str])] = &[
 
 /// Tests that `make test` does not run by themselves: (file, how many, why).
 const IGNORED: &[(&str, usize, &str)] = &[
-    ("crates/ledger/tests/cluster.rs", 1, "a process that the other tests start and kill"),
+    ("crates/ledger/tests/cluster.rs", 2, "processes that the other tests start and kill"),
     ("crates/sandbox/tests/cache_store.rs", 1, "a process that another test starts and kills"),
     (
         "crates/sandbox/tests/docker.rs",

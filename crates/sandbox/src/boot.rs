@@ -26,6 +26,7 @@ use crate::agent::{Agent, AgentError};
 use crate::backend::ShowsHost;
 use crate::base;
 use crate::cache::CacheBase;
+use crate::ceiling::Tcp;
 use crate::crypt::{MakeError, Volume};
 use crate::docker;
 use crate::egress::{self, EgressError, Prepared, Unrouted};
@@ -215,6 +216,11 @@ async fn start(
         }
         None => {
             let seen = wipe::observe(facts, &plan.traces).ok_or(BootError::Unobserved)?;
+            if !plan.backend.makes_cgroups() && facts.ceilings.tcp == Tcp::Limited {
+                let mem_mb = plan.effective.limits.mem_mb.unwrap_or(0);
+                let limited = facts.cgroups.limit_tcp(&plan.traces, mem_mb);
+                limited.map_err(|(path, error)| fault("limiting", &path)(error))?;
+            }
             (Some(seen.0), KillHandle::new(seen.1))
         }
     };

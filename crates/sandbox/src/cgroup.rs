@@ -91,6 +91,21 @@ impl Cgroups {
         }
     }
 
+    /// Bounds TCP's buffers of a group that a runtime made (version 1): runc does not, whatever it is told. Sockets that are made
+    /// from now on count.
+    pub(crate) fn limit_tcp(
+        &self,
+        traces: &Traces,
+        mem_mb: u64,
+    ) -> Result<(), (PathBuf, io::Error)> {
+        let Some(memory) = self.with("memory") else { return Ok(()) };
+        let path = memory.mount.join(&traces.cgroup).join(TCP_LIMIT);
+        let bytes = mem_mb.saturating_mul(1024 * 1024).to_string();
+        let file = fs::OpenOptions::new().write(true).open(&path);
+        let written = file.and_then(|mut file| io::Write::write_all(&mut file, bytes.as_bytes()));
+        written.map_err(|error| (path, error))
+    }
+
     fn with(&self, controller: &str) -> Option<&Hierarchy> {
         self.hierarchies.iter().find(|h| h.controllers.iter().any(|c| c == controller))
     }

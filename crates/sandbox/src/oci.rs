@@ -9,7 +9,7 @@ use cofferdam_contracts::sandbox::Limits;
 use serde_json::{Value, json};
 
 use crate::base::AGENT_PATH;
-use crate::ceiling::{Ceilings, Tcp};
+use crate::ceiling::Ceilings;
 use crate::idrange::{self, Taken};
 use crate::mounts::overlay_lowers;
 use crate::runtime::Runtime;
@@ -236,11 +236,6 @@ fn resources(wanted: &Wanted<'_>) -> Value {
         "memory": {"limit": bytes, "swap": bytes},
         "pids": {"limit": wanted.limits.pids.unwrap_or(0) + AGENT_PIDS},
     });
-    if let (Tcp::Limited, Some(Value::Object(memory))) =
-        (wanted.ceilings.tcp, resources.get_mut("memory"))
-    {
-        memory.insert("kernelTCP".into(), bytes.into());
-    }
     let cpu = wanted.limits.cpu.unwrap_or(0.0);
     if let (true, Value::Object(fields)) = (cpu < f64::from(wanted.cpus), &mut resources) {
         fields.insert("cpu".into(), json!({"quota": quota_us(cpu), "period": CPU_PERIOD_US}));

@@ -132,7 +132,8 @@ fn h1_an_exchange_of_names_shows_a_sandbox_nothing_from_outside() {
 
 /// Whether a sandbox was made; what it saw must be from inside.
 async fn seen(bench: &Bench, count: usize) -> bool {
-    let access = if count % 2 == 0 { AccessMode::ReadOnly } else { AccessMode::WorkspaceWrite };
+    let access =
+        if count.is_multiple_of(2) { AccessMode::ReadOnly } else { AccessMode::WorkspaceWrite };
     let name = if count % 4 < 2 { "d" } else { "file" };
     let plan = bench.plan(json!({}));
     let given = [host("/opt/x", bench.shared(name), access)];

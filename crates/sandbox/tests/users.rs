@@ -14,7 +14,7 @@ use std::fs::{self, Permissions};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::AccessMode;
@@ -165,7 +165,7 @@ fn m2_a_socket_of_the_host_sees_no_root() {
 }
 
 /// A plan whose task writes through to a directory, as only the host's own admin may ask.
-fn through(whole: &Host, dir: &PathBuf, fields: Value) -> cofferdam_sandbox::Plan {
+fn through(whole: &Host, dir: &Path, fields: Value) -> cofferdam_sandbox::Plan {
     let mut fields = fields;
     fields["filesIn"] =
         json!([{"path": "/data", "uri": format!("host://{}", dir.display()), "access": "full"}]);

@@ -242,7 +242,8 @@ fn h1_an_exchange_of_names_never_opens_what_is_outside() {
         let allowed = world.allowed();
         let (mut opened, mut refused) = (0, 0);
         for count in 0..OPENS {
-            let (name, is_dir) = if count % 2 == 0 { ("d", true) } else { ("d/name", false) };
+            let (name, is_dir) =
+                if count.is_multiple_of(2) { ("d", true) } else { ("d/name", false) };
             let links = if count % 4 < 2 { Links::Beneath } else { Links::Refused };
             match allowed.open(&world.inside(name), links) {
                 Ok(one) if is_dir => {

@@ -1,4 +1,4 @@
-//! Images as whoever has a registry may write them.
+//! Images as a hostile registry may write them.
 
 use std::fs;
 

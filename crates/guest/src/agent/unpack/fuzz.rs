@@ -1,4 +1,4 @@
-//! Tars as whoever uploads one may write them.
+//! Tars as a hostile client may write them.
 
 use std::fs;
 

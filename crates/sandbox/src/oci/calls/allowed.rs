@@ -6,10 +6,15 @@
 
 use super::Call;
 
+macro_rules! call {
+    ($name:ident) => {
+        (stringify!($name), libc::$name)
+    };
+}
 macro_rules! calls {
     ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
 }
-pub(super) use calls;
+pub(super) use {call, calls};
 
 /// Calls of every architecture.
 pub(super) const COMMON: &[Call] = calls! {

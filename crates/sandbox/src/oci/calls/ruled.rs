@@ -1,7 +1,7 @@
 //! System calls whose arguments decide.
 
 use super::Call;
-use super::allowed::calls;
+use super::allowed::call;
 
 /// Every bit of what the kernel reads: all of these arguments have 32.
 pub(super) const WHOLE: u32 = u32::MAX;
@@ -53,9 +53,8 @@ const FCNTL: &[u32] = &[
 /// The two that leave the process as it is: `PER_LINUX`, and "which?".
 const PERSONALITIES: &[u32] = &[0, u32::MAX];
 
-const fn ruled(call: &'static [Call], cases: &'static [Case], errno: u32) -> Ruled {
-    let [call] = call else { panic!("one call each") };
-    Ruled { call: *call, cases, errno }
+const fn ruled(call: Call, cases: &'static [Case], errno: u32) -> Ruled {
+    Ruled { call, cases, errno }
 }
 
 /// `S_ISUID` and `S_ISGID`.
@@ -63,8 +62,8 @@ const SET_ID: u32 = 0o6000;
 /// `O_CREAT` and the bit that is `O_TMPFILE`'s alone: without them the mode is not looked at.
 const MAKES: u32 = 0o100 | 0o20_000_000;
 
-const fn mode(call: &'static [Call], argument: &'static [Case]) -> Ruled {
-    ruled(call, argument, EPERM)
+const fn mode(call: Call, cases: &'static [Case]) -> Ruled {
+    ruled(call, cases, EPERM)
 }
 
 const SECOND: &[Case] = &[case(1, SET_ID, &[0])];
@@ -72,34 +71,34 @@ const THIRD: &[Case] = &[case(2, SET_ID, &[0])];
 
 /// In a sandbox that writes through to the host: no file of its becomes set-user-id, not even for a moment.
 pub(super) const WITHOUT_SET_ID: &[Ruled] = &[
-    mode(calls!(SYS_fchmod), SECOND),
-    mode(calls!(SYS_fchmodat), THIRD),
-    mode(calls!(SYS_fchmodat2), THIRD),
-    mode(calls!(SYS_mkdirat), THIRD),
-    mode(calls!(SYS_mknodat), THIRD),
-    mode(calls!(SYS_openat), &[case(2, MAKES, &[0]), case(3, SET_ID, &[0])]),
+    mode(call!(SYS_fchmod), SECOND),
+    mode(call!(SYS_fchmodat), THIRD),
+    mode(call!(SYS_fchmodat2), THIRD),
+    mode(call!(SYS_mkdirat), THIRD),
+    mode(call!(SYS_mknodat), THIRD),
+    mode(call!(SYS_openat), &[case(2, MAKES, &[0]), case(3, SET_ID, &[0])]),
     // Its mode lies where no filter looks; libraries fall back to `openat`.
-    ruled(calls!(SYS_openat2), &[], super::ENOSYS),
+    ruled(call!(SYS_openat2), &[], super::ENOSYS),
 ];
 
 /// Those that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[
-    mode(calls!(SYS_chmod), SECOND),
-    mode(calls!(SYS_creat), SECOND),
-    mode(calls!(SYS_mkdir), SECOND),
-    mode(calls!(SYS_mknod), SECOND),
-    mode(calls!(SYS_open), &[case(1, MAKES, &[0]), case(2, SET_ID, &[0])]),
+    mode(call!(SYS_chmod), SECOND),
+    mode(call!(SYS_creat), SECOND),
+    mode(call!(SYS_mkdir), SECOND),
+    mode(call!(SYS_mknod), SECOND),
+    mode(call!(SYS_open), &[case(1, MAKES, &[0]), case(2, SET_ID, &[0])]),
 ];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[];
 
 pub(super) const ALL: &[Ruled] = &[
-    ruled(calls!(SYS_clone), &[case(0, NEW_NAMESPACES, &[0])], EPERM),
-    ruled(calls!(SYS_fcntl), &[case(1, WHOLE, FCNTL)], EPERM),
-    ruled(calls!(SYS_personality), &[case(0, WHOLE, PERSONALITIES)], EPERM),
+    ruled(call!(SYS_clone), &[case(0, NEW_NAMESPACES, &[0])], EPERM),
+    ruled(call!(SYS_fcntl), &[case(1, WHOLE, FCNTL)], EPERM),
+    ruled(call!(SYS_personality), &[case(0, WHOLE, PERSONALITIES)], EPERM),
     // Limits of its own process: those of the agent are not a task's to lower.
-    ruled(calls!(SYS_prlimit64), &[case(0, WHOLE, &[0])], EPERM),
-    ruled(calls!(SYS_socket), &[case(0, WHOLE, FAMILIES), NETLINK], EAFNOSUPPORT),
-    ruled(calls!(SYS_socketpair), &[case(0, WHOLE, FAMILIES)], EAFNOSUPPORT),
+    ruled(call!(SYS_prlimit64), &[case(0, WHOLE, &[0])], EPERM),
+    ruled(call!(SYS_socket), &[case(0, WHOLE, FAMILIES), NETLINK], EAFNOSUPPORT),
+    ruled(call!(SYS_socketpair), &[case(0, WHOLE, FAMILIES)], EAFNOSUPPORT),
 ];
