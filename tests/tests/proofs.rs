@@ -131,6 +131,20 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("runs_match_engine":
         "UPDATE dbos.workflow_status SET status = 'PENDING' WHERE name = 'run'",
         "UPDATE app.runs SET finished_at = finished_at - interval '2 minutes'"),
+    tamper!("open_runs_go_on":
+        "UPDATE app.runs SET status = 'running', finished_at = NULL",
+        "UPDATE app.executors SET heartbeat_at = heartbeat_at - interval '2 minutes', ended_at = ended_at - interval '2 minutes'",
+        "UPDATE dbos.workflow_status SET status = 'PENDING', executor_id = (SELECT min(id) FROM app.executors) WHERE name = 'run'"),
+    tamper!("open_runs_go_on":
+        "UPDATE app.runs SET status = 'running', finished_at = NULL",
+        "UPDATE dbos.workflow_status SET status = 'PENDING', executor_id = 'ex-nobody', updated_at = 0 WHERE name = 'run'"),
+    tamper!("open_runs_go_on":
+        "UPDATE app.runs SET status = 'running', finished_at = NULL",
+        "UPDATE dbos.workflow_status SET status = 'PENDING', executor_id = 'ex-nobody', updated_at = 0 WHERE name = 'task'",
+        "UPDATE app.sbx_runs SET response = NULL, err_code = NULL"),
+    tamper!("open_runs_go_on":
+        "UPDATE app.runs SET status = 'running', finished_at = NULL",
+        "UPDATE dbos.workflow_status SET status = 'DELAYED', delay_until_epoch_ms = 0 WHERE name = 'run'"),
     tamper!("succeeded_runs_are_whole": "UPDATE app.sbx_runs SET err_code = 'TIMEOUT'"),
     tamper!("succeeded_runs_are_whole": "DELETE FROM app.run_steps WHERE step_id = 'ExecuteST'"),
     tamper!("gated_work_was_approved": "DELETE FROM app.plan_approvals"),

@@ -5,7 +5,7 @@
 //! notifies, one statement claims, and the engine runs what was claimed (decision 0003).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ use crate::run::{FlowError, close_failed};
 
 /// Workflows of one claim of a queue without limits: `app.claim` gives no more.
 const BATCH: usize = 64;
+/// After so many ended runs more are asked for.
+const RUNS_A_TURN: u32 = 16;
 /// Every queue is looked at this often, should a notification get lost or a foreign client enqueue.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
 /// The engine's own queue, where its `resume` and `fork` put work without a queue of its own.
@@ -46,6 +48,10 @@ pub(crate) struct Dispatcher {
     pub running: AtomicI32,
     /// Rung when a task ends while more may wait.
     pub room: Notify,
+    /// Rung when runs have ended while more may wait.
+    pub turn: Notify,
+    /// Runs that have ended since the start.
+    pub runs_ended: AtomicU32,
     /// What this process runs, whatever the ledger says.
     pub started: Started,
 }
@@ -87,8 +93,20 @@ impl Dispatcher {
                 () = self.room.notified() => {
                     due.insert(SBX_QUEUE, true);
                 }
+                () = self.turn.notified() => {
+                    due.insert(INTENT_QUEUE, true);
+                }
                 () = clock::sleep(SAFETY_POLL) => due.values_mut().for_each(|d| *d = true),
             }
+        }
+    }
+
+    /// A tenant with a backlog gets its next runs when some have ended, several at a time: a claim for each
+    /// would cost every run a statement.
+    fn run_ended(&self) {
+        let ended = self.runs_ended.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        if ended.is_multiple_of(RUNS_A_TURN) {
+            self.turn.notify_one();
         }
     }
 
@@ -134,6 +152,7 @@ impl Dispatcher {
                         close_failed(&this.flows, &id, &error.to_string()).await;
                     }
                     this.started.end(&id, &ended);
+                    this.run_ended();
                 });
             }),
             TASK_WORKFLOW => {

@@ -51,6 +51,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest that a lost wake-up can cost. A lost connection is no lost wake-up: it wakes everyone.
 const LOOK_AT_LEAST: Duration = Duration::from_secs(30);
 
+/// How long the engine may take to record a pause, and to notice its end.
+const PAUSE_SLACK: Duration = Duration::from_secs(1);
+
 /// A ledger failure as a step reports it: an outage leaves the workflow PENDING, anything else is
 /// the workflow's own failure.
 pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
@@ -169,11 +172,21 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool)
         match decide::after_round(&round, attempt, budget) {
             Next::Finish { status, error } => return Ok(Executed::Over(status, error)),
             Next::Again { tasks, backoff_ms } => {
-                dbos::sleep(Duration::from_millis(backoff_ms)).await?;
+                pause(Duration::from_millis(backoff_ms)).await?;
                 again = Some(tasks);
                 attempt += 1;
             }
         }
+    }
+}
+
+/// The engine's durable sleep ends at an instant of the wall clock of the worker that began it; where that
+/// clock was wrong, the pause is over when it is over by ours.
+async fn pause(time: Duration) -> Flow<()> {
+    let slept = dbos::sleep(time).into_future();
+    tokio::select! {
+        slept = slept => slept,
+        () = clock::sleep(time + PAUSE_SLACK) => Ok(()),
     }
 }
 
@@ -476,17 +489,17 @@ fn ended(status: RunStatus, error: Option<String>) -> Flow<RunStatus> {
 
 /// The row of a run whose workflow failed without reaching its own end, such as a consent that no
 /// longer holds: the ledger must not call it running for ever.
+/// Waits for the database as a step does; where it is away for longer, the leader ends the run.
 pub(crate) async fn close_failed(flows: &Flows, workflow: &str, error: &str) {
-    let closing = async {
-        if let Some(run) = flows.ledger.run_context(workflow).await? {
-            flows
-                .ledger
-                .run_finish(&run.id, RunStatus::Failed, Some(error), "ExecuteST", &json!(null))
-                .await?;
+    let ledger = &flows.ledger;
+    let closing = patiently(|| async {
+        if let Some(run) = ledger.run_context(workflow).await? {
+            let failed = RunStatus::Failed;
+            ledger.run_finish(&run.id, failed, Some(error), "ExecuteST", &json!(null)).await?;
         }
         Ok::<(), LedgerError>(())
-    };
+    });
     if let Err(error) = closing.await {
-        tracing::error!(%error, workflow, "a failed run could not be closed");
+        tracing::error!(%error, workflow, "a failed run could not be closed; the leader will");
     }
 }

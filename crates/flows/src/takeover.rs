@@ -7,8 +7,9 @@
 //! The three go side by side: a wipe that takes long must not delay a heartbeat.
 //!
 //! Every worker beats once a second. A worker whose beat is refused was declared dead: its work
-//! belongs to others, so it must stop at once. The leader declares dead whoever was silent too long
-//! and puts their workflows back on their queues. Sandboxes of the dead are looked for on their own
+//! belongs to others, so it must stop at once. One worker leads: it holds a lease in a row, renewed with each
+//! turn (decision 0051). The leader declares dead whoever was silent too long and puts back on their queues
+//! the workflows of all that are not alive. Sandboxes of the dead are looked for on their own
 //! host, by any worker there, and their sessions end only with that evidence.
 
 use std::collections::HashMap;
@@ -18,10 +19,13 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::{SessionState, WipeCheck, WipeEvidence, WipeStatus};
 use cofferdam_ledger::LedgerError;
+use cofferdam_ledger::executors::Lead;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
 use cofferdam_sandbox::{verify_absent, verify_again};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::settle::alert;
@@ -32,10 +36,15 @@ const BEAT: Duration = Duration::from_secs(1);
 /// A worker that was silent for this long is dead. Four missed beats: long enough for a stalled
 /// disk, short enough that a run hardly notices.
 const DEAD_AFTER_MS: i64 = 5_000;
-/// A beat that takes longer is given up and tried again. A worker that cannot reach the database
-/// goes on meanwhile: its sandboxes talk to nobody, and what they end with is committed only where
-/// nobody else was faster, so a worker in doubt can do no harm (decisions 0005 and 0018).
-const BEAT_TIMEOUT: Duration = Duration::from_secs(4);
+/// Who leads holds its lease for so long after its last turn: another one takes over with the turn after it.
+const LEASE_MS: i64 = 5_000;
+/// A beat that takes longer is given up and tried again at once over a connection of its own, so that one
+/// connection that is lost costs no worker its life. A worker that cannot reach the database goes on
+/// meanwhile: its sandboxes talk to nobody, and what they end with is committed only where nobody else was
+/// faster, so a worker in doubt can do no harm (decisions 0005 and 0018).
+const BEAT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The second one may take longer: it is a slow database's as well.
+const BEAT_ANEW_TIMEOUT: Duration = Duration::from_secs(4);
 /// Names of the exec phase are cut off when the last confirmed beat was sent so long ago: a second before
 /// anybody else may take the task, for timers that are late.
 const EGRESS_LEASE: Duration = Duration::from_secs(4);
@@ -48,8 +57,11 @@ const ORPHAN_LOOKS: u32 = 5;
 /// Longer than a reboot's and a restart's usual gap would be too long for a run that waits; a host that
 /// comes back looks by itself, and ends the session with its evidence.
 const UNREACHABLE_MS: i64 = 60_000;
-/// The leader looks for such sessions each so many seconds.
-const UNREACHABLE_EVERY: u32 = 10;
+/// Each so many turns the leader looks for what hardly ever is there: such sessions, runs that nobody ended,
+/// gates that wait beyond their deadline.
+const THOROUGH_EVERY: u32 = 3;
+/// A run whose workflow is over gets so long to be ended by the worker that had it.
+const UNCLOSED_MS: i64 = 5_000;
 
 pub(crate) struct Takeover {
     pub executor: Arc<Executor>,
@@ -57,6 +69,42 @@ pub(crate) struct Takeover {
     pub fenced: watch::Sender<bool>,
     /// Since the last confirmed beat was sent.
     pub confirmed: Mutex<Stopwatch>,
+    /// Whether, and since when, beats arrive.
+    pub arrival: Mutex<Arrival>,
+}
+
+/// How this worker's own beats fare: whoever cannot be heard itself says nothing about others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Arrival {
+    /// No beat was lost since the start.
+    Steady,
+    /// The last one was lost.
+    Lost,
+    /// They arrive again since then.
+    Again(Stopwatch),
+}
+
+impl Arrival {
+    fn confirmed(self) -> Self {
+        match self {
+            Self::Lost => Self::Again(Stopwatch::start()),
+            other => other,
+        }
+    }
+
+    /// How long others may be silent before this worker, as the leader, declares them dead; `None` while
+    /// they may have been silenced by what silenced this worker. When a database comes back after an outage,
+    /// every worker was silent for as long: they get the time that a dead one has.
+    fn dead_after_ms(self) -> Option<i64> {
+        match self {
+            Self::Steady => Some(DEAD_AFTER_MS),
+            Self::Lost => None,
+            Self::Again(since) => {
+                let is_over = since.elapsed_ms() >= DEAD_AFTER_MS.unsigned_abs();
+                is_over.then_some(DEAD_AFTER_MS)
+            }
+        }
+    }
 }
 
 impl Takeover {
@@ -71,18 +119,54 @@ impl Takeover {
 
     /// Ends once this worker is fenced.
     async fn beats(&self) {
-        let ledger = &self.executor.flows.ledger;
         loop {
-            let sent = Stopwatch::start();
-            let alive = self.executor.board.alive();
-            let beat = ledger.executor_beat(&self.executor.id, &alive);
-            match tokio::time::timeout(BEAT_TIMEOUT, beat).await {
-                Ok(Ok(true)) => *self.lease() = sent,
-                Ok(Ok(false)) => return self.fence().await,
-                Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),
-                Err(_) => tracing::warn!("a heartbeat timed out"),
+            let mut beaten = self.beat(false).await;
+            if beaten.is_none() {
+                *self.arrival() = Arrival::Lost;
+                beaten = self.beat(true).await;
+            }
+            match beaten {
+                Some(true) => {
+                    let mut arrival = self.arrival();
+                    *arrival = arrival.confirmed();
+                }
+                Some(false) => return self.fence(),
+                None => {}
             }
             clock::sleep(BEAT).await;
+        }
+    }
+
+    /// `None` where nobody knows whether it arrived.
+    async fn beat(&self, anew: bool) -> Option<bool> {
+        let ledger = &self.executor.flows.ledger;
+        let sent = Stopwatch::start();
+        let alive = self.executor.board.alive();
+        let id = &self.executor.id;
+        let beat = async {
+            match anew {
+                false => tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(id, &alive)).await,
+                true => {
+                    let beat = ledger.executor_beat_anew(id, &alive);
+                    tokio::time::timeout(BEAT_ANEW_TIMEOUT, beat).await
+                }
+            }
+        };
+        match beat.await {
+            Ok(Ok(beaten)) => {
+                if beaten {
+                    *self.lease() = sent;
+                }
+                Some(beaten)
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a heartbeat failed");
+                None
+            }
+            Err(_) => {
+                tracing::warn!("a heartbeat timed out");
+                None
+            }
         }
     }
 
@@ -109,16 +193,19 @@ impl Takeover {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn fence(&self) {
+    fn arrival(&self) -> MutexGuard<'_, Arrival> {
+        self.arrival.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fence(&self) {
         self.executor.host.doubt(true);
         tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops: its work is somebody else's now");
+        // Nothing that it does as the leader, or claims, counts from now on: statements ask for its state.
         let _ = self.fenced.send(true);
-        // Whoever declared it dead leads already; should it have led itself, somebody else shall.
-        let _ = self.executor.flows.ledger.resign().await;
     }
 
     async fn leads(&self) {
-        for turn in (0..UNREACHABLE_EVERY).cycle() {
+        for turn in (0..THOROUGH_EVERY).cycle() {
             if let Err(error) = self.lead(turn == 0).await {
                 tracing::warn!(%error, "leading failed");
             }
@@ -126,20 +213,53 @@ impl Takeover {
         }
     }
 
-    async fn lead(&self, unreachable: bool) -> Result<(), LedgerError> {
+    async fn lead(&self, thorough: bool) -> Result<(), LedgerError> {
         let ledger = &self.executor.flows.ledger;
-        if !ledger.leads().await? {
-            return Ok(());
-        }
-        for dead in ledger.executors_silent(&self.executor.id, DEAD_AFTER_MS).await? {
-            let workflows = ledger.executor_take_over(&dead).await?;
-            tracing::warn!(%dead, workflows, "a worker is dead; its workflows are queued again");
-        }
-        ledger.release_delayed().await?;
-        if unreachable {
-            for lost in ledger.sessions_unreachable(UNREACHABLE_MS).await? {
-                record(&self.executor, &unreached(&lost), SessionState::Orphaned).await?;
+        let Some(lead) = ledger.lead(&self.executor.id, LEASE_MS).await? else { return Ok(()) };
+        let dead_after_ms = self.arrival().dead_after_ms();
+        for gone in ledger.executors_take_over(&lead, dead_after_ms).await? {
+            let (worker, workflows) = (gone.executor, gone.workflows);
+            match gone.is_new {
+                true => tracing::warn!(
+                    worker,
+                    workflows,
+                    "a worker is dead; its workflows are queued again"
+                ),
+                false => tracing::warn!(
+                    worker,
+                    workflows,
+                    "workflows lay under a worker that is not alive; they are queued again"
+                ),
             }
+        }
+        ledger.release_delayed(&lead).await?;
+        if thorough {
+            self.close_unclosed(&lead).await?;
+            ledger.gates_late_wake(&lead).await?;
+            for lost in ledger.sessions_unreachable(&lead, UNREACHABLE_MS).await? {
+                let evidence = unreached(&lost);
+                alert(&evidence);
+                ledger.session_unreached(&lead, &evidence).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the runs that nobody ended: first what they still do, and in a later turn the run itself.
+    async fn close_unclosed(&self, lead: &Lead) -> Result<(), LedgerError> {
+        let ledger = &self.executor.flows.ledger;
+        for left in ledger.runs_unclosed(lead, UNCLOSED_MS).await? {
+            if left.works {
+                ledger.tasks_cancel(&left.run).await?;
+                continue;
+            }
+            let status = match left.engine.as_str() {
+                "CANCELLED" => RunStatus::Canceled,
+                _ => RunStatus::Failed,
+            };
+            let why = format!("its workflow ended as {}, and the run with it", left.engine);
+            tracing::warn!(run = %left.run, why, "a run that nobody ended is ended");
+            ledger.run_finish(&left.run, status, Some(&why), "ExecuteST", &Value::Null).await?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::time::Duration;
 
 use cofferdam_ambient::random::secret_hex;
@@ -22,13 +22,16 @@ use crate::board::Board;
 use crate::dispatch::{Dispatcher, Registered, Started};
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
-use crate::takeover::{Takeover, reconcile};
+use crate::takeover::{Arrival, Takeover, reconcile};
 use crate::task::Executor;
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
 /// keeps for ever what it has once opened, at 3 MB of the host each. Measured one
 /// after the other on a noisy machine, without sandboxes: 98 runs/s with 3 of them, 125 with 8.
 const ENGINE_CONNECTIONS: u32 = 8;
+
+/// How long a worker that stops waits for the database in one go: a supervisor kills it after ten seconds.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a worker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +50,6 @@ pub enum FlowsError {
 /// How a worker is set up.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
-    /// The database, also for the engine's own connections.
-    pub database_url: String,
     /// Where its sandboxes live.
     pub state_dir: PathBuf,
     /// Host directories that tasks may be given.
@@ -115,7 +116,7 @@ impl Worker {
             // The dispatcher claims; the engine's own poller serves only its internal queue.
             listen_queues: Some(Vec::new()),
             notification_coalesce: Some(Duration::ZERO),
-            ..Config::new("cofferdam", config.database_url)
+            ..Config::new("cofferdam", flows.ledger.engine_url())
         });
         let registered =
             register(&engine, &executor).map_err(|e| FlowsError::Engine(e.to_string()))?;
@@ -126,6 +127,8 @@ impl Worker {
             registered,
             running: AtomicI32::new(0),
             room: Notify::new(),
+            turn: Notify::new(),
+            runs_ended: AtomicU32::new(0),
             started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);
@@ -135,6 +138,7 @@ impl Worker {
             executor: Arc::clone(&executor),
             fenced: fence,
             confirmed: std::sync::Mutex::new(cofferdam_ambient::clock::Stopwatch::start()),
+            arrival: std::sync::Mutex::new(Arrival::Steady),
         };
         let board = {
             let executor = Arc::clone(&executor);
@@ -161,7 +165,9 @@ impl Worker {
         }
     }
 
-    /// Stops claiming, ends its sandboxes with evidence and gives its workflows back.
+    /// Stops claiming, ends its sandboxes with evidence and gives its workflows back. Where the database
+    /// does not answer it is not waited for: a leader gives the workflows back, and the next worker of this
+    /// host finds the sessions.
     pub async fn stop(self) -> Result<(), LedgerError> {
         self.dispatcher.abort();
         self.takeover.abort();
@@ -171,7 +177,9 @@ impl Worker {
             sender.abort();
         }
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
-        self.engine.shutdown().await;
+        if tokio::time::timeout(STOP_PATIENCE, self.engine.shutdown()).await.is_err() {
+            tracing::warn!("the engine does not end: the database does not answer");
+        }
         self.board.abort();
         let given_back = self.give_back().await;
         // Also where the ledger is gone: this host's memory is not the ledger's.
@@ -180,8 +188,14 @@ impl Worker {
     }
 
     async fn give_back(&self) -> Result<(), LedgerError> {
-        self.executor.flows.ledger.resign().await?;
-        let given_back = self.executor.flows.ledger.executor_leave(&self.executor.id).await?;
+        let (ledger, id) = (&self.executor.flows.ledger, &self.executor.id);
+        let leave = async {
+            ledger.resign(id).await?;
+            ledger.executor_leave(id).await
+        };
+        let silent = |_| LedgerError::silent();
+        let given_back =
+            tokio::time::timeout(STOP_PATIENCE, leave).await.map_err(silent).flatten()?;
         if given_back > 0 {
             tracing::info!(workflows = given_back, "unfinished workflows are queued again");
         }

@@ -4,6 +4,7 @@ use cofferdam_contracts::id::ExecutorId;
 use sqlx::Row;
 
 use crate::error::Result;
+use crate::executors::Lead;
 use crate::{APP_VERSION, Ledger};
 
 /// The engine's name of the parent workflow.
@@ -67,17 +68,19 @@ impl Ledger {
             .collect()
     }
 
-    /// Releases workflows whose delay has passed.
-    pub async fn release_delayed(&self) -> Result<u64> {
+    /// Releases workflows whose delay has passed, as the leader.
+    pub async fn release_delayed(&self, lead: &Lead) -> Result<u64> {
         let done = sqlx::query(
             "WITH moved AS (
                UPDATE dbos.workflow_status
                   SET status = 'ENQUEUED', delay_until_epoch_ms = NULL
                 WHERE status = 'DELAYED' AND application_name = 'cofferdam'
-                  AND delay_until_epoch_ms <= app.ms(clock_timestamp())
+                  AND delay_until_epoch_ms <= app.ms(clock_timestamp()) AND app.leads($1, $2)
                RETURNING queue_name)
              SELECT pg_notify('cofferdam', 'q:' || queue_name) FROM moved GROUP BY queue_name",
         )
+        .bind(lead.executor.as_str())
+        .bind(lead.term)
         .execute(self.steady())
         .await?;
         Ok(done.rows_affected())
@@ -100,7 +103,40 @@ impl Ledger {
     }
 }
 
+/// What waits on a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backlog {
+    /// The queue.
+    pub queue: String,
+    /// How many workflows.
+    pub depth: i64,
+    /// How long the oldest one has waited, in milliseconds.
+    pub oldest_ms: i64,
+}
+
 impl Ledger {
+    /// The queues on which something waits, for `/healthz`.
+    pub async fn backlogs(&self) -> Result<Vec<Backlog>> {
+        let rows = sqlx::query(
+            "SELECT queue_name, count(*) AS depth,
+                    greatest(0, app.ms(clock_timestamp()) - min(created_at))::bigint AS oldest_ms
+               FROM dbos.workflow_status
+              WHERE status = 'ENQUEUED' AND application_name = 'cofferdam' AND queue_name IS NOT NULL
+              GROUP BY queue_name ORDER BY queue_name",
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Backlog {
+                    queue: row.try_get("queue_name")?,
+                    depth: row.try_get("depth")?,
+                    oldest_ms: row.try_get("oldest_ms")?,
+                })
+            })
+            .collect()
+    }
+
     /// The workflows that this executor owns. Those that the engine took itself, from the queue of
     /// its own, are only among them until it starts them.
     pub async fn claimed(&self, executor: &ExecutorId, own: &str) -> Result<Vec<String>> {

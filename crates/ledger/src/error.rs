@@ -31,29 +31,69 @@ pub enum LedgerError {
 }
 
 impl From<sqlx::Error> for LedgerError {
+    /// What PostgreSQL answered is judged by its SQLSTATE. What this program asked wrongly, or read wrongly
+    /// out of an answer, is a statement's fault. All else is a connection that broke, wherever in its life:
+    /// a driver that reads the end of a cut connection as a broken protocol says the same with other words.
     fn from(error: sqlx::Error) -> Self {
+        use sqlx::Error as Driver;
         match &error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
-            sqlx::Error::Database(db) => match db.code().as_deref() {
-                // Class 08 connection, 57P admin shutdown, 53 resources (disk full, too many connections),
-                // 40 a transaction that lost to another and may be tried again.
-                Some(c) if ["08", "57P", "53", "40"].iter().any(|class| c.starts_with(class)) => {
-                    Self::Unavailable(error)
-                }
+            Driver::Database(db) => match db.code().as_deref() {
+                Some(code) if is_passing(code) => Self::Unavailable(error),
                 // Class 23 integrity constraint violation; 23001 is what our own triggers raise.
-                Some(c) if c.starts_with("23") => Self::Refused(db.message().to_owned(), error),
+                Some(code) if code.starts_with("23") => Self::Refused(db.message().to_owned(), error),
                 _ => Self::Statement(error),
             },
-            _ => Self::Statement(error),
+            // The address of the database, or a file that it names.
+            Driver::Configuration(_) | Driver::ConfigFile(_)
+            // What was asked.
+            | Driver::InvalidArgument(_) | Driver::Encode(_) | Driver::InvalidSavePointStatement
+            // What was read out of a whole answer.
+            | Driver::RowNotFound | Driver::TypeNotFound { .. } | Driver::ColumnIndexOutOfBounds { .. }
+            | Driver::ColumnNotFound(_) | Driver::ColumnDecode { .. } | Driver::Decode(_)
+            | Driver::AnyDriverError(_) | Driver::Migrate(_) => Self::Statement(error),
+            // `Io`, `Tls`, `Protocol`, `PoolTimedOut`, `PoolClosed`, `WorkerCrashed`, `BeginFailed`, and what a
+            // later driver adds.
+            _ => Self::Unavailable(error),
+        }
+    }
+}
+
+/// Whether this SQLSTATE means that the same statement may be answered later.
+fn is_passing(code: &str) -> bool {
+    // Class 08 connection, 57P admin shutdown, 53 resources (disk full, too many connections), 58 the
+    // system under the server (an IO error), 40 a transaction that lost to another.
+    const CLASSES: [&str; 5] = ["08", "57P", "53", "58", "40"];
+    // A statement that ran out of its time, a lock that was not to be had, a transaction that was idle for
+    // too long: what the server ends by itself for a client that it may have lost.
+    const CODES: [&str; 3] = ["57014", "55P03", "25P03"];
+    CLASSES.iter().any(|class| code.starts_with(class)) || CODES.contains(&code)
+}
+
+impl From<sqlx::migrate::MigrateError> for LedgerError {
+    fn from(error: sqlx::migrate::MigrateError) -> Self {
+        use sqlx::migrate::MigrateError;
+        let at = |cause, version: Option<i64>| match (Self::from(cause), version) {
+            (lost @ Self::Unavailable(_), _) => lost,
+            (Self::Statement(cause) | Self::Refused(_, cause), Some(version)) => {
+                Self::Migrate(Box::new(MigrateError::ExecuteMigration(cause, version)))
+            }
+            (other, _) => Self::Migrate(Box::new(other)),
+        };
+        match error {
+            MigrateError::Execute(cause) => at(cause, None),
+            MigrateError::ExecuteMigration(cause, version) => at(cause, Some(version)),
+            other => Self::Migrate(Box::new(other)),
         }
     }
 }
 
 impl LedgerError {
+    /// The database did not answer in the time that somebody had.
+    #[must_use]
+    pub fn silent() -> Self {
+        Self::Unavailable(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
+    }
+
     /// Whether the statement lost to a unique key (SQLSTATE 23505).
     #[must_use]
     pub fn is_unique_violation(&self) -> bool {
@@ -108,4 +148,55 @@ pub(crate) fn json<T: serde::Serialize>(
     value: &T,
 ) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(|e| LedgerError::Row { what, why: e.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn driver() -> Vec<(sqlx::Error, bool)> {
+        let io = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        vec![
+            (sqlx::Error::Io(io()), true),
+            (sqlx::Error::Tls("the handshake was cut".into()), true),
+            (sqlx::Error::Protocol("unexpected response from SSLRequest: 0x00".into()), true),
+            (sqlx::Error::PoolTimedOut, true),
+            (sqlx::Error::PoolClosed, true),
+            (sqlx::Error::WorkerCrashed, true),
+            (sqlx::Error::BeginFailed, true),
+            (sqlx::Error::Configuration("no such parameter".into()), false),
+            (sqlx::Error::InvalidArgument("too many".into()), false),
+            (sqlx::Error::RowNotFound, false),
+            (sqlx::Error::TypeNotFound { type_name: "t".into() }, false),
+            (sqlx::Error::ColumnIndexOutOfBounds { index: 1, len: 1 }, false),
+            (sqlx::Error::ColumnNotFound("c".into()), false),
+            (sqlx::Error::ColumnDecode { index: "0".into(), source: "null".into() }, false),
+            (sqlx::Error::Encode("too long".into()), false),
+            (sqlx::Error::Decode("not a number".into()), false),
+            (sqlx::Error::InvalidSavePointStatement, false),
+        ]
+    }
+
+    #[test]
+    fn what_is_not_an_answer_of_the_database_is_unavailable() {
+        for (error, is_unavailable) in driver() {
+            let said = format!("{error:?}");
+            let error = LedgerError::from(error);
+            assert_eq!(matches!(error, LedgerError::Unavailable(_)), is_unavailable, "{said}");
+            let code = if is_unavailable { ErrorCode::Unavailable } else { ErrorCode::Internal };
+            assert_eq!(error.refusal().code, code, "{said}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_its_sqlstate() {
+        for code in
+            ["08006", "57P01", "57P03", "53300", "53100", "58030", "40001", "57014", "25P03"]
+        {
+            assert!(is_passing(code), "{code}");
+        }
+        for code in ["23505", "42703", "22P02", "XX000", "0A000", "25P02"] {
+            assert!(!is_passing(code), "{code}");
+        }
+    }
 }

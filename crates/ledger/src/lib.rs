@@ -34,13 +34,17 @@ pub mod steps;
 pub mod streams;
 pub mod tasks;
 pub mod webhooks;
+mod wire;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_ambient::clock;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 pub use error::{LedgerError, Result};
+use wire::Wires;
 
 /// The version that stamps every workflow row; a worker runs only rows of its own version. It
 /// changes when a workflow's steps change, so that a rolling upgrade never replays old history
@@ -55,30 +59,70 @@ const MAX_CONNECTIONS: u32 = 12;
 /// connection of a busy hour in use, and its backend in memory, for ever.
 const STEADY_CONNECTIONS: u32 = 1;
 
+/// Connections for statements that may take minutes: proofs, each of one reader.
+const PATIENT_CONNECTIONS: u32 = 2;
+
+/// A connection that rested for longer is asked whether it still lives before it is used.
+const TRUSTED: Duration = Duration::from_secs(1);
+
+/// The database's clock, which everybody goes by (`ambient::clock`).
+pub(crate) const NOW_MS: &str =
+    "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
 /// A handle to the ledger; clones share its pools.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
     steady: PgPool,
+    patient: PgPool,
+    /// Where the engine of this process finds the database.
+    engine_url: Arc<str>,
+    /// Where the database is elsewhere.
+    _wires: Option<Arc<Wires>>,
 }
 
 impl Ledger {
     /// Connects; `url` may name a unix socket's directory as `?host=`.
     pub async fn connect(url: &str) -> Result<Self> {
+        let wires = Wires::open(url).await?;
+        let (quick, patient) = match &wires {
+            Some(wires) => (wires.quick(), wires.patient()),
+            None => (url, url),
+        };
         let options = PgPoolOptions::new()
-            .acquire_timeout(Duration::from_secs(10))
+            .acquire_timeout(Duration::from_secs(8))
             // An idle server should hold few backends: each is about 3 MB of the host.
             .idle_timeout(Duration::from_secs(5))
-            .test_before_acquire(false);
-        let pool = options.clone().max_connections(MAX_CONNECTIONS).connect(url).await?;
-        let steady = options.max_connections(STEADY_CONNECTIONS).connect_lazy(url)?;
-        Ok(Self { pool, steady })
+            .test_before_acquire(false)
+            .before_acquire(|connection, rested| {
+                Box::pin(async move {
+                    if rested.idle_for > TRUSTED {
+                        sqlx::Connection::ping(connection).await?;
+                    }
+                    Ok(true)
+                })
+            });
+        let pool = options.clone().max_connections(MAX_CONNECTIONS).connect(quick).await?;
+        let steady = options.clone().max_connections(STEADY_CONNECTIONS).connect_lazy(quick)?;
+        let patient = options.max_connections(PATIENT_CONNECTIONS).connect_lazy(patient)?;
+        let engine_url = quick.into();
+        let own = Self { pool, steady, patient, engine_url, _wires: wires.map(Arc::new) };
+        let now_ms: i64 = sqlx::query_scalar(NOW_MS).fetch_one(own.pool()).await?;
+        clock::agree(now_ms);
+        Ok(own)
     }
 
     /// Closes every connection.
     pub async fn close(&self) {
         self.steady.close().await;
+        self.patient.close().await;
         self.pool.close().await;
+    }
+
+    /// Where the engine connects, so that its connections are watched as ours are.
+    #[must_use]
+    pub fn engine_url(&self) -> &str {
+        &self.engine_url
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
@@ -88,5 +132,10 @@ impl Ledger {
     /// For claims and heartbeats.
     pub(crate) fn steady(&self) -> &PgPool {
         &self.steady
+    }
+
+    /// For statements that may take minutes.
+    pub(crate) fn patient(&self) -> &PgPool {
+        &self.patient
     }
 }

@@ -3,12 +3,17 @@
 //! A notification only says "look now"; what is true is always read from tables, and every waiter
 //! also looks on its own after a bounded time, so that a lost notification costs latency, not truth.
 
-use sqlx::postgres::PgListener;
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_ambient::random::secret_hex;
+use sqlx::PgPool;
+use sqlx::postgres::{PgListener, PgNotification};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::Ledger;
 use crate::error::Result;
+use crate::{Ledger, NOW_MS};
 
 /// Wake-ups that a slow waiter may lag behind; beyond it the waiter looks at once, which is all
 /// that a wake-up asks for.
@@ -33,7 +38,7 @@ pub enum Wake {
     Wipe(String),
     /// Webhooks have something to deliver.
     Webhooks,
-    /// The connection was lost and made again: anything may have happened.
+    /// The connection was lost, or deaf, and made again: anything may have happened.
     All,
 }
 
@@ -80,33 +85,91 @@ pub async fn woken(wakes: &mut broadcast::Receiver<Wake>, mine: impl Fn(&Wake) -
     }
 }
 
+/// After so long without a word the process sends itself one.
+const QUIET: Duration = Duration::from_secs(3);
+/// It must be heard within this time; else this process listens anew.
+const ECHO: Duration = Duration::from_secs(3);
+/// Between attempts to listen.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// One connection that listens.
+struct Ear {
+    listener: PgListener,
+    /// A channel that only this connection listens to: a word on it shows that it hears.
+    own: String,
+}
+
+impl Ear {
+    async fn open(pool: &PgPool) -> std::result::Result<Self, sqlx::Error> {
+        let mut listener = PgListener::connect_with(pool).await?;
+        // What was lost is for whoever uses this ear: it looks at everything.
+        listener.eager_reconnect(false);
+        let own = format!("cofferdam_{}", secret_hex(8));
+        listener.listen_all(["cofferdam", own.as_str()]).await?;
+        Ok(Self { listener, own })
+    }
+
+    /// What to look at, once there is something; an error where the connection is lost, or deaf.
+    async fn hear(&mut self) -> std::result::Result<Option<Wake>, sqlx::Error> {
+        match tokio::time::timeout(QUIET, self.listener.try_recv()).await {
+            Ok(note) => heard(note?),
+            Err(_) => {
+                let echo = async {
+                    sqlx::query("SELECT pg_notify($1, '')")
+                        .bind(&self.own)
+                        .execute(&mut self.listener)
+                        .await?;
+                    clock::agree(sqlx::query_scalar(NOW_MS).fetch_one(&mut self.listener).await?);
+                    heard(self.listener.try_recv().await?)
+                };
+                // Whatever comes shows that it hears: its own word comes back as nothing to look at.
+                tokio::time::timeout(ECHO, echo).await.map_err(std::io::Error::from)?
+            }
+        }
+    }
+}
+
+fn heard(note: Option<PgNotification>) -> std::result::Result<Option<Wake>, sqlx::Error> {
+    // The driver has a new connection by itself; ours begins with a look at everything.
+    let lost = || sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into());
+    Ok(Wake::parse(note.ok_or_else(lost)?.payload()))
+}
+
 impl Ledger {
     /// Starts listening; the task ends with the pool.
     pub async fn listen(&self) -> Result<Wakes> {
-        let mut listener = PgListener::connect_with(self.pool()).await?;
-        listener.listen("cofferdam").await?;
+        let mut ear = Ear::open(self.pool()).await?;
         let (sender, _) = broadcast::channel(BACKLOG);
         let wakes = Wakes(sender.clone());
+        let pool = self.pool().clone();
         tokio::spawn(async move {
             loop {
-                let wake = match listener.try_recv().await {
-                    Ok(Some(note)) => Wake::parse(note.payload()),
-                    // The connection was lost; the next call makes it again.
-                    Ok(None) => Some(Wake::All),
+                match ear.hear().await {
+                    Ok(None) => {}
+                    // Nobody waiting is fine.
+                    Ok(Some(wake)) => drop(sender.send(wake)),
                     Err(sqlx::Error::PoolClosed) => return,
                     Err(error) => {
-                        tracing::warn!(%error, "listening failed; trying again");
-                        cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(250))
-                            .await;
-                        Some(Wake::All)
+                        tracing::warn!(%error, "this process listens anew");
+                        let Some(anew) = reopen(&pool).await else { return };
+                        ear = anew;
+                        let _ = sender.send(Wake::All);
                     }
-                };
-                if let Some(wake) = wake {
-                    // Nobody waiting is fine.
-                    let _ = sender.send(wake);
                 }
             }
         });
         Ok(wakes)
+    }
+}
+
+/// `None` once the pool is closed.
+async fn reopen(pool: &PgPool) -> Option<Ear> {
+    loop {
+        match Ear::open(pool).await {
+            Ok(ear) => return Some(ear),
+            Err(sqlx::Error::PoolClosed) => return None,
+            Err(error) => tracing::warn!(%error, "listening failed; trying again"),
+        }
+        clock::sleep(PAUSE).await;
     }
 }

@@ -33,7 +33,8 @@ migrations! {
     "0043_webhook_events", "0044_signing_keys", "0045_reply_links", "0046_egress_asks",
     "0047_egress_grants", "0048_asks_end_with_their_task", "0050_dispatch_limits_are_the_hosts",
     "0052_no_auth_is_not_the_hosts_admin", "0053_artifacts_of_any_path", "0056_build_names_need_consent",
-    "0058_reach_of_edited_plans", "0059_blob_usage",
+    "0058_reach_of_edited_plans", "0059_blob_usage", "0061_claims_are_fenced", "0062_leader_lease",
+    "0063_open_runs", "0064_artifacts_by_task",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
@@ -49,12 +50,13 @@ impl Ledger {
     /// On connections of its own, closed afterwards: a backend that has migrated knows the whole
     /// catalog and keeps 5 MB more than one that serves.
     pub async fn migrate(&self) -> Result<()> {
-        let options = self.pool().connect_options().as_ref().clone();
+        // An index over many rows says nothing for a while.
+        let options = self.patient().connect_options().as_ref().clone();
         let pool = PgPoolOptions::new()
             .max_connections(MIGRATION_CONNECTIONS)
             .connect_with(options)
             .await?;
-        let own = Self { steady: pool.clone(), pool };
+        let own = Self { steady: pool.clone(), patient: pool.clone(), pool, ..self.clone() };
         let outcome = own.migrate_in_turn().await;
         // The lock falls with its connection.
         own.close().await;
@@ -116,7 +118,7 @@ impl Ledger {
         migrator.set_locking(false);
         // A newer binary may have migrated further; an older one goes on with what it knows.
         migrator.set_ignore_missing(true);
-        migrator.run(self.pool()).await.map_err(|e| LedgerError::Migrate(Box::new(e)))?;
+        migrator.run(self.pool()).await?;
         self.queues_register().await
     }
 
@@ -125,7 +127,7 @@ impl Ledger {
         sqlx::query(
             "INSERT INTO dbos.queues (name, worker_concurrency, priority_enabled, partition_queue,
                                       partition_concurrency, application_name)
-             VALUES ('intentQ', NULL, true, false, NULL, 'cofferdam'),
+             VALUES ('intentQ', NULL, true, false, $3, 'cofferdam'),
                     ('compileQ', NULL, true, false, NULL, 'cofferdam'),
                     ('controlQ', NULL, true, false, NULL, 'cofferdam'),
                     ('sbxQ', $1, true, true, $2, 'cofferdam')
@@ -133,6 +135,7 @@ impl Ledger {
         )
         .bind(SBX_WORKER_CONCURRENCY)
         .bind(SBX_PARTITION_CONCURRENCY)
+        .bind(INTENT_PARTITION_CONCURRENCY)
         .execute(self.pool())
         .await?;
         tracing::debug!(version = APP_VERSION, "the schema is current");
@@ -145,3 +148,5 @@ impl Ledger {
 const SBX_WORKER_CONCURRENCY: i32 = 32;
 /// Sandboxes of one tenant at a time over the whole fleet.
 const SBX_PARTITION_CONCURRENCY: i32 = 24;
+/// Runs of one tenant that the whole fleet works on at a time; those that wait for a person are not counted.
+const INTENT_PARTITION_CONCURRENCY: i32 = 128;

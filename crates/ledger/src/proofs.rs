@@ -149,6 +149,12 @@ pub const PROOFS: &[Proof] = &[
         sql: "SELECT r.id, r.status, w.status AS engine FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id WHERE (w.workflow_uuid IS NULL OR (r.status = 'succeeded' AND w.status NOT IN ('SUCCESS','PENDING','ENQUEUED')) OR (r.status IN ('failed','retries_exceeded') AND w.status NOT IN ('ERROR','PENDING','ENQUEUED','MAX_RECOVERY_ATTEMPTS_EXCEEDED')) OR (r.status = 'canceled' AND w.status <> 'CANCELLED') OR (r.status IN ('queued','running','waiting_input','repairing') AND w.status IN ('SUCCESS','ERROR','CANCELLED','MAX_RECOVERY_ATTEMPTS_EXCEEDED')) OR (r.finished_at < clock_timestamp() - interval '1 minute' AND w.status IN ('PENDING','ENQUEUED') AND r.status IN ('succeeded','failed','retries_exceeded'))) AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
     },
     Proof {
+        name: "open_runs_go_on",
+        claim: "a run that is not over is queued, delayed for a time to come, or in the hands of a live worker, and so is each of its tasks",
+        meaning: "a run or a task waits for nobody: it will never end",
+        sql: "SELECT x.run_id, x.wid AS workflow, w.status AS engine, w.executor_id, e.state, e.heartbeat_at FROM (SELECT r.id AS run_id, r.workflow_id AS wid FROM app.runs r WHERE r.status NOT IN ('succeeded','failed','canceled','retries_exceeded') AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2) UNION ALL SELECT r.id, s.task_key FROM app.runs r JOIN app.sbx_runs s ON s.run_id = r.id WHERE r.status NOT IN ('succeeded','failed','canceled','retries_exceeded') AND s.response IS NULL AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)) x JOIN dbos.workflow_status w ON w.workflow_uuid = x.wid LEFT JOIN app.executors e ON e.id = w.executor_id WHERE (w.status = 'PENDING' AND CASE WHEN e.id IS NULL THEN w.updated_at < app.ms(clock_timestamp() - interval '1 minute') ELSE coalesce(e.ended_at, e.heartbeat_at) < clock_timestamp() - interval '1 minute' END) OR (w.status = 'DELAYED' AND w.delay_until_epoch_ms < app.ms(clock_timestamp() - interval '1 minute'))",
+    },
+    Proof {
         name: "succeeded_runs_are_whole",
         claim: "a run succeeded only if the last attempt of each of its tasks did",
         meaning: "a run is called a success although a task failed or is missing",
@@ -234,9 +240,9 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "parents_do_not_starve",
-        claim: "no parent waits in its queue while its queue's workers are idle",
-        meaning: "a run has been queued for over a minute although workers are alive",
-        sql: "SELECT w.workflow_uuid, w.created_at FROM dbos.workflow_status w JOIN app.runs r ON r.workflow_id = w.workflow_uuid WHERE w.queue_name = 'intentQ' AND w.status = 'ENQUEUED' AND w.updated_at < app.ms(clock_timestamp()) - 60000 AND EXISTS (SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.heartbeat_at > clock_timestamp() - interval '10 seconds' AND e.started_at < clock_timestamp() - interval '1 minute') AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2)",
+        claim: "no parent waits in its queue while its queue's workers are idle and its tenant has less than its share",
+        meaning: "a run has been queued for over a minute although workers are alive and its tenant's share is free",
+        sql: "SELECT w.workflow_uuid, w.created_at FROM dbos.workflow_status w JOIN app.runs r ON r.workflow_id = w.workflow_uuid WHERE w.queue_name = 'intentQ' AND w.status = 'ENQUEUED' AND w.updated_at < app.ms(clock_timestamp()) - 60000 AND EXISTS (SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.heartbeat_at > clock_timestamp() - interval '10 seconds' AND e.started_at < clock_timestamp() - interval '1 minute') AND ($1::text IS NULL OR r.id = $1) AND ($2::text IS NULL OR r.tenant_id = $2) AND coalesce(w.queue_partition_key, '') NOT IN (SELECT coalesce(b.queue_partition_key, '') FROM dbos.workflow_status b JOIN app.runs o ON o.workflow_id = b.workflow_uuid AND o.status <> 'waiting_input' WHERE b.queue_name = 'intentQ' AND b.status = 'PENDING' GROUP BY 1 HAVING count(*) >= (SELECT coalesce(q.partition_concurrency, 2147483647) FROM dbos.queues q WHERE q.name = 'intentQ'))",
     },
     Proof {
         name: "partitions_are_named",
@@ -315,7 +321,7 @@ pub const PROOFS: &[Proof] = &[
 impl Ledger {
     /// Runs every proof, for one run or all, for one tenant or all, on one snapshot of the database.
     pub async fn prove(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ProofReport> {
-        let mut tx = self.pool().begin().await?;
+        let mut tx = self.patient().begin().await?;
         sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             .execute(&mut *tx)
             .await?;

@@ -10,6 +10,7 @@ use sqlx::postgres::PgRow;
 
 use crate::engine::{INTENT_QUEUE, RUN_WORKFLOW};
 use crate::error::{LedgerError, Result, id, json, load};
+use crate::executors::Lead;
 use crate::{APP_VERSION, Ledger};
 
 /// A run to be started.
@@ -392,6 +393,47 @@ impl Ledger {
         .await?;
         Ok(moved == 1)
     }
+
+    /// Runs that the engine calls over and the ledger does not, for longer than a worker takes to end its
+    /// own: whoever should have ended them could not reach the database, or died. Only for the leader.
+    pub async fn runs_unclosed(&self, lead: &Lead, grace_ms: i64) -> Result<Vec<UnclosedRun>> {
+        let rows = sqlx::query(
+            "SELECT r.id, w.status,
+                    EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND s.response IS NULL)
+                    OR EXISTS (SELECT 1 FROM app.remote_execution_sessions x
+                                WHERE x.run_id = r.id AND x.ended_at IS NULL) AS works
+               FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
+              WHERE r.status NOT IN ('succeeded','failed','canceled','retries_exceeded')
+                AND w.status IN ('SUCCESS','ERROR','CANCELLED','MAX_RECOVERY_ATTEMPTS_EXCEEDED')
+                AND w.updated_at < app.ms(clock_timestamp()) - $3 AND app.leads($1, $2)
+              LIMIT 100",
+        )
+        .bind(lead.executor.as_str())
+        .bind(lead.term)
+        .bind(grace_ms)
+        .fetch_all(self.steady())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(UnclosedRun {
+                    run: id("runs.id", row.try_get("id")?)?,
+                    engine: row.try_get("status")?,
+                    works: row.try_get("works")?,
+                })
+            })
+            .collect()
+    }
+}
+
+/// A run whose workflow is over and which nobody ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnclosedRun {
+    /// Which.
+    pub run: RunId,
+    /// How the engine calls its workflow.
+    pub engine: String,
+    /// Whether a task or a sandbox of it is still open.
+    pub works: bool,
 }
 
 fn next_action(status: RunStatus) -> &'static str {
@@ -416,7 +458,7 @@ pub(crate) async fn run_insert(
            VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22)
            ON CONFLICT (workflow_id) DO NOTHING RETURNING id, workflow_id),
          s AS (INSERT INTO app.run_streams (run_id, key, seq, chunk) SELECT id, 'status', 0, 'queued' FROM r),
-         e AS (SELECT app.enqueue(workflow_id, $18, 'null', $19, NULL, $13, $20, $16, NULL, 0) FROM r WHERE $21)
+         e AS (SELECT app.enqueue(workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) FROM r WHERE $21)
          SELECT (SELECT count(*) FROM r) + 0 * (SELECT count(*) FROM e)",
     )
     .bind(new.id.as_str())

@@ -16,6 +16,7 @@ use sqlx::Row;
 
 use crate::Ledger;
 use crate::error::{LedgerError, Result, id, json, load};
+use crate::executors::Lead;
 
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
@@ -163,8 +164,12 @@ impl Ledger {
     }
 
     /// Sessions that nobody looked at, whose worker has been gone for so long, on hosts where no
-    /// worker is alive.
-    pub async fn sessions_unreachable(&self, gone_for_ms: i64) -> Result<Vec<UnreachableSession>> {
+    /// worker is alive. Only for the leader.
+    pub async fn sessions_unreachable(
+        &self,
+        lead: &Lead,
+        gone_for_ms: i64,
+    ) -> Result<Vec<UnreachableSession>> {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.host_id FROM app.remote_execution_sessions s
                LEFT JOIN app.executors e ON e.id = s.executor_id
@@ -172,9 +177,12 @@ impl Ledger {
                 AND s.wipe_looks = 0 AND e.state IS DISTINCT FROM 'live'
                 AND coalesce(e.ended_at, s.updated_at) < clock_timestamp() - make_interval(secs => $1::float8 / 1000)
                 AND NOT EXISTS (SELECT 1 FROM app.executors l WHERE l.host_id = s.host_id AND l.state = 'live')
+                AND app.leads($2, $3)
               LIMIT 1000",
         )
         .bind(gone_for_ms)
+        .bind(lead.executor.as_str())
+        .bind(lead.term)
         .fetch_all(self.steady())
         .await?;
         rows.iter()
@@ -209,6 +217,23 @@ impl Ledger {
         let mut tx = self.pool().begin().await?;
         session_close(&mut tx, evidence, terminal, None, Origin::EngineDbos).await?;
         session_answered(&mut tx, &evidence.sandbox_id).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// The same for a session whose host has nobody to look; only the leader says so.
+    pub async fn session_unreached(&self, lead: &Lead, evidence: &WipeEvidence) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        let leads: bool = sqlx::query_scalar("SELECT app.leads($1, $2)")
+            .bind(lead.executor.as_str())
+            .bind(lead.term)
+            .fetch_one(&mut *tx)
+            .await?;
+        if leads {
+            let terminal = SessionState::Orphaned;
+            session_close(&mut tx, evidence, terminal, None, Origin::EngineDbos).await?;
+            session_answered(&mut tx, &evidence.sandbox_id).await?;
+        }
         tx.commit().await?;
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
@@ -26,6 +27,7 @@ use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
 use cofferdam_contracts::webhook::{
     DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRequest, WebhookRow,
 };
+use cofferdam_ledger::LedgerError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -57,6 +59,45 @@ pub struct Route {
     /// Schema of the answer; `None` where it is bytes or lines.
     pub response: Option<Schema>,
     pub(crate) handler: fn(Call) -> Handling,
+}
+
+/// A request waits for the database for so long, and is told that it is away then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest that a caller may ask to wait for a change (`timeoutS`).
+const ASKED_WAIT: Duration = Duration::from_secs(30);
+/// What may take longer than the rest: many rows, or many bytes.
+const LONG: [&str; 5] = [
+    "/api/proofs",
+    "/api/runs/{id}/proofs",
+    "/api/artifacts/{*uri}",
+    "/api/dispatches/import",
+    "/api/dispatches/prune",
+];
+
+impl Route {
+    /// How long its work may take.
+    fn patience(&self) -> Option<Duration> {
+        match () {
+            () if LONG.contains(&self.path) => None,
+            () if self.query.contains(&"timeoutS") => Some(PATIENCE + ASKED_WAIT),
+            () => Some(PATIENCE),
+        }
+    }
+
+    /// Its work, or the word that the database is away where it takes longer than it may: nobody should hang
+    /// for as long as a connection takes to be found dead.
+    pub(crate) async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, LedgerError>>,
+    ) -> Result<T, LedgerError> {
+        match self.patience() {
+            None => work.await,
+            Some(patience) => {
+                let done = tokio::time::timeout(patience, work).await;
+                done.unwrap_or_else(|_| Err(LedgerError::silent()))
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Route {

@@ -196,7 +196,7 @@ impl Endpoint {
     async fn answer(&self, params: Params, request: Request) -> Response<Body> {
         let answered = async {
             match self.call(params, request).await {
-                Ok(call) => respond((self.route.handler)(call).await),
+                Ok(call) => respond(self.route.within((self.route.handler)(call)).await),
                 Err(error) => respond(Err(error)),
             }
         };
@@ -212,7 +212,7 @@ impl Endpoint {
         let (parts, body) = request.into_parts();
         has_json(&parts.headers, &body)?;
         let text = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok());
-        let who = self.principal(text(header::AUTHORIZATION)).await?;
+        let who = self.route.within(self.principal(text(header::AUTHORIZATION))).await?;
         if !self.route.roles.is_empty() && !self.route.roles.iter().any(|role| who.has(*role)) {
             let roles: Vec<&str> = self.route.roles.iter().map(|r| r.as_str()).collect();
             return Err(Refusal::new(

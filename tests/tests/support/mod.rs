@@ -12,6 +12,7 @@
 )]
 
 pub mod gates;
+pub mod proxy;
 
 use std::collections::BTreeSet;
 use std::path::Path;

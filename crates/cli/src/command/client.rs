@@ -58,14 +58,18 @@ impl Client {
         &self.url
     }
 
-    /// Whether a server answers there.
+    /// Whether a server answers there that reaches its database: without a worker it says 503 and serves.
     pub(crate) async fn is_up(&self) -> bool {
         let asked = self
             .http
             .get(format!("{}/healthz", self.base))
             .timeout(std::time::Duration::from_secs(2))
             .send();
-        asked.await.is_ok_and(|answer| answer.status().is_success())
+        let Ok(answer) = asked.await else { return false };
+        answer
+            .json::<Value>()
+            .await
+            .is_ok_and(|health| health.get("db") == Some(&Value::Bool(true)))
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {

@@ -80,7 +80,7 @@ impl Node {
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {
             None => None,
-            Some(args) => Some(Worker::start(flows.clone(), config(args, dir, &url)?).await?),
+            Some(args) => Some(Worker::start(flows.clone(), config(args, dir)?).await?),
         };
         let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });
         let bound = match parts.listen {
@@ -128,25 +128,30 @@ impl Node {
             // A follower's stream may stay open for ever; the process does not wait for it.
             let _ = tokio::time::timeout(std::time::Duration::from_millis(500), server.task).await;
         }
-        if let Some(worker) = self.worker {
-            worker.stop().await?;
-        }
-        self.ledger.close().await;
+        // What follows is done also where the worker's goodbye was not heard.
+        let stopped = match self.worker {
+            Some(worker) => worker.stop().await,
+            None => Ok(()),
+        };
+        // A connection to a database that is silent says no goodbye.
+        let _ = tokio::time::timeout(CLOSING, self.ledger.close()).await;
         if let Some(cluster) = self.cluster {
             cluster.stop().await?;
         }
-        Ok(())
+        Ok(stopped?)
     }
 }
+
+/// How long the end waits for connections to close.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The runtime that is no program of this host; only then is its key read.
 const REMOTE: &str = Class::Remote.as_str();
 
-fn config(args: &WorkerArgs, dir: &Path, url: &str) -> anyhow::Result<WorkerConfig> {
+fn config(args: &WorkerArgs, dir: &Path) -> anyhow::Result<WorkerConfig> {
     let allowed_roots: Vec<PathBuf> = args.allow_dirs.clone();
     let is_remote = args.runtime.as_deref() == Some(REMOTE);
     Ok(WorkerConfig {
-        database_url: url.to_owned(),
         state_dir: dir.to_path_buf(),
         allowed_roots,
         runtime: args.runtime.clone(),

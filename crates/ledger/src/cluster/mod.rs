@@ -225,7 +225,7 @@ async fn launch(
     postmaster::launch(Launch { home, data, socket_dir, config, account, server, hold })
 }
 
-fn percent_encoded(bytes: &[u8]) -> String {
+pub(crate) fn percent_encoded(bytes: &[u8]) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     let encode = |b: &u8| match plain(*b) {
         true => char::from(*b).to_string(),

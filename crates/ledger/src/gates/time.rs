@@ -1,15 +1,18 @@
 //! What time does to a gate: reminders, one escalation, and in the end what the recipe says silence is.
 
+use cofferdam_ambient::clock;
+use cofferdam_contracts::gate::GateMessage;
 use cofferdam_contracts::gate_spec::Silence;
 use cofferdam_contracts::id::{GateKey, GroupId, RunId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use super::spec_of;
+use super::{deliver, spec_of};
 use crate::Ledger;
 use crate::engine::{CONTROL_QUEUE, ESCALATION_WORKFLOW, Enqueue};
 use crate::error::{LedgerError, Result, json};
+use crate::executors::Lead;
 
 /// What a wait finds when its time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +149,36 @@ impl Ledger {
         .fetch_one(self.pool())
         .await?;
         Ok(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Wakes the waits of gates that are still open seconds after their deadline, which is the database's: a
+    /// wait that another worker began ends by the wall clock of that worker. The woken one asks how long it
+    /// has left. Only for the leader.
+    pub async fn gates_late_wake(&self, lead: &Lead) -> Result<()> {
+        let mut conn = self.steady().acquire().await?;
+        let late: Vec<(String, String)> = sqlx::query_as(
+            "SELECT g.workflow_id, g.topic FROM app.human_gates g
+               JOIN dbos.workflow_status w ON w.workflow_uuid = g.workflow_id
+              WHERE g.state = 'open' AND g.plan_digest IS NOT NULL AND w.status = 'PENDING'
+                AND g.deadline_at < clock_timestamp() - interval '5 seconds' AND app.leads($1, $2)
+                AND NOT EXISTS (SELECT 1 FROM dbos.notifications n
+                                 WHERE n.destination_uuid = g.workflow_id AND n.topic = g.topic AND NOT n.consumed)
+              LIMIT 100",
+        )
+        .bind(lead.executor.as_str())
+        .bind(lead.term)
+        .fetch_all(&mut *conn)
+        .await?;
+        let message = GateMessage {
+            payload: None,
+            payload_hash: None,
+            at: clock::now_ms(),
+            sys: Some("sys:late".into()),
+        };
+        for (workflow, topic) in late {
+            deliver(&mut conn, &workflow, &topic, &message).await?;
+        }
+        Ok(())
     }
 
     /// The n-th reminder of an open gate, once.

@@ -1,0 +1,91 @@
+//! Where a process's wires listen: a directory of its own that nobody else may enter, gone with the process,
+//! or, where that was killed, with the next one that starts.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use cofferdam_ambient::random::secret_hex;
+
+/// Directories of ours begin so.
+const PREFIX: &str = "cofferdam-wire-";
+/// One that is being made; it gets its name once its lock is held.
+const FRESH: &str = ".cofferdam-wire-";
+/// Held while the process lives.
+const LOCK: &str = "lock";
+
+/// A socket's path has 107 bytes at most, and ours adds some 50.
+const MAX_ABOVE: usize = 55;
+
+/// A directory with one socket's directory for each wire.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Place {
+    pub(super) fn make() -> io::Result<Self> {
+        let above = above();
+        sweep(&above);
+        let name = secret_hex(8);
+        let fresh = above.join(format!("{FRESH}{name}"));
+        let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+        private(&fresh)?;
+        let lock = File::create(fresh.join(LOCK))?;
+        lock.lock()?;
+        private(&fresh.join("quick"))?;
+        private(&fresh.join("patient"))?;
+        let path = above.join(format!("{PREFIX}{name}"));
+        std::fs::rename(&fresh, &path)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+fn above() -> PathBuf {
+    let given = std::env::temp_dir();
+    match given.as_os_str().len() <= MAX_ABOVE {
+        true => given,
+        false => PathBuf::from("/tmp"),
+    }
+}
+
+/// Takes away what killed processes of this user left: nobody holds its lock.
+fn sweep(above: &Path) {
+    let own = nix::unistd::geteuid().as_raw();
+    let entries = std::fs::read_dir(above).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    for path in ours.map(|entry| entry.path()) {
+        let is_mine = path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == own);
+        let is_left = || File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
+        if is_mine && is_left() {
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_swept_and_what_lives_is_not() {
+        let live = Place::make().unwrap();
+        let left = above().join(format!("{PREFIX}{}", secret_hex(8)));
+        std::fs::create_dir(&left).unwrap();
+        File::create(left.join(LOCK)).unwrap();
+        let other = Place::make().unwrap();
+        assert!(live.path().exists() && other.path().exists() && !left.exists());
+    }
+}
