@@ -78,7 +78,7 @@ pub struct Ledger {
     /// Where the engine of this process finds the database.
     engine_url: Arc<str>,
     /// Where the database is elsewhere.
-    _wires: Option<Arc<Wires>>,
+    wires: Option<Arc<Wires>>,
 }
 
 impl Ledger {
@@ -106,7 +106,7 @@ impl Ledger {
         let steady = options.clone().max_connections(STEADY_CONNECTIONS).connect_lazy(quick)?;
         let patient = options.max_connections(PATIENT_CONNECTIONS).connect_lazy(patient)?;
         let engine_url = quick.into();
-        let own = Self { pool, steady, patient, engine_url, _wires: wires.map(Arc::new) };
+        let own = Self { pool, steady, patient, engine_url, wires: wires.map(Arc::new) };
         let now_ms: i64 = sqlx::query_scalar(NOW_MS).fetch_one(own.pool()).await?;
         clock::agree(now_ms);
         Ok(own)
@@ -123,6 +123,14 @@ impl Ledger {
     #[must_use]
     pub fn engine_url(&self) -> &str {
         &self.engine_url
+    }
+
+    /// Before this process becomes another user, for good: connections go on being made.
+    ///
+    /// # Errors
+    /// What is on this host for them cannot be given away.
+    pub fn give(&self, uid: u32, gid: u32) -> std::io::Result<()> {
+        self.wires.as_ref().map_or(Ok(()), |wires| wires.give(uid, gid))
     }
 
     pub(crate) fn pool(&self) -> &PgPool {

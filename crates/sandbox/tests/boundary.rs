@@ -183,7 +183,7 @@ fn a_root_that_cannot_run_is_a_boot_failure_and_wiped() {
 }
 
 #[test]
-fn what_the_runtime_refuses_is_a_boot_failure_in_its_words() {
+fn an_input_below_proc_is_a_boot_failure_that_names_it() {
     with_bench(|bench| async move {
         write(&bench.shared("one.txt"), "one");
         let plan = bench.plan(json!({}));
@@ -191,7 +191,8 @@ fn what_the_runtime_refuses_is_a_boot_failure_in_its_words() {
         let error = provision(&bench.host, &plan, &[input]).await.unwrap_err();
         assert_eq!(error.code, ErrCode::BootFail, "{error}");
         assert!(error.message.contains("/proc"), "{error}");
-        verified(&error.evidence);
+        // Refused by us or by the runtime, as the sandbox has ids of its own or not: there may be no process.
+        assert_eq!(error.evidence.status, cofferdam_contracts::sandbox::WipeStatus::Verified);
     });
 }
 

@@ -95,6 +95,8 @@ impl Node {
     /// nothing that a stranger sent is read before.
     pub(crate) fn serve(&mut self, user: Option<&User>) -> anyhow::Result<()> {
         if let Some(user) = user {
+            let given = self.ledger.give(user.uid.as_raw(), user.gid.as_raw());
+            given.with_context(|| format!("cannot let {} reach the database", user.name))?;
             user::become_user(user)?;
         }
         self.serving = self.bound.take().map(|server| {

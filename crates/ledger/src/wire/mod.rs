@@ -39,7 +39,7 @@ pub(crate) struct Wires {
     patient: String,
     tasks: [JoinHandle<()>; 2],
     /// Removed with the wires.
-    _place: Place,
+    place: Place,
 }
 
 impl Wires {
@@ -57,12 +57,17 @@ impl Wires {
             quick: through(url, &place, "quick", &format!("{SERVER} {BOUNDED}")),
             patient: through(url, &place, "patient", SERVER),
             tasks: [quick, patient],
-            _place: place,
+            place,
         }))
     }
 
     pub(crate) fn quick(&self) -> &str {
         &self.quick
+    }
+
+    /// See [`Place::give`].
+    pub(crate) fn give(&self, uid: u32, gid: u32) -> std::io::Result<()> {
+        self.place.give(uid, gid)
     }
 
     pub(crate) fn patient(&self) -> &str {
@@ -109,7 +114,7 @@ mod tests {
             assert!(told.contains("tcp_user_timeout"), "{told}");
             assert_eq!(told.contains("statement_timeout"), is_bounded, "{told}");
         }
-        let place = wires._place.path().to_path_buf();
+        let place = wires.place.path().to_path_buf();
         drop(wires);
         assert!(!place.exists());
     }
