@@ -11,6 +11,8 @@
     reason = "a helper of tests fails its test"
 )]
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_tests::{Home, Server, processes_mentioning, row_counts, superuser, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgPool};
+use support::lose_lead;
 
 const GATED: &str = "
 id: gated
@@ -89,6 +92,7 @@ async fn a_run_at_its_gate_survives_fifteen_killed_workers_and_goes_on_with_one_
             .execute(&sql)
             .await
             .unwrap();
+        lose_lead(&sql).await;
         wait_sql(
             &sql,
             "SELECT w.status || ' by ' || e.pid FROM dbos.workflow_status w LEFT JOIN app.executors e ON e.id = w.executor_id

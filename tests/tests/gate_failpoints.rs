@@ -22,7 +22,7 @@ use sqlx::PgPool;
 use support::gates::{
     APPROVALS, DECISIONS, EXECUTIONS, INTERACTIONS, PROMPTS, VOTES, number, proven, say,
 };
-use support::until;
+use support::{lose_lead, until};
 
 const SHIM: &[&str] = &["shim", "--listen", "127.0.0.1:0"];
 const WORKER: &[&str] = &["worker"];
@@ -47,8 +47,9 @@ async fn gone(server: &mut Server) {
     server.kill();
 }
 
-/// As if the seconds had passed after which a silent worker is dead.
+/// As if the seconds had passed after which a silent worker is dead, and leads no more.
 async fn bury(sql: &PgPool) {
+    lose_lead(sql).await;
     sqlx::query("UPDATE app.executors SET heartbeat_at = heartbeat_at - interval '1 minute' WHERE state = 'live'")
         .execute(sql)
         .await

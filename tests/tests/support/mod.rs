@@ -77,6 +77,14 @@ pub async fn texts(sql: &PgPool, query: &str) -> Vec<String> {
     sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_all(sql).await.expect(query)
 }
 
+/// As if the seconds had passed for which a leader that is silent goes on leading.
+pub async fn lose_lead(sql: &PgPool) {
+    sqlx::query("UPDATE app.leader SET until = clock_timestamp() - interval '1 minute'")
+        .execute(sql)
+        .await
+        .unwrap();
+}
+
 /// Whoever holds this lock claims from the queue; workers wait until the connection is closed.
 pub async fn hold_claims(sql: &PgPool, queue: &str) -> PoolConnection<Postgres> {
     let mut held = sql.acquire().await.unwrap();
