@@ -203,3 +203,53 @@ async fn l2_a_tenant_is_told_the_same_of_what_exists_and_what_does_not() {
         "{given:#?}{listed:#?}{sent:#?}"
     );
 }
+
+/// Prints a file that lies in no allowed directory.
+fn reads(secret: &std::path::Path) -> serde_json::Value {
+    json!({"id": "shared", "v": "1", "plan": {"tasks": [{
+        "name": "t", "exec": {"run": "cat /work/given"},
+        "files": [{"from": secret, "to": "/work/given", "access": "read-only"}],
+    }]}})
+}
+
+/// Found by the second attack: whoever may import brought another text under the admin's name.
+#[tokio::test]
+async fn s1_a_text_that_another_imported_has_no_reach_of_the_hosts_admin() {
+    let world = World::new().await;
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    std::fs::write(&secret, "SECRET-OF-THE-HOST").unwrap();
+    let up = &world.up;
+    let (_, submitter) = up.new_key(&json!({"roles": ["submitter"]})).await;
+    let import = async |key: &str, recipe: serde_json::Value| {
+        let (status, said) =
+            up.post_as(key, "/api/recipes/import", &json!({"recipe": recipe})).await;
+        assert_eq!(status, 201, "{said}");
+        said
+    };
+    let run = async |body: serde_json::Value| {
+        let (status, header) = up.post("/api/run", &body).await;
+        assert!(status == 200 || status == 201, "{status} {header}");
+        world.words(&text(&header, "runId")).await
+    };
+    let mut mine = reads(&secret);
+    mine["plan"]["tasks"][0]["exec"]["run"] = json!("echo MINE; cat /work/given");
+    let own = import(&up.key, mine).await;
+    import(&submitter, reads(&secret)).await;
+    // By its name alone it is the other's text, without the admin's reach.
+    let said = run(json!({"recipeRef": own["recipeRef"], "opts": {"runKey": "by-name"}})).await;
+    assert!(!said.contains("SECRET") && !said.contains("MINE"), "{said}");
+    // By its text it is the admin's own, with it.
+    let by_text = json!({
+        "recipeRef": own["recipeRef"], "recipeHash": own["hash"], "opts": {"runKey": "by-text"},
+    });
+    let said = run(by_text).await;
+    assert!(said.contains("MINE") && said.contains("SECRET-OF-THE-HOST"), "{said}");
+    // Brought by the admin too, the same text has the reach.
+    import(&up.key, reads(&secret)).await;
+    let said = run(json!({"recipeRef": own["recipeRef"], "opts": {"runKey": "brought"}})).await;
+    assert!(said.contains("SECRET-OF-THE-HOST"), "{said}");
+    // A text that nobody imported is not another one of its name.
+    let unknown = json!({"recipeRef": own["recipeRef"], "recipeHash": "0".repeat(64)});
+    assert_eq!(up.post("/api/run", &unknown).await.0, 404);
+}

@@ -148,6 +148,9 @@ pub struct RunRequest {
 pub struct RecipeRunRequest {
     /// Which recipe.
     pub recipe_ref: RecipeRef,
+    /// The text that is meant, as an import answered: another one of the same id and version is not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe_hash: Option<Digest>,
     /// Its form, filled in.
     #[serde(default)]
     pub form_data: serde_json::Map<String, Value>,

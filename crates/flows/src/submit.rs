@@ -122,11 +122,18 @@ impl Flows {
         request: &RecipeRunRequest,
     ) -> Result<Submitted, LedgerError> {
         let reference = &request.recipe_ref;
-        let recipe = self
-            .ledger
-            .recipe_find(&who.tenant, &reference.id, Some(&reference.v))
-            .await?
-            .or_else(|| builtin().filter(|r| r.reference() == *reference))
+        let (tenant, id, ledger) = (&who.tenant, &reference.id, &self.ledger);
+        let found = match &request.recipe_hash {
+            Some(hash) => ledger.recipe_by_hash(tenant, id, hash).await?,
+            None => ledger.recipe_find(tenant, id, Some(&reference.v)).await?,
+        };
+        let recipe = found
+            .filter(|recipe| recipe.v == reference.v)
+            .or_else(|| {
+                let meant =
+                    |r: &Recipe| request.recipe_hash.is_none() && r.reference() == *reference;
+                builtin().filter(meant)
+            })
             .ok_or_else(|| Refusal::not_found("recipe"))?;
         crate::cache::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;

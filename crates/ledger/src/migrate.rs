@@ -34,7 +34,7 @@ migrations! {
     "0047_egress_grants", "0048_asks_end_with_their_task", "0050_dispatch_limits_are_the_hosts",
     "0052_no_auth_is_not_the_hosts_admin", "0053_artifacts_of_any_path", "0056_build_names_need_consent",
     "0058_reach_of_edited_plans", "0059_blob_usage", "0061_claims_are_fenced", "0062_leader_lease",
-    "0063_open_runs", "0064_artifacts_by_task",
+    "0063_open_runs", "0064_artifacts_by_task", "0065_reach_of_recipes",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -8,10 +8,13 @@ use sqlx::Row;
 
 use crate::Ledger;
 use crate::error::{LedgerError, Result, json as encode, load};
+use crate::keys::Principal;
 
 impl Ledger {
-    /// Imports a recipe as a draft; a stable `id@v` with other content refuses.
-    pub async fn recipe_import(&self, tenant: &TenantId, recipe: &Recipe) -> Result<Digest> {
+    /// Imports a recipe as a draft; a stable `id@v` with other content refuses. Only a text that the host's own
+    /// admin brought has the host's reach.
+    pub async fn recipe_import(&self, who: &Principal, recipe: &Recipe) -> Result<Digest> {
+        let tenant = &who.tenant;
         let hash =
             recipe.hash().map_err(|e| LedgerError::Row { what: "recipe", why: e.to_string() })?;
         let mut tx = self.pool().begin().await?;
@@ -43,16 +46,18 @@ impl Ledger {
             .into());
         }
         sqlx::query(
-            "INSERT INTO app.recipe_versions (tenant_id, id, v, hash, status, json)
-             VALUES ($1, $2, $3, $4, 'draft', $5)
-             ON CONFLICT (tenant_id, id, v, hash) DO UPDATE SET imported_at = clock_timestamp()
-               WHERE app.recipe_versions.status <> 'stable'",
+            "INSERT INTO app.recipe_versions AS r (tenant_id, id, v, hash, status, json, is_host_admins)
+             VALUES ($1, $2, $3, $4, 'draft', $5, $6)
+             ON CONFLICT (tenant_id, id, v, hash) DO UPDATE
+               SET imported_at = CASE r.status WHEN 'stable' THEN r.imported_at ELSE clock_timestamp() END,
+                   is_host_admins = r.is_host_admins OR excluded.is_host_admins",
         )
         .bind(tenant.as_str())
         .bind(recipe.id.as_str())
         .bind(&recipe.v)
         .bind(hash.as_str())
         .bind(encode("recipe", recipe)?)
+        .bind(who.is_host_admin())
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;

@@ -68,8 +68,11 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
         .post("/api/recipes/import", &json!({"recipe": recipe, "origin": "command line"}))
         .await?;
     let key = cofferdam_ambient::random::secret_hex(16);
-    let body =
-        json!({"recipeRef": imported.get("recipeRef"), "formData": {}, "opts": {"runKey": key}});
+    // By its text: anybody of the tenant may import another one under this name meanwhile.
+    let body = json!({
+        "recipeRef": imported.get("recipeRef"), "recipeHash": imported.get("hash"),
+        "formData": {}, "opts": {"runKey": key},
+    });
     let header: RunHeader = client.post("/api/run", &body).await?;
     let header = follow(client, header.run_id.as_str(), Manner { yes: false, quiet: true }).await?;
     if args.json {

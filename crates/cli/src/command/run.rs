@@ -121,14 +121,19 @@ async fn submit(
     recipe: Option<Recipe>,
     inputs: Map<String, Value>,
 ) -> anyhow::Result<RunHeader> {
-    let (reference, form) = match recipe {
+    // A file runs by its text: anybody of the tenant may import another one under its name meanwhile.
+    let (reference, hash, form) = match recipe {
         Some(mut recipe) => {
             anchor(&mut recipe);
             let body = json!({"recipe": recipe, "origin": args.recipe});
             let imported: Value = client.post("/api/recipes/import", &body).await?;
-            (imported.get("recipeRef").cloned().unwrap_or_default(), recipe.form_schema())
+            let reference = imported.get("recipeRef").cloned().unwrap_or_default();
+            (reference, imported.get("hash").cloned(), recipe.form_schema())
         }
-        None => known_recipe(client, &args.recipe).await?,
+        None => {
+            let (reference, form) = known_recipe(client, &args.recipe).await?;
+            (reference, None, form)
+        }
     };
     let run_key = args.run_key.clone().unwrap_or_else(|| Ids::from_env().hex("cli:run-key", 16));
     let timeout_ms = args
@@ -145,7 +150,10 @@ async fn submit(
     if let (Some(fields), true) = (opts.as_object_mut(), args.batch) {
         fields.insert("lane".into(), json!("batch"));
     }
-    let body = json!({"recipeRef": reference, "formData": typed(&form, inputs), "opts": opts});
+    let mut body = json!({"recipeRef": reference, "formData": typed(&form, inputs), "opts": opts});
+    if let (Some(fields), Some(hash)) = (body.as_object_mut(), hash) {
+        fields.insert("recipeHash".into(), hash);
+    }
     client.post("/api/run", &body).await
 }
 

@@ -25,7 +25,7 @@ pub(crate) async fn versions(call: Call) -> Answered {
 pub(crate) async fn import(mut call: Call) -> Answered {
     let request: RecipeImport = call.body()?;
     let recipe = parse(&request)?;
-    let hash = call.flows().ledger.recipe_import(&call.who.tenant, &recipe).await?;
+    let hash = call.flows().ledger.recipe_import(&call.who, &recipe).await?;
     let imported = RecipeImported {
         recipe_ref: recipe.reference(),
         hash: hash.into(),
