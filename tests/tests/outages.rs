@@ -24,8 +24,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::{
-    assert_proven, assert_wiped, count, ended, hold_claims, names, postmaster, recipe, said,
-    signal, texts, until,
+    assert_proven, assert_wiped, count, ended, executing, hold_claims, names, postmaster, recipe,
+    said, signal, texts, until,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -45,15 +45,6 @@ async fn submit(up: &Server, yaml: &str, key: &str) -> String {
     text(&header, "runId")
 }
 
-async fn executing(sql: &sqlx::PgPool) {
-    until("a sandbox executes", SOON, async || {
-        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
-            .await
-            > 0
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
     let home = Home::new();
@@ -63,7 +54,7 @@ async fn a_database_that_is_killed_comes_back_and_every_run_goes_on() {
         for n in 0..3 {
             runs.push(submit(&up, BUSY, &format!("{round}.{n}")).await);
         }
-        executing(&up.sql().await).await;
+        executing(&up.sql().await, SOON).await;
         let victim = postmaster(&home).expect("a database runs");
         signal(victim, how);
         for run in &runs {
@@ -163,7 +154,7 @@ async fn while_the_database_is_away_the_api_says_unavailable_and_writes_nothing(
     let home = Home::new();
     let up = home.up();
     let run = submit(&up, BUSY, "before").await;
-    executing(&up.sql().await).await;
+    executing(&up.sql().await, SOON).await;
     // Whoever starts the database takes this lock first, so it stays away while the test holds it.
     let lock = File::open(home.path().join("database/start.lock")).unwrap();
     lock.lock().unwrap();
@@ -343,7 +334,7 @@ async fn two_servers_on_one_state_directory_share_the_work_and_either_may_go() {
     for n in 0..4 {
         runs.push(submit(if n % 2 == 0 { &first } else { &second }, BUSY, &n.to_string()).await);
     }
-    executing(&second.sql().await).await;
+    executing(&second.sql().await, SOON).await;
     assert!(first.stop().success());
     for run in &runs {
         let header = second.wait_terminal(run).await;
@@ -360,7 +351,7 @@ async fn a_terminated_server_wipes_what_it_ran_and_the_next_one_runs_it_again() 
     let home = Home::new();
     let mut up = home.up();
     let run = submit(&up, &slow(2), "term").await;
-    executing(&up.sql().await).await;
+    executing(&up.sql().await, SOON).await;
     assert_eq!(up.stop().code(), Some(0));
     assert_nothing_left(home.path());
     assert!(names(&live_dir(home.path()).join("sandboxes")).is_empty());
@@ -384,7 +375,7 @@ async fn a_killed_server_leaves_an_orphan_that_its_successor_wipes_and_runs_agai
     let home = Home::new();
     let mut up = home.up();
     let run = submit(&up, &slow(2), "kill").await;
-    executing(&up.sql().await).await;
+    executing(&up.sql().await, SOON).await;
     up.kill();
     let up = home.up();
     let header = up.wait_terminal(&run).await;

@@ -23,7 +23,9 @@ use cofferdam_tests::{Home, Server, text};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use support::proxy::{Proxy, Wire};
-use support::{assert_proven, assert_wiped, count, hold_claims, postmaster, signal, texts, until};
+use support::{
+    assert_proven, assert_wiped, count, executing, hold_claims, postmaster, signal, texts, until,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 /// What the promise of ten seconds may become on a machine that is busy.
@@ -47,15 +49,6 @@ async fn submit(shim: &Server, yaml: &str, key: &str) -> String {
 
 fn worker_by(home: &Home, proxy: &Proxy) -> Server {
     Server::start(home, &["worker", "--db", proxy.url()], &[])
-}
-
-async fn executing(sql: &sqlx::PgPool) {
-    until("a sandbox executes", SOON, async || {
-        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
-            .await
-            > 0
-    })
-    .await;
 }
 
 /// Waits for it and says how long it took since `begun`; fails where that breaks the promise.
@@ -152,7 +145,7 @@ async fn a0_an_outage_of_the_database_kills_no_worker() {
     for n in 0..12 {
         runs.push(submit(&shim, &slow(n % 3), &n.to_string()).await);
     }
-    executing(&shim.sql().await).await;
+    executing(&shim.sql().await, SOON).await;
     // Whoever starts the database takes this lock first.
     let lock = File::open(home.path().join("database/start.lock")).unwrap();
     lock.lock().unwrap();
@@ -185,7 +178,7 @@ async fn a1_a_leader_whose_host_is_lost_is_followed() {
     let mut leader = worker_by(&home, &proxy);
     let lost = format!("SELECT state FROM app.executors WHERE pid = {}", leader.pid());
     let run = submit(&shim, &slow(2), "lost").await;
-    executing(&sql).await;
+    executing(&sql, SOON).await;
     let follower = Server::start(&home, WORKER, &[]);
     proxy.all(Wire::Silent);
     let begun = Instant::now();
@@ -306,7 +299,7 @@ async fn a2_a_worker_that_is_cut_off_for_a_while_loses_nothing() {
     for n in 0..6 {
         runs.push(submit(&shim, &slow(n % 3), &n.to_string()).await);
     }
-    executing(&sql).await;
+    executing(&sql, SOON).await;
     proxy.all(Wire::Silent);
     tokio::time::sleep(Duration::from_secs(12)).await;
     proxy.all(Wire::Open);
@@ -366,7 +359,7 @@ async fn a2_sigterm_ends_a_worker_whose_database_is_silent() {
     let proxy = Proxy::to(&home).await;
     let mut worker = worker_by(&home, &proxy);
     let run = submit(&shim, &slow(1), "term").await;
-    executing(&sql).await;
+    executing(&sql, SOON).await;
     proxy.all(Wire::Silent);
     let begun = Instant::now();
     worker.stop();
@@ -417,7 +410,7 @@ async fn a6_a_clock_that_jumps_neither_fails_nor_prolongs_a_run() {
         let long = up.run_recipe(&slow(3), json!({}), opts("long", 60_000)).await;
         let short = slow(90).replace("id: slow", "id: short");
         let short = up.run_recipe(&short, json!({}), opts("short", 5_000)).await;
-        executing(&up.sql().await).await;
+        executing(&up.sql().await, SOON).await;
         set(after_h);
         let begun = Instant::now();
         let run = text(&long, "runId");

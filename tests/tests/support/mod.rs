@@ -72,6 +72,16 @@ pub async fn count(sql: &PgPool, query: &str) -> i64 {
     sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_one(sql).await.expect(query)
 }
 
+/// Waits until a sandbox executes.
+pub async fn executing(sql: &PgPool, limit: Duration) {
+    until("a sandbox executes", limit, async || {
+        count(sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
+            .await
+            > 0
+    })
+    .await;
+}
+
 /// Texts out of SQL.
 pub async fn texts(sql: &PgPool, query: &str) -> Vec<String> {
     sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_all(sql).await.expect(query)
