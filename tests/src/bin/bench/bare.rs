@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -14,6 +14,19 @@ use super::life::ms;
 
 /// A name of our own: it is removed again, whatever else the engine holds.
 const IMAGE: &str = "cofferdam-bench:true";
+
+/// The ids of the bundle that has some of its own: as many as a sandbox of ours has.
+const IDS: u32 = 65_536;
+const FIRST_ID: u32 = 0x6fff_0000;
+
+/// Whose ids the processes of a bundle have.
+#[derive(Clone, Copy, PartialEq)]
+enum Ids {
+    /// The host's: root in it is root.
+    Host,
+    /// A user namespace that the runtime makes, and `/usr` by an idmapped mount.
+    Own,
+}
 
 /// One way of running `/usr/bin/true` in isolation.
 pub enum Bare {
@@ -39,21 +52,36 @@ impl Drop for Bare {
 impl Bare {
     /// All that could be compared with, each present or with the reason of its absence.
     pub fn all(state: &Path) -> Vec<(&'static str, Result<Self, String>)> {
-        let oci = |name: &'static str| match find(name) {
-            Some(path) => Ok(Self::Oci {
-                name: name.to_owned(),
-                bundle: bundle(&state.join(format!("bare-{name}"))),
-                path,
-            }),
+        // A container's own root has to get to its files.
+        fs::set_permissions(state, fs::Permissions::from_mode(0o711)).unwrap();
+        let oci = |name: &'static str, ids: Ids| match find(name) {
+            Some(path) => {
+                let folder = match ids {
+                    Ids::Host => format!("bare-{name}"),
+                    Ids::Own => format!("bare-{name}-ids"),
+                };
+                let bundle = bundle(&state.join(folder), ids);
+                Self::Oci { name: name.to_owned(), bundle, path }.tried()
+            }
             None => Err("not installed".to_owned()),
         };
         vec![
-            ("runc run", oci("runc")),
-            ("crun run", oci("crun")),
-            ("runsc run", oci("runsc")),
+            ("runc run", oci("runc", Ids::Host)),
+            ("crun run", oci("crun", Ids::Host)),
+            ("crun run with own ids", oci("crun", Ids::Own)),
+            ("runsc run", oci("runsc", Ids::Host)),
             ("bwrap", find("bwrap").map(Self::Bubblewrap).ok_or("not installed".to_owned())),
             ("docker run", docker()),
         ]
+    }
+
+    /// What cannot run here is absent, with its own words.
+    fn tried(self) -> Result<Self, String> {
+        let output = self.command().stdin(Stdio::null()).output().map_err(|why| why.to_string())?;
+        match output.status.success() {
+            true => Ok(self),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
     }
 
     /// Milliseconds of one run.
@@ -119,7 +147,7 @@ fn links() -> Vec<(&'static str, PathBuf)> {
     names.filter_map(|name| Some((name, fs::read_link(Path::new("/").join(name)).ok()?))).collect()
 }
 
-fn bundle(bundle: &Path) -> PathBuf {
+fn bundle(bundle: &Path, ids: Ids) -> PathBuf {
     let root = bundle.join("root");
     for name in ["usr", "proc", "dev", "tmp"] {
         fs::create_dir_all(root.join(name)).unwrap();
@@ -127,17 +155,26 @@ fn bundle(bundle: &Path) -> PathBuf {
     for (name, target) in links() {
         symlink(target, root.join(name)).unwrap();
     }
-    let namespaces = ["pid", "network", "ipc", "uts", "mount"];
-    let namespaces = namespaces.map(|kind| json!({"type": kind}));
+    let mut linux = json!({});
+    let mut namespaces = vec!["pid", "network", "ipc", "uts", "mount"];
+    let mut shown = vec!["bind", "ro"];
+    if ids == Ids::Own {
+        namespaces.push("user");
+        shown.push("idmap");
+        let range = json!([{"containerID": 0, "hostID": FIRST_ID, "size": IDS}]);
+        linux = json!({"uidMappings": range, "gidMappings": range});
+    }
+    let namespaces = namespaces.into_iter().map(|kind| json!({"type": kind}));
+    linux["namespaces"] = namespaces.collect();
     let config = json!({
         "ociVersion": "1.0.0",
         "process": {"user": {"uid": 0, "gid": 0}, "args": ["/usr/bin/true"], "cwd": "/", "env": []},
         "root": {"path": root},
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["bind", "ro"]},
+            {"destination": "/usr", "type": "bind", "source": "/usr", "options": shown},
         ],
-        "linux": {"namespaces": namespaces},
+        "linux": linux,
     });
     fs::write(bundle.join("config.json"), config.to_string()).unwrap();
     bundle.to_owned()

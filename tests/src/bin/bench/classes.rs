@@ -12,8 +12,10 @@ use super::life::{Place, Times, life, ms, planned, request, wipe};
 
 /// Turns; one more before them warms the caches.
 const TURNS: usize = 30;
-/// The bounds: container against `runc run` and in milliseconds, gVisor against `runsc run`.
+/// Bounds: container against `runc run`, against a `crun run` with ids of its own and idmapped mounts too, and
+/// in milliseconds; gVisor against `runsc run`.
 const CONTAINER_RATIO: f64 = 1.2;
+const OWN_IDS_RATIO: f64 = 1.25;
 const CONTAINER_MS: f64 = 12.0;
 const GVISOR_RATIO: f64 = 1.25;
 /// And a machine that is restored where its processor is emulated.
@@ -166,6 +168,13 @@ fn report(ours: &[Ours], theirs: &[Theirs], absent: &[(String, String)]) {
         let ratio = beside.map(|beside| p50(&all) / beside);
         if let Some(ratio) = ratio {
             emit(&format!("{name}_ratio"), ratio, "x bare run", most, json!({"n": TURNS}));
+        }
+        if one.class == "container" && one.name.contains("crun") {
+            for (peer, most) in [("crun run with own ids", Some(OWN_IDS_RATIO)), ("crun run", None)] {
+                let Some(beside) = bare(peer) else { continue };
+                let name = format!("{name}_{}_ratio", peer.replace(' ', "_"));
+                emit(&name, p50(&all) / beside, "x bare run", most, json!({"n": TURNS}));
+            }
         }
         let cells = parts
             .into_iter()
