@@ -2,7 +2,9 @@
 
 pub(crate) mod calls;
 
+use std::fs;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::Limits;
@@ -28,8 +30,10 @@ const CAPABILITIES: [&str; 8] = [
     "CAP_SETUID",
 ];
 
-/// What tells of the host's kernel, its devices or its other processes. Absent ones are skipped.
-const MASKED: [&str; 35] = [
+/// What tells of the host's kernel, its devices or its other processes. Absent ones are skipped. Where others are
+/// mounted on the host (/sys/kernel/debug, tracing, security, /sys/fs/bpf, cgroup, pstore) a new sysfs has empty
+/// directories, and a mask over each would be a mount for nothing.
+const MASKED: [&str; 29] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/buddyinfo",
@@ -55,15 +59,9 @@ const MASKED: [&str; 35] = [
     "/proc/vmallocinfo",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
-    "/sys/fs/bpf",
-    "/sys/fs/cgroup",
     "/sys/fs/ext4",
-    "/sys/fs/pstore",
     "/sys/kernel/btf",
-    "/sys/kernel/debug",
-    "/sys/kernel/security",
     "/sys/kernel/slab",
-    "/sys/kernel/tracing",
     "/sys/kernel/vmcoreinfo",
 ];
 /// Not 0: where a program takes core dumps, the kernel starts it for a limit of 0 too, and for 1 it does not.
@@ -129,6 +127,10 @@ pub(crate) fn config(wanted: &Wanted<'_>) -> Value {
     // Where it cannot be compiled the runtime compiles the list, and says why.
     let needs = wanted.needs;
     let program = wanted.takes_program.then(|| calls::annotation(needs)).and_then(Result::ok);
+    let seccomp = match program {
+        Some(_) => none_allowed(),
+        None => calls::filter(needs),
+    };
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
     json!({
         "ociVersion": "1.0.0",
@@ -143,9 +145,15 @@ pub(crate) fn config(wanted: &Wanted<'_>) -> Value {
             "resources": resources(wanted),
             "maskedPaths": MASKED.as_slice(),
             "readonlyPaths": READ_ONLY,
-            "seccomp": calls::filter(needs),
+            "seccomp": seccomp,
         },
     })
+}
+
+/// Beside a compiled program, which the runtime takes instead: it reads no list of hundreds of calls, and one
+/// that overlooked the program would start nothing.
+fn none_allowed() -> Value {
+    json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": libc::ENOSYS})
 }
 
 fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
@@ -247,6 +255,9 @@ fn resources(wanted: &Wanted<'_>) -> Value {
 /// wants not.
 pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
     let is_told = runtime.name != "crun";
+    if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
+        masked.retain(|path| !path.as_str().is_some_and(is_the_hosts_alone));
+    }
     let handle = format!("/proc/{}/fd/{}", std::process::id(), taken.space.as_raw_fd());
     let users = json!({"type": "user", "path": handle});
     if let Some(Value::Array(namespaces)) = config.pointer_mut("/linux/namespaces") {
@@ -257,6 +268,15 @@ pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
         linux.insert("uidMappings".into(), map.clone());
         linux.insert("gidMappings".into(), map);
     }
+}
+
+/// Whether only the host's root may read it, which nobody with ids of a sandbox's own is: a mask would add nothing. Such a
+/// mode is the kernel's, for every procfs of the host.
+fn is_the_hosts_alone(path: &str) -> bool {
+    let others = 0o007;
+    fs::symlink_metadata(path).is_ok_and(|meta| {
+        meta.is_file() && meta.uid() == 0 && meta.gid() == 0 && meta.mode() & others == 0
+    })
 }
 
 /// Microseconds of CPU time in a period: whole ones, so that the configuration is exact.

@@ -49,8 +49,17 @@ pub(crate) fn kill(handle: &OwnedFd) {
 
 /// Whether it has not ended yet: the handle of a process that has is readable.
 pub(crate) fn is_running(handle: &OwnedFd) -> bool {
+    !has_ended_within(handle, 0)
+}
+
+/// The same after a wait.
+pub(crate) fn has_ended_within(handle: &OwnedFd, limit_ms: u32) -> bool {
     let mut asked = [PollFd::new(handle, PollFlags::IN)];
-    matches!(poll(&mut asked, Some(&Timespec::default())), Ok(0))
+    let limit = Timespec {
+        tv_sec: i64::from(limit_ms / 1_000),
+        tv_nsec: i64::from(limit_ms % 1_000) * 1_000_000,
+    };
+    !matches!(poll(&mut asked, Some(&limit)), Ok(0))
 }
 
 /// Kills a pid if it is a member of this cgroup.

@@ -28,11 +28,13 @@ use crate::process;
 use crate::reached::{Watch, Words};
 use crate::remote::Line;
 use crate::service::{ServiceEnd, Services};
-use crate::wipe::{self, Subject};
+use crate::wipe::{self, Below, Looked, Subject};
 
 /// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
 /// More than the agent's own bounds under any load that leaves it a tenth of a CPU.
 const GRACE_MS: u64 = 20_000;
+/// A killed sandbox has this long to be dead before its base is looked at together with all the rest.
+const ENDED_MS: u32 = 1_000;
 /// A collection reads at most 64 MiB and 500,000 directory entries.
 const COLLECT_MS: u64 = 120_000;
 
@@ -89,6 +91,14 @@ impl KillHandle {
         match self.init.as_ref() {
             Init::Process(init) => process::is_running(init),
             Init::Elsewhere(line) => line.is_up(),
+        }
+    }
+
+    /// Waits until its first process has ended, after all others of its namespace. One elsewhere is not waited for.
+    fn has_ended_within(&self, limit_ms: u32) -> bool {
+        match self.init.as_ref() {
+            Init::Process(init) => process::has_ended_within(init, limit_ms),
+            Init::Elsewhere(_) => false,
         }
     }
 
@@ -380,10 +390,19 @@ impl Sandbox {
         if let Some(egress) = egress {
             egress.close().await;
         }
-        subject.runtime_reaped = life.end().await;
+        // Both once its processes are dead: the runtime takes cgroups away meanwhile.
+        let ends_all = subject.observed.as_ref().is_some_and(|observed| observed.first);
+        let look = base_after(kill, subject.base.clone().filter(|_| ends_all));
+        (subject.runtime_reaped, subject.base_after) = tokio::join!(life.end(), look);
         let reason = reason.to_owned();
         blocking(move || wipe::destroy(&facts, &subject, &reason)).await
     }
+}
+
+/// The base when nothing of the sandbox can write any more, if that is soon.
+async fn base_after(kill: KillHandle, base: Option<Below>) -> Option<Looked> {
+    let base = base?;
+    blocking(move || kill.has_ended_within(ENDED_MS).then(|| base.look()).flatten()).await
 }
 
 /// What is aborted when its owner is dropped.

@@ -62,6 +62,8 @@ pub(crate) struct Subject {
     pub cache: Option<(PathBuf, Digest)>,
     /// What it writes through to the host.
     pub through: Through,
+    /// The base as it is after the task, where that was looked at before the rest.
+    pub base_after: Option<Looked>,
     /// Its own ids, where it has some and this process took them.
     pub ids: Option<Taken>,
     /// Whether our own runtime process was waited for, so that no other can exist.
@@ -79,6 +81,20 @@ pub(crate) struct Below {
     pub digest: Option<Digest>,
 }
 
+/// What a look at the base found: its digest, `None` where it is too large for one, or why it cannot be looked at.
+pub(crate) type Looked = Result<Option<Digest>, String>;
+
+impl Below {
+    /// Looks at it, where it was described before.
+    pub(crate) fn look(&self) -> Option<Looked> {
+        self.digest.as_ref()?;
+        let place = self.at.as_ref().map_err(Clone::clone);
+        let looked =
+            place.and_then(|at| base::tree_digest(&at.path()).map_err(|why| why.to_string()));
+        Some(looked)
+    }
+}
+
 impl Subject {
     /// A sandbox of which only the id is known.
     pub(crate) fn found(traces: Traces) -> Self {
@@ -87,6 +103,7 @@ impl Subject {
             observed: None,
             base: None,
             cache: None,
+            base_after: None,
             through: Through::default(),
             ids: None,
             runtime_reaped: false,
@@ -357,14 +374,14 @@ fn compare_base(
     subject: &Subject,
     checks: &mut Vec<WipeCheck>,
 ) -> (Option<Digest>, Option<Digest>) {
-    let Some(Below { name, at, digest: Some(before) }) = &subject.base else { return (None, None) };
-    let looked = at.as_ref().map_err(Clone::clone);
-    let looked = looked.map(|place| base::tree_digest(&place.path()));
-    let (after, seen) = match looked {
-        Ok(Ok(Some(after))) if after == *before => (Some(after), None),
-        Ok(Ok(after)) => (after, Some("its digest changed".to_owned())),
-        Ok(Err(error)) => (None, Some(error.to_string())),
-        Err(why) => (None, Some(why)),
+    let Some(below @ Below { name, digest: Some(before), .. }) = &subject.base else {
+        return (None, None);
+    };
+    let (after, seen) = match subject.base_after.clone().or_else(|| below.look()) {
+        Some(Ok(Some(after))) if after == *before => (Some(after), None),
+        Some(Ok(after)) => (after, Some("its digest changed".to_owned())),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, Some("it was not looked at".to_owned())),
     };
     checks.push(check("base", name.clone(), seen));
     (Some(before.clone()), after)

@@ -158,22 +158,24 @@ fn bundle(bundle: &Path, ids: Ids) -> PathBuf {
     let mut linux = json!({});
     let mut namespaces = vec!["pid", "network", "ipc", "uts", "mount"];
     let mut shown = vec!["bind", "ro"];
+    let mut mounts = vec![json!({"destination": "/proc", "type": "proc", "source": "proc"})];
     if ids == Ids::Own {
         namespaces.push("user");
         shown.push("idmap");
+        // Its root makes no device in a directory of the host's.
+        mounts.push(json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+                           "options": ["nosuid", "mode=755"]}));
         let range = json!([{"containerID": 0, "hostID": FIRST_ID, "size": IDS}]);
         linux = json!({"uidMappings": range, "gidMappings": range});
     }
     let namespaces = namespaces.into_iter().map(|kind| json!({"type": kind}));
     linux["namespaces"] = namespaces.collect();
+    mounts.push(json!({"destination": "/usr", "type": "bind", "source": "/usr", "options": shown}));
     let config = json!({
         "ociVersion": "1.0.0",
         "process": {"user": {"uid": 0, "gid": 0}, "args": ["/usr/bin/true"], "cwd": "/", "env": []},
         "root": {"path": root},
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/usr", "type": "bind", "source": "/usr", "options": shown},
-        ],
+        "mounts": mounts,
         "linux": linux,
     });
     fs::write(bundle.join("config.json"), config.to_string()).unwrap();

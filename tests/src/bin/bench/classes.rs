@@ -170,7 +170,8 @@ fn report(ours: &[Ours], theirs: &[Theirs], absent: &[(String, String)]) {
             emit(&format!("{name}_ratio"), ratio, "x bare run", most, json!({"n": TURNS}));
         }
         if one.class == "container" && one.name.contains("crun") {
-            for (peer, most) in [("crun run with own ids", Some(OWN_IDS_RATIO)), ("crun run", None)] {
+            for (peer, most) in [("crun run with own ids", Some(OWN_IDS_RATIO)), ("crun run", None)]
+            {
                 let Some(beside) = bare(peer) else { continue };
                 let name = format!("{name}_{}_ratio", peer.replace(' ', "_"));
                 emit(&name, p50(&all) / beside, "x bare run", most, json!({"n": TURNS}));
