@@ -253,3 +253,60 @@ async fn s1_a_text_that_another_imported_has_no_reach_of_the_hosts_admin() {
     let unknown = json!({"recipeRef": own["recipeRef"], "recipeHash": "0".repeat(64)});
     assert_eq!(up.post("/api/run", &unknown).await.0, 404);
 }
+
+/// Prints the file and fails, so that it may be asked for again.
+fn fails(id: &str, secret: &std::path::Path, gate: bool) -> serde_json::Value {
+    let mut recipe = reads(secret);
+    recipe["id"] = json!(id);
+    recipe["plan"]["tasks"][0]["exec"]["run"] = json!("cat /work/given; exit 3");
+    if gate {
+        recipe["plan"]["gate"] = json!("approve-plan");
+    }
+    recipe
+}
+
+/// Found by the second attack: what the admin's run reads is read again for whoever asks for it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn s4_a_run_that_another_asks_for_again_has_no_reach_of_the_hosts_admin() {
+    let world = World::new().await;
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    std::fs::write(&secret, "OLD-CONTENT").unwrap();
+    let up = &world.up;
+    let (_, operator) = up.new_key(&json!({"roles": ["operator"]})).await;
+    let start = async |recipe: &serde_json::Value| {
+        let header = up.run_recipe(&recipe.to_string(), json!({}), json!({})).await;
+        (text(&header, "runId"), text(&header, "workflowID"))
+    };
+    let (run, workflow) = start(&fails("again", &secret, false)).await;
+    assert!(world.words(&run).await.contains("OLD-CONTENT"));
+    std::fs::write(&secret, "NEW-CONTENT").unwrap();
+    let why = json!({"actor": "host-admin", "reason": "again"});
+    let mut fork = why.clone();
+    fork["stepN"] = json!(0);
+    for (path, body) in [
+        (format!("/api/runs/{run}/retry"), json!({})),
+        (format!("/api/ops/wf/{workflow}/fork"), fork),
+    ] {
+        for (key, reads) in [(&operator, false), (&up.key, true)] {
+            let (status, said) = up.post_as(key, &path, &body).await;
+            assert!((200..300).contains(&status), "{path}: {said}");
+            let said = world.words(&text(&said, "newRunId")).await;
+            assert_eq!(said.contains("NEW-CONTENT"), reads, "{path}: {said}");
+        }
+    }
+    // Put back after a cancel, it is theirs who put it back.
+    let (run, workflow) = start(&fails("put-back", &secret, true)).await;
+    up.wait_for(&run, "waiting", |header| header["status"] == "waiting_input").await;
+    for (key, what) in [(&up.key, "cancel"), (&operator, "resume")] {
+        let (status, said) = up.post_as(key, &format!("/api/ops/wf/{workflow}/{what}"), &why).await;
+        assert_eq!(status, 202, "{what}: {said}");
+        let ready = if what == "cancel" { "canceled" } else { "waiting_input" };
+        up.wait_for(&run, ready, |header| header["status"] == ready).await;
+    }
+    let yes = json!({"payload": {"choice": "yes"}, "dedupeKey": "k"});
+    let (status, said) = up.post(&format!("/api/runs/{run}/gates/approve-plan/reply"), &yes).await;
+    assert_eq!(status, 200, "{said}");
+    let said = world.words(&run).await;
+    assert!(!said.contains("CONTENT"), "{said}");
+}

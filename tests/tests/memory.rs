@@ -95,3 +95,53 @@ async fn h8_a_task_that_waits_for_memory_is_canceled_at_once() {
     }
     assert_proven(&home);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s23_a_tenants_tasks_wait_behind_its_own_and_not_behind_anothers() {
+    let home = Home::new();
+    let server = home.up_with(&["--memory-mb", "300"], &[]);
+    let sql = server.sql().await;
+    let limit = Duration::from_secs(120);
+    let at_the_door = async |what: &str, n: i64| {
+        until(what, limit, async || {
+            count(&sql, "SELECT count(*) FROM app.sbx_executions").await == n
+        })
+        .await;
+    };
+    let (_, flood) =
+        server.new_key(&json!({"tenant": "flood", "roles": ["operator", "submitter"]})).await;
+    let (_, bravo) = server.new_key(&json!({"tenant": "bravo", "roles": ["submitter"]})).await;
+    let start = async |key: &str, recipe: String| {
+        let (status, header) = server.start_recipe_as(key, &recipe, json!({}), json!({})).await;
+        assert_eq!(status, 201, "{header}");
+        header["runId"].as_str().unwrap().to_owned()
+    };
+    let holder = start(&flood, recipe("holds", 1, "sleep 600", 300)).await;
+    at_the_door("the first one executes", 1).await;
+    until("it has a sandbox", limit, async || {
+        count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'")
+            .await
+            == 1
+    })
+    .await;
+    // The whole budget, again and again.
+    start(&flood, recipe("flood", 4, "date +%s%N", 300)).await;
+    at_the_door("the flood waits", 5).await;
+    start(&bravo, recipe("bravo", 1, "date +%s%N", 300)).await;
+    at_the_door("the other tenant waits behind it", 6).await;
+    let (_, header) = server.get_as(&flood, &format!("/api/runs/{holder}")).await;
+    let workflow = header["workflowID"].as_str().unwrap();
+    let why = json!({"actor": "test", "reason": "not wanted"});
+    let (status, said) =
+        server.post_as(&flood, &format!("/api/ops/wf/{workflow}/cancel"), &why).await;
+    assert_eq!(status, 202, "{said}");
+    let order = "SELECT tenant_id FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id
+                  WHERE response->>'stdout' <> '' ORDER BY (response->>'stdout')::numeric";
+    until("all of them ran", limit, async || texts(&sql, order).await.len() == 5).await;
+    assert_eq!(texts(&sql, order).await, ["bravo", "flood", "flood", "flood", "flood"]);
+    until("all runs are over", limit, async || {
+        count(&sql, "SELECT count(*) FROM app.runs WHERE finished_at IS NULL").await == 0
+    })
+    .await;
+    assert_proven(&home);
+}

@@ -54,6 +54,9 @@ class Index(http.server.BaseHTTPRequestHandler):
         for name, value in more.items(): self.send_header(name, value)
         self.end_headers()
         if self.command != 'HEAD': self.wfile.write(body)
+    def part(self, kind, body):
+        first = int(self.headers['Range'].removeprefix('bytes=').split('-')[0])
+        self.tell(206, kind, body[first:], Content_Range='bytes %d-%d/%d' % (first, len(body) - 1, len(body)))
     def do_GET(self):
         said = self.headers.get('Authorization')
         path = self.path
@@ -64,13 +67,20 @@ class Index(http.server.BaseHTTPRequestHandler):
         if path == '/repo/simple/tiny/':
             page = '<a href="../../packages/tiny-1.0-py3-none-any.whl#sha256=%s">tiny-1.0-py3-none-any.whl</a>' % hashlib.sha256(wheel).hexdigest()
             page += '<a href="%s/repo/packages/tiny-0.9-py3-none-any.whl">tiny-0.9-py3-none-any.whl</a>' % here
+            page += '<a href="//ci-bot:%s&#64;index.example:%d/repo/packages/tiny-0.8-py3-none-any.whl" ' % (password, port)
+            page += 'data-yanked="href=\'/private/file\' <a href=\'/private/file\'>">tiny-0.8-py3-none-any.whl</a><!-- <a href="/private/file"> -->'
+            if self.headers['Range']: return self.part('text/html', page.encode())
             return self.tell(200, 'text/html', page.encode(), Set_Cookie='session=%s' % password)
+        if path.startswith('/repo/packages/tiny-') and self.headers['Range']: return self.part('application/octet-stream', wheel)
         if path.startswith('/repo/packages/tiny-'): return self.tell(200, 'application/octet-stream', wheel)
         if path == '/repo/simple/away/': return self.tell(302, 'text/html', b'', Location='https://evil.example/x')
         if path == '/npm/tiny':
             dist = {'tarball': 'https://index.example:%d/npm/tiny/-/tiny-1.0.0.tgz' % port, 'shasum': hashlib.sha1(tarball).hexdigest()}
-            version = {'name': 'tiny', 'version': '1.0.0', 'dist': dist}
-            page = {'name': 'tiny', 'dist-tags': {'latest': '1.0.0'}, 'versions': {'1.0.0': version}}
+            version = {'name': 'tiny', 'version': '1.0.0', 'dist': dist, 'bugs': {'url': '/private/file'}}
+            older = {'name': 'tiny', 'version': '0.9.0', 'dist': {**dist, 'tarball': '/elsewhere/tiny-0.9.0.tgz'}}
+            page = {'name': 'tiny', 'dist-tags': {'latest': '1.0.0'}, 'versions': {'1.0.0': version, '0.9.0': older}}
+            page['readme'] = 'see "tarball": "/private/file" or <a href="/private/file">'
+            page['dist'] = {'tarball': '/private/file', 'url': '//ci-bot:%s@index.example:%d/x' % (password, port)}
             return self.tell(200, 'application/json', json.dumps(page).encode())
         if path == '/npm/tiny/-/tiny-1.0.0.tgz': return self.tell(200, 'application/octet-stream', tarball)
         if path == '/private/file': return self.tell(200, 'text/plain', b'PRIVATE-FILE')
@@ -296,4 +306,56 @@ async fn h4_npm_fetches_by_the_hosts_token_which_never_goes_inside() {
     let heard = index.heard();
     assert!(heard.iter().any(|(_, path, knew)| path.ends_with(".tgz") && *knew), "{heard:?}");
     assert!(heard.iter().all(|(method, _, knew)| method == "GET" && *knew), "{heard:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s9_s10_npm_sends_its_token_below_its_own_path_and_to_no_account() {
+    if !Command::new("npm").arg("--version").output().is_ok_and(|said| said.status.success()) {
+        eprintln!("NOT TESTED: this machine has no npm, which the mirror is asked of");
+        return;
+    }
+    let index = Index::start();
+    let home = Home::new();
+    let up = index.up(&home);
+    let script = "exec > /work/said 2>&1; export HOME=/tmp; npm pack tiny; at=${npm_config_registry%npm/}; \
+        curl -s ${npm_config_registry}tiny; echo; \
+        for path in private/file elsewhere/tiny-0.9.0.tgz elsewhere/other.tgz; do \
+        curl -s -o /dev/null -w \"%{http_code} $path\n\" $at$path; done; \
+        for path in -/whoami '-;a=b/whoami' '%5c-/whoami' '-%2fwhoami' '%20-/whoami' _session tiny/1.0.0; do \
+        curl -s -o /dev/null --path-as-is -w '%{http_code} account\n' \"$npm_config_registry$path\"; done; echo done";
+    let (_, out) = built(&up, script, "@npm").await;
+    for line in [
+        "tiny-1.0.0.tgz",
+        "403 private/file",
+        // Linked, but not the registry's own: asked without the token, which this server wants.
+        "401 elsewhere/tiny-0.9.0.tgz",
+        "403 elsewhere/other.tgz",
+        "done",
+    ] {
+        assert!(out.lines().any(|said| said == line), "{line}: {out}");
+    }
+    assert_eq!(out.lines().filter(|said| *said == "403 account").count(), 7, "{out}");
+    assert!(!out.contains("S3CRET") && !out.contains("ci-bot"), "{out}");
+    let heard = index.heard();
+    for (_, path, knew) in &heard {
+        assert_eq!(*knew, path.starts_with("/npm/tiny"), "{heard:?}");
+    }
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s70_a_part_of_a_page_that_begins_in_an_address_is_not_told() {
+    let index = Index::start();
+    let home = Home::new();
+    let up = index.up(&home);
+    // Every beginning within the second link: one of them is right behind what tells an address.
+    let script = "exec > /work/said 2>&1; at=http://pip-0.mirrors.cofferdam.internal/repo; \
+        curl -s -o /dev/null $at/simple/tiny/; \
+        for from in $(seq 120 10 400); do curl -s -w '%{http_code} part\n' -H \"Range: bytes=$from-\" $at/simple/tiny/; done; \
+        curl -s -o /dev/null -w '%{http_code} file\n' -H 'Range: bytes=5-' $at/packages/tiny-1.0-py3-none-any.whl; echo done";
+    let (_, out) = built(&up, script, "@pip").await;
+    assert!(!out.contains("S3CRET"), "{out}");
+    assert!(out.contains("502 part") && !out.contains("206 part"), "{out}");
+    assert!(out.lines().any(|said| said == "206 file"), "{out}");
+    assert_proven(&home);
 }

@@ -354,7 +354,7 @@ fn rendered(
     let build = match &spec.build {
         None => None,
         Some(b) => Some(BuildPhase {
-            cmd: argv(&b.run, scope, "build.run")?,
+            cmd: argv((recipe, spec), &b.run, scope, "build.run")?,
             net: b.egress.clone(),
             ask: b.ask,
             timeout_ms: config.wall(
@@ -367,7 +367,7 @@ fn rendered(
     };
     let request = SandboxRequest {
         env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
-        cmd: argv(&exec.run, scope, "exec.run")?,
+        cmd: argv((recipe, spec), &exec.run, scope, "exec.run")?,
         files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
         env,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
@@ -456,10 +456,24 @@ fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, Fault> {
     })
 }
 
-fn argv(cmd: &Cmd, scope: &Scope<'_>, field: &str) -> Result<Vec<String>, Fault> {
+fn argv(
+    of: (&Recipe, &TaskSpec),
+    cmd: &Cmd,
+    scope: &Scope<'_>,
+    field: &str,
+) -> Result<Vec<String>, Fault> {
     match cmd {
         Cmd::Shell(script) => Ok(vec!["/bin/sh".into(), "-c".into(), text(script, scope, field)?]),
-        Cmd::Argv(argv) => argv.iter().map(|a| text(a, scope, field)).collect(),
+        Cmd::Argv(argv) => {
+            let all: Result<Vec<String>, Fault> =
+                argv.iter().map(|arg| text(arg, scope, field)).collect();
+            let all = all?;
+            for (at, rendered) in all.iter().enumerate() {
+                shell::is_no_option(of, argv, at, rendered)
+                    .map_err(|why| format!("{field}: {why}"))?;
+            }
+            Ok(all)
+        }
     }
 }
 

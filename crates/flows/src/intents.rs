@@ -17,6 +17,7 @@ impl Flows {
         who: &Principal,
         request: &IntentRequest,
     ) -> Result<IntentCreated, LedgerError> {
+        self.ledger.quota_admit(&who.tenant).await?;
         let name = format!("intent:{}:{}", who.tenant, self.sequence());
         let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16))).map_err(|e| {
             Refusal::new(cofferdam_contracts::error::ErrorCode::Internal, e.to_string())

@@ -3,28 +3,60 @@
 //! Each sandbox is held to its own limit by its cgroup, but limits that add up to more than the host
 //! has would let tenants end each other, or the host's own programs, by the kernel's choice of a
 //! victim. So a task takes its limit out of the worker's budget before anything of it is made, and
-//! gives it back once its wipe has ended. Tasks wait in the order in which they came: a large one is
-//! not overtaken for ever by small ones.
+//! gives it back once its wipe has ended.
+//!
+//! ```text
+//! next: of the tenants that wait, the one that holds least; among equals, the one whose last turn is
+//!       longest ago
+//!       of this tenant, the task that came first; while it does not fit, nobody is served
+//! ```
+//! **One tenant's tasks delay its own: another one waits for what runs, and not for what queues. A large
+//! task is not overtaken for ever by small ones.**
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use cofferdam_contracts::id::TenantId;
+use tokio::sync::oneshot;
 
 /// The share of a host's memory that sandboxes get where no `--memory-mb` says otherwise: the rest
 /// is the database's, the worker's and the kernel's.
 const SHARE: (u64, u64) = (9, 10);
+/// Tenants whose last turn is known: more than a worker serves within a minute.
+const MAX_TURNS: usize = 1_024;
 
-/// What a worker's sandboxes may take together. One permit is one MiB.
+/// What a worker's sandboxes may take together, in MiB.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     total_mb: u32,
-    free: Arc<Semaphore>,
+    desk: Arc<Mutex<Desk>>,
 }
 
-/// A part of the budget, given back when it is dropped.
+/// Who holds what, and who waits for what.
+#[derive(Debug, Default)]
+struct Desk {
+    free_mb: u32,
+    /// By the order in which they came. As many as a worker has places.
+    all: BTreeMap<u64, Ticket>,
+    next: u64,
+    /// When a tenant had its last turn, as the number of turns before it.
+    turns: BTreeMap<TenantId, u64>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    tenant: TenantId,
+    needed_mb: u32,
+    /// Whom to tell; `None`: it has its part.
+    waits: Option<oneshot::Sender<()>>,
+}
+
+/// A part of the budget, given back when it is dropped; a place among those that wait for one before that.
 #[derive(Debug)]
 pub(crate) struct MemoryShare {
-    _permit: OwnedSemaphorePermit,
+    number: u64,
+    desk: Arc<Mutex<Desk>>,
 }
 
 /// A sandbox that could never start here.
@@ -38,17 +70,21 @@ pub(crate) struct TooLarge {
     total_mb: u32,
 }
 
+fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl MemoryBudget {
     /// Of a host with this much memory, unless the operator named a budget. In MiB.
     pub(crate) fn new(host_mb: u64, named_mb: Option<u64>) -> Self {
         let (part, whole) = SHARE;
         let total = named_mb.unwrap_or(host_mb / whole * part).max(1);
         let total_mb = u32::try_from(total).unwrap_or(u32::MAX);
-        let permits = usize::try_from(total_mb).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self { total_mb, free: Arc::new(Semaphore::new(permits)) }
+        let desk = Desk { free_mb: total_mb, ..Desk::default() };
+        Self { total_mb, desk: Arc::new(Mutex::new(desk)) }
     }
 
-    /// How many permits a sandbox of `needed_mb` takes.
+    /// How much a sandbox of `needed_mb` takes.
     ///
     /// # Errors
     /// [`TooLarge`] where even an idle worker has not that much.
@@ -59,16 +95,106 @@ impl MemoryBudget {
             .ok_or(TooLarge { needed_mb, total_mb: self.total_mb })
     }
 
-    /// Waits until so many permits are free. Dropping the future gives the place in the queue up.
-    pub(crate) async fn take(&self, permits: u32) -> Option<MemoryShare> {
-        let permit = Arc::clone(&self.free).acquire_many_owned(permits).await.ok()?;
-        Some(MemoryShare { _permit: permit })
+    /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
+    pub(crate) async fn take(&self, tenant: &TenantId, needed_mb: u32) -> MemoryShare {
+        let (tell, told) = oneshot::channel();
+        let share = {
+            let mut desk = lock(&self.desk);
+            let number = desk.next;
+            desk.next += 1;
+            let ticket = Ticket { tenant: tenant.clone(), needed_mb, waits: Some(tell) };
+            desk.all.insert(number, ticket);
+            desk.serve();
+            MemoryShare { number, desk: Arc::clone(&self.desk) }
+        };
+        // The sender is kept until it has told.
+        let _ = told.await;
+        share
+    }
+}
+
+impl Desk {
+    /// Gives out what is free, in turn.
+    fn serve(&mut self) {
+        while let Some(number) = self.next_turn() {
+            let Some(ticket) = self.all.get_mut(&number) else { return };
+            let Some(left) = self.free_mb.checked_sub(ticket.needed_mb) else { return };
+            self.free_mb = left;
+            if let Some(waits) = ticket.waits.take() {
+                // Who went away meanwhile gives it back.
+                let _ = waits.send(());
+            }
+            self.turn += 1;
+            self.turns.insert(ticket.tenant.clone(), self.turn);
+            if self.turns.len() > MAX_TURNS {
+                let oldest = self.turns.iter().min_by_key(|(_, turn)| **turn);
+                let oldest = oldest.map(|(tenant, _)| tenant.clone());
+                if let Some(tenant) = oldest {
+                    self.turns.remove(&tenant);
+                }
+            }
+        }
+    }
+
+    /// Whose turn it is.
+    fn next_turn(&self) -> Option<u64> {
+        let mut held: BTreeMap<&TenantId, u64> = BTreeMap::new();
+        for ticket in self.all.values().filter(|ticket| ticket.waits.is_none()) {
+            let sum = held.entry(&ticket.tenant).or_default();
+            *sum = sum.saturating_add(u64::from(ticket.needed_mb));
+        }
+        let waiting = self.all.iter().filter(|(_, ticket)| ticket.waits.is_some());
+        let turn = waiting.min_by_key(|(number, ticket)| {
+            let last = self.turns.get(&ticket.tenant).copied().unwrap_or(0);
+            (held.get(&ticket.tenant).copied().unwrap_or(0), last, **number)
+        });
+        turn.map(|(number, _)| *number)
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        let mut desk = lock(&self.desk);
+        if let Some(ticket) = desk.all.remove(&self.number)
+            && ticket.waits.is_none()
+        {
+            desk.free_mb = desk.free_mb.saturating_add(ticket.needed_mb);
+        }
+        desk.serve();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    fn of(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    /// Each of them asks after the one before it; who gets its part says so, and keeps it until it is told.
+    async fn ask(
+        budget: &Arc<MemoryBudget>,
+        all: &[(&'static str, &str, u32)],
+    ) -> (UnboundedReceiver<&'static str>, Vec<JoinHandle<MemoryShare>>) {
+        let (said, heard) = unbounded_channel();
+        let mut waiting = Vec::new();
+        for (name, tenant, mb) in all {
+            let (budget, said, tenant) = (Arc::clone(budget), said.clone(), of(tenant));
+            let (name, mb) = (*name, *mb);
+            waiting.push(tokio::spawn(async move {
+                let share = budget.take(&tenant, mb).await;
+                said.send(name).unwrap();
+                share
+            }));
+            // On one thread: each is in the queue before the next one is begun.
+            tokio::task::yield_now().await;
+        }
+        (heard, waiting)
+    }
 
     #[test]
     fn a_host_keeps_a_tenth_for_itself_unless_the_operator_says_otherwise() {
@@ -88,25 +214,47 @@ mod tests {
     #[tokio::test]
     async fn a_small_one_that_came_later_does_not_overtake_a_large_one() {
         let budget = Arc::new(MemoryBudget::new(0, Some(100)));
-        let first = budget.take(60).await.unwrap();
-        let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
-        let mut waiting = Vec::new();
-        for (name, mb) in [("large", 80), ("small", 10)] {
-            let (budget, said) = (Arc::clone(&budget), said.clone());
-            waiting.push(tokio::spawn(async move {
-                let share = budget.take(mb).await;
-                said.send(name).unwrap();
-                share
-            }));
-            // On one thread: each is in the queue before the next one is begun.
-            tokio::task::yield_now().await;
+        let first = budget.take(&of("a"), 60).await;
+        for tenants in [["a", "a"], ["b", "b"], ["b", "c"]] {
+            let all = [("large", tenants[0], 80), ("small", tenants[1], 10)];
+            let (mut heard, waiting) = ask(&budget, &all).await;
+            assert!(heard.try_recv().is_err(), "neither fits behind 60 of 100 in order");
+            waiting.iter().for_each(JoinHandle::abort);
+            for task in waiting {
+                assert!(task.await.unwrap_err().is_cancelled());
+            }
         }
-        assert!(heard.try_recv().is_err(), "neither fits behind 60 of 100 in order");
+        let (mut heard, waiting) = ask(&budget, &[("large", "a", 80), ("small", "a", 10)]).await;
         drop(first);
         assert_eq!(heard.recv().await, Some("large"));
         assert_eq!(heard.recv().await, Some("small"));
         for task in waiting {
-            assert!(task.await.unwrap().is_some());
+            drop(task.await.unwrap());
         }
+        assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
+    }
+
+    #[tokio::test]
+    async fn s23_a_tenant_waits_for_what_another_runs_and_not_for_what_it_queues() {
+        let budget = Arc::new(MemoryBudget::new(0, Some(100)));
+        let first = budget.take(&of("flood"), 100).await;
+        let all = [
+            ("f1", "flood", 100),
+            ("f2", "flood", 100),
+            ("f3", "flood", 100),
+            ("b1", "bravo", 100),
+            ("b2", "bravo", 100),
+            ("c1", "charlie", 100),
+        ];
+        let (mut heard, waiting) = ask(&budget, &all).await;
+        drop(first);
+        let mut waiting: BTreeMap<_, _> = all.iter().map(|(name, ..)| *name).zip(waiting).collect();
+        let mut order = Vec::new();
+        while let Some(name) = heard.recv().await {
+            order.push(name);
+            drop(waiting.remove(name).unwrap().await.unwrap());
+        }
+        assert_eq!(order, ["b1", "c1", "f1", "b2", "f2", "f3"]);
+        assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
     }
 }

@@ -104,6 +104,7 @@ impl Flows {
             RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{}", new.workflow_id), 16)))
                 .map_err(internal)?;
         new.retry_of = Some(run);
+        new.asked_by = Some(who.key_id.clone());
         let detail =
             json!({"forkedWorkflowID": new.workflow_id, "newRunId": new.id, "stepN": step_n});
         self.ledger

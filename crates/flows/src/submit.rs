@@ -208,6 +208,7 @@ impl Flows {
             dedup: terms.dedup,
             retry_count: 0,
             retry_of: None,
+            asked_by: None,
             origin: Origin::ApiShim,
             key_id: who.key_id.clone(),
         };
@@ -266,6 +267,7 @@ impl Flows {
             WorkflowId::parse(&format!("{}.r{n}", header.intent_id)).map_err(internal)?;
         new.retry_count = n;
         new.retry_of = Some(header.run_id.clone());
+        new.asked_by = Some(who.key_id.clone());
         let audit = Audit {
             reason: "retry",
             detail: Some(json!({"newRunId": new.id, "retryOf": header.run_id})),

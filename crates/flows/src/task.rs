@@ -306,12 +306,12 @@ async fn room(
         .memory
         .admit(plan.host_mem_mb())
         .map_err(|e| NoRoom::TooLarge(format!("this host cannot enforce {e}")))?;
-    let taken = executor.memory.take(permits);
+    let taken = executor.memory.take(&task.tenant, permits);
     tokio::pin!(taken);
     loop {
         tokio::select! {
             biased;
-            share = &mut taken => return share.ok_or(NoRoom::Canceled),
+            share = &mut taken => return Ok(share),
             wake = wakes.recv() => {
                 if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
                     return Err(NoRoom::Canceled);

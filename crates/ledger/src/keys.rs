@@ -12,6 +12,9 @@ use crate::error::{LedgerError, Result, id};
 /// The tenant of the host's own keys, the first one's among them.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// Stands for who reaches a listener that asks for no key.
+pub const KEYLESS: &str = "no-auth";
+
 /// Who is asking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {

@@ -173,6 +173,14 @@ impl Ledger {
             .execute(&mut *tx)
             .await?;
         }
+        if target.status == "CANCELLED" {
+            // What runs again reads again: at the word of who puts it back.
+            sqlx::query("UPDATE app.runs SET asked_by = $2 WHERE id = $1")
+                .bind(target.run.as_str())
+                .bind(audit.key_id)
+                .execute(&mut *tx)
+                .await?;
+        }
         sqlx::query(
             "WITH w AS (
                UPDATE dbos.workflow_status

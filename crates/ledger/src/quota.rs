@@ -1,4 +1,4 @@
-//! `app.blob_usage`: how much a tenant's artifacts hold, and whether that is too much.
+//! `app.blob_usage`: how much a tenant has stored, in artifacts and in large texts, and whether that is too much.
 
 use cofferdam_contracts::config::DEFAULT_BLOBS_MB;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
@@ -18,15 +18,15 @@ pub(crate) fn refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
     let over = over?;
     let [limit, observed] = over.as_slice() else { return None };
     let why = format!(
-        "the tenant's stored artifacts have {observed} MiB, quota.blobs_mb is {limit}: the host's admin \
-         may raise it"
+        "the tenant's stored artifacts, inputs and recipes have {observed} MiB, quota.blobs_mb is {limit}: \
+         the host's admin may raise it"
     );
     let details = json!({"metric": "blobs_mb", "limit": limit, "observed": observed});
     Some(Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details))
 }
 
 impl Ledger {
-    /// Refuses where the tenant's artifacts fill its quota.
+    /// Refuses where what the tenant has stored fills its quota.
     pub async fn quota_admit(&self, tenant: &TenantId) -> Result<()> {
         let over: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.blobs_over_quota($1, $2)")
             .bind(tenant.as_str())

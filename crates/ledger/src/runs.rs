@@ -50,6 +50,8 @@ pub struct NewRun {
     pub origin: Origin,
     /// Whose rights it has; a retry or fork keeps those of the run that it repeats.
     pub key_id: String,
+    /// Who asked for a retry or a fork: without the host's admin it has no reach of the host's.
+    pub asked_by: Option<String>,
 }
 
 /// What a workflow needs to know of its run.
@@ -333,6 +335,7 @@ impl Ledger {
                 dedup: None,
                 retry_count: row.try_get("retry_count")?,
                 retry_of: None,
+                asked_by: None,
                 origin: Origin::ApiShim,
                 key_id: row.try_get("key_id")?,
             })
@@ -454,8 +457,8 @@ pub(crate) async fn run_insert(
         "WITH r AS (
            INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
              recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
-             retry_of, app_version, origin, key_id)
-           VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22)
+             retry_of, app_version, origin, key_id, asked_by)
+           VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22, $23)
            ON CONFLICT (workflow_id) DO NOTHING RETURNING id, workflow_id),
          s AS (INSERT INTO app.run_streams (run_id, key, seq, chunk) SELECT id, 'status', 0, 'queued' FROM r),
          e AS (SELECT app.enqueue(workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) FROM r WHERE $21)
@@ -484,6 +487,7 @@ pub(crate) async fn run_insert(
     .bind(new.dedup.as_ref().map(|dedup| format!("{}:{dedup}", new.tenant)))
     .bind(enqueue)
     .bind(&new.key_id)
+    .bind(&new.asked_by)
     .fetch_one(conn)
     .await?;
     Ok(created == 1)

@@ -19,7 +19,7 @@ use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
 use cofferdam_flows::Flows;
 use cofferdam_flows::keys::DEFAULT_TENANT;
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::keys::{KEYLESS, Principal};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -244,7 +244,7 @@ impl Endpoint {
             return Ok(keyless("no-key", Vec::new())?);
         }
         if self.shared.no_auth && authorization.is_none() {
-            return Ok(keyless("no-auth", vec![Role::Submitter, Role::Approver])?);
+            return Ok(keyless(KEYLESS, vec![Role::Submitter, Role::Approver])?);
         }
         let unauthorized = || {
             Refusal::new(

@@ -225,3 +225,42 @@ async fn c2_a_reply_link_opens_from_a_mail_and_answers_from_its_own_page_alone()
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert_eq!(up.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s5_without_a_key_nobody_answers_a_gate_of_the_hosts_admin() {
+    let home = Home::new();
+    let up = home.up_with(&["--no-auth"], &[]);
+    let header = up.run_recipe(GATED, json!({}), json!({})).await;
+    let id = text(&header, "runId");
+    up.wait_for(&id, "waiting", |h| h["status"] == "waiting_input").await;
+    let keyless = async |path: &str, body: serde_json::Value| {
+        up.request("POST", path, None, Some(body.to_string().into_bytes())).await
+    };
+    let gate = format!("/api/runs/{id}/gates/approve-plan");
+    for (n, choice) in ["yes", "no"].iter().enumerate() {
+        let reply = json!({"payload": {"choice": choice}, "dedupeKey": format!("k{n}")});
+        let (status, said) = keyless(&format!("{gate}/reply"), reply).await;
+        assert_eq!((status, &said["code"]), (403, &json!("forbidden")), "{said}");
+        assert!(said.to_string().contains("--key-file"), "{said}");
+    }
+    let approve = json!({"approvedBy": "me"});
+    let (status, said) = keyless(&format!("/api/runs/{id}/approve-plan"), approve).await;
+    assert_eq!(status, 403, "{said}");
+    let event = json!({"workflowId": header["workflowID"], "gateKey": "approve-plan", "topic": "approve-plan",
+        "payload": {"choice": "yes"}, "dedupeKey": "k9", "origin": "external"});
+    let (status, said) = keyless("/api/events/hitl", event).await;
+    assert!(status >= 400, "{said}");
+    // A link that it makes speaks with its voice.
+    let (status, link) =
+        keyless(&format!("{gate}/links"), json!({"for": "me", "expiresS": 60})).await;
+    if status == 201 {
+        let path = text(&link, "path");
+        let (status, said) = keyless(&path, json!({"payload": {"choice": "yes"}})).await;
+        assert!(status >= 400, "{said}");
+    }
+    assert_eq!(up.get(&format!("/api/runs/{id}")).await.1["status"], "waiting_input");
+    let reply = json!({"payload": {"choice": "yes"}, "dedupeKey": "k"});
+    let (status, said) = up.post(&format!("{gate}/reply"), &reply).await;
+    assert_eq!(status, 200, "{said}");
+    assert_eq!(up.wait_terminal(&id).await["status"], "succeeded");
+}

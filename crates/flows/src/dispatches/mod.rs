@@ -268,6 +268,7 @@ impl Flows {
             dedup: None,
             retry_count: 0,
             retry_of: None,
+            asked_by: None,
             origin: Origin::ApiShim,
             key_id: who.key_id.clone(),
         };

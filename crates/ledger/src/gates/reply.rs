@@ -18,7 +18,7 @@ use super::{message_text, spec_of};
 use crate::Ledger;
 use crate::error::{LedgerError, Result, id};
 use crate::failpoint::fail_point;
-use crate::keys::Principal;
+use crate::keys::{KEYLESS, Principal};
 
 /// How the voter of a reply link begins; the rest is the name that it was made for.
 const LINK_VOTER: &str = "link:";
@@ -70,6 +70,8 @@ struct Open {
     now_us: i64,
     intent: String,
     submitters: Vec<String>,
+    /// Only looked at for who comes without a key.
+    has_hosts_reach: bool,
 }
 
 /// A reply that fits the gate's form.
@@ -152,6 +154,11 @@ async fn stands(
     ballots: &[Ballot],
 ) -> Result<Standing> {
     let who = reply.principal;
+    if gate.has_hosts_reach {
+        let why =
+            "a run with the reach of the host's admin waits for a key: name one with --key-file";
+        return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+    }
     let asked = Asked { spec: &gate.spec, groups: &gate.groups, submitters: &gate.submitters };
     let forbidden = |why: Ineligible| Refusal::new(ErrorCode::Forbidden, why.to_string()).into();
     if who.key_id.starts_with(LINK_VOTER) {
@@ -193,6 +200,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
     let row = sqlx::query(
         "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters,
                 g.workflow_id, g.topic, g.state, g.form, g.spec, g.groups, g.inputs,
+                $4 AND app.has_hosts_reach(r.id, r.key_id, i.key_id) AS has_hosts_reach,
                 g.plan_digest IS NOT NULL AS is_for_plan, clock_timestamp() > g.deadline_at AS late,
                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
            FROM app.runs r
@@ -203,6 +211,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
     .bind(reply.run_or_workflow)
     .bind(reply.principal.tenant.as_str())
     .bind(reply.key.as_str())
+    .bind(reply.principal.key_id == KEYLESS)
     .fetch_optional(&mut *conn)
     .await?;
     let Some(row) = row else { return Err(missing(conn, reply).await?.into()) };
@@ -224,6 +233,7 @@ async fn gate_lock(conn: &mut sqlx::PgConnection, reply: &Reply<'_>) -> Result<O
         now_us: row.try_get("now_us")?,
         intent: row.try_get("intent_id")?,
         submitters: row.try_get("submitters")?,
+        has_hosts_reach: row.try_get("has_hosts_reach")?,
     })
 }
 

@@ -22,7 +22,7 @@ use url::Url;
 
 use super::Variables;
 use super::dial::Upstream;
-use super::forward::{Base, Credentials};
+use super::forward::{Base, Credentials, IndexKind};
 use super::policy::{MirrorName, Name, Wire};
 
 /// A client that starts an interpreter on a busy host.
@@ -81,14 +81,14 @@ fn credentials(url: &Url) -> Option<Credentials> {
 impl Mirror {
     /// Adds a place that the host fetches from, and gives its URL as it is inside. `kind` begins its name
     /// there.
-    fn base(&mut self, kind: &str, text: &str, is_index: bool) -> Result<String, String> {
+    fn base(&mut self, kind: &str, text: &str, index: Option<IndexKind>) -> Result<String, String> {
         let (url, place) = read(text)?;
         let alias = Name::parse(&format!("{kind}-{}.{ALIASES}", self.bases.len()));
         let alias = alias.ok_or("it has too many places")?;
         let inside = format!("http://{alias}{}", url.path());
         let prefix = format!("{}/", url.path().trim_end_matches('/'));
         let credentials = credentials(&url);
-        self.bases.push(Base { alias, place, prefix, is_index, credentials, account: None });
+        self.bases.push(Base { alias, place, prefix, index, credentials });
         Ok(inside)
     }
 

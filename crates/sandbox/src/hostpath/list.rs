@@ -1,4 +1,5 @@
-//! The files below an opened directory, by its descriptor: no link is followed on the way.
+//! The files below an opened directory, by its descriptor: no link is followed on the way, and neither what is
+//! mounted there nor a state directory is looked into. A share of the directory would not show them either.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,9 +8,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, statat};
+use rustix::io::Errno;
 
-use super::Opened;
+use super::{Opened, never, origin};
 
 /// Directories in each other. Each costs one open descriptor while it is listed.
 const MAX_DEPTH: usize = 200;
@@ -36,6 +38,8 @@ pub enum ListError {
 struct Walk<'a> {
     left: usize,
     most: usize,
+    /// The mount that the directory itself is reached by.
+    mount: u64,
     visit: &'a mut dyn FnMut(&Path, bool) -> ControlFlow<()>,
 }
 
@@ -52,12 +56,18 @@ impl Opened {
     ) -> Result<(), ListError> {
         let top = openat(self, ".", DIRECTORY, Mode::empty());
         let top = top.map_err(|errno| unread(Path::new("."), errno.into()))?;
-        Walk { left: most, most, visit }.dir(&top, Path::new(""), 0).map(|_| ())
+        let mount = origin::mount_of(&top).map_err(|source| unread(Path::new("."), source))?;
+        Walk { left: most, most, mount, visit }.dir(&top, Path::new(""), 0).map(|_| ())
     }
 }
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_XDEV)
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
 
 impl Walk<'_> {
     fn dir(
@@ -73,10 +83,20 @@ impl Walk<'_> {
             let below = path.join(&name);
             // What went away meanwhile was not there.
             let Ok(found) = statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let Ok(mount) = origin::mount_at(dir, &name) else { continue };
+            if mount != self.mount {
+                continue;
+            }
             let flow = match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => {
-                    let inner = openat(dir, &name, DIRECTORY, Mode::empty());
-                    let inner = inner.map_err(|errno| unread(&below, errno.into()))?;
+                    let inner = match openat2(dir, &name, DIRECTORY, Mode::empty(), WITHIN) {
+                        // Mounted since.
+                        Err(Errno::XDEV) => continue,
+                        inner => inner.map_err(|errno| unread(&below, errno.into()))?,
+                    };
+                    if never::is_state(&inner).map_err(|source| unread(&below, source))? {
+                        continue;
+                    }
                     self.dir(&inner, &below, depth + 1)?
                 }
                 kind => (self.visit)(&below, kind == FileType::RegularFile),

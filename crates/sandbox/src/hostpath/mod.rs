@@ -15,6 +15,8 @@ mod list;
 mod mount;
 mod never;
 mod open;
+mod origin;
+mod register;
 #[cfg(test)]
 mod tests;
 
@@ -237,8 +239,11 @@ impl Opened {
             true if !self.is_file() => return Err(plain()),
             true => File::open(self.path())?,
             false => {
-                let resolve =
-                    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+                // What is mounted below is not given with it, as in a share.
+                let resolve = ResolveFlags::BENEATH
+                    | ResolveFlags::NO_SYMLINKS
+                    | ResolveFlags::NO_MAGICLINKS
+                    | ResolveFlags::NO_XDEV;
                 File::from(openat2(&*self.fd, below, flags, Mode::empty(), resolve)?)
             }
         };

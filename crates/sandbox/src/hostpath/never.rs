@@ -1,7 +1,8 @@
 //! What is never given to anybody: state directories, and the kernel's own file systems.
 //!
 //! Directories are told by device and inode, never by text: a bind mount or a link gives a directory
-//! another name, and not another identity.
+//! another name, and not another identity. What a bind mount takes out of a state directory is told by where it
+//! comes from ([`origin`]), and what holds one by the host's [`register`] and a look at what lies near.
 
 use std::fs::{OpenOptions, symlink_metadata};
 use std::io;
@@ -9,10 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, fstatfs, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, fstatfs, openat, statat};
 use rustix::io::Errno;
 
-use super::Opened;
+use super::{Opened, origin, register};
 
 /// In every state directory: whose it is, for workers that have another one.
 const MARK: &str = ".cofferdam-state";
@@ -23,6 +24,11 @@ const LIVE: [&str; 2] = ["/run", "/dev/shm"];
 const LIVE_NAME: &str = "cofferdam.";
 /// Directories above each other: paths have at most 4,096 bytes, two for each.
 const MAX_DEPTH: usize = 2_048;
+/// Bind mounts of bind mounts that are followed to where they come from.
+const MAX_ORIGINS: usize = 8;
+/// Entries of a directory, and of those in it, that are looked at for a mark: a millisecond. The register knows
+/// what lies deeper; this finds what root did not write down.
+const MAX_NEAR: usize = 1_024;
 
 /// File systems that show the kernel instead of files, by the number that `statfs(2)` gives.
 const KERNELS: [(u64, &str); 19] = [
@@ -63,7 +69,7 @@ pub fn mark(state: &Path) -> io::Result<()> {
     let made = options.write(true).create_new(true).mode(0o444).open(state.join(MARK));
     match made {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+        _ => register::add(state, |path| path.join(MARK).symlink_metadata().is_ok()),
     }
 }
 
@@ -73,10 +79,15 @@ pub(super) fn kernels(opened: &Opened) -> io::Result<Option<&'static str>> {
     Ok(KERNELS.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name))
 }
 
-/// Whether a directory lies in a directory that is kept from everybody; where `holds` asks for it, also
+/// Whether what was opened lies in a directory that is kept from everybody; where it is a directory, also
 /// whether such a directory lies in it. `/dev` is kept too: its file system is one of files by its number.
-pub(super) fn is_kept(dir: &OwnedFd, holds: bool, never: &[PathBuf]) -> io::Result<bool> {
-    let above = ancestors(dir)?;
+/// `dir`: the directory itself, or the one that holds a file.
+pub(super) fn is_kept(opened: &Opened, dir: &OwnedFd, never: &[PathBuf]) -> io::Result<bool> {
+    let holds = opened.is_dir();
+    let mut above = ancestors(dir)?;
+    if !holds {
+        above.extend(of_a_mounted_file(opened, dir)?);
+    }
     let all = never.iter().map(PathBuf::as_path).chain(ALWAYS.map(Path::new));
     let kept: Vec<&Path> = all.chain([Path::new("/dev")]).collect();
     if kept.iter().filter_map(|path| identity(path)).any(|one| is_in(&above, one)) {
@@ -86,14 +97,59 @@ pub(super) fn is_kept(dir: &OwnedFd, holds: bool, never: &[PathBuf]) -> io::Resu
         return Ok(true);
     }
     let Some((own, _)) = above.first().filter(|_| holds) else { return Ok(false) };
-    for path in kept.iter().filter(|path| **path != Path::new("/dev")) {
-        // What is not there holds nothing.
-        let Ok(inner) = openat(CWD, *path, DIRECTORY, Mode::empty()) else { continue };
-        if is_in(&ancestors(&inner)?, *own) {
+    let written = register::all()?;
+    let inner = kept.iter().copied().filter(|path| *path != Path::new("/dev"));
+    for path in inner.chain(written.iter().map(PathBuf::as_path)) {
+        // What is not there holds nothing, and what lost its mark is no state directory of another one.
+        let Ok(inner) = openat(CWD, path, DIRECTORY, Mode::empty()) else { continue };
+        let counts = kept.contains(&path) || is_marked(&inner)?;
+        if counts && is_in(&ancestors(&inner)?, *own) {
+            return Ok(true);
+        }
+    }
+    is_near(dir, 2, &mut { MAX_NEAR })
+}
+
+/// Whether a directory is one that was marked, in a listing.
+pub(super) fn is_state(dir: &OwnedFd) -> io::Result<bool> {
+    is_marked(dir)
+}
+
+/// Whether a directory in this one, or in one of those, is marked.
+fn is_near(dir: &OwnedFd, deep: usize, left: &mut usize) -> io::Result<bool> {
+    for entry in Dir::read_from(openat(dir, ".", LISTED, Mode::empty())?)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+        *left = fewer;
+        if !matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
+            continue;
+        }
+        // What cannot be listed, or went away, is looked at no further.
+        let Ok(inner) = openat(dir, name, LISTED, Mode::empty()) else { continue };
+        if is_marked(&inner)? || (deep > 1 && is_near(&inner, deep - 1, left)?) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+const LISTED: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The directories that a file lies in by its origin, where it is mounted itself.
+fn of_a_mounted_file(file: &Opened, dir: &OwnedFd) -> io::Result<Vec<(Identity, bool)>> {
+    let number = origin::mount_of(file)?;
+    if number == origin::mount_of(dir)? {
+        return Ok(Vec::new());
+    }
+    match origin::origin(file, number)? {
+        Some(above) => ancestors(&above),
+        None => Ok(Vec::new()),
+    }
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -102,19 +158,36 @@ fn is_in(above: &[(Identity, bool)], one: Identity) -> bool {
     above.iter().any(|(other, _)| *other == one)
 }
 
-/// The directory and those above it, the nearest first, and which are marked as state directories.
+/// The directory and those above it, the nearest first, and which are marked as state directories: by its name,
+/// and by where the mounts on the way come from.
 fn ancestors(dir: &OwnedFd) -> io::Result<Vec<(Identity, bool)>> {
     let mut above = Vec::new();
-    let mut at = openat(dir, ".", DIRECTORY, Mode::empty())?;
-    for _ in 0..MAX_DEPTH {
-        let found = of(&at)?;
-        if above.last().is_some_and(|(last, _)| *last == found) {
-            return Ok(above);
+    let mut begin = vec![openat(dir, ".", DIRECTORY, Mode::empty())?];
+    let mut origins = 0;
+    while let Some(mut at) = begin.pop() {
+        let mut last = None;
+        for depth in 0.. {
+            if depth == MAX_DEPTH {
+                return Err(io::Error::other("directories above each other without an end"));
+            }
+            let found = of(&at)?;
+            if last == Some(found) {
+                break;
+            }
+            above.push((found, is_marked(&at)?));
+            let parent = openat(&at, "..", DIRECTORY, Mode::empty())?;
+            let number = origin::mount_of(&at)?;
+            if origin::mount_of(&parent)? != number {
+                origins += 1;
+                if origins > MAX_ORIGINS {
+                    return Err(io::Error::other("mounts of mounts without an end"));
+                }
+                begin.extend(origin::origin(&at, number)?);
+            }
+            (last, at) = (Some(found), parent);
         }
-        above.push((found, is_marked(&at)?));
-        at = openat(&at, "..", DIRECTORY, Mode::empty())?;
     }
-    Err(io::Error::other("directories above each other without an end"))
+    Ok(above)
 }
 
 fn of(dir: impl AsFd) -> io::Result<Identity> {

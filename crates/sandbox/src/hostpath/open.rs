@@ -64,7 +64,7 @@ impl Allowed {
             Some(dir) if !opened.is_dir() => dir,
             _ => &*opened.fd,
         };
-        match never::is_kept(holder, opened.is_dir(), &self.never).map_err(fault)? {
+        match never::is_kept(&opened, holder, &self.never).map_err(fault)? {
             true => Err(OpenError::State(path.clone())),
             false => Ok(opened),
         }

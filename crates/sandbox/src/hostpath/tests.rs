@@ -292,3 +292,105 @@ fn h1_a_listing_stays_in_the_directory_that_was_opened() {
         }
     });
 }
+
+/// A mount of this test's own, which ends with it.
+struct Bound(std::path::PathBuf);
+
+impl Bound {
+    fn new(from: &Path, at: &Path, kind: Option<&str>) -> Self {
+        use nix::mount::{MsFlags, mount};
+        let flags = if kind.is_none() { MsFlags::MS_BIND } else { MsFlags::empty() };
+        match from.is_dir() || kind.is_some() {
+            true => fs::create_dir(at).unwrap(),
+            false => fs::write(at, "").unwrap(),
+        }
+        mount(Some(from), at, kind, flags, None::<&str>).unwrap();
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn s15_a_directory_that_holds_anothers_state_directory_is_given_to_nobody() {
+    let world = World::new();
+    let root = world.root.path();
+    // Deeper than what is looked at by itself: the host's register knows it.
+    let deep = root.join("d/a/b/c/state");
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("admin.key"), "key").unwrap();
+    let (near, far) = (root.join("near"), root.join("far"));
+    fs::create_dir_all(near.join("x/state")).unwrap();
+    fs::create_dir_all(far.join("x")).unwrap();
+    // As another user's installation marks it, who writes nothing into root's register.
+    fs::write(near.join("x/state/.cofferdam-state"), "").unwrap();
+    mark(&deep).unwrap();
+    for allowed in [world.allowed(), world.allowed().everything()] {
+        let open = |name: &str| allowed.open(&world.inside(name), Links::Beneath);
+        for name in ["", "d", "d/a", "d/a/b/c", "d/a/b/c/state", "near", "near/x", "near/x/state"] {
+            assert!(open(name).is_err(), "{name}");
+        }
+        assert!(open("d/a/b/c/state/admin.key").is_err());
+        assert!(open("far").is_ok() && open("d/name").is_ok(), "beside it");
+    }
+    // A state directory that is gone, or is one no more, keeps nothing back.
+    fs::remove_file(deep.join(".cofferdam-state")).unwrap();
+    assert!(world.allowed().open(&world.inside("d"), Links::Beneath).is_ok());
+}
+
+#[test]
+fn s15_a_listing_leaves_state_directories_out() {
+    let world = World::new();
+    let opened = world.allowed().open(&world.inside("d"), Links::Beneath).unwrap();
+    let state = world.root.path().join("d/a/b/state");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("admin.key"), "key").unwrap();
+    // Made after the directory was opened.
+    mark(&state).unwrap();
+    assert_eq!(names(&opened), ["name"]);
+}
+
+#[test]
+fn s16_a_mount_of_a_part_of_a_state_directory_is_opened_by_nobody() {
+    let world = World::new();
+    let root = world.root.path();
+    let other = tempfile::tempdir().unwrap();
+    fs::create_dir_all(other.path().join("database/data")).unwrap();
+    fs::write(other.path().join("database/data/secret"), "secret").unwrap();
+    mark(other.path()).unwrap();
+    let _bound = [
+        Bound::new(&world.state.path().join("database"), &root.join("own"), None),
+        Bound::new(&other.path().join("database/data"), &root.join("others"), None),
+        Bound::new(&world.state.path().join("admin.key"), &root.join("key"), None),
+        Bound::new(&root.join("others"), &root.join("again"), None),
+        Bound::new(world.outside.path(), &root.join("fine"), None),
+    ];
+    for allowed in [world.allowed(), world.allowed().everything()] {
+        let open = |name: &str| allowed.open(&world.inside(name), Links::Beneath);
+        for name in ["own", "own/data", "others", "others/secret", "key", "again", "again/secret"] {
+            assert!(open(name).is_err(), "{name}");
+        }
+        assert_eq!(text(&open("fine/name").unwrap()), "outside");
+    }
+}
+
+#[test]
+fn s17_a_listing_crosses_into_no_other_mount() {
+    let world = World::new();
+    let root = world.root.path();
+    let _bound = [
+        Bound::new(Path::new("proc"), &root.join("kernel"), Some("proc")),
+        Bound::new(world.outside.path(), &root.join("mounted"), None),
+        Bound::new(&world.outside.path().join("name"), &root.join("d/file"), None),
+    ];
+    let opened = world.allowed().open(&said(root), Links::Beneath).unwrap();
+    assert_eq!(names(&opened), ["d/name"]);
+    for below in ["mounted/name", "kernel/version", "d/file"] {
+        assert!(opened.file(Path::new(below)).is_err(), "{below}");
+    }
+    assert!(opened.file(Path::new("d/name")).is_ok());
+}

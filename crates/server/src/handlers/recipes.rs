@@ -25,6 +25,7 @@ pub(crate) async fn versions(call: Call) -> Answered {
 pub(crate) async fn import(mut call: Call) -> Answered {
     let request: RecipeImport = call.body()?;
     let recipe = parse(&request)?;
+    call.flows().ledger.quota_admit(&call.who.tenant).await?;
     let hash = call.flows().ledger.recipe_import(&call.who, &recipe).await?;
     let imported = RecipeImported {
         recipe_ref: recipe.reference(),

@@ -8,11 +8,16 @@
 //! ```
 //! **Only GET and HEAD, only below the index's own path or to what one of its pages linked to, and never to
 //! what is about the account; credentials
-//! go to the one place that they are configured for, and a redirect is the client's to follow, through
-//! the same checks.** Conditions and encodings are not passed on, so that every page is seen whole.
+//! go to the one place that they are configured for, below its own path, and a redirect is the client's to
+//! follow, through the same checks.** Conditions and encodings are not passed on, so that every page is seen
+//! whole.
 
+mod anchors;
+mod links;
 mod pages;
 mod path;
+mod place;
+mod written;
 
 use std::io;
 use std::path::Path;
@@ -25,6 +30,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1 as client;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::response;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
@@ -34,12 +40,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-pub(crate) use pages::Links;
+pub(crate) use links::Links;
+use pages::Page;
+pub(crate) use place::{Base, IndexKind};
 
 use super::dial::Upstream;
 use super::http::{self, Answer, Driven};
 use super::mirror::Origin;
-use super::policy::{Name, Refused, Rule, Wire};
+use super::policy::{Refused, Rule, Wire};
 use super::serve::Context;
 use super::tunnel;
 use crate::sandbox::Driver;
@@ -86,52 +94,6 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// One place that the host fetches from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Base {
-    /// What it is called inside.
-    pub alias: Name,
-    /// Where it really is.
-    pub place: Origin,
-    /// What is below this path, which ends with a slash, may be fetched.
-    pub prefix: String,
-    /// Whether its pages link to files; a place of files alone is never rewritten.
-    pub is_index: bool,
-    pub credentials: Option<Credentials>,
-    /// What is below this path is about whose credentials they are, and nobody else's to read.
-    pub account: Option<String>,
-}
-
-impl Base {
-    fn holds(&self, path: &str) -> bool {
-        let path = path.split(['?', '#']).next().unwrap_or(path);
-        path.starts_with(&self.prefix) || self.prefix.strip_suffix('/') == Some(path)
-    }
-
-    /// Whether a request for this path is one for packages, of this place.
-    fn may_fetch(&self, path: &str, is_linked: bool) -> bool {
-        let is_account =
-            |plain: &str| self.account.as_ref().is_some_and(|of| plain.starts_with(of));
-        path::plain(path).is_some_and(|plain| !is_account(&plain))
-            && (is_linked || self.holds(path))
-    }
-
-    /// The place as a `Host` header says it.
-    fn host(&self) -> String {
-        let Origin { name, port, wire } = &self.place;
-        match (wire, port) {
-            (Wire::Tls, 443) | (Wire::Plain, 80) => name.to_string(),
-            _ => format!("{name}:{port}"),
-        }
-    }
-
-    /// The real address of a path.
-    fn url(&self, path: &str) -> String {
-        let scheme = if self.place.wire == Wire::Tls { "https" } else { "http" };
-        format!("{scheme}://{}{path}", self.host())
-    }
-}
-
 /// All places of one mirror.
 pub(crate) struct Forward {
     bases: Vec<Base>,
@@ -158,7 +120,7 @@ enum FetchError {
     Request,
     #[error("it did not answer within {ANSWER_MS} ms")]
     Late,
-    #[error("its page is longer than {MAX_PAGE_BYTES} bytes or could not be read")]
+    #[error("its page is longer than {MAX_PAGE_BYTES} bytes, a part of one, or could not be read")]
     Page,
     #[error("it redirects to another place, which is not followed")]
     Elsewhere,
@@ -228,7 +190,8 @@ impl Forward {
             }
         }
         request = request.header(header::ACCEPT_ENCODING, "identity");
-        if let Some(Credentials(value)) = &base.credentials {
+        let credentials = base.credentials.as_ref().filter(|_| base.knows_us(path));
+        if let Some(Credentials(value)) = credentials {
             request = request.header(header::AUTHORIZATION, value);
         }
         if let Some(authorization) = proxy.as_ref().and_then(Upstream::authorization) {
@@ -260,14 +223,20 @@ impl Forward {
             let value = inside.and_then(|to| HeaderValue::from_str(&to).ok());
             headers.insert(header::LOCATION, value.ok_or(FetchError::Elsewhere)?);
         }
-        let is_page =
-            base.is_index && pages::is_page(&head.headers) && !head.status.is_redirection();
-        let body = if is_page {
+        let page = pages::page(&head.headers)
+            .filter(|_| base.index.is_some() && !head.status.is_redirection());
+        // A part of a page may begin in the middle of an address, and parts of several are no page by their type.
+        if base.index.is_some() && head.status == StatusCode::PARTIAL_CONTENT {
+            if page.is_some() || pages::is_of_parts(&head.headers) {
+                return Err(FetchError::Page);
+            }
+        }
+        let body = if let Some(kind) = page {
             headers.remove(header::CONTENT_LENGTH);
             headers.remove(header::CONTENT_ENCODING);
             let text = match is_head {
                 true => Bytes::new(),
-                false => self.page((index, base), path, context, (&head.headers, body)).await?,
+                false => self.page((index, base), (path, kind), context, (&head, body)).await?,
             };
             Full::new(text).map_err(|never| match never {}).boxed()
         } else {
@@ -282,17 +251,20 @@ impl Forward {
     async fn page(
         &self,
         (index, base): (usize, &Base),
-        path: &str,
+        (path, kind): (&str, Page),
         context: &Context,
-        (headers, body): (&HeaderMap, Driven),
+        (head, body): (&response::Parts, Driven),
     ) -> Result<Bytes, FetchError> {
         let _turn = self.pages.acquire().await.map_err(|_| FetchError::Page)?;
         let whole =
             Limited::new(body, MAX_PAGE_BYTES).collect().await.map_err(|_| FetchError::Page)?;
-        let text =
-            pages::decoded(headers, whole.to_bytes(), MAX_PAGE_BYTES).ok_or(FetchError::Page)?;
-        context.links.learn(pages::links(&self.bases, (index, base), path, &text));
-        Ok(pages::rewritten(&self.bases, &text).into())
+        let text = pages::decoded(&head.headers, whole.to_bytes(), MAX_PAGE_BYTES)
+            .ok_or(FetchError::Page)?;
+        if head.status == StatusCode::OK {
+            let found = links::links(&self.bases, (index, base), (path, kind), &text);
+            context.links.learn(found);
+        }
+        Ok(pages::rewritten(&self.bases, base.place.wire, kind, &text).into())
     }
 }
 

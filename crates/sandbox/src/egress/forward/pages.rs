@@ -1,56 +1,48 @@
-//! Pages of an index: what they link to, and how that is called inside. Pure, but for the list of links.
+//! Pages of an index: how what they name is called inside. Pure.
 
-use std::collections::HashSet;
 use std::io::Read as _;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use hyper::header::{self, HeaderMap};
-use memchr::{memchr_iter, memmem};
+use memchr::memchr2_iter;
 use url::Url;
 
-use super::{Base, Wire};
+use super::{Base, Wire, written};
 
-/// Links outside their index's own path that one sandbox may follow: more than a large project's page has.
-/// A fresh page makes room, because it is fetched before its files.
-const MAX_LINKS: usize = 20_000;
-/// Bytes of such a link.
-const MAX_LINK_BYTES: usize = 1_024;
+/// Bytes of a link.
+pub(super) const MAX_LINK_BYTES: usize = 1_024;
 /// Bytes of the part of an address that names a server, user and password included.
 const MAX_AUTHORITY_BYTES: usize = 1_024;
-/// Beside a file, its metadata: pip derives the address.
-const METADATA: &str = ".metadata";
-/// Fields of JSON pages that hold links.
-const FIELDS: [&[u8]; 2] = [b"\"url\"", b"\"tarball\""];
+/// Slashes that some readers skip before an authority.
+const MAX_SLASHES: usize = 16;
+/// How a page is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Page {
+    Html,
+    Json,
+}
 
-/// What pages linked to, by place.
-#[derive(Debug, Default)]
-pub(crate) struct Links(Mutex<HashSet<(usize, String)>>);
-
-impl Links {
-    pub(crate) fn learn(&self, found: Vec<(usize, String)>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len().saturating_add(found.len()) > MAX_LINKS {
-            known.clear();
+/// The page of an index that an answer is; `None`: a file.
+pub(crate) fn page(headers: &HeaderMap) -> Option<Page> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = kind.unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    match kind.as_str() {
+        "text/html" | "application/xhtml+xml" => Some(Page::Html),
+        "application/json" => Some(Page::Json),
+        kind if kind.starts_with("application/vnd.npm.") => Some(Page::Json),
+        kind if kind.starts_with("application/vnd.pypi.simple.") => {
+            Some(if kind.ends_with("html") { Page::Html } else { Page::Json })
         }
-        known.extend(found);
-    }
-
-    pub(crate) fn holds(&self, index: usize, path: &str) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let has = |path: &str| known.contains(&(index, path.to_owned()));
-        has(path) || path.strip_suffix(METADATA).is_some_and(has)
+        _ => None,
     }
 }
 
-/// Whether an answer is a page of an index and no file.
-pub(crate) fn is_page(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let kind = kind.unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-    matches!(kind.as_str(), "text/html" | "application/xhtml+xml" | "application/json")
-        || kind.starts_with("application/vnd.pypi.simple.")
-        || kind.starts_with("application/vnd.npm.")
+/// Whether an answer is several parts of a page or file.
+pub(crate) fn is_of_parts(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes());
+    kind.and_then(|kind| kind.get(..10))
+        .is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/"))
 }
 
 /// A page's text, although it was asked for as it is. `None`: it is packed in a way that is not known, or
@@ -85,7 +77,7 @@ fn place<'a>(
     here.rev().max_by_key(|(_, base)| if base.holds(path) { base.prefix.len() } else { 0 })
 }
 
-fn of_url<'a>(bases: &'a [Base], url: &Url) -> Option<(usize, &'a Base)> {
+pub(super) fn of_url<'a>(bases: &'a [Base], url: &Url) -> Option<(usize, &'a Base)> {
     let wire = match url.scheme() {
         "https" => Wire::Tls,
         "http" => Wire::Plain,
@@ -95,7 +87,7 @@ fn of_url<'a>(bases: &'a [Base], url: &Url) -> Option<(usize, &'a Base)> {
 }
 
 /// Path and query, as a request asks for them.
-fn asked(url: &Url) -> String {
+pub(super) fn asked(url: &Url) -> String {
     match url.query() {
         Some(query) => format!("{}?{query}", url.path()),
         None => url.path().to_owned(),
@@ -109,81 +101,42 @@ pub(crate) fn inside(bases: &[Base], base: &Base, path: &str, to: &str) -> Optio
     Some(format!("http://{}{}", place.alias, asked(&url)))
 }
 
-/// What a page links to that is no place's own path, with the place that it is at.
-pub(crate) fn links(
-    bases: &[Base],
-    (_, base): (usize, &Base),
-    path: &str,
-    text: &[u8],
-) -> Vec<(usize, String)> {
-    let Ok(page) = Url::parse(&base.url(path)) else { return Vec::new() };
-    let mut found = Vec::new();
-    for link in values(text) {
-        if found.len() == MAX_LINKS {
-            break;
-        }
-        let Ok(url) = page.join(&link) else { continue };
-        let Some((index, place)) = of_url(bases, &url) else { continue };
-        let asked = asked(&url);
-        if asked.len() <= MAX_LINK_BYTES && !place.holds(&asked) {
-            found.push((index, asked));
-        }
-    }
-    found
-}
-
-/// The values of `href` attributes, and of the fields of JSON that hold links.
-fn values(text: &[u8]) -> impl Iterator<Item = String> {
-    let attributes = memmem::find_iter(text, b"href").filter_map(|at| {
-        let rest = skip(text.get(at.saturating_add(4)..)?, b"=")?;
-        let quote = *rest.first().filter(|byte| matches!(byte, b'"' | b'\''))?;
-        let value = until(rest.get(1..)?, &[quote])?;
-        Some(value.replace("&amp;", "&"))
-    });
-    let fields = FIELDS.into_iter().flat_map(move |field| {
-        memmem::find_iter(text, field).filter_map(move |at| {
-            let rest = skip(text.get(at.saturating_add(field.len())..)?, b":")?;
-            let value = until(rest.strip_prefix(b"\"")?, b"\"")?;
-            Some(value.replace("\\/", "/"))
-        })
-    });
-    attributes.chain(fields)
-}
-
-/// What follows a sign, with spaces around it.
-fn skip<'a>(text: &'a [u8], sign: &[u8]) -> Option<&'a [u8]> {
-    Some(text.trim_ascii_start().strip_prefix(sign)?.trim_ascii_start())
-}
-
-fn until(text: &[u8], ends: &[u8]) -> Option<String> {
-    let head = text.get(..text.len().min(MAX_LINK_BYTES + 1))?;
-    let end = head.iter().position(|byte| ends.contains(byte))?;
-    String::from_utf8(head.get(..end)?.to_vec()).ok()
-}
-
 /// The page with each address at one of the places called by its alias. Users and passwords in addresses
-/// are taken out, wherever they lead.
-pub(crate) fn rewritten(bases: &[Base], text: &[u8]) -> Vec<u8> {
+/// are taken out, wherever they lead and however the page writes them. `wire`: what the page came by.
+pub(crate) fn rewritten(bases: &[Base], wire: Wire, kind: Page, text: &[u8]) -> Vec<u8> {
+    let text = &*written::plain(kind, text);
     let mut out = Vec::with_capacity(text.len());
     let mut done = 0;
-    for colon in memchr_iter(b':', text) {
-        let Some(found) = address(text, colon).filter(|found| found.start >= done) else {
+    for at in memchr2_iter(b':', b'/', text) {
+        let Some(found) = address(text, at, wire).filter(|found| found.authority.start >= done)
+        else {
             continue;
         };
         let authority = text.get(found.authority.clone()).unwrap_or_default();
-        let host = authority.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
-        out.extend_from_slice(text.get(done..found.start).unwrap_or_default());
+        let host = match authority.iter().rposition(|byte| *byte == b'@') {
+            Some(at) if found.may_hold_user(authority, at) => authority.get(at + 1..),
+            _ => Some(authority),
+        };
+        let host = host.unwrap_or_default();
         let after = text.get(found.authority.end..).unwrap_or_default();
-        match alias(bases, found.wire, host, after) {
+        let known = found.wire.and_then(|wire| alias(bases, wire, host, after));
+        let known = known.filter(|_| found.start >= done && found.is_whole);
+        match known {
             Some(alias) => {
-                out.extend_from_slice(b"http");
-                out.extend_from_slice(text.get(colon..found.authority.start).unwrap_or_default());
+                out.extend_from_slice(text.get(done..found.start).unwrap_or_default());
+                let scheme = text.get(found.start..found.authority.start).unwrap_or_default();
+                let named = scheme.iter().position(|byte| *byte == b':');
+                if let Some(colon) = named {
+                    out.extend_from_slice(b"http");
+                    out.extend_from_slice(scheme.get(colon..).unwrap_or_default());
+                } else {
+                    out.extend_from_slice(scheme);
+                }
                 out.extend_from_slice(alias.as_bytes());
             }
             None => {
-                out.extend_from_slice(
-                    text.get(found.start..found.authority.start).unwrap_or_default(),
-                );
+                let before = text.get(done..found.authority.start).unwrap_or_default();
+                out.extend_from_slice(before);
                 out.extend_from_slice(host);
             }
         }
@@ -196,33 +149,79 @@ pub(crate) fn rewritten(bases: &[Base], text: &[u8]) -> Vec<u8> {
 /// An address in a text.
 struct Address {
     start: usize,
-    wire: Wire,
+    /// `None`: a scheme that the forwarder does not carry.
+    wire: Option<Wire>,
+    /// Whether two slashes lead to its authority, as every reader of addresses takes it.
+    is_whole: bool,
     authority: std::ops::Range<usize>,
 }
 
-/// The address whose scheme ends at this colon; JSON may write its slashes as `\/`.
-fn address(text: &[u8], colon: usize) -> Option<Address> {
-    let (head, tail) = text.split_at_checked(colon)?;
-    let ends = |scheme: &[u8]| {
-        let from = head.len().checked_sub(scheme.len())?;
-        head.get(from..)?.eq_ignore_ascii_case(scheme).then_some(from)
+impl Address {
+    /// Whether what stands before this `@` is a user: of another scheme (`ssh://git@host`) only a password
+    /// makes it worth taking out, and `//@name` is no address at all.
+    fn may_hold_user(&self, authority: &[u8], at: usize) -> bool {
+        let user = authority.get(..at).unwrap_or_default();
+        !user.is_empty() && (self.wire.is_some() || user.contains(&b':'))
+    }
+}
+
+/// The address whose scheme ends at this colon, or that begins with this slash and names no scheme; JSON may
+/// write its slashes as `\/`, and some readers take a backslash for one.
+fn address(text: &[u8], at: usize, page: Wire) -> Option<Address> {
+    let (head, tail) = text.split_at_checked(at)?;
+    let colon = usize::from(tail.first() == Some(&b':'));
+    let is_slash = |byte: &&u8| matches!(byte, b'/' | b'\\');
+    let run = tail.get(colon..)?.iter().take(MAX_SLASHES).take_while(is_slash).count();
+    let slashes = tail.get(colon..)?.get(..run)?;
+    let is_whole = matches!(slashes, b"//" | b"\\/\\/" | b"/\\/" | b"\\//");
+    let (start, wire) = if colon == 1 {
+        let ends = |scheme: &[u8]| {
+            let from = head.len().checked_sub(scheme.len())?;
+            head.get(from..)?.eq_ignore_ascii_case(scheme).then_some(from)
+        };
+        match (ends(b"https"), ends(b"http")) {
+            (Some(start), _) => (start, Some(Wire::Tls)),
+            (None, Some(start)) => (start, Some(Wire::Plain)),
+            (None, None) if is_whole => (at, None),
+            (None, None) => return None,
+        }
+    } else {
+        // JSON writes the first slash behind a backslash, which is where the address begins.
+        let start = if head.last() == Some(&b'\\') { at.checked_sub(1)? } else { at };
+        let before = start.checked_sub(1).and_then(|at| text.get(at));
+        let begins =
+            before.is_none_or(|byte| byte.is_ascii_whitespace() || b"\"'<>=(,;".contains(byte));
+        let slashes = slashes.iter().filter(|byte| **byte == b'/').count();
+        if !begins || slashes != 2 {
+            return None;
+        }
+        (start, Some(page))
     };
-    let (start, wire) = match (ends(b"https"), ends(b"http")) {
-        (Some(start), _) => (start, Wire::Tls),
-        (None, Some(start)) => (start, Wire::Plain),
-        (None, None) => return None,
-    };
-    let slashes =
-        [&b"://"[..], &b":\\/\\/"[..]].into_iter().find(|slashes| tail.starts_with(slashes))?;
-    let from = colon.checked_add(slashes.len())?;
-    let rest = text.get(from..)?;
-    let is_end = |byte: &u8| {
-        matches!(byte, b'/' | b'\\' | b'"' | b'\'' | b'<' | b'>' | b'?' | b'#' | b'&')
-            || byte.is_ascii_whitespace()
-    };
-    let length = rest.iter().take(MAX_AUTHORITY_BYTES).position(is_end);
-    let length = length.unwrap_or(rest.len().min(MAX_AUTHORITY_BYTES));
-    Some(Address { start, wire, authority: from..from.checked_add(length)? })
+    let from = at.checked_add(colon)?.checked_add(run)?;
+    let length = authority(text.get(from..)?);
+    let is_whole = is_whole || colon == 0;
+    Some(Address { start, wire, is_whole, authority: from..from.checked_add(length)? })
+}
+
+/// Bytes of an authority, with a password that was written with the characters which end one.
+fn authority(rest: &[u8]) -> usize {
+    let rest = rest.get(..rest.len().min(MAX_AUTHORITY_BYTES)).unwrap_or(rest);
+    let ends_text =
+        |byte: &u8| matches!(byte, b'"' | b'\'' | b'<' | b'>') || byte.is_ascii_whitespace();
+    let ends = |byte: &u8| matches!(byte, b'/' | b'\\' | b'?' | b'#' | b'&') || ends_text(byte);
+    let length = rest.iter().position(ends).unwrap_or(rest.len());
+    let plain = rest.get(..length).unwrap_or_default();
+    let port = plain.iter().rposition(|byte| *byte == b':').and_then(|at| plain.get(at + 1..));
+    let is_password =
+        !plain.contains(&b'@') && port.is_some_and(|port| !port.iter().all(u8::is_ascii_digit));
+    if !is_password {
+        return length;
+    }
+    let word = rest.iter().position(ends_text).unwrap_or(rest.len());
+    let at = rest.get(..word).and_then(|word| word.iter().rposition(|byte| *byte == b'@'));
+    let Some(at) = at else { return length };
+    let host = rest.get(at..).unwrap_or_default();
+    at + host.iter().position(ends).unwrap_or(host.len())
 }
 
 fn alias(bases: &[Base], wire: Wire, host: &[u8], after: &[u8]) -> Option<String> {
@@ -243,29 +242,21 @@ fn alias(bases: &[Base], wire: Wire, host: &[u8], after: &[u8]) -> Option<String
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::mirror::Origin;
-    use super::super::super::policy::Name;
+    use super::super::IndexKind;
+    use super::super::place::tests::base;
     use super::*;
 
-    fn base(alias: &str, host: &str, port: u16, prefix: &str) -> Base {
-        let name = |text: &str| Name::parse(text).unwrap();
-        let place = Origin { name: name(host), port, wire: Wire::Tls };
-        Base {
-            alias: name(alias),
-            place,
-            prefix: prefix.into(),
-            is_index: true,
-            credentials: None,
-            account: None,
-        }
+    fn bases() -> Vec<Base> {
+        let pip = Some(IndexKind::Pip);
+        vec![
+            base(("pip-0.m.internal", "index.example", 443), "/api/pypi/simple/", pip),
+            base(("pip-1.m.internal", "files.example", 8443), "/", None),
+            base(("pip-2.m.internal", "index.example", 443), "/other/simple/", pip),
+        ]
     }
 
-    fn bases() -> Vec<Base> {
-        vec![
-            base("pip-0.m.internal", "index.example", 443, "/api/pypi/simple/"),
-            base("pip-1.m.internal", "files.example", 8443, "/"),
-            base("pip-2.m.internal", "index.example", 443, "/other/simple/"),
-        ]
+    fn told(kind: Page, text: &str) -> String {
+        String::from_utf8(rewritten(&bases(), Wire::Tls, kind, text.as_bytes())).unwrap()
     }
 
     #[test]
@@ -287,28 +278,44 @@ mod tests {
             ("https://files.example/x", "https://files.example/x"),
             ("a: b, https:/x, ://y, https://", "a: b, https:/x, ://y, https://"),
         ] {
-            let out = String::from_utf8(rewritten(&bases(), text.as_bytes())).unwrap();
-            assert_eq!(out, expected);
+            let kind = if text.starts_with('{') { Page::Json } else { Page::Html };
+            assert_eq!(told(kind, text), expected);
         }
     }
 
     #[test]
-    fn h4_what_a_page_links_to_may_be_fetched_and_nothing_beside_it() {
-        let all = bases();
-        let html = b"<a href='../../packages/a-1.whl#sha256=0'>a</a> <a href=\"/b.whl?x=1&amp;y=2\">b</a> \
-                     <a href=\"https://index.example/api/pypi/simple/c/\"> <a href = \"https://evil.example/d\">";
-        let found = links(&all, (0, &all[0]), "/api/pypi/simple/a/", html);
-        assert_eq!(
-            found,
-            [(0, "/api/pypi/packages/a-1.whl".to_owned()), (0, "/b.whl?x=1&y=2".to_owned())]
-        );
-        let json = br#"{"files": [{"url": "\/p\/e.whl"}], "dist": {"tarball": "https://index.example/f.tgz"}}"#;
-        let found = links(&all, (0, &all[0]), "/api/pypi/simple/a/", json);
-        assert_eq!(found, [(0, "/p/e.whl".to_owned()), (0, "/f.tgz".to_owned())]);
-        let links = Links::default();
-        links.learn(found);
-        assert!(links.holds(0, "/p/e.whl") && links.holds(0, "/p/e.whl.metadata"));
-        assert!(!links.holds(1, "/p/e.whl") && !links.holds(0, "/p/g.whl"));
+    fn s11_a_password_is_taken_out_however_the_address_is_written() {
+        for text in [
+            "<a href=\"//u:s3cret@index.example/api/x\">",
+            "<a href=//u:s3cret@elsewhere.example/x>",
+            "<a href='https://u:s3cret&#64;index.example/x'>",
+            "<a href='https&colon;&sol;&#x2f;u&#58s3cret&commat;index.example/x'>",
+            "https:\\\\u:s3cret@elsewhere.example/x",
+            "https:u:s3cret@elsewhere.example/x https:/s3cret@elsewhere.example/",
+            "https://u:a/b/s3cret@elsewhere.example/x",
+            "https://u:p@s3cret@elsewhere.example/x",
+            "ssh://u:s3cret@elsewhere.example/x",
+            "url=//s3cret@elsewhere.example/",
+        ] {
+            let out = told(Page::Html, text);
+            assert!(!out.contains("s3cret") && out.contains('.'), "{text}: {out}");
+        }
+        for text in [
+            r#"{"a":"https:\u002F\/u\u003as3cret\u0040index.example/x"}"#,
+            r#"{"a":"\/\/u:s3cret@index.example\/x"}"#,
+            r#"{"a": "//u:s3cret@index.example/x"}"#,
+        ] {
+            let out = told(Page::Json, text);
+            assert!(!out.contains("s3cret") && out.contains("pip-0.m.internal"), "{text}: {out}");
+            serde_json::from_str::<serde_json::Value>(&out).unwrap();
+        }
+        for same in [
+            "<a href=\"//files.example/x\">",
+            "//@flow a//b@c ssh://git@host.example/x 12:30 a@b https://x.example:8080/a@b",
+        ] {
+            assert_eq!(told(Page::Html, same), same);
+        }
+        assert_eq!(told(Page::Html, "'//index.example/x'"), "'//pip-0.m.internal/x'");
     }
 
     #[test]

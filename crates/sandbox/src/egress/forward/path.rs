@@ -7,8 +7,9 @@ const MAX_PATH_BYTES: usize = 8 * 1024;
 /// How often something between us and the files may decode a path.
 const MAX_DECODINGS: usize = 3;
 
-/// The path without its query as servers come to read it, however often they decode it. `None`: some step
-/// of it goes up, stays or is empty, so that what begins with a prefix may not lie below it.
+/// The path without its query as servers come to read it, however often they decode it. `None`: some server
+/// would read another path than this one: a step goes up, stays, is empty or begins or ends with a blank, or
+/// holds what is a slash, a parameter or no text to some.
 pub(crate) fn plain(path: &str) -> Option<String> {
     if path.len() > MAX_PATH_BYTES || !path.starts_with('/') {
         return None;
@@ -18,9 +19,9 @@ pub(crate) fn plain(path: &str) -> Option<String> {
         if !has_plain_steps(&text) {
             return None;
         }
-        let decoded = percent_decode_str(&text).decode_utf8_lossy().into_owned();
+        let decoded = percent_decode_str(&text).decode_utf8().ok()?.into_owned();
         if decoded == text {
-            return (!text.contains(|c: char| c.is_control())).then_some(text);
+            return Some(text);
         }
         text = decoded;
     }
@@ -28,11 +29,10 @@ pub(crate) fn plain(path: &str) -> Option<String> {
 }
 
 fn has_plain_steps(text: &str) -> bool {
-    let is_plain = |step: &str| {
-        // What follows a semicolon are parameters of the step, to some servers.
-        !matches!(step.split(';').next().unwrap_or(step), "." | "..")
-    };
-    !text.contains("//") && text.split(['/', '\\']).all(is_plain)
+    let is_plain = |step: &str| !matches!(step, "." | "..") && step.trim() == step;
+    // What follows a semicolon are parameters of the step, to some servers.
+    let is_odd = |c: char| c.is_control() || matches!(c, '\\' | ';');
+    !text.contains("//") && !text.contains(is_odd) && text.split('/').all(is_plain)
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn h4_a_path_that_climbs_in_any_disguise_is_not_plain() {
+    fn h4_s10_a_path_that_climbs_in_any_disguise_is_not_plain() {
         for path in
             ["/", "/simple/", "/simple/a-b/", "/@scope%2fname", "/x/-/x-1.0.tgz?a=../b", "/a/..b/"]
         {
@@ -62,6 +62,11 @@ mod tests {
             "/npm/%2f-/whoami",
             "/simple/%00",
             "/simple/a%0d%0ab",
+            "/npm/%5c-/whoami",
+            "/npm/-;a=b/whoami",
+            "/npm/x%3b/-/whoami",
+            "/npm/%20-/whoami",
+            "/npm/%c0%ad/whoami",
         ] {
             assert!(plain(path).is_none(), "{path}");
         }

@@ -6,9 +6,8 @@ use std::fs;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::env;
-use percent_encoding::percent_decode_str;
 
-use super::{Credentials, Mirror, ask};
+use super::{Credentials, IndexKind, Mirror, ask};
 
 const SETTINGS: [&str; 5] = ["registry", "userconfig", "cafile", "https-proxy", "proxy"];
 /// Settings that say who asks; npm shows them to nobody, so they are read from the user's file.
@@ -35,7 +34,7 @@ fn read(
 ) -> Result<Mirror, String> {
     let mut mirror = Mirror::default();
     let registry = settings.get("registry").ok_or("npm names no registry")?;
-    let inside = mirror.base("npm", registry, true)?;
+    let inside = mirror.base("npm", registry, Some(IndexKind::Npm))?;
     let env = [
         ("npm_config_registry", inside.as_str()),
         // A lock file names the registry that it was made with.
@@ -52,8 +51,6 @@ fn read(
     let found = who_asks(place, user, variable)?;
     if let Some(base) = mirror.bases.first_mut() {
         base.credentials = found.or(base.credentials.take());
-        // Tokens, profile and name of the user whose credentials these are. No package's name is a dash.
-        base.account = Some(format!("{}-/", percent_decode_str(&base.prefix).decode_utf8_lossy()));
     }
     Ok(mirror)
 }
@@ -129,7 +126,6 @@ mod tests {
             let base = &mirror.bases[0];
             assert_eq!((base.place.name.as_str(), base.place.port), ("npm.example", 8443));
             assert_eq!(base.credentials, expected.and_then(Credentials::new), "{user}");
-            assert_eq!(base.account.as_deref(), Some("/api/-/"));
             let env = &mirror.env.0;
             let registry = "http://npm-0.mirrors.cofferdam.internal/api/";
             assert_eq!(env["npm_config_registry"], registry);

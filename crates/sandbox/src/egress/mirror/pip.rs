@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Mirror, ask};
+use super::{IndexKind, Mirror, ask};
 
 /// How its places' names begin inside.
 const KIND: &str = "pip";
@@ -49,18 +49,20 @@ pub(super) async fn mirror() -> Result<Mirror, String> {
 fn read(said: &Said) -> Result<Mirror, String> {
     let mut mirror = Mirror::default();
     let index = match said.setting("index-url") {
-        Some(index) => mirror.base(KIND, index, true)?,
+        Some(index) => mirror.base(KIND, index, Some(IndexKind::Pip))?,
         None => {
-            let index = mirror.base(KIND, &said.index, true)?;
-            mirror.base(KIND, &said.files, false)?;
+            let index = mirror.base(KIND, &said.index, Some(IndexKind::Pip))?;
+            mirror.base(KIND, &said.files, None)?;
             index
         }
     };
     mirror.env.0.insert("PIP_INDEX_URL".into(), index.clone());
     mirror.env.0.insert("UV_DEFAULT_INDEX".into(), index);
     if let Some(extra) = said.setting("extra-index-url") {
-        let all: Result<Vec<_>, _> =
-            extra.split_whitespace().map(|index| mirror.base(KIND, index, true)).collect();
+        let all: Result<Vec<_>, _> = extra
+            .split_whitespace()
+            .map(|index| mirror.base(KIND, index, Some(IndexKind::Pip)))
+            .collect();
         let all = all?.join(" ");
         mirror.env.0.insert("PIP_EXTRA_INDEX_URL".into(), all.clone());
         mirror.env.0.insert("UV_INDEX".into(), all);
@@ -96,7 +98,7 @@ mod tests {
     fn the_built_in_index_is_fetched_from_with_its_files() {
         let mirror = read(&said(&[])).unwrap();
         let names: Vec<_> =
-            mirror.bases.iter().map(|b| (b.place.name.as_str(), b.is_index)).collect();
+            mirror.bases.iter().map(|b| (b.place.name.as_str(), b.index.is_some())).collect();
         assert_eq!(names, [("index.example", true), ("files.example", false)]);
         let env = &mirror.env.0;
         assert_eq!(env["PIP_INDEX_URL"], "http://pip-0.mirrors.cofferdam.internal/simple/");

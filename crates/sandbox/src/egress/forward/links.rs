@@ -1,0 +1,208 @@
+//! What pages of an index link to beside its own path: the files of a package. Pure, but for the list.
+//!
+//! A link is what the index itself says about a file: an anchor of pip's HTML, `files[].url` of its JSON,
+//! `versions.*.dist.tarball` of npm's. **Text of a package's author teaches nothing, and neither does a page
+//! that is no project's**: a file that calls itself a page is none.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Deserialize;
+use url::Url;
+
+use super::pages::{MAX_LINK_BYTES, Page, asked, of_url};
+use super::{Base, IndexKind, anchors, path};
+
+/// Links outside their index's own path that one sandbox may follow: more than a large project's page has.
+/// A fresh page makes room, because it is fetched before its files.
+const MAX_LINKS: usize = 20_000;
+/// Beside a file, its metadata: pip derives the address.
+const METADATA: &str = ".metadata";
+
+/// What pages linked to, by place.
+#[derive(Debug, Default)]
+pub(crate) struct Links(Mutex<HashSet<(usize, String)>>);
+
+impl Links {
+    pub(crate) fn learn(&self, found: Vec<(usize, String)>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len().saturating_add(found.len()) > MAX_LINKS {
+            known.clear();
+        }
+        known.extend(found);
+    }
+
+    pub(crate) fn holds(&self, index: usize, path: &str) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let has = |path: &str| known.contains(&(index, path.to_owned()));
+        has(path) || path.strip_suffix(METADATA).is_some_and(has)
+    }
+}
+
+/// pip's page of a project in JSON.
+#[derive(Deserialize)]
+struct Project<'a> {
+    #[serde(borrow)]
+    files: Vec<File<'a>>,
+}
+
+#[derive(Deserialize)]
+struct File<'a> {
+    #[serde(borrow)]
+    url: Cow<'a, str>,
+}
+
+/// npm's page of a package.
+#[derive(Deserialize)]
+struct Package<'a> {
+    #[serde(borrow)]
+    versions: HashMap<Cow<'a, str>, Version<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Version<'a> {
+    #[serde(borrow, default)]
+    dist: Option<Dist<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Dist<'a> {
+    #[serde(borrow, default)]
+    tarball: Option<Cow<'a, str>>,
+}
+
+/// What a page links to that is no place's own path, with the place that it is at: the page's own, or one
+/// that asks for no credentials.
+pub(crate) fn links(
+    bases: &[Base],
+    (own, base): (usize, &Base),
+    (path, kind): (&str, Page),
+    text: &[u8],
+) -> Vec<(usize, String)> {
+    let Some(index) = base.index.filter(|index| is_project(*index, base, path)) else {
+        return Vec::new();
+    };
+    let Ok(page) = Url::parse(&base.url(path)) else { return Vec::new() };
+    let mut found = Vec::new();
+    for link in said(index, kind, text) {
+        if found.len() == MAX_LINKS {
+            break;
+        }
+        if link.len() > MAX_LINK_BYTES {
+            continue;
+        }
+        let Ok(url) = page.join(&link) else { continue };
+        let Some((index, place)) = of_url(bases, &url) else { continue };
+        let asked = asked(&url);
+        let is_ours = index == own || place.credentials.is_none();
+        if is_ours && asked.len() <= MAX_LINK_BYTES && !place.holds(&asked) {
+            found.push((index, asked));
+        }
+    }
+    found
+}
+
+/// Whether a path is a project's page: `simple/name/`, `name` or `@scope/name` below the index's own path.
+fn is_project(index: IndexKind, base: &Base, path: &str) -> bool {
+    let prefix = path::plain(&base.prefix);
+    let plain = path::plain(path);
+    let below = plain.as_deref().zip(prefix.as_deref()).and_then(|(all, of)| all.strip_prefix(of));
+    let Some(name) = below.map(|name| name.strip_suffix('/').unwrap_or(name)) else {
+        return false;
+    };
+    let steps = name.split('/').count();
+    let most = usize::from(index == IndexKind::Npm && name.starts_with('@')) + 1;
+    !name.is_empty() && steps == most
+}
+
+fn said(index: IndexKind, kind: Page, text: &[u8]) -> Vec<String> {
+    match (index, kind) {
+        (IndexKind::Pip, Page::Html) => anchors::hrefs(text, MAX_LINKS),
+        (IndexKind::Pip, Page::Json) => serde_json::from_slice::<Project<'_>>(text)
+            .map(|page| page.files.into_iter().map(|file| file.url.into_owned()).collect())
+            .unwrap_or_default(),
+        (IndexKind::Npm, Page::Json) => {
+            let page = serde_json::from_slice::<Package<'_>>(text);
+            let versions = page.map(|page| page.versions).unwrap_or_default();
+            let tarball = |version: Version<'_>| Some(version.dist?.tarball?.into_owned());
+            versions.into_values().filter_map(tarball).collect()
+        }
+        (IndexKind::Npm, Page::Html) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::tests::base;
+    use super::*;
+
+    fn bases() -> Vec<Base> {
+        let (pip, npm) = (Some(IndexKind::Pip), Some(IndexKind::Npm));
+        vec![
+            base(("pip-0.m.internal", "index.example", 443), "/api/pypi/simple/", pip),
+            base(("pip-1.m.internal", "other.example", 443), "/simple/", pip),
+            base(("npm-0.m.internal", "npm.example", 443), "/npm/", npm),
+        ]
+    }
+
+    fn taught(index: usize, path: &str, kind: Page, text: &str) -> Vec<(usize, String)> {
+        let all = bases();
+        links(&all, (index, &all[index]), (path, kind), text.as_bytes())
+    }
+
+    const A: &str = "/api/pypi/simple/a/";
+
+    #[test]
+    fn h4_what_a_page_links_to_may_be_fetched_and_nothing_beside_it() {
+        let html = "<a href='../../packages/a-1.whl#sha256=0'>a</a> <a href=\"/b.whl?x=1&amp;y=2\">b</a> \
+                    <a href=\"https://index.example/api/pypi/simple/c/\"> <a href = \"https://evil.example/d\">";
+        let found = taught(0, A, Page::Html, html);
+        assert_eq!(
+            found,
+            [(0, "/api/pypi/packages/a-1.whl".to_owned()), (0, "/b.whl?x=1&y=2".to_owned())]
+        );
+        let links = Links::default();
+        links.learn(taught(0, A, Page::Json, r#"{"files": [{"url": "\/p\/e.whl"}]}"#));
+        assert!(links.holds(0, "/p/e.whl") && links.holds(0, "/p/e.whl.metadata"));
+        assert!(!links.holds(1, "/p/e.whl") && !links.holds(0, "/p/g.whl"));
+    }
+
+    #[test]
+    fn s9_a_page_teaches_only_tarballs_of_versions() {
+        let page = r#"{"readme": "\"tarball\": \"/p/1\" <a href='/p/2'>", "tarball": "/p/3", "url": "/p/4",
+            "dist": {"tarball": "/p/5"}, "bugs": {"url": "/p/6", "dist": {"tarball": "/p/7"}},
+            "versions": {"1": {"dist": {"tarball": "/t/1.tgz", "url": "/p/8"}, "url": "/p/9",
+            "x": {"dist": {"tarball": "/p/10"}}}, "2": {"dist": {"tarball": "https://npm.example/t/2.tgz"}}, "3": {}}}"#;
+        let mut found = taught(2, "/npm/tiny", Page::Json, page);
+        found.sort();
+        assert_eq!(found, [(2, "/t/1.tgz".to_owned()), (2, "/t/2.tgz".to_owned())]);
+        assert_eq!(taught(2, "/npm/@a%2ftiny", Page::Json, page).len(), 2);
+        // A file that calls itself a page is none, and HTML is nothing of npm's.
+        for path in ["/npm/tiny/-/tiny-1.0.0.tgz", "/t/1.tgz", "/npm/", "/npm/@a"] {
+            assert!(taught(2, path, Page::Json, page).is_empty(), "{path}");
+        }
+        assert!(taught(2, "/npm/tiny", Page::Html, "<a href=/p>").is_empty());
+    }
+
+    #[test]
+    fn s9_a_page_of_pips_teaches_its_files_alone() {
+        let json = r#"{"files": [{"url": "/f.whl", "yanked": "href='/p/1'"}], "url": "/p/2",
+            "meta": {"url": "/p/3", "files": [{"url": "/p/4"}]}}"#;
+        assert_eq!(taught(0, A, Page::Json, json), [(0, "/f.whl".to_owned())]);
+        assert!(taught(0, A, Page::Json, r#"{"files": [], "files": [{"url": "/p"}]}"#).is_empty());
+        let html = "<a href=/f.whl data-yanked=\"href='/p/1' <a href='/p/2'>\">href='/p/3'</a>\
+                    <!-- <a href=/p/4> --><link href=/p/5>";
+        assert_eq!(taught(0, A, Page::Html, html), [(0, "/f.whl".to_owned())]);
+        for path in ["/api/pypi/simple/", "/api/pypi/simple/a/b.html", "/api/pypi/packages/a.html"]
+        {
+            assert!(taught(0, path, Page::Html, html).is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn s61_a_page_of_one_index_teaches_nothing_of_another_that_has_credentials() {
+        let html = "<a href=https://other.example/packages/x.whl><a href=/f.whl>";
+        assert_eq!(taught(0, A, Page::Html, html), [(0, "/f.whl".to_owned())]);
+    }
+}
