@@ -303,11 +303,11 @@ async fn a_run_is_listed_shown_logged_gated_canceled_resumed_retried_and_forked(
     assert_eq!(object(&agreed)["ok"], true);
     assert_eq!(up.wait_terminal(&slow).await["status"], "succeeded");
 
-    // Retried and forked: new runs, which execute.
+    // Retried, which is the same run, and forked, which is a new one.
     let failing = detached(&[&recipe(home.path(), "failing.yaml", FAILING)]);
     assert_eq!(up.wait_terminal(&failing).await["status"], "failed");
     let retried = stdout(&home.run(&["retry", &failing])).trim().to_owned();
-    assert_ne!(retried, failing);
+    assert_eq!(retried, failing);
     assert_eq!(up.wait_terminal(&retried).await["status"], "failed");
     assert_eq!(code(&home.run(&["retry", &gated])), 1, "a success is not retried");
     let forked = home.run(&["fork", &slow, "--step", "0", "--json"]);

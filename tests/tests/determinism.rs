@@ -30,9 +30,7 @@ async fn trace(seed: &str) -> Vec<String> {
     assert_eq!(up.wait_terminal(&first).await["status"], "failed");
     let (status, retried) = up.post(&format!("/api/runs/{first}/retry"), &json!({})).await;
     assert_eq!(status, 202, "{retried}");
-    let again = retried["newRunId"].as_str().unwrap();
-    approve(&up, again).await;
-    up.wait_terminal(again).await;
+    up.wait_terminal(retried["newRunId"].as_str().unwrap()).await;
     let plain =
         std::fs::read_to_string(cofferdam_tests::repository().join("examples/hello.yaml")).unwrap();
     let plain = up.run_recipe(&plain, json!({}), json!({})).await;
@@ -76,7 +74,8 @@ async fn normalized(sql: &PgPool) -> Vec<String> {
     .unwrap();
     for (workflow, key, value) in events {
         let mut value: Value = serde_json::from_str(&value).unwrap();
-        for time in ["at", "createdAt", "deadlineAt"] {
+        // Who answered is a key, and keys are secrets: they never come from the seed.
+        for time in ["at", "createdAt", "deadlineAt", "actor"] {
             value.as_object_mut().unwrap().remove(time);
         }
         trace.push(format!("event {workflow} {key} {value}"));
@@ -124,7 +123,7 @@ async fn another_seed_gives_other_ids_to_the_same_work() {
             .map(|l| l.split(' ').nth(1).unwrap().to_owned())
             .collect()
     };
-    assert_eq!(runs(&one).len(), 3);
+    assert_eq!(runs(&one).len(), 2);
     assert!(runs(&one).iter().all(|id| !runs(&other).contains(id)), "{one:?}");
     let digests = |trace: &[String]| -> Vec<String> {
         trace

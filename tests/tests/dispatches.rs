@@ -403,13 +403,10 @@ async fn depth_and_live_dispatches_of_a_scope_are_limited_in_sql() {
     // Nothing executes: whatever is spawned stays live.
     let shim = Server::start(&home, &["shim", "--listen", "127.0.0.1:0"], &[]);
     let sql = shim.sql().await;
-    sqlx::query(
-        "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES
-           ('dispatch.max_spawn_depth', 1, '2', 'test'), ('dispatch.max_live_per_scope', 1, '2', 'test')",
-    )
-    .execute(&sql)
-    .await
-    .unwrap();
+    for name in ["dispatch.max_spawn_depth", "dispatch.max_live_per_scope"] {
+        let output = home.run(&["config", "set", name, "2", "--global"]);
+        assert!(output.status.success(), "{output:?}");
+    }
     let mut parent = spawn(&shim, &script("true\n", None, &project)).await;
     for depth in 1..=2 {
         let mut body = script("true\n", None, &project);

@@ -20,6 +20,11 @@ use crate::schema::{Validator, schema_of};
 /// keep all that they may, on a disk of its own; what a host with a smaller one should lower.
 pub const DEFAULT_BLOBS_MB: u64 = 65_536;
 
+/// How deep a dispatch sends off further ones, as in SQL: `app.dispatch_limits`.
+pub const DEFAULT_SPAWN_DEPTH: u64 = 5;
+/// Live dispatches of one scope, as in SQL: `app.dispatch_limits`.
+pub const DEFAULT_LIVE_PER_SCOPE: u64 = 256;
+
 /// What can be configured. A closed list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigKey {
@@ -34,6 +39,10 @@ pub enum ConfigKey {
     /// `quota.blobs_mb`: MiB of stored artifacts, after which a tenant's work is refused. A tenant's own
     /// value may only be lower than the host's.
     BlobsMb,
+    /// `dispatch.max_spawn_depth`: how deep a dispatch may send off further ones. The host's alone.
+    SpawnDepth,
+    /// `dispatch.max_live_per_scope`: live dispatches of one scope of a tenant. The host's alone.
+    LivePerScope,
     /// `profile.LANGUAGE`, see [`Profile`].
     Profile(Language),
 }
@@ -43,6 +52,7 @@ impl ConfigKey {
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
+            .chain([Self::SpawnDepth, Self::LivePerScope])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
 
@@ -54,6 +64,8 @@ impl ConfigKey {
             Self::ExecAllowed | Self::BuildAllowed => json!([]),
             Self::Mirrors => json!({}),
             Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
+            Self::SpawnDepth => json!(DEFAULT_SPAWN_DEPTH),
+            Self::LivePerScope => json!(DEFAULT_LIVE_PER_SCOPE),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
         }
     }
@@ -77,8 +89,17 @@ impl ConfigKey {
                 },
             }),
             Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
+            // Deeper than anybody can follow; as many as a host's memory admits many times over.
+            Self::SpawnDepth => json!({"type": "integer", "minimum": 0, "maximum": 64}),
+            Self::LivePerScope => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
             Self::Profile(_) => schema_of::<Profile>(),
         }
+    }
+
+    /// Whether no tenant has a value of its own.
+    #[must_use]
+    pub const fn is_hosts_alone(self) -> bool {
+        matches!(self, Self::Mirrors | Self::SpawnDepth | Self::LivePerScope)
     }
 }
 
@@ -90,6 +111,8 @@ impl fmt::Display for ConfigKey {
             Self::BuildAllowed => f.write_str(BUILD_ALLOWED),
             Self::Mirrors => f.write_str(MIRRORS),
             Self::BlobsMb => f.write_str("quota.blobs_mb"),
+            Self::SpawnDepth => f.write_str("dispatch.max_spawn_depth"),
+            Self::LivePerScope => f.write_str("dispatch.max_live_per_scope"),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
         }
     }
@@ -262,7 +285,9 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         ConfigKey::Ceiling => stored::<Ceiling>(value),
         ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => stored::<Vec<String>>(value),
         ConfigKey::Mirrors => stored::<MirrorGrants>(value),
-        ConfigKey::BlobsMb => stored::<u64>(value),
+        ConfigKey::BlobsMb | ConfigKey::SpawnDepth | ConfigKey::LivePerScope => {
+            stored::<u64>(value)
+        }
         ConfigKey::Profile(_) => stored::<Profile>(value),
     }
 }
@@ -295,7 +320,9 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
             ConfigKey::ExecAllowed
             | ConfigKey::BuildAllowed
             | ConfigKey::Mirrors
-            | ConfigKey::BlobsMb => {}
+            | ConfigKey::BlobsMb
+            | ConfigKey::SpawnDepth
+            | ConfigKey::LivePerScope => {}
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
                 profiles.push((language, Sourced { value, source }));

@@ -109,6 +109,9 @@ pub struct ErrorBody {
     /// More, where there is more: a list of violations, a drift, a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
+    /// Of a start that differs from the run that exists: each field, as `details` has it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<serde_json::Value>,
 }
 
 /// An error on its way to a caller.
@@ -156,7 +159,8 @@ impl Refusal {
     /// The body that the caller gets.
     #[must_use]
     pub fn body(self) -> ErrorBody {
-        ErrorBody { error: self.message, code: self.code, details: self.details }
+        let drift = self.details.as_ref().and_then(|d| d.get("drift")).cloned();
+        ErrorBody { error: self.message, code: self.code, details: self.details, drift }
     }
 }
 

@@ -137,9 +137,12 @@ pub struct ReplyRequest {
     /// Where it came from; stamped by the server where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Must be the gate's topic where given.
+    /// `human:<gate>` or `sys:<kind>`; must be the gate's topic where given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 140), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
+    #[schemars(
+        length(min = 1, max = 140),
+        regex(pattern = r"^(human|sys):[a-z0-9][a-z0-9:_-]{0,127}$")
+    )]
     pub topic: Option<String>,
 }
 
@@ -152,7 +155,10 @@ pub struct HitlEvent {
     /// The gate.
     pub gate_key: GateKey,
     /// Its topic.
-    #[schemars(length(min = 1, max = 140), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
+    #[schemars(
+        length(min = 1, max = 140),
+        regex(pattern = r"^(human|sys):[a-z0-9][a-z0-9:_-]{0,127}$")
+    )]
     pub topic: String,
     /// The answer.
     pub payload: Value,
@@ -194,8 +200,10 @@ pub struct PlanApproved {
     pub accepted: bool,
     /// The run.
     pub run_id: RunId,
+    /// ISO 8601, in UTC.
+    pub approved_at: String,
     /// ms since the epoch.
-    pub approved_at: i64,
+    pub approved_at_ms: i64,
 }
 
 /// Where a gate stands.
@@ -309,17 +317,18 @@ const fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 
-/// The form of a plan gate: `choice`, with the synonyms that existing clients send.
+/// The form of a plan gate: `choice` and `rationale`, with the synonyms that existing clients send.
 #[must_use]
 pub fn plan_form() -> Value {
+    let words = serde_json::json!({"type": "string", "maxLength": 4000,
+        "pattern": r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"});
     serde_json::json!({
         "type": "object",
         "properties": {
             "choice": {"enum": ["yes", "no"]},
             "approved": {"type": "boolean"},
             "decision": {"enum": ["approve", "approved", "yes", "reject", "rejected", "no"]},
-            "rationale": {"type": "string", "maxLength": 4000,
-                "pattern": r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"}
+            "rationale": words, "notes": words, "note": words
         },
         "additionalProperties": false,
         "oneOf": [{"required": ["choice"]}, {"required": ["approved"]}, {"required": ["decision"]}]
@@ -339,7 +348,8 @@ pub fn choice_of(payload: &Value) -> Result<(Choice, Option<String>), Refusal> {
             }]));
         }
     };
-    let rationale = payload.get("rationale").and_then(Value::as_str).map(str::to_owned);
+    let said = ["rationale", "notes", "note"].into_iter().find_map(|name| payload.get(name));
+    let rationale = said.and_then(Value::as_str).map(str::to_owned);
     Ok((choice, rationale))
 }
 
@@ -357,6 +367,8 @@ mod tests {
             (json!({"approved": false, "rationale": "r"}), Choice::No),
             (json!({"decision": "rejected"}), Choice::No),
             (json!({"decision": "approve"}), Choice::Yes),
+            (json!({"choice": "no", "notes": "not today"}), Choice::No),
+            (json!({"approved": true, "note": "fine"}), Choice::Yes),
         ] {
             assert!(form.check(&payload).is_ok(), "{payload}");
             assert_eq!(choice_of(&payload).unwrap().0, want);

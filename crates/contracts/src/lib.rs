@@ -16,6 +16,7 @@ pub mod error;
 pub mod gate;
 pub mod gate_spec;
 pub mod id;
+pub mod instant;
 pub mod key;
 pub mod limit;
 pub mod link;

@@ -77,14 +77,48 @@ pub struct OpsAudit {
     pub actor: String,
     /// Why.
     pub reason: String,
+    /// ISO 8601, in UTC.
+    pub at: String,
     /// ms since the epoch.
-    pub at: i64,
+    pub at_ms: i64,
     /// The workflow.
     #[serde(rename = "targetWorkflowID")]
     pub target_workflow_id: String,
     /// Fork only.
     #[serde(default, rename = "forkedWorkflowID", skip_serializing_if = "Option::is_none")]
     pub forked_workflow_id: Option<String>,
+}
+
+/// What waits and runs in one queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct QueueDepth {
+    /// `intentQ`, `sbxQ` or `controlQ`.
+    pub queue_name: String,
+    /// Not begun.
+    pub enqueued: i64,
+    /// In a worker's hands.
+    pub pending: i64,
+    /// How long the oldest that has not begun has waited; absent where none waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_age_ms: Option<i64>,
+}
+
+/// What began and ended in a window of time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Throughput {
+    /// Seconds until now.
+    #[serde(rename = "windowS")]
+    pub window_s: i64,
+    /// Runs that were started.
+    pub runs_started: i64,
+    /// Runs that ended, whatever the outcome.
+    pub runs_finished: i64,
+    /// Those of them that succeeded.
+    pub runs_succeeded: i64,
+    /// Task attempts that ended.
+    pub tasks_finished: i64,
 }
 
 /// One recorded step of a workflow.

@@ -11,6 +11,7 @@ use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, RecipeId};
+use crate::named::named;
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
@@ -32,6 +33,17 @@ pub struct RecipeRef {
     /// Its version, any text of 1 to 32 characters.
     #[schemars(length(min = 1, max = 32))]
     pub v: String,
+}
+
+named! {
+    /// How settled a version is; it moves in this order alone, and `stable` never changes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum RecipeStatus {
+        Draft = "draft",
+        Candidate = "candidate",
+        Stable = "stable",
+    }
 }
 
 /// A recipe.

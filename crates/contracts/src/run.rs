@@ -214,6 +214,17 @@ named! {
     }
 }
 
+named! {
+    /// Where a run's sandboxes are: known with the first of them, `LOCAL_NATIVE` until then.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum ExecutionMode {
+        LocalDocker = "LOCAL_DOCKER",
+        LocalNative = "LOCAL_NATIVE",
+        RemoteSandbox = "REMOTE_SANDBOX",
+    }
+}
+
 impl RunStatus {
     /// Whether nothing follows.
     #[must_use]
@@ -298,7 +309,9 @@ pub struct RunHeader {
     /// The engine's own status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable_status: Option<String>,
-    /// Which attempt of the intent this run is, from 0.
+    /// Where its sandboxes are.
+    pub execution_mode: ExecutionMode,
+    /// How often the run was retried.
     pub retry_count: i32,
     /// Its sandboxes whose wipe could not be verified: it does not end before they are wiped or settled.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -315,11 +328,11 @@ pub struct RunHeader {
 pub struct RetryAccepted {
     /// Always true.
     pub accepted: bool,
-    /// The new run.
+    /// The run that goes on: the retried run itself.
     pub new_run_id: RunId,
     /// Its workflow.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
-    /// The first step that executes again.
+    /// Its first step without success, which executes again.
     pub from_step: String,
 }

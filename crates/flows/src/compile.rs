@@ -56,20 +56,20 @@ pub(crate) async fn compile(
             Err(refusal) => Err(refusal),
         },
     };
+    let attempt = run.retries + 1;
     let plan = match planned {
         Ok(plan) => plan,
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
-            ledger
-                .step_diagnostic(&run.id, COMPILE, &compile_key(run, &run.inputs, 1)?, &text)
-                .await?;
+            let key = compile_key(run, &run.inputs, attempt)?;
+            ledger.step_diagnostic(&run.id, COMPILE, &key, &text).await?;
             let error = Some(refusal.message);
             return Ok((Card { digest: None, gate: None, error, budget: run.budget }, None));
         }
     };
     let bytes = canonical::canonical(&plan)?;
     let digest = canonical::digest_bytes(&bytes);
-    let key = compile_key(run, &run.inputs, 1)?;
+    let key = compile_key(run, &run.inputs, attempt)?;
     let step = step_id(COMPILE)?;
     ledger
         .step_compiled(&Compiled {
@@ -78,7 +78,7 @@ pub(crate) async fn compile(
             plan: &String::from_utf8_lossy(&bytes),
             digest: &digest,
             uri: &artifact::uri(&run.id, &step, &key, "plan.json"),
-            attempt: 1,
+            attempt,
             output: json!({"planDigest": digest, "tasks": plan.tasks.len(), "gate": plan.gate}),
         })
         .await?;

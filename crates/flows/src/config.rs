@@ -84,8 +84,8 @@ impl Flows {
             let why = "the host's configuration needs an admin key of the host's own tenant";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
-        if key == ConfigKey::Mirrors && put.scope != WriteScope::Global {
-            let why = "which tenant uses the host's mirrors is the host's to say: scope `global`";
+        if key.is_hosts_alone() && put.scope != WriteScope::Global {
+            let why = format!("{key} is the host's to say: scope `global`");
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
         let is_consent = matches!(key, ConfigKey::ExecAllowed | ConfigKey::BuildAllowed);
@@ -157,7 +157,11 @@ fn below_ceilings(
     };
     let what = key.to_string();
     match key {
-        ConfigKey::ExecAllowed | ConfigKey::BuildAllowed | ConfigKey::Mirrors => {}
+        ConfigKey::ExecAllowed
+        | ConfigKey::BuildAllowed
+        | ConfigKey::Mirrors
+        | ConfigKey::SpawnDepth
+        | ConfigKey::LivePerScope => {}
         ConfigKey::BlobsMb => below_hosts_quota(scope, value, rows)?,
         ConfigKey::Ceiling => {
             settings

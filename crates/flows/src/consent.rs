@@ -179,7 +179,9 @@ pub(crate) async fn edit(
     };
     let bytes = canonical::canonical(&plan)?;
     let digest = canonical::digest_bytes(&bytes);
-    let task_key = compile::compile_key(&run, &inputs, round + 1)?;
+    // Beyond every compilation before it, whatever retries there were.
+    let attempt = run.retries + round + 1;
+    let task_key = compile::compile_key(&run, &inputs, attempt)?;
     let step = compile::step_id(COMPILE)?;
     let (facts, _) = facts_of(this, plan, run.budget, run.timeout_ms).await?;
     let compiled = Compiled {
@@ -188,7 +190,7 @@ pub(crate) async fn edit(
         plan: &String::from_utf8_lossy(&bytes),
         digest: &digest,
         uri: &artifact::uri(&run.id, &step, &task_key, "plan.json"),
-        attempt: round + 1,
+        attempt,
         output: json!({"planDigest": digest, "editedAt": key}),
     };
     ledger.consent_edited(&compiled, key, &facts).await?;

@@ -168,7 +168,7 @@ async fn open(this: &This<'_>, gate: &Gate<'_>, round: u32) -> Result<Opened, Le
     let standing = ledger.consent_standing(&run.id).await?;
     let (facts, _) = consent::now(this, &run, &standing).await?;
     let within = |asked: u32| {
-        decide::gate_ttl_s(asked, run.created_at, clock::now_ms(), run.timeout_ms, &run.budget)
+        decide::gate_ttl_s(asked, run.began_at, clock::now_ms(), run.timeout_ms, &run.budget)
     };
     let asked = run.constraints.plan_approval_timeout_s.or_else(|| gate.spec.deadline_s());
     let ttl_s = within(asked.unwrap_or(DEFAULT_TTL_S));
@@ -354,13 +354,7 @@ pub(crate) async fn escalation_workflow(flows: std::sync::Arc<Flows>) -> Flow<()
     };
     step("escalate", || async {
         patiently(|| flows.ledger.gate_escalate(workflow, &gate)).await.map_err(step_error)?;
-        let value = json!({
-            "schemaVersion": 1, "event": "escalated", "reason": "timeout",
-            "at": cofferdam_ambient::clock::now_ms(),
-        });
-        patiently(|| flows.ledger.gate_audit_event(workflow, gate.as_str(), &value))
-            .await
-            .map_err(step_error)
+        Ok(())
     })
     .await
 }

@@ -7,13 +7,16 @@ use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
-use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::keys::{NewKey, Principal};
 use serde_json::json;
 
 use crate::Flows;
 
 /// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
 const SECRET_BYTES: usize = 32;
+
+/// Who makes the state directory's own key: whoever is root here, without a key.
+const HOST: &str = "host";
 
 fn foreign() -> Refusal {
     Refusal::new(ErrorCode::Forbidden, "another tenant's keys need the host's admin key")
@@ -42,16 +45,8 @@ impl Flows {
         let mut groups = request.groups.clone();
         groups.sort_unstable();
         groups.dedup();
-        let created = self.key_mint(&tenant, &roles, &groups, request.label.as_deref()).await?;
-        self.ledger
-            .audit_append(&Audit {
-                tenant: &tenant,
-                reason: request.label.as_deref().unwrap_or(""),
-                detail: Some(json!({"roles": roles, "groups": groups})),
-                ..Audit::by(who, "key.create", &created.key_id)
-            })
-            .await?;
-        Ok(created)
+        let label = request.label.as_deref();
+        self.key_mint(&who.key_id, &tenant, &roles, &groups, label).await
     }
 
     /// The keys of a tenant: the caller's, where none is named.
@@ -82,21 +77,23 @@ impl Flows {
     ) -> Result<(), LedgerError> {
         let tenant = tenant.unwrap_or(&who.tenant);
         within_reach(who, tenant)?;
-        if !self.ledger.key_revoke(tenant, key_id).await? {
+        let audit = Audit { tenant, ..Audit::by(who, "key.revoke", key_id) };
+        if !self.ledger.key_revoke(tenant, key_id, &audit).await? {
             return Err(Refusal::not_found("key").into());
         }
-        self.ledger.audit_append(&Audit { tenant, ..Audit::by(who, "key.revoke", key_id) }).await
+        Ok(())
     }
 
     /// A fresh admin key for this host's state directory, for instance after its file was lost.
     pub async fn key_local(&self) -> Result<KeyCreated, LedgerError> {
         let tenant = TenantId::parse(DEFAULT_TENANT)
             .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
-        self.key_mint(&tenant, &[Role::Admin], &[], Some("state directory")).await
+        self.key_mint(HOST, &tenant, &[Role::Admin], &[], Some("state directory")).await
     }
 
     async fn key_mint(
         &self,
+        by: &str,
         tenant: &TenantId,
         roles: &[Role],
         groups: &[GroupId],
@@ -104,7 +101,17 @@ impl Flows {
     ) -> Result<KeyCreated, LedgerError> {
         let key = format!("cfd_{}", secret_hex(SECRET_BYTES));
         let key_id = format!("k_{}", secret_hex(8));
-        self.ledger.key_create(&key_id, &key, tenant, roles, groups, label).await?;
+        let new = NewKey { key_id: &key_id, secret: &key, tenant, roles, groups, label };
+        let audit = Audit {
+            tenant,
+            key_id: by,
+            actor: by,
+            op: "key.create",
+            target: &key_id,
+            reason: label.unwrap_or(""),
+            detail: Some(json!({"roles": roles, "groups": groups})),
+        };
+        self.ledger.key_create(&new, &audit).await?;
         Ok(KeyCreated { key_id, key, tenant: tenant.clone(), roles: roles.to_vec() })
     }
 }

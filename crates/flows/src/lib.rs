@@ -9,6 +9,7 @@
 //! **Workflows only control; steps only do IO; what is decided is decided in [`decide`], which is
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
+mod again;
 mod ask;
 mod board;
 mod cache;
@@ -33,7 +34,9 @@ pub mod ops;
 mod outbound;
 mod output;
 mod patience;
+pub mod recipes;
 pub mod reply;
+pub mod retry;
 mod run;
 pub mod settle;
 mod sign;

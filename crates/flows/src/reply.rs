@@ -6,6 +6,7 @@ use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateState, HitlEvent, Origin, PlanApproved, ReplyAccepted, ReplyRequest,
 };
 use cofferdam_contracts::id::{GateKey, RunId};
+use cofferdam_contracts::instant::iso;
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::gates::Reply;
 use cofferdam_ledger::keys::Principal;
@@ -102,6 +103,11 @@ impl Flows {
             })
             .await?;
         let run_id: RunId = replied.run;
-        Ok(PlanApproved { accepted: true, run_id, approved_at: replied.at })
+        Ok(PlanApproved {
+            accepted: true,
+            run_id,
+            approved_at: iso(replied.at),
+            approved_at_ms: replied.at,
+        })
     }
 }

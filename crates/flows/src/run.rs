@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::consent::Difference;
+use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_contracts::run::{Budget, RunStatus};
@@ -19,6 +20,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::Flows;
+use crate::again::{self, Begin, Rest};
 use crate::compile::{self, Card};
 use crate::consent::{self, Checked, Consented, Pins};
 use crate::decide::{self, Blocked, Miss, Next, Round};
@@ -71,12 +73,73 @@ pub(crate) fn step_error(error: LedgerError) -> dbos::Error<FlowError> {
 /// Times that a run asks for consent: whatever drifts so often is not decided by asking again.
 const MAX_ROUNDS: u32 = 8;
 
-/// The workflow's body.
+/// The workflow's body: the run, and behind each of its failures that somebody had retried, the rest of it.
 pub(crate) async fn run_workflow(executor: Arc<Executor>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
-    let this = This::new(&executor, &workflow);
-    let allowed = &executor.host.facts().allowed;
-    let card: Card = step(compile::COMPILE, || async {
+    let mut this = This::new(&executor, &workflow);
+    let mut card = None;
+    let mut begin = Begin::Compile { attempt: 1 };
+    for retry in 1.. {
+        let over = run_from(&mut this, &mut card, begin).await;
+        let Err(dbos::Error::Application(_)) = over else { return over };
+        match again::begin(&this, card.as_ref(), retry).await? {
+            Some(next) => begin = next,
+            None => return over,
+        }
+        this = This::new(&executor, &workflow);
+    }
+    Err(failed("a run is not retried for ever"))
+}
+
+/// One life of the run. `card` is what CompileST left, from whichever life.
+async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) -> Flow<RunStatus> {
+    if let Begin::Over { error } = begin {
+        return Err(failed(error));
+    }
+    if let Begin::Compile { attempt } = begin {
+        *card = Some(compiled(this, attempt).await?);
+    }
+    let card = card.clone().ok_or_else(|| failed("the plan is missing"))?;
+    let digest = match (card.digest, card.error) {
+        (Some(digest), None) => digest,
+        (_, error) => {
+            return finish(this, error.unwrap_or_else(|| "the plan is missing".into())).await;
+        }
+    };
+    let Some(spec) = card.gate else {
+        let rest = match begin {
+            Begin::Execute { rest, .. } => rest,
+            _ => Rest::default(),
+        };
+        return match execute(this, &digest, &card.budget, false, rest).await? {
+            Executed::Over(status, error) => ended(status, error),
+            Executed::Drifted(_) => {
+                finish(this, "a run without a gate has no consent".into()).await
+            }
+        };
+    };
+    let mut first = 1;
+    match begin {
+        Begin::Execute { plan, budget, rest } => {
+            return match execute(this, &plan, &budget, true, rest).await? {
+                Executed::Over(status, error) => ended(status, error),
+                Executed::Drifted(_) => finish(this, "the consent no longer holds".into()).await,
+            };
+        }
+        Begin::Ask { round } => first = round,
+        _ => {}
+    }
+    ask(this, &spec, &digest, first).await
+}
+
+/// CompileST, under its number where it is not the first.
+async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
+    let name = match attempt {
+        1 => compile::COMPILE.to_owned(),
+        n => format!("{}#{n}", compile::COMPILE),
+    };
+    let allowed = &this.executor.host.facts().allowed;
+    step(&name, || async {
         let run = this.context().await?;
         let (card, plan) = patiently(|| compile::compile(&this.flows.ledger, allowed, run))
             .await
@@ -87,48 +150,36 @@ pub(crate) async fn run_workflow(executor: Arc<Executor>) -> Flow<RunStatus> {
         }
         Ok(card)
     })
-    .await?;
-    let digest = match (card.digest, card.error) {
-        (Some(digest), None) => digest,
-        (_, error) => {
-            let error = error.unwrap_or_else(|| "the plan is missing".into());
-            return finish(&this, error).await;
-        }
-    };
-    let Some(spec) = card.gate else {
-        return match execute(&this, &digest, &card.budget, false).await? {
-            Executed::Over(status, error) => ended(status, error),
-            Executed::Drifted(_) => {
-                finish(&this, "a run without a gate has no consent".into()).await
-            }
-        };
-    };
-    let mut this = this;
+    .await
+}
+
+/// Asks for consent from round `first` on, and executes what was consented to.
+async fn ask(this: &mut This<'_>, spec: &GateSpec, digest: &Digest, first: u32) -> Flow<RunStatus> {
     let mut difference = Vec::new();
-    for round in 1..=MAX_ROUNDS {
-        let asking = Asking { spec: &spec, round, difference: &difference };
-        let consent = match gate::await_human(&this, &asking).await? {
+    for round in first..first + MAX_ROUNDS {
+        let asking = Asking { spec, round, difference: &difference };
+        let consent = match gate::await_human(this, &asking).await? {
             Answered::Yes(consent) => consent,
-            Answered::No(why) => return finish(&this, why).await,
+            Answered::No(why) => return finish(this, why).await,
             Answered::Again(why) => {
                 difference = why;
                 continue;
             }
         };
-        if consent.plan != digest {
+        if consent.plan != *digest {
             // Edited, or asked again: this execution has another plan in hand.
-            this = This::new(&executor, &workflow);
+            *this = This::new(this.executor, this.workflow);
         }
-        match execute(&this, &consent.plan, &consent.budget, true).await? {
+        match execute(this, &consent.plan, &consent.budget, true, Rest::default()).await? {
             Executed::Over(status, error) => return ended(status, error),
             Executed::Drifted(why) => {
                 difference = why;
                 // What this execution has read of the run is what drifted.
-                this = This::new(&executor, &workflow);
+                *this = This::new(this.executor, this.workflow);
             }
         }
     }
-    finish(&this, format!("asked {MAX_ROUNDS} times, and what would run kept changing")).await
+    finish(this, format!("asked {MAX_ROUNDS} times, and what would run kept changing")).await
 }
 
 /// How rounds of attempts ended.
@@ -140,10 +191,15 @@ enum Executed {
 
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
 /// five statements.
-async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool) -> Flow<Executed> {
-    let mut attempt = 1;
-    let mut ok = 0;
-    let mut again: Option<Vec<usize>> = None;
+async fn execute(
+    this: &This<'_>,
+    digest: &Digest,
+    budget: &Budget,
+    gated: bool,
+    rest: Rest,
+) -> Flow<Executed> {
+    let Rest { attempts: before, mut ok, tasks: mut again } = rest;
+    let mut attempt = before + 1;
     loop {
         let tasks = again.clone();
         let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
@@ -158,7 +214,7 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool)
                 },
             };
             let round = round_run(this, digest, attempt, tasks.as_deref(), &consented).await?;
-            if let Next::Finish { status, error } = decide::after_round(&round, attempt, budget) {
+            if let Next::Finish { status, error } = decide::after_round(&round, attempt - before, budget) {
                 let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
                 this.close(status, error.as_deref(), &output).await?;
             }
@@ -169,7 +225,7 @@ async fn execute(this: &This<'_>, digest: &Digest, budget: &Budget, gated: bool)
             return Ok(Executed::Drifted(drift));
         }
         ok += round.ok;
-        match decide::after_round(&round, attempt, budget) {
+        match decide::after_round(&round, attempt - before, budget) {
             Next::Finish { status, error } => return Ok(Executed::Over(status, error)),
             Next::Again { tasks, backoff_ms } => {
                 pause(Duration::from_millis(backoff_ms)).await?;
@@ -228,7 +284,7 @@ impl<'a> This<'a> {
     }
 
     /// The plan of this digest: what this execution compiled itself, or what CompileST left.
-    async fn plan(&self, digest: &Digest) -> Flow<&Plan> {
+    pub(crate) async fn plan(&self, digest: &Digest) -> Flow<&Plan> {
         let (seen, plan) = self
             .plan
             .get_or_try_init(|| async {
@@ -246,7 +302,7 @@ impl<'a> This<'a> {
         }
     }
 
-    async fn close(
+    pub(crate) async fn close(
         &self,
         status: RunStatus,
         error: Option<&str>,
@@ -375,7 +431,7 @@ fn attempt_of(
 }
 
 fn deadline_of(run: &RunContext) -> Option<i64> {
-    decide::deadline(run.created_at, run.timeout_ms, &run.budget)
+    decide::deadline(run.began_at, run.timeout_ms, &run.budget)
 }
 
 /// Returns when a task of the run ended, the run was canceled, its deadline came, or the pause is
@@ -430,15 +486,15 @@ fn settle(
     again
 }
 
-async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Blocked>> {
+pub(crate) async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Blocked>> {
     if let Some(deadline) = deadline_of(run)
         && clock::now_ms() >= deadline
     {
         let ms = |from: i64, to: i64| u64::try_from(to - from).unwrap_or(0);
         return Ok(Some(Blocked {
             metric: "wall_clock_ms".into(),
-            limit: ms(run.created_at, deadline),
-            observed: ms(run.created_at, clock::now_ms()),
+            limit: ms(run.began_at, deadline),
+            observed: ms(run.began_at, clock::now_ms()),
         }));
     }
     let bounded = run.budget.max_sbx_minutes.is_some() || run.budget.max_artifacts_mb.is_some();
@@ -453,7 +509,7 @@ async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Bl
 }
 
 /// Leaves the diagnosis and cancels what is still open, so that the round ends.
-async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
+pub(crate) async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
     let text = json!({"blocked": b}).to_string();
     let key = cofferdam_contracts::canonical::digest_bytes(format!("{}:{text}", run.id).as_bytes());
     let key = TaskKey::parse(key.as_str())

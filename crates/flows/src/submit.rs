@@ -8,11 +8,10 @@ use cofferdam_contracts::plan;
 use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::{Lane, Recipe};
 use cofferdam_contracts::run::{
-    Budget, Constraints, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
+    Budget, Constraints, IntentRequest, RecipeRunRequest, RunHeader, RunRequest,
 };
 use cofferdam_contracts::schema::{Validator, with_defaults};
 use cofferdam_ledger::LedgerError;
-use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::engine::INTENT_QUEUE;
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
@@ -235,57 +234,6 @@ impl Flows {
             .into()),
             Err(e) => Err(e),
         }
-    }
-
-    /// `POST /api/runs/:id/retry`: a new run of the same intent that executes again.
-    pub async fn run_retry(
-        &self,
-        who: &Principal,
-        run_or_workflow: &str,
-    ) -> Result<RetryAccepted, LedgerError> {
-        let header = self
-            .ledger
-            .run_header(&who.tenant, run_or_workflow)
-            .await?
-            .ok_or_else(|| Refusal::not_found("run"))?;
-        if !header.status.is_retryable() {
-            let why = format!("a run that is {} cannot be retried", header.status.as_str());
-            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
-        }
-        let mut new = self
-            .ledger
-            .run_template(&who.tenant, &header.run_id)
-            .await?
-            .ok_or_else(|| Refusal::not_found("run"))?;
-        let n = self.ledger.run_last_retry(&header.intent_id).await? + 1;
-        new.id = RunId::parse(&format!(
-            "rn_{}",
-            self.ids.hex(&format!("run:{}:{n}", header.intent_id), 16)
-        ))
-        .map_err(internal)?;
-        new.workflow_id =
-            WorkflowId::parse(&format!("{}.r{n}", header.intent_id)).map_err(internal)?;
-        new.retry_count = n;
-        new.retry_of = Some(header.run_id.clone());
-        new.asked_by = Some(who.key_id.clone());
-        let audit = Audit {
-            reason: "retry",
-            detail: Some(json!({"newRunId": new.id, "retryOf": header.run_id})),
-            ..Audit::by(who, "retry", header.workflow_id.as_str())
-        };
-        if !self.ledger.run_retry(&new, &header.run_id, &audit).await? {
-            return Err(Refusal::new(
-                ErrorCode::StateConflict,
-                "another retry of this run is going on",
-            )
-            .into());
-        }
-        Ok(RetryAccepted {
-            accepted: true,
-            new_run_id: new.id,
-            workflow_id: new.workflow_id,
-            from_step: "CompileST".into(),
-        })
     }
 }
 

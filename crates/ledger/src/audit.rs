@@ -3,7 +3,6 @@
 use cofferdam_contracts::id::TenantId;
 use serde_json::Value;
 
-use crate::Ledger;
 use crate::error::Result;
 use crate::keys::Principal;
 
@@ -42,15 +41,7 @@ impl<'a> Audit<'a> {
     }
 }
 
-impl Ledger {
-    /// Appends on its own, for actions that change no other row.
-    pub async fn audit_append(&self, entry: &Audit<'_>) -> Result<()> {
-        let mut conn = self.pool().acquire().await?;
-        append(&mut conn, entry).await
-    }
-}
-
-/// Appends in the caller's transaction.
+/// Appends in the caller's transaction: an action and its record commit together, so nothing appends on its own.
 pub(crate) async fn append(conn: &mut sqlx::PgConnection, entry: &Audit<'_>) -> Result<()> {
     sqlx::query(
         "INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason, detail)

@@ -7,6 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
+use crate::audit::{Audit, append};
 use crate::error::{LedgerError, Result, id};
 
 /// The tenant of the host's own keys, the first one's among them.
@@ -41,6 +42,23 @@ impl Principal {
     }
 }
 
+/// A key to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct NewKey<'a> {
+    /// For rows.
+    pub key_id: &'a str,
+    /// Only its hash is kept.
+    pub secret: &'a str,
+    /// Whose.
+    pub tenant: &'a TenantId,
+    /// What it may do.
+    pub roles: &'a [Role],
+    /// Which gates may ask it by group.
+    pub groups: &'a [GroupId],
+    /// For people.
+    pub label: Option<&'a str>,
+}
+
 pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
     row.try_get::<Vec<String>, _>("roles")?
         .iter()
@@ -52,30 +70,25 @@ pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
 }
 
 impl Ledger {
-    /// Stores a key by its hash.
-    pub async fn key_create(
-        &self,
-        key_id: &str,
-        secret: &str,
-        tenant: &TenantId,
-        roles: &[Role],
-        groups: &[GroupId],
-        label: Option<&str>,
-    ) -> Result<()> {
-        let groups: Vec<&str> = groups.iter().map(GroupId::as_str).collect();
-        let roles: Vec<&str> = roles.iter().map(|r| r.as_str()).collect();
+    /// Stores a key by its hash, with its audit row.
+    pub async fn key_create(&self, new: &NewKey<'_>, audit: &Audit<'_>) -> Result<()> {
+        let groups: Vec<&str> = new.groups.iter().map(GroupId::as_str).collect();
+        let roles: Vec<&str> = new.roles.iter().map(|r| r.as_str()).collect();
+        let mut tx = self.pool().begin().await?;
         sqlx::query(
             "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, label, groups)
              VALUES ($1, $2, $3, $4, $5, $6)",
         )
-        .bind(key_id)
-        .bind(digest_bytes(secret.as_bytes()).as_str())
-        .bind(tenant.as_str())
+        .bind(new.key_id)
+        .bind(digest_bytes(new.secret.as_bytes()).as_str())
+        .bind(new.tenant.as_str())
         .bind(&roles)
-        .bind(label)
+        .bind(new.label)
         .bind(&groups)
-        .execute(self.pool())
+        .execute(&mut *tx)
         .await?;
+        append(&mut tx, audit).await?;
+        tx.commit().await?;
         Ok(())
     }
 
@@ -125,16 +138,27 @@ impl Ledger {
             .collect()
     }
 
-    /// Revokes a key; `false` where the tenant has no such working key.
-    pub async fn key_revoke(&self, tenant: &TenantId, key_id: &str) -> Result<bool> {
+    /// Revokes a key, with its audit row; `false` where the tenant has no such working key.
+    pub async fn key_revoke(
+        &self,
+        tenant: &TenantId,
+        key_id: &str,
+        audit: &Audit<'_>,
+    ) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
         let done = sqlx::query(
             "UPDATE app.api_keys SET revoked_at = clock_timestamp()
               WHERE key_id = $1 AND tenant_id = $2 AND revoked_at IS NULL",
         )
         .bind(key_id)
         .bind(tenant.as_str())
-        .execute(self.pool())
+        .execute(&mut *tx)
         .await?;
-        Ok(done.rows_affected() == 1)
+        if done.rows_affected() != 1 {
+            return Ok(false);
+        }
+        append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 }

@@ -4,6 +4,7 @@
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::GateMessage;
 use cofferdam_contracts::id::{RunId, TenantId, WorkflowId};
+use cofferdam_contracts::instant::iso;
 use cofferdam_contracts::ops::{OpsAudit, OpsStep, OpsWorkflow};
 use serde_json::{Value, json};
 use sqlx::Row;
@@ -73,18 +74,20 @@ impl Ledger {
     async fn ops_audit(&self, workflow: &WorkflowId) -> Result<Vec<OpsAudit>> {
         let rows = sqlx::query(
             "SELECT op, actor, reason, app.ms(created_at) AS at, target, detail->>'forkedWorkflowID' AS forked
-               FROM app.audit WHERE target = $1 ORDER BY id LIMIT 500",
+               FROM app.audit WHERE target = $1 ORDER BY id DESC LIMIT 500",
         )
         .bind(workflow.as_str())
         .fetch_all(self.pool())
         .await?;
         rows.iter()
             .map(|row| {
+                let at_ms = row.try_get("at")?;
                 Ok(OpsAudit {
                     op: row.try_get("op")?,
                     actor: row.try_get("actor")?,
                     reason: row.try_get("reason")?,
-                    at: row.try_get("at")?,
+                    at: iso(at_ms),
+                    at_ms,
                     target_workflow_id: row.try_get("target")?,
                     forked_workflow_id: row.try_get("forked")?,
                 })
@@ -452,6 +455,12 @@ async fn fork_rows(
          SELECT $4, round, bindings, difference FROM app.plan_consents_void
           WHERE run_id = $3 AND $1 <> $2 AND $5 > 0
             AND EXISTS (SELECT 1 FROM app.plan_approvals p WHERE p.run_id = $4 AND p.round = plan_consents_void.round)",
+        // A workflow goes on behind a recorded failure where a retry says so.
+        "INSERT INTO app.run_retries (run_id, n, from_step, key_id, origin)
+         SELECT $4, t.n, t.from_step, t.key_id, t.origin FROM app.run_retries t
+          WHERE t.run_id = $3 AND $1 <> $2 AND EXISTS (
+            SELECT 1 FROM dbos.operation_outputs o
+             WHERE o.workflow_uuid = $1 AND o.function_name = 'retry#' || t.n AND o.function_id <= $5)",
         "UPDATE app.runs n SET plan_digest = o.plan_digest FROM app.runs o
           WHERE n.id = $4 AND o.id = $3 AND $5 > 0 AND $1 <> $2",
         "UPDATE dbos.workflow_status SET forked_from = $1 WHERE workflow_uuid = $2 AND $3 <> $4 AND $5 >= 0",

@@ -3,7 +3,9 @@
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RecipeId, RunId, TenantId, WorkflowId};
 use cofferdam_contracts::recipe::RecipeRef;
-use cofferdam_contracts::run::{Budget, Constraints, NextAction, RunHeader, RunStatus};
+use cofferdam_contracts::run::{
+    Budget, Constraints, ExecutionMode, NextAction, RunHeader, RunStatus,
+};
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -48,7 +50,7 @@ pub struct NewRun {
     pub retry_of: Option<RunId>,
     /// From where.
     pub origin: Origin,
-    /// Whose rights it has; a retry or fork keeps those of the run that it repeats.
+    /// Whose rights it has; a fork keeps those of the run that it repeats.
     pub key_id: String,
     /// Who asked for a retry or a fork: without the host's admin it has no reach of the host's.
     pub asked_by: Option<String>,
@@ -83,8 +85,10 @@ pub struct RunContext {
     pub key_id: String,
     /// Whether the host's own admin wrote the intent and started the run: then any host directory may be read for it.
     pub by_host_admin: bool,
-    /// ms since the epoch.
-    pub created_at: i64,
+    /// When it was started or last retried, ms since the epoch: its wall time counts from here.
+    pub began_at: i64,
+    /// How often it was retried: constant while its workflow runs.
+    pub retries: u32,
 }
 
 /// What a start did.
@@ -111,7 +115,7 @@ pub struct ExistingRun {
 
 const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
     r.recipe_v, r.recipe_hash, r.intent_hash, r.trace_id, r.last_step, r.error, r.retry_count, r.app_version,
-    r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
+    r.execution_mode, r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
     w.status AS durable, (SELECT count(*) FROM app.remote_execution_sessions h
       WHERE h.run_id = r.id AND h.state = 'REMOTE_WIPE_VERIFYING' AND h.wipe_looks > 0) AS held";
 
@@ -120,6 +124,9 @@ fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status =
         RunStatus::parse(&status).ok_or(LedgerError::Row { what: "runs.status", why: status })?;
     let optional = |name: &str| row.try_get::<Option<String>, _>(name);
+    let mode: String = row.try_get("execution_mode")?;
+    let execution_mode = ExecutionMode::parse(&mode)
+        .ok_or(LedgerError::Row { what: "runs.execution_mode", why: mode })?;
     Ok(RunHeader {
         workflow_id: id("runs.workflow_id", row.try_get("workflow_id")?)?,
         run_id: id("runs.id", row.try_get("id")?)?,
@@ -140,6 +147,7 @@ fn header_of(row: &PgRow) -> Result<RunHeader> {
         error: optional("error")?,
         app_version: row.try_get("app_version")?,
         durable_status: optional("durable")?,
+        execution_mode,
         retry_count: row.try_get("retry_count")?,
         held_sessions: row.try_get("held")?,
         is_replay: None,
@@ -226,9 +234,12 @@ impl Ledger {
     pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
-                    r.partition_key, r.priority, r.key_id, app.ms(r.created_at) AS created, i.inputs, i.constraints,
-                    app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
-               FROM app.runs r JOIN app.intents i ON i.id = r.intent_id WHERE r.workflow_id = $1",
+                    r.partition_key, r.priority, r.key_id, app.ms(coalesce(t.last, r.created_at)) AS began, t.retries,
+                    i.inputs, i.constraints, app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
+               FROM app.runs r JOIN app.intents i ON i.id = r.intent_id
+               CROSS JOIN LATERAL (SELECT count(*)::int AS retries, max(x.created_at) AS last
+                                     FROM app.run_retries x WHERE x.run_id = r.id) t
+              WHERE r.workflow_id = $1",
         )
         .bind(workflow)
         .fetch_optional(self.pool())
@@ -250,56 +261,14 @@ impl Ledger {
                 constraints: load("intents.constraints", row.try_get("constraints")?)?,
                 key_id: row.try_get("key_id")?,
                 by_host_admin: row.try_get("by_host_admin")?,
-                created_at: row.try_get("created")?,
+                began_at: row.try_get("began")?,
+                retries: u32::try_from(row.try_get::<i32, _>("retries")?).unwrap_or(0),
             })
         })
         .transpose()
     }
 
-    /// Repeats a failed run as a new run of the same intent. `false`: the run is not in a state that
-    /// may be repeated, or an earlier retry of it is still going on.
-    pub async fn run_retry(
-        &self,
-        new: &NewRun,
-        of: &RunId,
-        audit: &crate::audit::Audit<'_>,
-    ) -> Result<bool> {
-        let mut tx = self.pool().begin().await?;
-        let status: Option<String> =
-            sqlx::query_scalar("SELECT status FROM app.runs WHERE id = $1 FOR UPDATE")
-                .bind(of.as_str())
-                .fetch_optional(&mut *tx)
-                .await?;
-        let is_retried: bool = sqlx::query_scalar(
-            "SELECT EXISTS (SELECT 1 FROM app.runs WHERE intent_id = $1 AND retry_of = $2
-               AND status NOT IN ('succeeded','failed','canceled','retries_exceeded'))",
-        )
-        .bind(new.intent_id.as_str())
-        .bind(of.as_str())
-        .fetch_one(&mut *tx)
-        .await?;
-        let is_over =
-            status.as_deref().and_then(RunStatus::parse).is_some_and(RunStatus::is_retryable);
-        if !is_over || is_retried || !run_insert(&mut tx, new, true).await? {
-            return Ok(false);
-        }
-        crate::audit::append(&mut tx, audit).await?;
-        tx.commit().await?;
-        Ok(true)
-    }
-
-    /// The newest run of an intent, for numbering its next one.
-    pub async fn run_last_retry(&self, intent: &IntentId) -> Result<i32> {
-        Ok(sqlx::query_scalar::<_, Option<i32>>(
-            "SELECT max(retry_count) FROM app.runs WHERE intent_id = $1",
-        )
-        .bind(intent.as_str())
-        .fetch_one(self.pool())
-        .await?
-        .unwrap_or(0))
-    }
-
-    /// What a retry or a fork copies of its source.
+    /// What a fork copies of its source.
     pub async fn run_template(&self, tenant: &TenantId, run: &RunId) -> Result<Option<NewRun>> {
         let row = sqlx::query(
             "SELECT intent_id, workflow_id, recipe_id, recipe_v, recipe_hash, intent_hash, trace_id, budget,
@@ -377,7 +346,8 @@ impl Ledger {
                 WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id),
              st AS (
                INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
-               SELECT id, $4, 1, $6, $7, $5, 'engine-dbos' FROM u ON CONFLICT DO NOTHING),
+               SELECT id, $4, 1 + (SELECT count(*)::int FROM app.run_steps WHERE run_id = $1 AND step_id = $4),
+                      $6, $7, $5, 'engine-dbos' FROM u ON CONFLICT DO NOTHING),
              s AS (
                INSERT INTO app.run_streams (run_id, key, seq, chunk)
                SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), $2

@@ -20,7 +20,7 @@ pub struct Compiled<'a> {
     pub digest: &'a Digest,
     /// Where the plan card is.
     pub uri: &'a str,
-    /// 1, or the round whose edits it holds.
+    /// 1 for the first compilation; each further one, and each edit, has the next.
     pub attempt: u32,
     /// A summary for readers.
     pub output: Value,
@@ -51,7 +51,8 @@ impl Ledger {
         Ok(sqlx::query_scalar(
             "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
                FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
-              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card' AND a.attempt = 1",
+              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card'
+              ORDER BY a.attempt LIMIT 1",
         )
         .bind(run.as_str())
         .fetch_optional(self.pool())
@@ -85,19 +86,28 @@ impl Ledger {
     /// A run's steps and its tasks' attempts, in order.
     pub async fn step_list(&self, run: &RunId) -> Result<Vec<Value>> {
         let rows = sqlx::query(
-            "SELECT step_id, attempt, status, output, error, app.ms(finished_at) AS at, NULL::text AS task_key
-               FROM app.run_steps WHERE run_id = $1
+            "SELECT x.*, ARRAY(SELECT a.uri FROM app.artifacts a
+                               WHERE a.run_id = $1 AND a.step_id = x.step_id AND a.attempt = x.attempt
+                                 AND (x.task_key IS NULL OR a.task_key = x.task_key) ORDER BY a.idx) AS refs
+               FROM (
+             SELECT s.step_id, s.attempt, s.status, s.output, s.error, app.ms(s.finished_at) AS at,
+                    NULL::text AS task_key, s.step_id AS name,
+                    (SELECT min(o.started_at_epoch_ms) FROM app.runs r
+                       JOIN dbos.operation_outputs o ON o.workflow_uuid = r.workflow_id
+                      WHERE r.id = $1 AND split_part(o.function_name, '#', 1) = s.step_id) AS started
+               FROM app.run_steps s WHERE s.run_id = $1
              UNION ALL
-             SELECT step_id, attempt,
-                    CASE WHEN canceled THEN 'canceled' WHEN err_code IS NULL THEN 'running'
-                         WHEN err_code = 'NONE' THEN 'ok' ELSE 'failed' END,
-                    jsonb_build_object('errCode', err_code, 'exit', response->'exit', 'metrics', metrics,
-                                       'sandboxRef', response->'sandboxRef', 'effective', effective,
-                                       'limitsReached', coalesce(response->'limitsReached', '[]'),
-                                       'cache', response->'cache'),
-                    response->>'cause', app.ms(coalesce(finished_at, created_at)), task_key
-               FROM app.sbx_runs WHERE run_id = $1
-             ORDER BY at, step_id, attempt LIMIT 20000",
+             SELECT s.step_id, s.attempt,
+                    CASE WHEN s.canceled THEN 'canceled' WHEN s.err_code IS NULL THEN 'running'
+                         WHEN s.err_code = 'NONE' THEN 'ok' ELSE 'failed' END,
+                    jsonb_build_object('errCode', s.err_code, 'exit', s.response->'exit', 'metrics', s.metrics,
+                                       'sandboxRef', s.response->'sandboxRef', 'effective', s.effective,
+                                       'limitsReached', coalesce(s.response->'limitsReached', '[]'),
+                                       'cache', s.response->'cache'),
+                    s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name,
+                    (SELECT app.ms(min(e.started_at)) FROM app.sbx_executions e WHERE e.task_key = s.task_key)
+               FROM app.sbx_runs s WHERE s.run_id = $1) x
+             ORDER BY x.at, x.step_id, x.attempt LIMIT 20000",
         )
         .bind(run.as_str())
         .fetch_all(self.pool())
@@ -106,6 +116,10 @@ impl Ledger {
             .map(|row| {
                 Ok(json!({
                     "stepId": row.try_get::<String, _>("step_id")?,
+                    "stepID": row.try_get::<String, _>("step_id")?,
+                    "name": row.try_get::<String, _>("name")?,
+                    "startedAt": row.try_get::<Option<i64>, _>("started")?,
+                    "artifactRefs": row.try_get::<Vec<String>, _>("refs")?,
                     "attempt": row.try_get::<i32, _>("attempt")?,
                     "status": row.try_get::<String, _>("status")?,
                     "output": row.try_get::<Option<Value>, _>("output")?,

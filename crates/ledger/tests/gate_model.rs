@@ -22,9 +22,10 @@ use cofferdam_contracts::gate::{Origin, plan_form};
 use cofferdam_contracts::gate_spec::{Escalate, GateSpec, OnTimeout, SelfApproval, Silence};
 use cofferdam_contracts::id::{GateKey, GroupId, RunId, TenantId};
 use cofferdam_contracts::key::Role;
+use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::gates::{Deadline, NewDelegation, NewGate, Reply};
-use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::keys::{NewKey, Principal};
 use cofferdam_ledger::{Ledger, LedgerError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -492,7 +493,12 @@ fn a_gate_does_what_its_model_does_whatever_happens_to_it() {
         let tenant = TenantId::parse("acme").unwrap();
         for (key, group) in PEOPLE {
             let groups: Vec<GroupId> = GroupId::parse(group).into_iter().collect();
-            ledger.key_create(key, key, &tenant, &[Role::Approver], &groups, None).await.unwrap();
+            let roles = &[Role::Approver];
+            let (key_id, tenant) = (key, &tenant);
+            let new = NewKey { key_id, secret: key, tenant, roles, groups: &groups, label: None };
+            let (op, target, actor) = ("key.create", key, "host");
+            let audit = Audit { tenant, key_id, actor, op, target, reason: "", detail: None };
+            ledger.key_create(&new, &audit).await.unwrap();
         }
         (cluster, ledger, sql)
     });

@@ -13,12 +13,15 @@ use cofferdam_contracts::dispatch::{
 use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
 };
+use cofferdam_contracts::id::{Digest, RecipeId};
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
-use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
+use cofferdam_contracts::ops::{
+    OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
+};
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
-use cofferdam_contracts::recipe::{Recipe, RecipeRef};
+use cofferdam_contracts::recipe::{RecipeRef, RecipeStatus};
 use cofferdam_contracts::run::{
     IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
 };
@@ -113,7 +116,7 @@ const ADMIN: &[Role] = &[Role::Admin];
 const READ: &[Role] = &[Role::Submitter, Role::Approver, Role::Operator, Role::Auditor];
 const AUDIT: &[Role] = &[Role::Auditor, Role::Operator];
 
-/// `POST /api/recipes/import`: exactly one of the two.
+/// `POST /api/recipes/import`: exactly one of the three.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeImport {
@@ -123,10 +126,87 @@ pub struct RecipeImport {
     /// The recipe as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<Value>,
+    /// Every version of one, as `export` gives them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<RecipeBundle>,
     /// How errors name the text, such as a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub origin: Option<String>,
+}
+
+/// `POST /api/recipes/export`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeExport {
+    /// Which.
+    pub id: RecipeId,
+    /// Its version; left out: a bundle of all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub v: Option<String>,
+}
+
+/// A recipe with its versions, as it goes from one installation to another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeBundle {
+    /// Which.
+    pub id: RecipeId,
+    /// Its title, or its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4_000))]
+    pub name: Option<String>,
+    /// Oldest first.
+    #[schemars(length(min = 1, max = 500))]
+    pub versions: Vec<RecipeVersion>,
+}
+
+/// One version in a bundle.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeVersion {
+    /// Its version.
+    #[schemars(length(min = 1, max = 32))]
+    pub v: String,
+    /// Of its canonical form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<Digest>,
+    /// Where it was exported; what is imported is a draft.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<RecipeStatus>,
+    /// The recipe.
+    pub recipe: Value,
+}
+
+/// `POST /api/recipes/{id}/promote`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecipePromote {
+    /// Its version.
+    #[schemars(length(min = 1, max = 32))]
+    pub v: String,
+    /// Its content; left out: what was imported last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<Digest>,
+    /// `candidate` or `stable`.
+    pub to: RecipeStatus,
+    /// Why, for the audit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1_000), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
+    pub reason: Option<String>,
+}
+
+/// A recipe's version as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecipePromoted {
+    /// Which.
+    pub recipe_ref: RecipeRef,
+    /// Its hash.
+    pub hash: Digest,
+    /// What it is now.
+    pub status: RecipeStatus,
 }
 
 /// An imported recipe.
@@ -137,10 +217,13 @@ pub struct RecipeImported {
     pub recipe_ref: RecipeRef,
     /// Its hash.
     pub hash: String,
-    /// Always `draft`.
-    pub status: String,
+    /// `draft`, unless this very content is settled already.
+    pub status: RecipeStatus,
     /// The schema of its form.
     pub form: Value,
+    /// Of a bundle: all of them; the rest is about the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<RecipePromoted>,
 }
 
 macro_rules! route {
@@ -187,7 +270,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/links/{token}", &[], [], None, 200, s::<LinkView>(), handlers::links::view, "What a reply link would answer: JSON, or a page for browsers; changes nothing"),
     route!("POST" "/api/links/{token}", &[], [], s::<LinkReply>(), 200, s::<ReplyAccepted>(), handlers::links::reply, "Answers a gate through a reply link, once"),
     route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Says yes to the run's plan"),
-    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Executes a failed run again, as a new run"),
+    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Goes on with a failed run from its first step without success"),
     route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyAccepted>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
     route!("GET" "/api/hitl/inbox", READ, ["limit"], None, 200, s::<Vec<InboxRow>>(), handlers::gates::inbox, "Open gates, the most urgent first"),
     route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Who answers gates in whose place"),
@@ -200,13 +283,16 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
     route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
     route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
+    route!("GET" "/api/ops/queue-depth", AUDIT, [], None, 200, s::<Vec<QueueDepth>>(), handlers::ops::queue_depth, "Work of the caller's tenant that waits and runs, by queue"),
+    route!("GET" "/api/ops/throughput", AUDIT, ["windowS"], None, 200, s::<Throughput>(), handlers::ops::throughput, "Runs and tasks of the caller's tenant that began and ended in the last windowS"),
     route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),
     route!("GET" "/api/sessions/{sandbox}", READ, [], None, 200, s::<SessionView>(), handlers::sessions::get, "One session with every look at its wipe"),
     route!("POST" "/api/sessions/{sandbox}/settle", OPERATE, [], s::<SettleRequest>(), 200, s::<Settlement>(), handlers::sessions::settle, "Ends a session whose wipe could not be verified, on the operator's word"),
     route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::list, "Recipes"),
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),
-    route!("POST" "/api/recipes/export", READ, [], s::<RecipeRef>(), 200, s::<Recipe>(), handlers::recipes::export, "A recipe in canonical form"),
+    route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<Value>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
+    route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoted>(), handlers::recipes::promote, "Makes a version a candidate, or stable for ever"),
     route!("GET" "/api/config", READ, [], None, 200, s::<Vec<ConfigEntry>>(), handlers::config::list, "The configuration in force for the caller's tenant"),
     route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One key of it"),
     route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),

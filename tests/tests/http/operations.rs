@@ -66,6 +66,8 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
     assert_eq!(act(&slow_id, "cancel", &action).await.0, 409, "it is canceled already");
     let audit = fetched(&server, &format!("/api/ops/wf/{slow_id}")).await["audit"].clone();
     assert_eq!(list(&audit).len(), 1, "refused actions leave no audit row: {audit}");
+    let (at, at_ms) = (text(&audit[0], "at"), audit[0]["atMs"].as_i64().unwrap());
+    assert_eq!(at, cofferdam_contracts::instant::iso(at_ms), "{audit}");
     for (field, want) in
         [("op", "cancel"), ("actor", "ann"), ("reason", "a drill"), ("targetWorkflowID", &slow_id)]
     {
@@ -149,9 +151,9 @@ async fn recipes_are_imported_as_drafts_exported_canonically_and_immutable_once_
     let versions = fetched(&server, "/api/recipes/r/versions").await;
     assert_eq!(list(&versions).len(), 3, "{versions}");
     assert!(list(&versions).iter().all(|v| v["status"] == "draft"), "{versions}");
-    let sql = server.sql().await;
-    let stable = sqlx::query("UPDATE app.recipe_versions SET status = 'stable' WHERE hash = $1");
-    stable.bind(text(&first, "hash")).execute(&sql).await.unwrap();
+    let promotion = json!({"v": "1", "hash": first["hash"], "to": "stable"});
+    let (status, now) = server.post("/api/recipes/r/promote", &promotion).await;
+    assert_eq!((status, &now["status"]), (200, &json!("stable")), "{now}");
     let (status, answer) =
         server.post("/api/recipes/import", &json!({"yaml": V1.replace("one", "three")})).await;
     assert_eq!((status, &answer["code"]), (409, &json!("conflict")), "{answer}");

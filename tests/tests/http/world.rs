@@ -176,6 +176,9 @@ impl World {
             }
             (_, path) if path.starts_with("/api/ops/") || path.ends_with("/settle") => action,
             (_, "/api/recipes/import") => json!({"yaml": GATED, "origin": "gated.yaml"}),
+            (_, path) if path.ends_with("/promote") => {
+                json!({"v": "1", "to": "stable", "reason": "because"})
+            }
             (_, "/api/recipes/export") => json!({"id": "gated", "v": "1"}),
             (_, "/api/config/{name}") => json!({
                 "value": {"buildTimeoutMs": 1, "execTimeoutMs": 1, "limits": {}},

@@ -13,6 +13,7 @@ use cofferdam_server::HostName;
 use super::cache::CacheArgs;
 use super::config::ConfigArgs;
 use super::output;
+use super::recipe::RecipeArgs;
 use super::remote::RemoteArgs;
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
@@ -100,7 +101,7 @@ pub(crate) enum Command {
     Cancel(ActArgs),
     /// Put a canceled run back
     Resume(ActArgs),
-    /// Execute a failed run again, as a new run
+    /// Go on with a failed run from its first step without success
     Retry(IdArgs),
     /// Repeat a run from a step, as a new run
     Fork(ForkArgs),
@@ -108,6 +109,8 @@ pub(crate) enum Command {
     Gate(GateArgs),
     /// Sandboxes' sessions, and those whose wipe could not be verified
     Session(SessionArgs),
+    /// Recipes that are stored: their versions, and which are stable
+    Recipe(RecipeArgs),
     /// Run every proof query: exit 0 GO, 1 NO_GO
     Prove(ProveArgs),
     /// What this host can isolate, and what it lacks

@@ -21,14 +21,14 @@ pub(crate) struct ConfigArgs {
 pub(crate) enum ConfigCommand {
     /// Print a key's value as it is in force
     Get {
-        /// limits.ceiling, egress.exec.allowed, quota.blobs_mb, or profile.LANGUAGE
+        /// Such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
         #[arg(long)]
         json: bool,
     },
     /// Write a key's next version
     Set {
-        /// limits.ceiling, egress.exec.allowed, quota.blobs_mb, or profile.LANGUAGE
+        /// Such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
         /// The whole value as JSON; null takes an override back
         value: String,
@@ -46,7 +46,7 @@ pub(crate) enum ConfigCommand {
     },
     /// A key's versions, newest first
     History {
-        /// limits.ceiling, egress.exec.allowed, quota.blobs_mb, or profile.LANGUAGE
+        /// Such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
         #[arg(long)]
         json: bool,

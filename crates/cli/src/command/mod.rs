@@ -23,6 +23,7 @@ mod output;
 mod plan_show;
 mod prove;
 mod read;
+mod recipe;
 mod remote;
 mod run;
 mod serve;
@@ -93,6 +94,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Fork(args) => ops::fork(&at, &args).await,
         Command::Gate(args) => gate::gate(&at, &args).await,
         Command::Session(args) => sessions::session(&at, &args).await,
+        Command::Recipe(args) => recipe::recipe(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,

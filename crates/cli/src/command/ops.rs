@@ -27,7 +27,11 @@ pub(crate) async fn retry(at: &At, args: &IdArgs) -> anyhow::Result<Exit> {
     let answer: anyhow::Result<Value> =
         session.client.post(&format!("/api/runs/{}/retry", segment(&args.id)), &json!({})).await;
     session.close().await?;
-    say(&answer?, "newRunId", args.json);
+    let answer = answer?;
+    say(&answer, "newRunId", args.json);
+    if let Some(step) = answer.get("fromStep").and_then(Value::as_str) {
+        output::note(&format!("the run goes on from {step}"));
+    }
     Ok(Exit::Ok)
 }
 

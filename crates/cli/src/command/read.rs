@@ -80,6 +80,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         })
         .collect();
     output::line("");
+    output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
     let columns = ["STEP", "ATTEMPT", "STATUS", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
     output::table(&columns, &rows);
     Ok(())

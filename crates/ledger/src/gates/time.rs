@@ -5,7 +5,7 @@ use cofferdam_contracts::gate::GateMessage;
 use cofferdam_contracts::gate_spec::Silence;
 use cofferdam_contracts::id::{GateKey, GroupId, RunId};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::Row;
 
 use super::{deliver, spec_of};
@@ -246,19 +246,5 @@ impl Ledger {
         }
         tx.commit().await?;
         Ok(true)
-    }
-
-    /// Adds an audit event to a gate: `ui:<gate>:audit`, in the engine's own format.
-    pub async fn gate_audit_event(&self, workflow: &str, key: &str, value: &Value) -> Result<()> {
-        sqlx::query(
-            "INSERT INTO dbos.workflow_events (workflow_uuid, key, value, serialization)
-             VALUES ($1, 'ui:' || $2 || ':audit', $3, 'rust_serde') ON CONFLICT (workflow_uuid, key) DO NOTHING",
-        )
-        .bind(workflow)
-        .bind(key)
-        .bind(value.to_string())
-        .execute(self.pool())
-        .await?;
-        Ok(())
     }
 }

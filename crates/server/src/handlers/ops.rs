@@ -1,4 +1,4 @@
-//! The exact six.
+//! The exact six, and two reads beside them.
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
@@ -53,4 +53,13 @@ pub(crate) async fn resume(mut call: Call) -> Answered {
 pub(crate) async fn fork(mut call: Call) -> Answered {
     let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
     answer(StatusCode::ACCEPTED, &call.flows().ops_fork(&call.who, &id, &action).await?)
+}
+
+pub(crate) async fn queue_depth(call: Call) -> Answered {
+    ok(&call.flows().ledger.queue_depth(&call.who.tenant).await?)
+}
+
+pub(crate) async fn throughput(call: Call) -> Answered {
+    let window_s = call.number("windowS", 1..=86_400, 60)?;
+    ok(&call.flows().ledger.throughput(&call.who.tenant, window_s).await?)
 }

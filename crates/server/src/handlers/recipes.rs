@@ -3,11 +3,16 @@
 use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::RecipeId;
-use cofferdam_contracts::recipe::{Recipe, RecipeRef};
+use cofferdam_contracts::recipe::{Recipe, RecipeRef, RecipeStatus};
+use cofferdam_ledger::recipes::{Promotion, Stored};
+use serde_json::Value;
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
-use crate::routes::{RecipeImport, RecipeImported};
+use crate::routes::{
+    RecipeBundle, RecipeExport, RecipeImport, RecipeImported, RecipePromote, RecipePromoted,
+    RecipeVersion,
+};
 
 pub(crate) async fn list(call: Call) -> Answered {
     ok(&call.flows().ledger.recipe_list(&call.who.tenant).await?)
@@ -24,43 +29,100 @@ pub(crate) async fn versions(call: Call) -> Answered {
 
 pub(crate) async fn import(mut call: Call) -> Answered {
     let request: RecipeImport = call.body()?;
-    let recipe = parse(&request)?;
+    let recipes = parse(&request)?;
     call.flows().ledger.quota_admit(&call.who.tenant).await?;
-    let hash = call.flows().ledger.recipe_import(&call.who, &recipe).await?;
+    let stored = call.flows().recipes_import(&call.who, &recipes).await?;
+    let (Some(recipe), Some(last)) = (recipes.last(), stored.last()) else {
+        return Err(Refusal::not_found("recipe").into());
+    };
+    let all = recipes.iter().zip(&stored).map(|(recipe, stored)| stored_of(recipe, stored));
     let imported = RecipeImported {
         recipe_ref: recipe.reference(),
-        hash: hash.into(),
-        status: "draft".into(),
+        hash: last.hash.to_string(),
+        status: last.status,
         form: recipe.form_schema(),
+        versions: if request.bundle.is_some() { all.collect() } else { Vec::new() },
     };
     answer(StatusCode::CREATED, &imported)
 }
 
-fn parse(request: &RecipeImport) -> Result<Recipe, Refusal> {
+fn stored_of(recipe: &Recipe, stored: &Stored) -> RecipePromoted {
+    let (hash, status) = (stored.hash.clone(), stored.status);
+    RecipePromoted { recipe_ref: recipe.reference(), hash, status }
+}
+
+fn parse(request: &RecipeImport) -> Result<Vec<Recipe>, Refusal> {
     let origin = request.origin.as_deref().unwrap_or("recipe");
-    match (&request.yaml, &request.recipe) {
-        (Some(yaml), None) => Recipe::from_yaml(origin, yaml),
-        (None, Some(value)) => {
-            let recipe: Recipe = serde_json::from_value(value.clone())
-                .map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
-            recipe
-                .check()
-                .map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
-            Ok(recipe)
-        }
+    match (&request.yaml, &request.recipe, &request.bundle) {
+        (Some(yaml), None, None) => Ok(vec![Recipe::from_yaml(origin, yaml)?]),
+        (None, Some(value), None) => Ok(vec![checked(origin, value)?]),
+        (None, None, Some(bundle)) => bundle.versions.iter().map(|v| version(bundle, v)).collect(),
         _ => Err(Refusal::violations(&[Violation {
             instance_path: String::new(),
-            message: "exactly one of yaml and recipe".into(),
+            message: "exactly one of yaml, recipe and bundle".into(),
         }])),
     }
 }
 
+fn checked(origin: &str, value: &Value) -> Result<Recipe, Refusal> {
+    let recipe: Recipe = serde_json::from_value(value.clone())
+        .map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
+    recipe.check().map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {e}")))?;
+    Ok(recipe)
+}
+
+/// A version of a bundle is what the bundle says that it is.
+fn version(bundle: &RecipeBundle, version: &RecipeVersion) -> Result<Recipe, Refusal> {
+    let recipe = checked(&format!("{}@{}", bundle.id, version.v), &version.recipe)?;
+    let hash = recipe.hash().map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, e.to_string()))?;
+    if recipe.id != bundle.id
+        || recipe.v != version.v
+        || version.hash.as_ref().is_some_and(|h| *h != hash)
+    {
+        let why = format!("{}@{}: the content is not what the bundle says", bundle.id, version.v);
+        return Err(Refusal::new(ErrorCode::RecipeInvalid, why));
+    }
+    Ok(recipe)
+}
+
 pub(crate) async fn export(mut call: Call) -> Answered {
-    let reference: RecipeRef = call.body()?;
-    let found = call
-        .flows()
-        .ledger
-        .recipe_find(&call.who.tenant, &reference.id, Some(&reference.v))
-        .await?;
-    ok(&found.ok_or_else(|| Refusal::not_found("recipe"))?)
+    let wanted: RecipeExport = call.body()?;
+    let ledger = &call.flows().ledger;
+    if wanted.v.is_some() {
+        let found = ledger.recipe_find(&call.who.tenant, &wanted.id, wanted.v.as_deref()).await?;
+        return ok(&found.ok_or_else(|| Refusal::not_found("recipe"))?);
+    }
+    let all = ledger.recipe_bundle(&call.who.tenant, &wanted.id).await?;
+    let Some((_, newest)) = all.last() else {
+        return Err(Refusal::not_found("recipe").into());
+    };
+    let name = Some(newest.title.clone().unwrap_or_else(|| newest.id.to_string()));
+    let mut versions = Vec::with_capacity(all.len());
+    for (stored, recipe) in all {
+        versions.push(RecipeVersion {
+            v: recipe.v.clone(),
+            hash: Some(stored.hash),
+            status: Some(stored.status),
+            recipe: serde_json::to_value(&recipe)
+                .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?,
+        });
+    }
+    ok(&RecipeBundle { id: wanted.id, name, versions })
+}
+
+pub(crate) async fn promote(mut call: Call) -> Answered {
+    let id: RecipeId = call.id("id")?;
+    let request: RecipePromote = call.body()?;
+    if request.to == RecipeStatus::Draft {
+        return Err(Refusal::violations(&[Violation {
+            instance_path: "/to".into(),
+            message: "candidate or stable: a version never becomes a draft again".into(),
+        }])
+        .into());
+    }
+    let what = Promotion { id: &id, v: &request.v, hash: request.hash.as_ref(), to: request.to };
+    let reason = request.reason.as_deref().unwrap_or("");
+    let now = call.flows().recipe_promote(&call.who, &what, reason).await?;
+    let recipe_ref = RecipeRef { id: id.clone(), v: request.v.clone() };
+    ok(&RecipePromoted { recipe_ref, hash: now.hash, status: now.status })
 }
