@@ -2,10 +2,12 @@
 
 CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
+# What the tests found missing on this machine; `make test` ends with it, `make release` refuses it.
+NOT_RUN = $(CURDIR)/target/not-run
 LEFTOVERS = $(CARGO) run --quiet --package cofferdam-tests --bin leftovers --
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check release test attack fuzz demo bench chaos v2 fresh clean
+.PHONY: setup build check release test attack fuzz demo bench chaos storm v2 fresh clean
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
 setup:
@@ -31,7 +33,9 @@ release: check test build
 test: setup
 	$(CARGO) build --bin cofferdam
 	@$(LEFTOVERS) keep target/leftovers
-	$(CARGO) test --workspace; status=$$?; $(LEFTOVERS) compare target/leftovers && exit $$status
+	@rm -f $(NOT_RUN)
+	COFFERDAM_NOT_RUN=$(NOT_RUN) $(CARGO) test --workspace; status=$$?; \
+		$(LEFTOVERS) compare target/leftovers || status=1; scripts/not-run $(NOT_RUN) && exit $$status
 
 ## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end; the quick build,
 ## which `make test` takes too: the optimised one takes some four times as long to make
@@ -60,6 +64,14 @@ bench: setup build
 ## workers, database and sandboxes killed at random; prints the seed that replays it
 chaos: setup build
 	$(CARGO) test --release --package cofferdam-tests --test chaos -- --ignored --nocapture
+
+# How long it storms; SEED replays a schedule.
+SECONDS ?= 500
+
+## a fleet in a seeded storm for SECONDS (500): processes, network, database; prints times to recovery as JSON lines
+storm: setup build
+	COFFERDAM_STORM_SECONDS=$(SECONDS) $(if $(SEED),COFFERDAM_TEST_SEED=$(SEED)) \
+		$(CARGO) test --release --package cofferdam-tests --test storm -- --ignored --nocapture
 
 ## the class container on cgroup version 2 alone, in an emulated machine; needs `scripts/setup --microvm` once
 v2: setup

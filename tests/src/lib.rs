@@ -15,6 +15,8 @@
 )]
 
 pub mod leftovers;
+pub mod not_run;
+pub mod postgres;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -64,6 +66,8 @@ const UNSET: [&str; 6] = [
 #[derive(Debug)]
 pub struct Home {
     dir: TempDir,
+    /// A database elsewhere, in place of a private one.
+    database: Option<String>,
 }
 
 impl Default for Home {
@@ -81,7 +85,16 @@ impl Home {
                 .prefix("cofferdam-test-")
                 .tempdir()
                 .expect("a temporary directory"),
+            database: None,
         }
+    }
+
+    /// A fresh one whose commands use this database, which must outlive it.
+    #[must_use]
+    pub fn on(url: &str) -> Self {
+        let mut home = Self::new();
+        home.database = Some(url.to_owned());
+        home
     }
 
     /// Its path.
@@ -97,6 +110,9 @@ impl Home {
         command.args(args).env("COFFERDAM_STATE", self.path()).current_dir(repository());
         for name in UNSET {
             command.env_remove(name);
+        }
+        if let Some(url) = &self.database {
+            command.env("DATABASE_URL", url);
         }
         command.stdin(Stdio::null());
         command
@@ -140,7 +156,7 @@ impl Home {
     /// Where its database answers, as `cofferdam db` says.
     #[must_use]
     pub fn database_url(&self) -> String {
-        database_url(self.path())
+        self.database.clone().unwrap_or_else(|| database_url(self.path()))
     }
 
     /// `cofferdam up` on a free port.
@@ -240,6 +256,7 @@ pub struct Server {
     /// The admin key of its state directory.
     pub key: String,
     state: PathBuf,
+    database: Option<String>,
     http: reqwest::Client,
 }
 
@@ -262,7 +279,14 @@ impl Server {
             panic!("{args:?} did not start: {status}");
         }
         let key = std::fs::read_to_string(home.path().join("admin.key")).expect("an admin key");
-        Self { child, url, key: key.trim().to_owned(), state: home.path().to_path_buf(), http }
+        Self {
+            child,
+            url,
+            key: key.trim().to_owned(),
+            state: home.path().to_path_buf(),
+            database: home.database.clone(),
+            http,
+        }
     }
 
     /// Its process.
@@ -368,7 +392,13 @@ impl Server {
 
     /// SQL on its database, as an auditor would.
     pub async fn sql(&self) -> PgPool {
-        PgPool::connect(&database_url(&self.state)).await.expect("the database answers")
+        let url = self.database.clone().unwrap_or_else(|| database_url(&self.state));
+        PgPool::connect(&url).await.expect("the database answers")
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// SIGKILL: the process gets no chance to clean up.

@@ -59,6 +59,8 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/tests/orphans.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),
+    ("tests/tests/skips.rs", 1, "a process that another test starts"),
+    ("tests/tests/storm/main.rs", 1, "faults for minutes: `make storm` runs it"),
 ];
 
 /// Lines of a source file; beyond it a module is two modules.

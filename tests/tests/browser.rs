@@ -27,6 +27,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, row_counts};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -48,7 +49,7 @@ fn chromium() -> Option<PathBuf> {
     let found = ["/usr/bin/chromium", "/usr/bin/chromium-browser"].map(Path::new);
     let found = found.into_iter().find(|path| path.is_file()).map(Path::to_owned);
     if found.is_none() {
-        eprintln!("skipped: no Chromium is installed (apt-get install chromium)");
+        not_run("Chromium", "no browser is installed: apt-get install chromium");
     }
     found
 }

@@ -13,6 +13,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -22,6 +24,11 @@ const FAN: &str = "id: fan\nv: \"1\"\nform:\n  type: object\n  properties: {word
 
 /// One gated fan-out that fails, its retry, and a plain success: their whole trace, line by line.
 async fn trace(seed: &str) -> Vec<String> {
+    trace_and_names(seed).await.0
+}
+
+/// The same, and the names of what was there for it: sandboxes and workers.
+async fn trace_and_names(seed: &str) -> (Vec<String>, BTreeSet<String>) {
     let home = Home::new();
     let up = home.up_with(&[], &[("RANDOM_SEED", seed)]);
     let first = up.run_recipe(FAN, json!({"word": "seed"}), json!({})).await;
@@ -38,7 +45,10 @@ async fn trace(seed: &str) -> Vec<String> {
     let intent = json!({"goal": "by hand", "inputs": {}, "constraints": {}});
     let (status, made) = up.post("/api/intents", &intent).await;
     assert_eq!(status, 201, "{made}");
-    normalized(&up.sql().await).await
+    let sql = up.sql().await;
+    let names = "SELECT sandbox_id FROM app.remote_execution_sessions UNION SELECT id FROM app.executors";
+    let names = texts(&sql, names).await.into_iter().collect();
+    (normalized(&sql).await, names)
 }
 
 async fn approve(up: &Server, run: &str) {
@@ -110,6 +120,18 @@ async fn the_same_seed_gives_the_same_trace() {
             one.iter().any(|line| line.starts_with(&format!("{kind} "))),
             "a trace without any {kind}"
         );
+    }
+}
+
+/// Two that live at once may have the same seed: a name that both had would be one sandbox for a wipe, and one
+/// worker for a fence (decision 0067).
+#[tokio::test(flavor = "multi_thread")]
+async fn a8_names_of_sandboxes_and_workers_are_outside_the_trace() {
+    let (one, other) = tokio::join!(trace_and_names("20260119"), trace_and_names("20260119"));
+    assert!(one.1.len() > 6, "five sandboxes, as many again, one more, and a worker: {:?}", one.1);
+    assert!(one.1.is_disjoint(&other.1), "one name for two: {:?} {:?}", one.1, other.1);
+    for (line, name) in one.0.iter().flat_map(|line| one.1.iter().map(move |name| (line, name))) {
+        assert!(!line.contains(name.as_str()), "{name} is in the trace: {line}");
     }
 }
 

@@ -5,13 +5,13 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
     reason = "a test that cannot go on should say so and stop"
 )]
 
 mod support;
 
 use cofferdam_tests::Home;
+use cofferdam_tests::not_run::not_run;
 use serde_json::{Value, json};
 use support::{assert_proven, assert_wiped};
 
@@ -34,7 +34,7 @@ async fn a_run_in_containers_of_an_engine_is_a_local_docker_one() {
     let home = Home::new();
     let doctor = home.run_json(&["doctor", "--json"]);
     if doctor["classes"]["docker"] != true {
-        println!("the class docker is absent here: {}", doctor["classNotes"]["docker"]);
+        not_run("the class docker", &doctor["classNotes"]["docker"].to_string());
         return;
     }
     let modes = async |args: &[&str]| -> (String, Value) {

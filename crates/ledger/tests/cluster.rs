@@ -8,6 +8,9 @@
     reason = "helpers of tests, outside of the test functions"
 )]
 
+#[path = "../../../tests/src/not_run.rs"]
+mod not_run;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -23,6 +26,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
+
+use not_run::not_run;
 
 const HELPER_STATE: &str = "CLUSTER_TEST_STATE";
 const HELPER_URL: &str = "CLUSTER_TEST_URL";
@@ -158,10 +163,6 @@ async fn remember(url: &str) {
 
 async fn remembers(url: &str) {
     assert_eq!(sql(url, "select x from kept").await, 42);
-}
-
-fn skipped(why: &str) {
-    eprintln!("NOT RUN: {why}");
 }
 
 #[tokio::test]
@@ -347,7 +348,7 @@ async fn a_private_state_directory_is_opened_for_traversal_at_most() {
 #[tokio::test]
 async fn a_state_directory_in_a_private_home_keeps_its_files_elsewhere() {
     if !geteuid().is_root() {
-        return skipped("only root's database runs as another user");
+        return not_run("root", "only root's database runs as another user");
     }
     let scratch = Scratch::new();
     let private = scratch.path().join("private");
@@ -414,7 +415,7 @@ fn log_in_as(user: &User, program: &Path, url: &str) -> String {
 #[tokio::test]
 async fn l6_the_ledger_is_no_superuser_and_the_servers_own_user_cannot_log_in() {
     if !geteuid().is_root() {
-        return skipped("needs root, whose database runs as another user");
+        return not_run("root", "only root's database runs as another user");
     }
     let (state, shared) = (Scratch::new(), Scratch::new());
     std::fs::set_permissions(shared.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -481,7 +482,7 @@ async fn l6_a_cluster_of_before_is_brought_over_without_loss() {
 #[tokio::test]
 async fn an_ordinary_user_has_a_cluster_of_her_own() {
     let Some(nobody) = User::from_name("nobody").unwrap().filter(|_| geteuid().is_root()) else {
-        return skipped("needs root, to become nobody");
+        return not_run("root", "only root becomes nobody");
     };
     let scratch = Scratch::new();
     std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -556,7 +557,7 @@ async fn a_full_or_unwritable_disk_is_called_so() {
     let scratch = Scratch::new();
     std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let Some(small) = Mounted::new(scratch.path().join("small"), MsFlags::empty()) else {
-        return skipped("needs the right to mount a small file system");
+        return not_run("a small file system", "mounting one is not permitted here");
     };
     let full = Cluster::start(&small.0).await.unwrap_err();
     assert!(matches!(full, ClusterError::DiskFull { .. }), "{full}");

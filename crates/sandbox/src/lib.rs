@@ -61,6 +61,9 @@ mod live;
 mod microvm;
 mod mounts;
 mod nofile;
+#[cfg(test)]
+#[path = "../../../tests/src/not_run.rs"]
+mod not_run;
 mod oci;
 mod plan;
 mod process;

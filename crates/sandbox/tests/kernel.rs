@@ -17,6 +17,7 @@ use cofferdam_contracts::sandbox::LimitKind;
 use cofferdam_sandbox::{Class, Runtime, Sandbox, Tcp, enter_private_mounts};
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::json;
+use support::not_run::not_run;
 use support::{Bench, here, in_classes, run, sh, verified, with_bench};
 
 /// Raw system calls, by number, with what they answer.
@@ -235,7 +236,7 @@ fn h8_buffers_of_connections_are_within_the_memory_limit() {
     with_each(|bench| async move {
         let tcp = bench.host.facts().ceilings.tcp;
         if tcp != Tcp::Limited {
-            eprintln!("not tried: {tcp:?}");
+            not_run("a limit of TCP's buffers", &format!("{tcp:?}"));
             return;
         }
         let fields = json!({"limits": {"memMB": 64, "diskMB": 16, "pids": 16}});

@@ -22,6 +22,7 @@ use cofferdam_sandbox::{
     survey, verify_absent,
 };
 use serde_json::{Value, json};
+use support::not_run::not_run;
 use support::{Bench, sh, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
@@ -34,7 +35,7 @@ fn large() -> Value {
 
 fn is_absent(bench: &Bench) -> bool {
     if let LargeLayers::Absent { why, .. } = &bench.host.facts().large {
-        println!("absent: {why}");
+        not_run("encrypted layers on disk (fscrypt)", why);
         return true;
     }
     false

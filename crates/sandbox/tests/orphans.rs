@@ -21,6 +21,7 @@ use cofferdam_sandbox::{
     Class, Host, HostConfig, Offer, enter_private_mounts, plan, provision, reconcile, verify_absent,
 };
 use serde_json::json;
+use support::not_run::not_run;
 use support::{Bench, is_running, least, named, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
@@ -81,7 +82,9 @@ fn present(bench: &Bench) -> Vec<Class> {
     for fact in &bench.host.with_engine().facts().classes {
         match &fact.offer {
             Offer::Present(_) => present.push(fact.class),
-            Offer::Absent { why, .. } => println!("{}: absent: {why}", fact.class.as_str()),
+            Offer::Absent { why, .. } => {
+                not_run(&format!("the class {}", fact.class.as_str()), why);
+            }
         }
     }
     present

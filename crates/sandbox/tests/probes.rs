@@ -17,6 +17,7 @@ use cofferdam_sandbox::{
     Class, Offer, SelfTest, self_test, self_test_in, self_test_of, self_test_plan,
 };
 use serde_json::{Value, json};
+use support::not_run::not_run;
 use support::{here, with_bench, with_runtime};
 
 /// Fewer would be no list worth the name.
@@ -113,7 +114,7 @@ fn in_class(class: Class) {
             Offer::Present(_) => holds(&self_test_in(&bench.host, class).await.unwrap()),
             // Said by `doctor` and by the conformance matrix, too.
             Offer::Absent { why, .. } => {
-                eprintln!("the class {} is absent here: {why}", class.as_str());
+                not_run(&format!("the class {}", class.as_str()), why);
             }
         }
     });

@@ -13,6 +13,7 @@ mod support;
 use cofferdam_contracts::sandbox::{ErrCode, WipeStatus};
 use cofferdam_sandbox::{Class, ProvisionError, provision};
 use serde_json::{Value, json};
+use support::not_run::not_run;
 use support::{Bench, in_classes, sh, verified, with_bench};
 
 fn with(services: Value) -> Value {
@@ -42,7 +43,7 @@ async fn failed(bench: &Bench, services: Value) -> ProvisionError {
 fn postgres_answers_sql_in_every_command_and_is_gone_with_the_sandbox() {
     in_classes(&[], |bench| async move {
         if bench.host.facts().services.postgres.is_none() {
-            println!("ABSENT: this host has no PostgreSQL; apt-get install postgresql");
+            not_run("PostgreSQL as a service", "apt-get install postgresql");
             return;
         }
         let (sandbox, plan) = bench.start(with(json!(["postgres"]))).await;
@@ -78,7 +79,7 @@ fn postgres_answers_sql_in_every_command_and_is_gone_with_the_sandbox() {
 fn redis_answers_with_its_password() {
     in_classes(&[], |bench| async move {
         if bench.host.facts().services.redis.is_none() {
-            println!("ABSENT: this host has no Redis; apt-get install redis-server");
+            not_run("Redis as a service", "apt-get install redis-server");
             return;
         }
         let (sandbox, plan) = bench.start(with(json!([{"name": "redis", "port": 6400}]))).await;

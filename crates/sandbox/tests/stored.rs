@@ -25,7 +25,7 @@ fn with_machines<F: Future<Output = ()>>(test: impl FnOnce(std::sync::Arc<Bench>
         _ => None,
     });
     match why {
-        Some(why) => println!("ABSENT: microvm: {why}"),
+        Some(why) => support::not_run::not_run("the class microvm", &why),
         None => support::on(bench, test),
     }
 }

@@ -12,6 +12,7 @@ mod support;
 
 use cofferdam_sandbox::{Offer, plan, provision};
 use serde_json::json;
+use support::not_run::not_run;
 use support::{fresh_id, least, request, with_bench};
 
 /// A library begins each of these with `clone3` and falls back to `clone` only where that is absent.
@@ -29,7 +30,8 @@ print(said[0], os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 fn a_task_starts_threads_and_children_in_every_class() {
     with_bench(|bench| async move {
         for fact in &bench.host.facts().classes {
-            if let Offer::Absent { .. } = fact.offer {
+            if let Offer::Absent { why, .. } = &fact.offer {
+                not_run(&format!("the class {}", fact.class.as_str()), why);
                 continue;
             }
             let class = least(fact.class);

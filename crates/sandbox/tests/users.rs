@@ -20,6 +20,7 @@ use std::sync::Arc;
 use cofferdam_contracts::sandbox::AccessMode;
 use cofferdam_sandbox::{Host, Runtime, enter_private_mounts, plan, provision};
 use serde_json::{Value, json};
+use support::not_run::not_run;
 use support::{Bench, fresh_id, here, host, request, sh, verified};
 
 /// With each runtime of the class `container`, where this host can give sandboxes ids of their own.
@@ -32,7 +33,7 @@ fn with_each<F: Future<Output = ()>>(test: impl Fn(Arc<Bench>) -> F) {
             async move {
                 match test {
                     Some(test) => test.await,
-                    None => eprintln!("ABSENT: {}", ids.unwrap_err()),
+                    None => not_run("ids of a container's own", &format!("{}", ids.unwrap_err())),
                 }
             }
         });

@@ -42,6 +42,16 @@ impl Dice {
         Self(seed)
     }
 
+    /// Seeded by the caller.
+    pub fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// What [`Dice::of`] would go on from.
+    pub fn seed(&self) -> u64 {
+        self.0
+    }
+
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

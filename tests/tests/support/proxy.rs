@@ -1,11 +1,13 @@
 //! A wire between a process and its database that a test can silence, cut, or end after so many bytes.
 
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use cofferdam_tests::Home;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use cofferdam_tests::postgres::Postgres;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
@@ -16,8 +18,30 @@ pub enum Wire {
     Open,
     /// Carries nothing and closes nothing: a host that is lost, a network that is silent.
     Silent,
+    /// Lets go of the server and tells the client nothing: a connection that is open at one end.
+    Half,
     /// Closes.
     Cut,
+}
+
+/// Where a proxy leads.
+#[derive(Debug, Clone)]
+enum Upstream {
+    Socket(PathBuf),
+    Address(SocketAddr),
+}
+
+/// Either kind of stream.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Upstream {
+    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Socket(path) => Box::new(UnixStream::connect(path).await?),
+            Self::Address(address) => Box::new(TcpStream::connect(address).await?),
+        })
+    }
 }
 
 /// What all connections of a proxy share.
@@ -49,7 +73,7 @@ impl Carried {
 /// How much of what a client says is remembered.
 const REMEMBERED: usize = 4_096;
 
-/// A TCP address that leads to a home's private database.
+/// A TCP address that leads to a database.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -67,6 +91,18 @@ impl Proxy {
         let dir = query.split('&').find_map(|pair| pair.strip_prefix("host=")).unwrap();
         let socket = PathBuf::from(dir.replace("%2F", "/")).join(".s.PGSQL.5432");
         drop(StdUnixStream::connect(&socket).expect("the private database answers"));
+        let url = |address| format!("postgres://{user}@{address}/{name}?sslmode=prefer");
+        Self::before(Upstream::Socket(socket), url).await
+    }
+
+    /// To a database elsewhere.
+    pub async fn to_server(server: &Postgres) -> Self {
+        let direct = server.address();
+        let url = |address: SocketAddr| server.url().replace(&direct.to_string(), &address.to_string());
+        Self::before(Upstream::Address(direct), url).await
+    }
+
+    async fn before(upstream: Upstream, url: impl Fn(SocketAddr) -> String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
@@ -74,8 +110,8 @@ impl Proxy {
             live: Mutex::default(),
             cut_after: Mutex::default(),
         });
-        let task = tokio::spawn(accept(listener, socket, Arc::clone(&shared)));
-        Self { shared, url: format!("postgres://{user}@{address}/{name}?sslmode=prefer"), task }
+        let task = tokio::spawn(accept(listener, upstream, Arc::clone(&shared)));
+        Self { shared, url: url(address), task }
     }
 
     /// The address, as `--db` takes it.
@@ -131,34 +167,40 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, socket: PathBuf, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, upstream: Upstream, shared: Arc<Shared>) {
     loop {
         let Ok((client, _)) = listener.accept().await else { continue };
         let begins = *shared.fresh.borrow();
         let carried =
             Arc::new(Carried { wire: watch::Sender::new(begins), said: Mutex::default() });
         shared.live.lock().unwrap().push(Arc::clone(&carried));
-        let (socket, shared) = (socket.clone(), Arc::clone(&shared));
+        let (upstream, shared) = (upstream.clone(), Arc::clone(&shared));
         tokio::spawn(async move {
-            carry(client, &socket, &carried, &shared).await;
+            carry(client, &upstream, &carried, &shared).await;
             shared.live.lock().unwrap().retain(|one| !Arc::ptr_eq(one, &carried));
         });
     }
 }
 
-async fn carry(mut client: TcpStream, socket: &PathBuf, carried: &Carried, shared: &Shared) {
+async fn carry(mut client: TcpStream, upstream: &Upstream, carried: &Carried, shared: &Shared) {
     let mut wire = carried.wire.subscribe();
     if wire.wait_for(|wire| *wire != Wire::Silent).await.is_ok_and(|wire| *wire == Wire::Cut) {
         return;
     }
     // A database that is away is a connection that is refused.
-    let Ok(mut server) = UnixStream::connect(socket).await else { return };
+    let Ok(mut server) = upstream.connect().await else { return };
     let mut left = *shared.cut_after.lock().unwrap();
     let (mut up, mut down) = (vec![0; 16_384], vec![0; 16_384]);
     loop {
         let now = *wire.borrow_and_update();
         match now {
             Wire::Cut => return,
+            Wire::Half => {
+                drop(server);
+                // Until it is cut.
+                let _ = wire.wait_for(|wire| *wire == Wire::Cut).await;
+                return;
+            }
             Wire::Silent => {
                 if wire.changed().await.is_err() {
                     return;

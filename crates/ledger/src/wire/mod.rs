@@ -24,9 +24,10 @@ use crate::cluster::percent_encoded;
 use crate::error::Result;
 
 /// What the server's end of each connection is told, so that a host that is lost holds no transaction and no
-/// lock for longer than a worker may be silent. Ignored where a server has its own, stricter ones.
+/// lock for longer than a worker may be silent. Ignored where a server has its own, stricter ones. No statement of ours
+/// runs for so long that compiling its plan would pay, and that takes seconds where rows are many.
 const SERVER: &str = "-c tcp_keepalives_idle=3 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=4 \
-                      -c tcp_user_timeout=7000";
+                      -c tcp_user_timeout=7000 -c jit=off";
 /// A statement on a connection that is closed when it is silent ends a little later at the server as well.
 const BOUNDED: &str = "-c statement_timeout=10000 -c idle_in_transaction_session_timeout=10000";
 

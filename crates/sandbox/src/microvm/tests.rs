@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::stored::Stored;
 use super::*;
+use crate::not_run::not_run;
 use crate::{Class, Host, HostConfig, enter_private_mounts, provision};
 
 fn image_of(dir: &Path) -> Arc<Image> {
@@ -102,7 +103,7 @@ pub(crate) fn machines(state: &Path) -> Option<(Left, Plan)> {
     match crate::plan(&request, &id, host.facts()) {
         Ok(plan) => Some((host, plan)),
         Err(absent) => {
-            println!("ABSENT: microvm: {absent}");
+            not_run("the class microvm", &absent.to_string());
             None
         }
     }

@@ -11,6 +11,9 @@
 
 pub mod plain;
 
+#[path = "../../../../tests/src/not_run.rs"]
+pub mod not_run;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -27,6 +30,8 @@ use cofferdam_sandbox::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tracing::Level;
+
+use not_run::not_run;
 
 /// A state directory and a host on it.
 pub struct Bench {
@@ -86,7 +91,7 @@ pub fn in_classes<F: Future<Output = ()>>(
             _ => None,
         });
         match absent {
-            Some(why) => println!("ABSENT: {}: {why}", class.as_str()),
+            Some(why) => not_run(&format!("the class {}", class.as_str()), &why),
             None => on(bench, &test),
         }
     }
@@ -152,7 +157,7 @@ impl Bench {
         match &fact.offer {
             Offer::Present(_) => true,
             Offer::Absent { why, remedy } => {
-                println!("the class docker is absent here: {why} ({remedy})");
+                not_run("the class docker", &format!("{why} ({remedy})"));
                 false
             }
         }

@@ -150,6 +150,7 @@ async fn burst() {
     .fetch_one(&sql)
     .await
     .expect("a count");
+    assert_eq!((inexact, wrong), (0, 0), "gates without exactly one decision, answers other than 200 and 409");
     emit(
         "reply_burst",
         seconds,

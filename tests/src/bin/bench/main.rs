@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked` (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
+//! `parked`, `backlog` (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
 //! root). `BENCH_QUICK=1` shrinks the long one. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -17,6 +17,7 @@
     reason = "a bench that cannot go on should say so and stop"
 )]
 
+mod backlog;
 mod bare;
 mod cache;
 mod classes;

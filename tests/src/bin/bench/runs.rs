@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
 use crate::figures::{emit, median, percentile};
-use crate::{cache, gates};
+use crate::{backlog, cache, gates};
 
 const HELLO: &str =
     "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
-const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
+pub(crate) const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
 /// Runs of the throughput benches, and how many are open at a time: the issue's own numbers.
 const RUNS: usize = 200;
 const CONCURRENCY: usize = 20;
@@ -46,6 +46,9 @@ pub async fn run(wanted: impl Fn(&str) -> bool) {
     }
     if wanted("parked") {
         gates::parked().await;
+    }
+    if wanted("backlog") {
+        backlog::run().await;
     }
 }
 
@@ -170,7 +173,7 @@ async fn throughput() {
     }
 }
 
-async fn burst(server: &Server, sql: &PgPool, recipe: &Value, round: usize) -> f64 {
+pub(crate) async fn burst(server: &Server, sql: &PgPool, recipe: &Value, round: usize) -> f64 {
     let started = Instant::now();
     let mut submitted = 0;
     while submitted < RUNS {

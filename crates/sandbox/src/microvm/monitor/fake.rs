@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use super::super::machine::{Accel, MODULES};
 use super::super::qemu;
 use super::*;
+use crate::not_run::not_run;
 use crate::class::{Class, Offer};
 use crate::{Host, HostConfig, enter_private_mounts};
 
@@ -132,11 +133,11 @@ impl Ground {
         match (prepared, runtime::search("qemu-system-x86_64")) {
             (Ok(machine), Some(_)) => Some(machine),
             (Err((why, _)), _) => {
-                println!("ABSENT: a machine of a fake monitor: {why}");
+                not_run("a machine of a fake monitor", &why);
                 None
             }
             (_, None) => {
-                println!("ABSENT: a machine of a fake monitor: there is no QEMU");
+                not_run("a machine of a fake monitor", "there is no QEMU");
                 None
             }
         }
