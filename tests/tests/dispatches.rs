@@ -280,6 +280,40 @@ async fn m6_a_copy_of_a_denied_tool_is_refused_by_the_kernel_and_listed() {
     }
 }
 
+/// A denied tool, by its loader under each name that the loader's descriptor has, from threads that change the name while it
+/// is read, after hiding from the agent, and by copies.
+const LOADED: &str = include_str!("loader.py");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s8_a_denied_tool_is_not_run_by_its_loader_whatever_the_loader_is_called() {
+    let home = Home::new();
+    let up = home.up();
+    for access in ["workspace-write", "read-only"] {
+        let project = Project::new();
+        let write = |name: &str, text: &str| {
+            let path = Path::new(project.path()).join(name);
+            std::fs::write(&path, text).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&path, mode).unwrap();
+        };
+        write("try.py", LOADED);
+        write("given", "#!/lib64/ld-linux-x86-64.so.2 /usr/bin/env\n");
+        let spec = json!({"tools_denied": ["env"], "access_mode": access});
+        let prompt = "/usr/bin/python3 try.py \"$PWD\"";
+        let id = spawn(&up, &script(prompt, Some(spec), &project)).await;
+        let view = ended(&up, &id).await;
+        let out = said_by(&up, &view).await;
+        assert_eq!(view["status"], "completed", "{access}: {out} {view:#}");
+        let ran: Vec<&str> = out.lines().filter(|line| line.ends_with("RAN")).collect();
+        // The race's good name is a program that is allowed.
+        let ran: Vec<&str> = ran.into_iter().filter(|line| *line != "raced RAN").collect();
+        assert_eq!(ran, ["allowed RAN"], "{access}: {out}");
+        assert!(out.contains("tried True"), "{access}: {out}");
+        let violations = view["sandbox_effective"]["violations"].as_array().unwrap();
+        assert!(violations.iter().any(|v| v["kind"] == "tool_denied"), "{access}: {view:#}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allowlist_leaves_nothing_else_to_execute_however_it_is_named() {
     let (home, project) = (Home::new(), Project::new());

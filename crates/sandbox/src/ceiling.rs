@@ -13,6 +13,11 @@ const SIGNALS: u64 = 4_096;
 /// Bytes of POSIX message queues, half of what a login has: four queues of the default size.
 const QUEUE_BYTES: u64 = 409_600;
 
+/// The kernel's default of what a socket queues, 208 KiB, with what it takes beside.
+const SOCKET_BYTES: u64 = 256 * 1024;
+/// From here on even a few sockets hold more than a small sandbox's memory.
+const LARGE_SOCKET_BYTES: u64 = 1024 * 1024;
+
 /// Fewer open files than this are no limit but a fault, whatever the host has.
 const LEAST_FILES: u64 = 64;
 
@@ -38,6 +43,8 @@ pub struct Ceilings {
     pub files: u64,
     /// TCP's buffers.
     pub tcp: Tcp,
+    /// Bytes that a socket queues unread, of which no cgroup counts any (`net.core.rmem_default`).
+    pub socket_bytes: u64,
 }
 
 impl Ceilings {
@@ -45,13 +52,23 @@ impl Ceilings {
         let most = |resource, wanted: u64| {
             getrlimit(resource).map_or(wanted, |(_, hard)| wanted.min(hard))
         };
-        let files = fs::read_to_string("/proc/sys/fs/file-max").unwrap_or_default();
+        let number = |path: &str| -> u64 {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.trim().parse().unwrap_or(u64::MAX)
+        };
         Self {
             signals: most(Resource::RLIMIT_SIGPENDING, SIGNALS),
             queue_bytes: most(Resource::RLIMIT_MSGQUEUE, QUEUE_BYTES),
-            files: files.trim().parse().unwrap_or(u64::MAX),
+            files: number("/proc/sys/fs/file-max"),
             tcp: cgroups.tcp(),
+            socket_bytes: number("/proc/sys/net/core/rmem_default").max(SOCKET_BYTES),
         }
+    }
+
+    /// Whether few sockets hold much kernel memory: the host's default is far above the kernel's own.
+    #[must_use]
+    pub fn has_large_sockets(&self) -> bool {
+        self.socket_bytes > LARGE_SOCKET_BYTES
     }
 
     /// Open files of each of so many processes, that all of them together have at most half of the host's.
@@ -67,7 +84,13 @@ mod tests {
 
     #[test]
     fn all_processes_together_leave_half_of_the_hosts_files() {
-        let ceilings = |files| Ceilings { signals: 1, queue_bytes: 1, files, tcp: Tcp::Counted };
+        let ceilings = |files| Ceilings {
+            signals: 1,
+            queue_bytes: 1,
+            files,
+            tcp: Tcp::Counted,
+            socket_bytes: SOCKET_BYTES,
+        };
         assert_eq!(ceilings(2_466_183).nofile(256), 4_798);
         assert!(ceilings(2_466_183).nofile(256) * 257 <= 2_466_183 / 2);
         assert_eq!(ceilings(1_000).nofile(u64::MAX), LEAST_FILES);

@@ -247,6 +247,13 @@ impl HostFacts {
                     .into(),
             );
         }
+        if class.is_on_host_kernel() && self.ceilings.has_large_sockets() {
+            weak.push(format!(
+                "unread queues of sockets are outside the memory limit, and this host lets each hold {} KiB \
+                 (net.core.rmem_default)",
+                self.ceilings.socket_bytes / 1024
+            ));
+        }
         if self.swap {
             weak.push(
                 "swap is on: the writable layer may reach the swap device unencrypted".into(),

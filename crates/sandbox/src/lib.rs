@@ -77,6 +77,7 @@ mod runtime;
 mod sandbox;
 mod service;
 mod setid;
+mod sockets;
 mod survey;
 mod traces;
 mod warm;

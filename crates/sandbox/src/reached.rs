@@ -3,7 +3,7 @@
 //! | limit | seen in | by |
 //! |---|---|---|
 //! | wall | the clock | the agent's and the host's |
-//! | memory | `oom_kill` of the cgroup | the kernel: exact |
+//! | memory | `oom_kill` of the cgroup; sockets whose queues no cgroup counts | the kernel: exact; the worker: 20 looks a second |
 //! | pids | `pids.events` of the cgroup; where the kernel in between counts for itself (gVisor), about as many processes as allowed when a failed command ended, else what it printed | the kernel: exact; the agent: at its end alone; the task's words |
 //! | disk | the layer without room at the end or at any look meanwhile; else what a failed command printed | `statvfs` of the host, in a machine its agent's; the task's words |
 //! | nofile | what a failed command printed | the task's words: no kernel counts refused descriptors |
@@ -25,6 +25,7 @@ use nix::sys::statvfs::statvfs;
 use crate::agent::Stream;
 use crate::cgroup::{Cgroups, Events};
 use crate::exec::Dropped;
+use crate::sockets::{Excess, Sockets};
 use crate::traces::Traces;
 
 /// How often the layer is looked at while a command runs. A look is one system call; what fills the
@@ -82,15 +83,32 @@ impl Words {
 
 /// Looks at a sandbox from outside while a command runs.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Watch<'a> {
+    cgroups: &'a Cgroups,
+    traces: &'a Traces,
     before: Events,
     layer: PathBuf,
     layer_full: bool,
+    sockets: Option<Sockets>,
+    excess: Option<Excess>,
 }
 
-impl Watch {
-    pub(crate) fn start(cgroups: &Cgroups, traces: &Traces) -> Self {
-        Self { before: cgroups.events(traces), layer: traces.layer.clone(), layer_full: false }
+impl<'a> Watch<'a> {
+    /// `sockets`: of a sandbox on the host's network stack.
+    pub(crate) fn start(
+        cgroups: &'a Cgroups,
+        traces: &'a Traces,
+        sockets: Option<Sockets>,
+    ) -> Self {
+        Self {
+            cgroups,
+            traces,
+            before: cgroups.events(traces),
+            layer: traces.layer.clone(),
+            layer_full: false,
+            sockets,
+            excess: None,
+        }
     }
 
     /// Looks now and then until the work is done, and once more then.
@@ -103,23 +121,20 @@ impl Watch {
                 () = clock::sleep(LOOK_EVERY) => None,
             };
             self.layer_full = self.layer_full || is_full(&self.layer);
+            if let Some(sockets) = &mut self.sockets {
+                self.excess = sockets.look(self.cgroups, self.traces).or(self.excess);
+            }
             if let Some(done) = done {
                 return done;
             }
         }
     }
 
-    pub(crate) fn end(
-        self,
-        cgroups: &Cgroups,
-        traces: &Traces,
-        words: Words,
-        effective: &EffectivePolicy,
-    ) -> Seen {
-        let Self { before, layer_full, .. } = self;
+    pub(crate) fn end(self, words: Words, effective: &EffectivePolicy) -> Seen {
+        let Self { cgroups, traces, before, layer_full, excess, .. } = self;
         let (limits, class) = (effective.limits, effective.isolation_class);
         let uncounted = class != IsolationClass::Container;
-        Seen { before, after: cgroups.events(traces), layer_full, words, limits, uncounted }
+        Seen { before, after: cgroups.events(traces), layer_full, excess, words, limits, uncounted }
     }
 }
 
@@ -135,6 +150,8 @@ pub(crate) struct Seen {
     pub before: Events,
     pub after: Events,
     pub layer_full: bool,
+    /// Too many sockets whose queues no cgroup counts.
+    pub excess: Option<Excess>,
     pub words: Words,
     /// As enforced.
     pub limits: Limits,
@@ -188,6 +205,9 @@ impl Seen {
     }
 
     fn memory(&self) -> Option<(LimitKind, String)> {
+        if let Some(excess) = self.excess {
+            return Some((LimitKind::Memory, excess.words()));
+        }
         let count = self.after.oom_kills.saturating_sub(self.before.oom_kills);
         if count > 0 {
             let words =
@@ -328,6 +348,8 @@ mod tests {
         assert!(kinds(&quiet, &Ending { crowd: 8, ..QUIET }).is_empty(), "the kernel counts");
         let tcp = Seen { after: Events { tcp_refused: 1, ..Events::default() }, ..quiet.clone() };
         assert_eq!(kinds(&tcp, &QUIET), [LimitKind::Memory]);
+        let sockets = Seen { excess: Some(Excess::Sockets(9, 8)), ..quiet.clone() };
+        assert_eq!(kinds(&sockets, &QUIET), [LimitKind::Memory]);
         let other = Seen { uncounted: true, ..quiet.clone() };
         assert_eq!(kinds(&other, &Ending { crowd: 6, ..QUIET }), [LimitKind::Pids]);
         assert!(kinds(&other, &Ending { crowd: 5, ..QUIET }).is_empty());

@@ -28,6 +28,7 @@ use crate::process;
 use crate::reached::{Watch, Words};
 use crate::remote::Line;
 use crate::service::{ServiceEnd, Services};
+use crate::sockets::Sockets;
 use crate::wipe::{self, Below, Looked, Subject};
 
 /// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
@@ -284,7 +285,8 @@ impl Sandbox {
         mut sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
-        let mut watch = Watch::start(&self.facts.cgroups, &self.subject.traces);
+        let sockets = self.sockets();
+        let mut watch = Watch::start(&self.facts.cgroups, &self.subject.traces, sockets);
         let mut words = Words::default();
         // What the task says itself comes before what its services say.
         let mut variables = self.services.env.clone();
@@ -306,7 +308,7 @@ impl Sandbox {
         };
         let running = tokio::time::timeout(limit, self.agent.exec(&request, heard));
         let said = watch.during(running).await;
-        let seen = watch.end(&self.facts.cgroups, &self.subject.traces, words, &self.effective);
+        let seen = watch.end(words, &self.effective);
         // Noted now, because a sandbox that dies takes its counters along.
         let _ = self.peak_mem_mb();
         match said {
@@ -328,6 +330,14 @@ impl Sandbox {
                 Ok(exec::unheard(clock.elapsed_ms(), true, cause, &seen))
             }
         }
+    }
+
+    /// What bounds its sockets: nothing where the network stack is not the host's.
+    fn sockets(&self) -> Option<Sockets> {
+        let is_hosts = self.effective.isolation_class == IsolationClass::Container;
+        let mem_mb = self.effective.limits.mem_mb.unwrap_or(0);
+        let each = self.facts.ceilings.socket_bytes;
+        (is_hosts && self.init_pid > 0).then(|| Sockets::of(self.init_pid, mem_mb, each))
     }
 
     /// Makes what the build phase left in the cached directories the base of its key: call it when

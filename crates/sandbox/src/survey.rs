@@ -103,6 +103,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
             "limits that name a missing controller are refused: mount cpu, memory and pids",
         ),
         tcp(facts),
+        sockets(facts),
         favordynmods(),
         finding(
             "seccomp",
@@ -166,6 +167,19 @@ fn tcp(facts: &HostFacts) -> Finding {
         facts.ceilings.tcp != Tcp::Uncounted,
         found,
         "use cgroups of version 2 (systemd.unified_cgroup_hierarchy=1), or a kernel with CONFIG_MEMCG_V1",
+    )
+}
+
+/// What a socket queues unread counts for no cgroup; only its size and the number of sockets bound it.
+fn sockets(facts: &HostFacts) -> Finding {
+    let each = facts.ceilings.socket_bytes / 1024;
+    finding(
+        "net.socket-queues",
+        !facts.ceilings.has_large_sockets(),
+        &format!(
+            "a socket queues at most {each} KiB that no cgroup counts; their number is limited"
+        ),
+        "set net.core.rmem_default to the kernel's own 212992",
     )
 }
 

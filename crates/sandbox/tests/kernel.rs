@@ -262,6 +262,110 @@ fn h8_buffers_of_connections_are_within_the_memory_limit() {
     });
 }
 
+/// Queues that no cgroup counts: acknowledgements of netlink, an error queue (copies of what was sent, with a time stamp),
+/// and data on connections that nobody accepts.
+const UNREAD: &str = r"
+import resource, socket, struct, sys, time
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = []
+sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sink.bind(('127.0.0.1', 0))
+def netlink():
+    one = socket.socket(16, 3, 0)
+    one.setsockopt(1, 8, 1 << 30)
+    one.bind((0, 0))
+    one.setblocking(False)
+    held.append(one)
+    for _ in range(12):
+        one.sendto(struct.pack('IHHII', 16, 0x7fff, 5, 1, 0) * 2000, (0, 0))
+def errors():
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.setsockopt(1, 8, 1 << 30)
+    one.setblocking(False)
+    held.append(one)
+    for _ in range(150):
+        one.sendmsg([b'x' * 60000], [(1, 37, struct.pack('I', 2))], 0, sink.getsockname())
+def unaccepted():
+    server = socket.socket()
+    server.bind(('127.0.0.1', 0))
+    server.listen(4096)
+    held.append(server)
+    for _ in range(300):
+        with socket.create_connection(server.getsockname(), 2) as one:
+            one.setblocking(False)
+            one.send(b'x' * (1 << 20))
+for _ in range(int(sys.argv[2])):
+    try:
+        globals()[sys.argv[1]]()
+    except OSError:
+        pass
+print('held', flush=True)
+time.sleep(60)
+";
+
+/// Bytes that wait in queues of this namespace, by the host's own tables: all of them, and the most in one socket.
+fn unread(init: u32) -> (u64, u64) {
+    let (mut all, mut most) = (0, 0);
+    for (table, column, radix) in
+        [("netlink", 4, 10), ("udp", 4, 16), ("tcp", 4, 16), ("tcp6", 4, 16)]
+    {
+        let text = fs::read_to_string(format!("/proc/{init}/net/{table}")).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let word = line.split_whitespace().nth(column).unwrap();
+            let word = word.rsplit(':').next().unwrap();
+            let bytes = u64::from_str_radix(word, radix).unwrap();
+            (all, most) = (all + bytes, most.max(bytes));
+        }
+    }
+    (all, most)
+}
+
+/// What a command said, and what of [`unread`] there was meanwhile at most.
+async fn watched(
+    init: u32,
+    running: impl Future<Output = support::Said>,
+) -> (support::Said, u64, u64) {
+    tokio::pin!(running);
+    let (mut all, mut most) = (0, 0);
+    loop {
+        tokio::select! {
+            said = &mut running => return (said, all, most),
+            () = tokio::time::sleep(std::time::Duration::from_millis(20)) => {
+                let seen = unread(init);
+                (all, most) = (all.max(seen.0), most.max(seen.1));
+            }
+        }
+    }
+}
+
+#[test]
+fn s6_queues_that_no_cgroup_counts_stay_near_the_memory_limit() {
+    const LIMIT: u64 = 64 << 20;
+    with_each(|bench| async move {
+        for (way, sockets) in [("netlink", "300"), ("errors", "300"), ("unaccepted", "8")] {
+            let fields =
+                json!({"limits": {"memMB": 64, "diskMB": 16, "pids": 16}, "timeoutMs": 50_000});
+            let (sandbox, plan) = bench.start(fields).await;
+            let argv = ["/usr/bin/python3", "-c", UNREAD, way, sockets].map(str::to_owned);
+            let command = cofferdam_sandbox::Command { argv: argv.to_vec(), ..plan.task.clone() };
+            let init = sandbox.init_pid();
+            let (said, all, most) = watched(init, run(&sandbox, &command)).await;
+            eprintln!("{way}: {all} bytes, at most {most} in one; {:?}", said.outcome.cause);
+            assert!(said.outcome.reached.contains(&LimitKind::Memory), "{way}: {:?}", said.outcome);
+            assert!(!said.outcome.timed_out, "{way}: {:?}", said.outcome);
+            // Twice what the kernel lets a socket have, for its own rounding; connections grow by themselves.
+            let each = 2 * bench.host.facts().ceilings.socket_bytes;
+            assert!(way == "unaccepted" || most <= each, "{way}: {most}");
+            assert!(all <= 6 * LIMIT, "{way}: {all}");
+            // The sandbox itself goes on, and what was held is gone.
+            assert_eq!(sh(&sandbox, &plan, "true").await.outcome.exit, 0, "{way}");
+            assert!(unread(init).0 < LIMIT / 8, "{way}");
+            verified(&sandbox.wipe("task-end").await);
+        }
+    });
+}
+
 #[test]
 fn l3_the_kernels_own_tables_are_empty_and_mounts_do_not_say_where_they_lie() {
     with_bench(|bench| async move {

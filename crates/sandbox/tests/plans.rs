@@ -60,6 +60,7 @@ fn facts() -> HostFacts {
             queue_bytes: 409_600,
             files: 1 << 40,
             tcp: Tcp::Counted,
+            socket_bytes: 262_144,
         },
         empty: "/state/base/empty".into(),
         ids: Err("none here".into()),

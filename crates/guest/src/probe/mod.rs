@@ -72,7 +72,7 @@ const fn probe(
     Probe { id, tries, expected, run: Run::By(run) }
 }
 
-const AREAS: [(&str, &[Probe]); 26] = [
+const AREAS: [(&str, &[Probe]); 27] = [
     ("control", control::PROBES),
     ("mounts", mounts::PROBES),
     ("devices", devices::PROBES),
@@ -99,6 +99,7 @@ const AREAS: [(&str, &[Probe]); 26] = [
     ("sockets", sockets::FAMILIES),
     ("sockets", sockets::PROTOCOLS),
     ("network", sockets::RAW_IP),
+    ("sockets", sockets::QUEUES),
 ];
 
 /// Tries everything; the answers are lines of JSON on stdout.

@@ -1,7 +1,12 @@
 //! Families and protocols of sockets beyond what a task needs.
 
-use super::Probe;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, getsockopt, setsockopt, socket, sockopt,
+};
+
+use super::answer::failed;
 use super::table::sockets;
+use super::{Probe, probe};
 
 const NO_FAMILY: &[&str] = &["EAFNOSUPPORT"];
 /// Runtimes that read the filter as a list have no errno of its own for a second condition.
@@ -90,3 +95,21 @@ pub const RAW_IP: &[Probe] = sockets!(&["EPERM", "EACCES"], [
     "raw-tcp6" libc::AF_INET6, RAW, 6;
     "raw-any6" libc::AF_INET6, RAW, 255;
 ]);
+
+/// What a socket queues unread is kernel memory that no cgroup counts.
+const LARGE: usize = 64 * 1024 * 1024;
+const MOST: usize = 2 * 1024 * 1024;
+
+pub const QUEUES: &[Probe] =
+    &[probe("socket:receive-buffer", "queue megabytes that no cgroup counts", &["held"], |_| {
+        let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
+        let found = socket.and_then(|socket| {
+            setsockopt(&socket, sockopt::RcvBuf, &LARGE)?;
+            getsockopt(&socket, sockopt::RcvBuf)
+        });
+        match found {
+            Ok(bytes) if bytes <= MOST => "held".to_owned(),
+            Ok(_) => "raised".to_owned(),
+            Err(error) => failed(&error.into()),
+        }
+    })];

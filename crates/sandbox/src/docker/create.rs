@@ -130,8 +130,13 @@ mod tests {
             Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(7), ..Limits::default() };
         let binds: [PathBuf; 1] = ["/usr".into()];
         let shown = Shown::Apart { paths: &binds, empty: Path::new("/state/base/empty") };
-        let ceilings =
-            Ceilings { signals: 4_096, queue_bytes: 409_600, files: 1, tcp: Tcp::Counted };
+        let ceilings = Ceilings {
+            signals: 4_096,
+            queue_bytes: 409_600,
+            files: 1,
+            tcp: Tcp::Counted,
+            socket_bytes: 1,
+        };
         let (root, cgroup) = (Path::new("/root"), Path::new("cofferdam/x"));
         let nofile = Nofile::exact(512);
         let config = oci::config(&Wanted {

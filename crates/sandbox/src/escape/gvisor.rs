@@ -5,7 +5,7 @@ use super::Otherwise;
 /// Probes that another kernel answers in other words, with every answer that holds there. Why it
 /// holds: what is reached is gVisor's own and ends with the sandbox; what is absent cannot be reached.
 /// runsc before 2023 has one errno, EPERM, for every refused system call.
-pub(super) const OTHERWISE: [Otherwise; 41] = [
+pub(super) const OTHERWISE: [Otherwise; 42] = [
     // Its own devices, which lead to no driver of the host's.
     ("device.fuse", &["done", "EPERM", "ENOENT", "EACCES"]),
     ("device.tun", &["done", "EPERM", "ENOENT", "EACCES"]),
@@ -55,6 +55,8 @@ pub(super) const OTHERWISE: [Otherwise; 41] = [
     ("write:/proc/sys/vm/overcommit_memory", OWN_SETTING),
     // Its scheduler knows no priorities, and its devices are its own.
     ("call:setpriority.agent", &["done", "EPERM", "EACCES"]),
+    // Its sockets are memory of its own process, which its cgroup counts.
+    ("socket:receive-buffer", &["held", "raised"]),
     ("socket:netlink-uevent", &["done", "EPERM", "EPROTONOSUPPORT"]),
 ];
 

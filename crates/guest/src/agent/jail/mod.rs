@@ -6,8 +6,10 @@
 //! ```
 //! **The rules decide, in the kernel; the agent's word lets every watched call go on to meet them,
 //! but for sockets, which it refuses itself by their number, and the program loader.** What the agent reads of a call may be
-//! changed under its eyes by another thread: then a count is wrong and no rule is.
+//! changed under its eyes by another thread: then a count is wrong and no rule is. A loader that was started by a name that
+//! changed is refused when it maps its program: what a task executes is then no text of its own any more.
 
+mod caller;
 mod calls;
 mod filter;
 mod notify;

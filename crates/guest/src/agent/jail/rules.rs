@@ -38,7 +38,7 @@ const PROGRAMS: [&str; 10] =
 const CHANGES: ABI = ABI::V3;
 
 /// A file, however it is named.
-type File = (u64, u64);
+pub type File = (u64, u64);
 
 /// What is enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,10 +117,12 @@ impl Rules {
     /// Whether a call that executes this path would load a program around the rules on tools: the
     /// kernel must be able to execute the loader, and nobody else needs to.
     pub fn is_loader(&self, path: &Path) -> bool {
-        let real = fs::canonicalize(path).ok();
-        self.holds_tools()
-            && real.is_some()
-            && LOADERS.iter().any(|loader| fs::canonicalize(loader).ok() == real)
+        identity(path).is_some_and(|file| self.is_loader_file(file))
+    }
+
+    /// The same of a file that is known already.
+    pub fn is_loader_file(&self, file: File) -> bool {
+        self.holds_tools() && LOADERS.iter().any(|loader| identity(Path::new(loader)) == Some(file))
     }
 
     /// Whether something at this path may be changed. `None`: there is no directory for it.
@@ -240,7 +242,8 @@ fn all_but(dir: &Path, but: &But<'_>, out: &mut Vec<PathBuf>) -> io::Result<()> 
     Ok(())
 }
 
-fn of(found: &fs::Metadata) -> File {
+/// Which file this is.
+pub fn of(found: &fs::Metadata) -> File {
     (found.dev(), found.ino())
 }
 

@@ -1,10 +1,7 @@
 //! The agent's side of a jail: answers every watched call, and keeps what it saw.
 
-use std::fs;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,15 +15,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use super::calls::{self, Does};
+use super::caller::Caller;
+use super::calls::{self, Call, Does};
 use super::notify;
 use super::rules::Rules;
 use crate::agent::clock::now_ms;
 
-/// The longest path of a call: the kernel's own bound.
-const PATH_BYTES: usize = 4_096;
-/// A page: what lies beyond its end may not be mapped.
-const PAGE: u64 = 4_096;
 /// Bytes of a reason why there is no jail.
 const REASON_BYTES: usize = 1_024;
 /// A subject as it is listed.
@@ -124,8 +118,20 @@ impl Watch {
             self.lock().refuse(RefusedKind::Socket, subject.to_owned(), now);
             return Some(libc::EACCES);
         }
+        if number == libc::SYS_mmap {
+            return self.judge_mapping(call, rules);
+        }
         let known = calls::of(number)?;
-        let path = path_of(call, known.path, known.dir)?;
+        let path = match path_of(call, known) {
+            Ok(path) => path,
+            // The kernel says that to the caller, too, and a caller that is gone hears nothing.
+            Err(error) if is_absent(&error) => return None,
+            Err(_) if known.does == Does::Exec && rules.holds_tools() => {
+                self.lock().refuse(RefusedKind::Exec, UNREADABLE.to_owned(), now);
+                return Some(libc::EACCES);
+            }
+            Err(_) => return None,
+        };
         if known.does == Does::Exec && rules.is_loader(&path) {
             self.lock().refuse(RefusedKind::Exec, shown(&path), now);
             return Some(libc::EACCES);
@@ -145,6 +151,41 @@ impl Watch {
         }
         None
     }
+
+    /// Code of a file is mapped: refused to a loader that is itself what the task executes, by whatever name that
+    /// became so, and to a task that cannot be looked at.
+    fn judge_mapping(&self, call: &seccomp_notif, rules: &Rules) -> Option<i32> {
+        let caller = match Caller::of(call.pid) {
+            Ok(caller) => caller,
+            Err(error) if is_absent(&error) => return None,
+            Err(_) => return Some(libc::EACCES),
+        };
+        let subject = match caller.program() {
+            Ok(file) if !rules.is_loader_file(file) => return None,
+            Ok(_) => shown(&caller.program_name()),
+            Err(error) if is_absent(&error) => return None,
+            Err(_) => UNREADABLE.to_owned(),
+        };
+        self.lock().refuse(RefusedKind::Exec, subject, now_ms());
+        Some(libc::EACCES)
+    }
+}
+
+/// What is listed of a program whose name or file the agent could not look at.
+const UNREADABLE: &str = "a program that cannot be looked at";
+
+/// What a call names, so that the agent finds it too.
+fn path_of(call: &seccomp_notif, known: Call) -> io::Result<PathBuf> {
+    let argument = |index: usize| call.data.args.get(index).copied();
+    let at = argument(known.path).ok_or(io::ErrorKind::InvalidInput)?;
+    Caller::of(call.pid)?.named(at, known.dir.and_then(argument))
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::ESRCH | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG)
+    )
 }
 
 /// Whether a call waits now.
@@ -197,50 +238,6 @@ fn receive(socket: &UnixStream) -> io::Result<First> {
             String::from_utf8_lossy(text.get(..count).unwrap_or_default()).into_owned(),
         ),
     })
-}
-
-/// The path that a call names, absolute. `None`: it cannot be read.
-fn path_of(call: &seccomp_notif, path: usize, dir: Option<usize>) -> Option<PathBuf> {
-    let pid = call.pid;
-    let text = string(pid, *call.data.args.get(path)?)?;
-    let given = PathBuf::from(std::ffi::OsStr::from_bytes(&text));
-    // A process's own links are its own, not ours.
-    if let Ok(rest) = given.strip_prefix("/proc/self") {
-        return Some(Path::new("/proc").join(pid.to_string()).join(rest));
-    }
-    if given.is_absolute() {
-        return Some(given);
-    }
-    let number = dir.and_then(|dir| call.data.args.get(dir)).copied();
-    // A descriptor is an int: the upper half of the register means nothing.
-    let number = number.map(|n| (n & 0xffff_ffff).cast_signed());
-    let cwd = u32::try_from(i64::from(libc::AT_FDCWD) & 0xffff_ffff).ok().map(i64::from);
-    let base = match number {
-        Some(number) if Some(number) != cwd => {
-            fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?
-        }
-        _ => fs::read_link(format!("/proc/{pid}/cwd")).ok()?,
-    };
-    Some(if given.as_os_str().is_empty() { base } else { base.join(given) })
-}
-
-/// A string of another process, page by page.
-fn string(pid: u32, at: u64) -> Option<Vec<u8>> {
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).ok()?;
-    let mut found = Vec::new();
-    while found.len() < PATH_BYTES {
-        let from = at.checked_add(u64::try_from(found.len()).ok()?)?;
-        let room = usize::try_from(PAGE - from % PAGE).ok()?;
-        let mut piece = vec![0; room.min(PATH_BYTES)];
-        let read = memory.read_at(&mut piece, from).ok()?;
-        let piece = piece.get(..read).filter(|piece| !piece.is_empty())?;
-        if let Some(end) = piece.iter().position(|byte| *byte == 0) {
-            found.extend_from_slice(piece.get(..end)?);
-            return Some(found);
-        }
-        found.extend_from_slice(piece);
-    }
-    None
 }
 
 fn shown(path: &Path) -> String {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! allowed           -> allowed
-//! ruled             -> allowed if an argument's case holds, otherwise its errno
+//! ruled             -> allowed if an argument's case holds, otherwise its errno (0: answered and not done)
 //! denied            -> EPERM
 //! everything else   -> ENOSYS: calls that are newer than this list, or that no task needs
 //! another ABI (32 bits, x32) -> killed
@@ -86,6 +86,7 @@ pub(crate) fn filter(needs: Needs) -> Value {
         refused(&["fcntl"], EPERM, Some(arg(1, "SCMP_CMP_EQ", NOTIFY))),
         refused(&["prlimit64"], EPERM, Some(arg(0, "SCMP_CMP_GT", 0))),
     ]);
+    rules.push(ignored_buffers());
     rules.extend(families());
     rules.extend(set_id(needs));
     json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": ENOSYS, "syscalls": rules})
@@ -143,6 +144,16 @@ fn set_id(needs: Needs) -> Vec<Value> {
         }
     }
     rules
+}
+
+/// `SO_RCVBUF` of `SOL_SOCKET` is answered and not done.
+fn ignored_buffers() -> Value {
+    let whole = u64::from(WHOLE);
+    let mut rule = refused(&["setsockopt"], 0, None);
+    if let Value::Object(fields) = &mut rule {
+        fields.insert("args".into(), json!([masked(1, whole, 1), masked(2, whole, 8)]));
+    }
+    rule
 }
 
 fn families() -> impl Iterator<Item = Value> {

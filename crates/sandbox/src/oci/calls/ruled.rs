@@ -50,6 +50,31 @@ const FCNTL: &[u32] = &[
     1035, 1036, 1037, 1038, // how long written data lives
 ];
 
+/// Everything but `SO_RCVBUF` (8) of `SOL_SOCKET` (1): what another level or option has of bits that those two have not.
+/// The kernel does not count what a socket queues, so it stays at the host's default (decision 0055). Levels have
+/// nine bits, options eight.
+const OPTIONS: &[Case] = &[
+    case(1, 0x001, &[0]),
+    case(1, 0x002, &[0x002]),
+    case(1, 0x004, &[0x004]),
+    case(1, 0x008, &[0x008]),
+    case(1, 0x010, &[0x010]),
+    case(1, 0x020, &[0x020]),
+    case(1, 0x040, &[0x040]),
+    case(1, 0x080, &[0x080]),
+    case(1, 0x100, &[0x100]),
+    case(2, 0x08, &[0]),
+    case(2, 0x01, &[0x01]),
+    case(2, 0x02, &[0x02]),
+    case(2, 0x04, &[0x04]),
+    case(2, 0x10, &[0x10]),
+    case(2, 0x20, &[0x20]),
+    case(2, 0x40, &[0x40]),
+    case(2, 0x80, &[0x80]),
+];
+/// Done, as far as the caller sees: the kernel itself gives less than was asked for and says nothing.
+const IGNORED: u32 = 0;
+
 /// The two that leave the process as it is: `PER_LINUX`, and "which?".
 const PERSONALITIES: &[u32] = &[0, u32::MAX];
 
@@ -99,6 +124,7 @@ pub(super) const ALL: &[Ruled] = &[
     ruled(call!(SYS_personality), &[case(0, WHOLE, PERSONALITIES)], EPERM),
     // Limits of its own process: those of the agent are not a task's to lower.
     ruled(call!(SYS_prlimit64), &[case(0, WHOLE, &[0])], EPERM),
+    ruled(call!(SYS_setsockopt), OPTIONS, IGNORED),
     ruled(call!(SYS_socket), &[case(0, WHOLE, FAMILIES), NETLINK], EAFNOSUPPORT),
     ruled(call!(SYS_socketpair), &[case(0, WHOLE, FAMILIES)], EAFNOSUPPORT),
 ];

@@ -125,6 +125,20 @@ fn h7_arguments_decide_by_the_bits_that_the_kernel_reads() {
 }
 
 #[test]
+fn s6_a_receive_buffer_stays_as_it_is_and_every_other_option_is_set() {
+    let of = |level: u64, option: u64| verdict(libc::SYS_setsockopt, [3, level, option, 0, 4, 0]);
+    for (level, option) in [(1, 8), (HIGH | 1, 8), (1, HIGH | 8), (HIGH | 1, HIGH | 8)] {
+        assert_eq!(of(level, option), errno(0), "{level:x} {option:x}");
+    }
+    for option in (0..256).filter(|option| *option != 8) {
+        assert_eq!(of(1, option), ALLOW, "{option}");
+    }
+    for level in (0..512).filter(|level| *level != 1) {
+        assert_eq!(of(level, 8), ALLOW, "{level}");
+    }
+}
+
+#[test]
 fn m4_no_mode_makes_a_set_id_file_where_the_host_is_written() {
     let program = program(STRICT).unwrap();
     let of = |number: libc::c_long, args: [u64; 4]| {
