@@ -247,11 +247,11 @@ async fn a_run_is_listed_shown_logged_gated_canceled_resumed_retried_and_forked(
     let gated = detached(&["examples/hello-gated.yaml"]);
     up.wait_for(&gated, "waiting", |h| h["status"] == "waiting_input").await;
     let inbox = home.run_json(&["gate", "ls", "--json"]);
-    assert_eq!(inbox[0]["runId"], json!(gated), "{inbox}");
+    assert_eq!(inbox["gates"][0]["runId"], json!(gated), "{inbox}");
     assert!(stdout(&home.run(&["gate", "ls"])).contains(&gated));
     let shown = home.run_json(&["gate", "show", &gated, "--json"]);
     assert_eq!(
-        (&shown[0]["gateKey"], &shown[0]["state"]),
+        (&shown["gates"][0]["gateKey"], &shown["gates"][0]["state"]),
         (&json!("approve-plan"), &json!("PENDING"))
     );
     let reply = |choice: &str| {

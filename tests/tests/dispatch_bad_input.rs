@@ -228,8 +228,8 @@ async fn both_forms_of_every_flag_mean_the_same() {
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(text.contains("requested") && text.contains("max_turns"), "{text}");
     let listed = home.run_json(&["dispatch", "list", "--scope-id=s", "--json"]);
-    assert_eq!(listed.as_array().unwrap().len(), 2);
+    assert_eq!(listed["dispatches"].as_array().unwrap().len(), 2, "{listed}");
     let pruned = home.run_json(&["dispatch", "prune", "--older-than=0", "--json"]);
-    assert_eq!(pruned, json!({"pruned": 2}));
+    assert_eq!(pruned, json!({"schemaVersion": 1, "pruned": 2}));
     drop(up);
 }

@@ -26,6 +26,8 @@ named! {
         Nofile = "nofile",
         /// `limits.outputBytes`: output was dropped.
         Output = "output",
+        /// Files or bytes of `artifacts`: none of the task's files was kept.
+        Artifacts = "artifacts",
     }
 }
 

@@ -371,6 +371,7 @@ fn rendered(
         files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
         env,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
+        stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
         timeout_ms: config
             .wall(exec.timeout.as_deref(), spec, scope, (Timed::Exec, "exec.timeout"))?
             .unwrap_or(config.settings.default_timeout_ms()),

@@ -251,6 +251,9 @@ pub struct ExecSpec {
     /// Working directory, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// A file of the sandbox that is its standard input, absolute; default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
 }
 
 /// A task. Exactly one of `exec` (a sandbox) and `value` (the engine stores a text, no sandbox).

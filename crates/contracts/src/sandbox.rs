@@ -270,6 +270,9 @@ pub struct SandboxRequest {
     /// Working directory, absolute. Default `/work`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// A file of the sandbox that is the task's standard input, absolute. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
     /// Wall time of the task in milliseconds: 1 to 86,400,000.
     pub timeout_ms: u64,
     /// Resource limits.
@@ -403,6 +406,9 @@ pub struct SandboxResult {
     /// Whether another attempt on this host would end the same: what was asked for is refused here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub permanent: bool,
+    /// With `permanent`: whether every other host would refuse it too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub permanent_everywhere: bool,
     /// The limits that it reached, the build phase included. A task may survive one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits_reached: Vec<LimitKind>,

@@ -194,6 +194,7 @@ pub(crate) fn blank(
         )),
         cause,
         permanent: false,
+        permanent_everywhere: false,
         limits_reached: Vec::new(),
         violations: Vec::new(),
         violations_unlisted: 0,
@@ -221,6 +222,12 @@ fn refused(mut end: End) -> End {
     end
 }
 
+/// The same by every host: nothing of it depends on where the task runs.
+fn refused_everywhere(mut end: End) -> End {
+    end.result.permanent_everywhere = true;
+    refused(end)
+}
+
 async fn run_in_sandbox(
     executor: &Executor,
     task: &TaskContext,
@@ -239,7 +246,8 @@ async fn run_in_sandbox(
         return unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
     }
     if let Some(drift) = egress::drift(request, &task.egress) {
-        return unmade(executor, task, id, ErrCode::BootFail, drift).await;
+        let end = unmade(executor, task, id, ErrCode::BootFail, drift).await;
+        return refused_everywhere(end);
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let planned =
@@ -257,7 +265,7 @@ async fn run_in_sandbox(
     let _memory = match room(executor, task, &plan, &mut wakes).await {
         Ok(share) => share,
         Err(NoRoom::TooLarge(cause)) => {
-            return unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
         }
         Err(NoRoom::Canceled) => {
             let cause = "canceled".to_owned();
@@ -267,13 +275,19 @@ async fn run_in_sandbox(
     };
     let inputs = match inputs(executor, task, request).await {
         Ok(inputs) => inputs,
-        Err(cause) => return unmade(executor, task, id, ErrCode::UploadFail, cause).await,
+        Err(NoInput::Passing(cause)) => {
+            return unmade(executor, task, id, ErrCode::UploadFail, cause).await;
+        }
+        Err(NoInput::Lasting(cause)) => {
+            let end = unmade(executor, task, id, ErrCode::UploadFail, cause).await;
+            return refused_everywhere(end);
+        }
     };
     let (deps, base) = match cache::prepare(executor, task, request, (host, &plan, &inputs)).await {
         Ok(prepared) => prepared,
         Err(why) => {
             let cause = format!("this host cannot enforce {why}");
-            return unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
         }
     };
     let sandbox = match provision_on(host, &plan, &inputs, base).await {
@@ -321,12 +335,21 @@ async fn room(
     }
 }
 
+/// Why an input cannot be given.
+enum NoInput {
+    /// The ledger did not answer: it may a moment later.
+    Passing(String),
+    /// What was named is not there, or is not what it was, and stays so.
+    Lasting(String),
+}
+
 /// Inline texts, artifacts of this tenant, and directories of this host.
 async fn inputs(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-) -> Result<Vec<Input>, String> {
+) -> Result<Vec<Input>, NoInput> {
+    let lasting = |cause: String| Err(NoInput::Lasting(cause));
     let mut inputs = Vec::with_capacity(request.files_in.len());
     for file in &request.files_in {
         let path = file.path.clone();
@@ -340,10 +363,10 @@ async fn inputs(
                     .ledger
                     .artifact_read(&task.tenant, uri)
                     .await
-                    .map_err(|e| format!("{uri}: {e}"))?
-                    .ok_or_else(|| format!("{uri}: no such artifact"))?;
+                    .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
+                    .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
                 if digest_bytes(&stored.bytes) != stored.sha256 {
-                    return Err(format!("{uri}: its bytes do not have the recorded hash"));
+                    return lasting(format!("{uri}: its bytes do not have the recorded hash"));
                 }
                 Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
             }
@@ -351,9 +374,9 @@ async fn inputs(
                 Some(source) => {
                     Input::Host { path, source: HostPath::said(source), access: file.access }
                 }
-                None => return Err(format!("{uri}: only host:// and artifact:// are known")),
+                None => return lasting(format!("{uri}: only host:// and artifact:// are known")),
             },
-            _ => return Err(format!("{path}: exactly one of inline and uri")),
+            _ => return lasting(format!("{path}: exactly one of inline and uri")),
         };
         inputs.push(input);
     }

@@ -5,10 +5,12 @@
 //! | wall time of the build phase | `TIMEOUT` | `FAILED` | final | `failed` |
 //! | wall time of the task | `TIMEOUT` | `FAILED` | final | `failed` |
 //! | time to collect its files | `DOWNLOAD_FAIL` | `FAILED` | tried again | `retries_exceeded` |
+//! | files or bytes of its artifacts | `DOWNLOAD_FAIL` | `FAILED` | final | `retries_exceeded` |
 //! | the run's deadline | `CMD_NONZERO`, canceled | `CANCELED` | final | `failed`, with a diagnosis |
 //!
 //! The last row is the run's own: its tasks are canceled, whatever they were doing.
 
+use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
 use cofferdam_sandbox::{ExecOutcome, SandboxError};
 
@@ -31,9 +33,18 @@ pub(crate) fn ran(result: &mut SandboxResult, outcome: &ExecOutcome, in_build: b
 
 /// Its files could not be read out. A task that failed by itself stays what it is.
 pub(crate) fn uncollected(result: &mut SandboxResult, error: &SandboxError) {
+    let is_excess = matches!(error, SandboxError::Excess(_));
+    if is_excess {
+        result.limits_reached.push(LimitKind::Artifacts);
+    }
     if result.err_code == ErrCode::None {
+        let source = std::error::Error::source(error);
+        let source = source.map(|source| format!(": {source}")).unwrap_or_default();
         result.err_code = ErrCode::DownloadFail;
-        result.cause = Some(format!("its files could not be collected: {error}"));
+        result.cause = Some(format!("its files could not be collected: {error}{source}"));
+        // The task did its work and would leave as much another time, wherever.
+        result.permanent = is_excess;
+        result.permanent_everywhere = is_excess;
     }
 }
 
@@ -46,7 +57,6 @@ pub(crate) fn broke(result: &mut SandboxResult, error: &SandboxError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cofferdam_contracts::limit::LimitKind;
     use cofferdam_contracts::run::{Budget, RunStatus};
     use cofferdam_contracts::sandbox::{Metrics, SessionState};
     use cofferdam_ledger::tasks::terminal_state;
@@ -70,6 +80,7 @@ mod tests {
             services: Vec::new(),
             cause: None,
             permanent: false,
+            permanent_everywhere: false,
             limits_reached: Vec::new(),
             violations: Vec::new(),
             violations_unlisted: 0,

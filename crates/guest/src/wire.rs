@@ -262,6 +262,40 @@ pub struct CollectEnd {
     pub files: u64,
     /// Why it stopped early; nothing that was sent may be used then.
     pub error: Option<String>,
+    /// The bound that the files do not keep: they would not another time either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Over>,
+}
+
+/// A bound of a collection, and how it was left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Over {
+    /// More files match than are collected.
+    Files {
+        /// That are collected.
+        most: u64,
+        /// That match.
+        found: u64,
+        /// The first that the walk found beyond the bound.
+        path: String,
+    },
+    /// The files that match hold more bytes than are collected.
+    Bytes {
+        /// That are collected.
+        most: u64,
+        /// Of the files up to this one, it included.
+        found: u64,
+        /// The first, in the order of their paths, that does not fit.
+        path: String,
+    },
+    /// More entries are there than are looked at.
+    Entries {
+        /// That are looked at.
+        most: u64,
+        /// Where that was.
+        path: String,
+    },
 }
 
 /// Why a request was refused.

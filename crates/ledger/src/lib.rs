@@ -23,6 +23,7 @@ pub mod listen;
 pub mod load;
 pub mod migrate;
 pub mod ops;
+pub mod place;
 pub mod policies;
 pub mod proofs;
 pub mod quota;

@@ -126,7 +126,7 @@ impl Ledger {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !["PENDING", "ENQUEUED", "DELAYED"].contains(&target.status.as_str()) {
-            return Err(wrong_state("cancel", &target.status, "PENDING or ENQUEUED"));
+            return Err(wrong_state("cancel", &target.status, "running or queued"));
         }
         if target.is_parent {
             held_refuse(&mut tx, &target.run).await?;
@@ -151,7 +151,7 @@ impl Ledger {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !["CANCELLED", "ENQUEUED"].contains(&target.status.as_str()) {
-            return Err(wrong_state("resume", &target.status, "CANCELLED or ENQUEUED"));
+            return Err(wrong_state("resume", &target.status, "canceled"));
         }
         if target.is_parent && target.status == "CANCELLED" {
             sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)")
@@ -225,7 +225,12 @@ impl Ledger {
         .await?;
         let last = last.unwrap_or(-1);
         if step_n < 0 || step_n > last {
-            let why = format!("step {step_n} is not recorded: 0 to {last} are");
+            let why = match last {
+                ..0 => "no step is recorded yet: there is nothing to fork from".to_owned(),
+                _ => format!(
+                    "step {step_n} is not recorded: 0 to {last} are (show --steps lists them)"
+                ),
+            };
             return Err(Refusal::new(ErrorCode::StateConflict, why)
                 .with(json!({"stepN": step_n, "recorded": last + 1}))
                 .into());
@@ -299,10 +304,23 @@ async fn target_lock(
 fn wrong_state(op: &str, status: &str, wanted: &str) -> crate::LedgerError {
     Refusal::new(
         ErrorCode::StateConflict,
-        format!("cannot {op} a workflow that is {status}: it must be {wanted}"),
+        format!("cannot {op} what is {}: it must be {wanted}", said(status)),
     )
     .with(json!({"status": status}))
     .into()
+}
+
+/// The engine's word for a state in the words of this program.
+fn said(status: &str) -> &str {
+    match status {
+        "PENDING" => "running",
+        "ENQUEUED" | "DELAYED" => "queued",
+        "SUCCESS" => "over",
+        "ERROR" => "failed",
+        "CANCELLED" => "canceled",
+        "MAX_RECOVERY_ATTEMPTS_EXCEEDED" => "given up",
+        other => other,
+    }
 }
 
 /// A held run ends by its sessions' wipes or settlements: cancelling it would hide that one of its

@@ -187,9 +187,10 @@ impl Ledger {
         let rows = sqlx::query(
             "SELECT w.canceled, s.task_key, s.err_code, coalesce((s.response->>'exit')::int, -1) AS exit,
                     s.response->>'cause' AS cause,
-                    coalesce((s.response->>'permanent')::boolean, false) AND NOT EXISTS (
-                      SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.host_id NOT IN (
-                        SELECT x.host_id FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key)) AS permanent,
+                    coalesce((s.response->>'permanent')::boolean, false) AND (
+                      coalesce((s.response->>'permanentEverywhere')::boolean, false) OR NOT EXISTS (
+                        SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.host_id NOT IN (
+                          SELECT x.host_id FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key))) AS permanent,
                     s.canceled AND EXISTS (
                       SELECT 1 FROM app.audit a JOIN app.runs r ON r.workflow_id = a.target
                        WHERE r.id = s.run_id AND a.op = 'resume' AND a.created_at > s.created_at) AS resumed

@@ -29,6 +29,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
+use crate::excess::Excess;
+
 pub(crate) use doors::Trunk;
 pub use run::{Manner, Remote, Running};
 pub use tree::Watching;
@@ -95,6 +97,9 @@ pub enum AgentError {
     /// A collection that did not succeed.
     #[error("{0}")]
     Collect(String),
+    /// A collection whose files are too many or too large.
+    #[error(transparent)]
+    Excess(#[from] Excess),
     /// An agent that came before the route.
     #[error("the agent in this sandbox has routes of level {has}, and this needs level {needs}")]
     Old {
@@ -203,10 +208,11 @@ impl Agent {
                 }
                 Kind::End => {
                     let end: CollectEnd = parse(&payload)?;
-                    return match end.error {
-                        Some(error) => Err(AgentError::Collect(error)),
-                        None if owed == 0 && end.files == wide(files.len()) => Ok(files),
-                        None => Err(AgentError::Forged("fewer files than were announced")),
+                    return match (end.over, end.error) {
+                        (Some(over), _) => Err(Excess::from(over).into()),
+                        (None, Some(error)) => Err(AgentError::Collect(error)),
+                        (None, None) if owed == 0 && end.files == wide(files.len()) => Ok(files),
+                        (None, None) => Err(AgentError::Forged("fewer files than were announced")),
                     };
                 }
                 Kind::Stdout | Kind::Stderr | Kind::Item | Kind::Fill => {

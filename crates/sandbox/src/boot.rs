@@ -131,7 +131,14 @@ impl BootError {
 
     /// Whether what was asked for is refused, rather than that something failed.
     fn is_permanent(&self) -> bool {
-        matches!(self, Self::Input(error) if error.is_permanent())
+        match self {
+            Self::Input(error) => error.is_permanent(),
+            // A root that is kept from this run is not given a moment later.
+            Self::Base(error) => error.is_permanent(),
+            // The agent will not write there: the path is one that no file can have.
+            Self::Upload { source: AgentError::Refused { status: 400..=499, .. }, .. } => true,
+            _ => false,
+        }
     }
 }
 

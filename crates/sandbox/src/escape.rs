@@ -307,6 +307,7 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
         files_in: Vec::new(),
         env: BTreeMap::new(),
         workdir: None,
+        stdin: None,
         timeout_ms: LIMIT_MS,
         limits: Limits {
             mem_mb: Some(if class.is_on_host_kernel() { MEM_MB } else { KERNEL_MEM_MB }),

@@ -76,9 +76,12 @@ pub(crate) enum InputError {
 }
 
 impl InputError {
-    /// Whether the input is refused for what it is; what cannot be read now may be there a moment later.
-    pub(crate) const fn is_permanent(&self) -> bool {
-        !matches!(self, Self::Open(OpenError::Open { .. }))
+    /// Whether the input is refused for what it is; a host that cannot read it now may a moment later.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Open(error) => error.is_permanent(),
+            _ => true,
+        }
     }
 }
 

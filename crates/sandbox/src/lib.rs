@@ -42,6 +42,7 @@ mod dynmods;
 mod egress;
 mod ended;
 mod escape;
+mod excess;
 mod exec;
 mod gvisor;
 mod held;
@@ -100,6 +101,7 @@ pub use egress::Asked;
 pub use escape::{
     Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,
 };
+pub use excess::Excess;
 pub use exec::{Command, Dropped, ExecOutcome};
 pub use host::{Host, HostConfig, HostError, HostFacts};
 pub use hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};

@@ -191,7 +191,10 @@ pub(crate) fn plan_on(
         },
     });
     Ok(Plan {
-        task: command(&request.cmd, request.timeout_ms, Phase::Exec),
+        task: Command {
+            stdin_file: request.stdin.clone(),
+            ..command(&request.cmd, request.timeout_ms, Phase::Exec)
+        },
         cache: cache::plan(request, &workdir, image.and_then(|image| image.user)),
         egress,
         build,

@@ -58,6 +58,9 @@ pub(crate) fn check(request: &SandboxRequest) -> Check {
         "timeoutMs",
         "must be 1 to 86,400,000 milliseconds",
     )?;
+    if let Some(file) = &request.stdin {
+        absolute("stdin", file)?;
+    }
     if let Some(dir) = &request.workdir {
         absolute("workdir", dir)?;
     }

@@ -20,6 +20,7 @@ use crate::boot::{blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::changes::{self, Changed, Changes, ChangesError};
 use crate::egress::{self, Asked, Egress, Unrouted};
+use crate::excess::Excess;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
 use crate::image::Hold;
@@ -48,6 +49,9 @@ pub enum SandboxError {
     /// The agent is gone or wrong.
     #[error("the agent failed")]
     Agent(#[from] AgentError),
+    /// Its files are more than one collection takes; they would be another time.
+    #[error(transparent)]
+    Excess(Excess),
     /// The agent is silent.
     #[error("the agent did not answer within {0} ms")]
     Silent(u64),
@@ -386,6 +390,7 @@ impl Sandbox {
         let limit = Duration::from_millis(COLLECT_MS);
         match tokio::time::timeout(limit, self.agent.collect(&request)).await {
             Ok(Ok(files)) => Ok(files),
+            Ok(Err(AgentError::Excess(excess))) => Err(SandboxError::Excess(excess)),
             Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(SandboxError::Silent(COLLECT_MS)),

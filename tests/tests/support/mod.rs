@@ -13,6 +13,7 @@
 
 pub mod gates;
 pub mod proxy;
+pub mod pty;
 
 use std::collections::BTreeSet;
 use std::path::Path;

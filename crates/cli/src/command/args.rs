@@ -32,7 +32,8 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the answer is no (a run failed, NO_GO, not found); \
-2 an error; 3 wrong usage; 75 this worker was declared dead: start it again.";
+2 an error; 3 wrong usage; 75 this worker was declared dead: start it again; 130 Ctrl-C; \
+141 nobody reads the output.";
 
 /// Where everything is.
 #[derive(Debug, Clone, Args)]
@@ -133,6 +134,8 @@ pub(crate) enum Command {
         #[arg(long)]
         superuser: bool,
     },
+    /// Let a state directory and database that were restored take the place of their originals, which are gone
+    Adopt,
     /// Print the OpenAPI document
     Openapi,
     /// Print a JSON Schema, or list their names
@@ -211,6 +214,9 @@ pub(crate) struct ExecArgs {
     /// Globs of files to keep, relative to /work
     #[arg(long, value_name = "GLOB")]
     pub keep: Vec<String>,
+    /// Leave standard input alone; a pipe or file is the command's input otherwise, at most 128 KiB of text
+    #[arg(long)]
+    pub no_stdin: bool,
     /// One JSON object instead of the command's output
     #[arg(long)]
     pub json: bool,
@@ -299,6 +305,9 @@ pub(crate) struct PsArgs {
 pub(crate) struct ShowArgs {
     /// Run id or workflow id
     pub id: String,
+    /// List the recorded steps instead, as `fork --step` counts them (needs the role of an auditor)
+    #[arg(long)]
+    pub steps: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -335,7 +344,7 @@ pub(crate) struct ActArgs {
 pub(crate) struct ForkArgs {
     /// Run id or workflow id
     pub id: String,
-    /// The first step that executes again, from 0 (see `show`)
+    /// The first step that executes again, from 0, as `show --steps` counts them
     #[arg(long)]
     pub step: i32,
     /// Why, for the audit

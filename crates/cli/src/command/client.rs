@@ -72,6 +72,12 @@ impl Client {
             .is_ok_and(|health| health.get("db") == Some(&Value::Bool(true)))
     }
 
+    /// Workers that are heard of; `None` where that is not known.
+    pub(crate) async fn workers(&self) -> Option<u64> {
+        let asked = self.http.get(format!("{}/healthz", self.base)).send().await.ok()?;
+        asked.json::<Value>().await.ok()?.get("workers")?.as_u64()
+    }
+
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         read(self.send(Method::GET, path, None).await?).await
     }

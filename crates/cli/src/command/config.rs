@@ -70,7 +70,7 @@ async fn act(client: &Client, command: &ConfigCommand) -> anyhow::Result<()> {
             let entry: ConfigEntry = client.get(&path(name)).await?;
             match whole {
                 true => output::json(&serde_json::to_value(&entry)?),
-                false => output::json(&entry.value),
+                false => output::json_value(&entry.value),
             }
         }
         ConfigCommand::Set { name, value, global, expect } => {

@@ -263,7 +263,8 @@ async fn spawn(session: &Session, args: &SpawnArgs, body: &Value) -> anyhow::Res
         clock::sleep(LOOK).await;
         made = view(client, made.id.as_str(), 0).await?;
     }
-    output::json(&json!({"id": made.id, "pid": made.pid}));
+    // Its two fields are the interface of whoever spawns; there is no other form of it.
+    output::json_value(&json!({"id": made.id, "pid": made.pid}));
     Ok(Exit::Ok)
 }
 
@@ -276,7 +277,7 @@ async fn list(client: &Client, args: &ListArgs) -> anyhow::Result<Exit> {
     }
     let found: Vec<DispatchView> = client.get(&path).await?;
     match args.json {
-        true => output::json(&serde_json::to_value(&found)?),
+        true => output::json_rows("dispatches", serde_json::to_value(&found)?),
         false => table(&found),
     }
     Ok(Exit::Ok)

@@ -1,18 +1,23 @@
-//! `exec`: one command in one sandbox, now, with its own output and exit status.
+//! `exec`: one command in one sandbox, now, with its own input, output and exit status.
 
-use anyhow::Context;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use serde_json::{Value, json};
 
 use super::args::{At, ExecArgs};
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
-use super::follow::{Manner, follow};
+use super::follow::{Followed, Manner, follow};
+use super::relay::Relay;
 use super::session::Session;
-use super::{output, run};
+use super::{output, run, stdin};
+
+/// Where the command's input lies in its sandbox; no directory of the task's is there.
+const STDIN: &str = "/run/cofferdam/stdin";
 
 pub(crate) async fn exec(at: &At, args: &ExecArgs) -> anyhow::Result<Exit> {
-    let recipe = recipe(args)?;
+    // Before anything starts: a Ctrl-C meanwhile simply ends this process.
+    let input = if args.no_stdin { None } else { stdin::read()? };
+    let recipe = recipe(args, input)?;
     let session = Session::executing(at).await?;
     let outcome = once(&session.client, args, &recipe).await;
     let closed = session.close().await;
@@ -22,7 +27,7 @@ pub(crate) async fn exec(at: &At, args: &ExecArgs) -> anyhow::Result<Exit> {
 }
 
 /// The command as a recipe, so that it leaves the same records as every other work.
-fn recipe(args: &ExecArgs) -> anyhow::Result<Value> {
+fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
     let escape = |text: &String| text.replace("${", "$${");
     let egress = match args.egress.as_str() {
         "none" => json!("none"),
@@ -52,12 +57,17 @@ fn recipe(args: &ExecArgs) -> anyhow::Result<Value> {
     if let Some(class) = &args.isolation {
         set("", "isolation", json!({"class_min": class}));
     }
+    let mut files = Vec::new();
     if let Some(dir) = &args.work {
         let dir =
             dir.canonicalize().map_err(|e| Misuse(format!("--work {}: {e}", dir.display())))?;
-        let file = json!({"from": dir, "to": "/work", "access": "workspace-write"});
-        set("", "files", json!([file]));
+        files.push(json!({"from": dir, "to": "/work", "access": "workspace-write"}));
     }
+    if let Some(text) = input {
+        files.push(json!({"text": escape(&text), "to": STDIN, "access": "read-only"}));
+        set("/exec", "stdin", json!(STDIN));
+    }
+    set("", "files", json!(files));
     Ok(
         json!({"id": "exec", "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}),
     )
@@ -74,45 +84,107 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
         "formData": {}, "opts": {"runKey": key},
     });
     let header: RunHeader = client.post("/api/run", &body).await?;
-    let header = follow(client, header.run_id.as_str(), Manner { yes: false, quiet: true }).await?;
+    let run = header.run_id.as_str();
+    let manner = Manner { yes: false, quiet: true, for_output: !args.json };
     if args.json {
-        run::report(client, &header, true).await?;
-        return Ok(if header.status == RunStatus::Succeeded { Exit::Ok } else { Exit::No });
+        let followed = follow(client, run, manner).await?;
+        if let Followed::Ended { header, .. } = &followed {
+            run::report(client, header, true).await?;
+        }
+        return Ok(followed.exit());
     }
-    relay(client, &header).await
-}
-
-/// The command's own output and status; what the sandbox has to say besides goes to stderr.
-async fn relay(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
-    let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
-    let artifacts: Vec<Value> = client.get(&format!("{path}/artifacts")).await?;
-    for (kind, to_stdout) in [("stdout", true), ("stderr", false)] {
-        let log = artifacts.iter().find(|a| a.get("kind").and_then(Value::as_str) == Some(kind));
-        if let Some(uri) = log.and_then(|l| l.get("uri")).and_then(Value::as_str) {
-            let bytes = client
-                .bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://")))
-                .await?;
-            if to_stdout {
-                output::raw(&bytes);
-            } else {
-                output::raw_err(&bytes);
-            }
+    let relay = Relay::default();
+    let followed = tokio::select! {
+        followed = follow(client, run, manner) => followed?,
+        () = relay.live(client, run) => Followed::Left,
+    };
+    match &followed {
+        Followed::Left => Ok(followed.exit()),
+        Followed::Ended { header, interrupted } => {
+            let exit = finish(client, header, &relay, args).await?;
+            Ok(if *interrupted { followed.exit() } else { exit })
         }
     }
-    let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
-    let task = steps
-        .iter()
-        .rfind(|s| s.get("taskKey").is_some_and(Value::is_string))
-        .context("no task ran")?;
-    let code = task.pointer("/output/errCode").and_then(Value::as_str).unwrap_or("");
-    let exit = task.pointer("/output/exit").and_then(Value::as_i64).unwrap_or(-1);
-    if !matches!(code, "NONE" | "CMD_NONZERO") {
-        let why = task.get("error").and_then(Value::as_str).unwrap_or("");
-        output::note(&format!("{code}: {why}"));
+}
+
+/// The rest of the command's output, and its status; what the sandbox has to say besides goes to stderr.
+async fn finish(
+    client: &Client,
+    header: &RunHeader,
+    relay: &Relay,
+    args: &ExecArgs,
+) -> anyhow::Result<Exit> {
+    let run = header.run_id.as_str();
+    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
+    let Some(task) = steps.iter().rfind(|s| s.get("taskKey").is_some_and(Value::is_string)) else {
+        let why = header.error.as_deref().unwrap_or("it was canceled before it started");
+        output::note(&format!("the command did not run: {why}"));
+        return Ok(Exit::No);
+    };
+    let key = task.get("taskKey").and_then(Value::as_str).unwrap_or_default();
+    relay.finish(client, run, key).await?;
+    if let Some(words) = besides(task, args.cmd.first().map_or("", String::as_str)) {
+        output::note(&words);
     }
+    let exit = task.pointer("/output/exit").and_then(Value::as_i64).unwrap_or(-1);
     Ok(match u8::try_from(exit) {
         Ok(0) if header.status == RunStatus::Succeeded => Exit::Ok,
         Ok(code) if code > 0 => Exit::Of(code),
         _ => Exit::No,
     })
+}
+
+/// What shells answer where no program was started.
+const UNSTARTED: i64 = 127;
+
+/// What a person should know that the command itself did not say. Pure.
+fn besides(task: &Value, program: &str) -> Option<String> {
+    let text = |pointer: &str| task.pointer(pointer).and_then(Value::as_str).unwrap_or("");
+    let (code, why) = (text("/output/errCode"), text("/error"));
+    let exit = task.pointer("/output/exit").and_then(Value::as_i64);
+    if text("/status") == "canceled" {
+        return Some("canceled: its sandbox was ended".to_owned());
+    }
+    match code {
+        "NONE" => None,
+        // A program that ended with 127 itself, such as a shell, has said why.
+        "CMD_NONZERO" if exit == Some(UNSTARTED) && !why.starts_with("exit status") => {
+            Some(match why.contains("was not found in PATH") {
+                true => format!("{program}: command not found in the sandbox"),
+                false => format!("{program}: not started: {why}"),
+            })
+        }
+        "CMD_NONZERO" => None,
+        "" => Some(format!(
+            "the command has no result: {}",
+            if why.is_empty() { "its run ended first" } else { why }
+        )),
+        code if why.is_empty() => Some(code.to_owned()),
+        code => Some(format!("{code}: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e2_what_the_command_could_not_say_is_said_and_never_a_lone_colon() {
+        let step = |status: &str, output: Value, error: Value| {
+            besides(&json!({"status": status, "output": output, "error": error}), "nosuch")
+        };
+        let unstarted = json!({"errCode": "CMD_NONZERO", "exit": 127});
+        assert_eq!(
+            step("failed", unstarted.clone(), json!("\"nosuch\" was not found in PATH")).unwrap(),
+            "nosuch: command not found in the sandbox"
+        );
+        assert_eq!(step("failed", unstarted, json!("exit status 127")), None);
+        assert_eq!(step("ok", json!({"errCode": "NONE", "exit": 0}), Value::Null), None);
+        for (status, output) in
+            [("canceled", json!({})), ("running", json!({})), ("failed", json!({"errCode": "OOM"}))]
+        {
+            let said = step(status, output, Value::Null).unwrap();
+            assert!(!said.ends_with(':') && said.len() > 2, "{said}");
+        }
+    }
 }

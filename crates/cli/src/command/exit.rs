@@ -15,6 +15,10 @@ pub(crate) enum Exit {
     Usage,
     /// This worker was declared dead; a supervisor should start it again (EX_TEMPFAIL).
     Fenced,
+    /// Somebody pressed Ctrl-C (128 + SIGINT, as a shell says it).
+    Interrupted,
+    /// Nobody reads what it prints (128 + SIGPIPE, as a shell says it).
+    Unread,
     /// What a sandboxed command ended with.
     Of(u8),
 }
@@ -27,6 +31,8 @@ impl From<Exit> for ExitCode {
             Exit::Error => 2,
             Exit::Usage => 3,
             Exit::Fenced => 75,
+            Exit::Interrupted => 130,
+            Exit::Unread => 141,
             Exit::Of(code) => code,
         })
     }

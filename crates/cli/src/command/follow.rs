@@ -1,17 +1,25 @@
-//! Following a run: progress on stderr, the gate's question, Ctrl-C cancels.
+//! Following a run: progress on stderr, the gate's question, Ctrl-C.
+//!
+//! ```text
+//! look -> over -> Ended
+//!      -> at a gate that was not asked here -> question: answered here | elsewhere | Ctrl-C -> Left
+//!      -> wait for a change, or Ctrl-C: the run is canceled and followed to its end; once more -> Left
+//! ```
+//! A question ends with its gate: what decides is the ledger, and this end is only one of those who may answer.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, segment};
-use super::output;
-use super::plan_show::{self, ASKED_LINES};
+use super::exit::{Exit, Negative};
+use super::question::{AtGate, at_gate, open_gate};
+use super::{output, stdout};
 
 /// How the person at the other end takes part.
 #[derive(Debug, Clone, Copy)]
@@ -20,27 +28,58 @@ pub(crate) struct Manner {
     pub yes: bool,
     /// Say less: the caller wants one JSON object.
     pub quiet: bool,
+    /// The run is there for its output: it is canceled when nobody reads that any more.
+    pub for_output: bool,
+}
+
+/// How following ended.
+#[derive(Debug)]
+pub(crate) enum Followed {
+    /// The run is over.
+    Ended {
+        header: Box<RunHeader>,
+        /// Ctrl-C was pressed, so that it was canceled or nearly so.
+        interrupted: bool,
+    },
+    /// Somebody left with Ctrl-C; the run goes on.
+    Left,
+}
+
+impl Followed {
+    /// The exit of a command that followed a run.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Left => Exit::Interrupted,
+            Self::Ended { header, interrupted } => match (header.status, interrupted) {
+                (RunStatus::Succeeded, _) => Exit::Ok,
+                (_, true) => Exit::Interrupted,
+                (_, false) => Exit::No,
+            },
+        }
+    }
 }
 
 /// Between the ledger's end of a run and the engine's lie a few milliseconds.
 const SETTLE: Duration = Duration::from_millis(5);
 /// Progress is looked at this often besides when the run changes.
-const LOOK: Duration = Duration::from_millis(250);
+pub(crate) const LOOK: Duration = Duration::from_millis(250);
 
-/// Until the run is terminal. Its header then.
-pub(crate) async fn follow(
-    client: &Client,
-    run: &str,
-    manner: Manner,
-) -> anyhow::Result<RunHeader> {
+/// A wipe takes milliseconds, and at most 15 s.
+const WIPED: Duration = Duration::from_secs(30);
+/// Between two looks at it.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Until the run is terminal, or somebody leaves.
+pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow::Result<Followed> {
     let path = format!("/api/runs/{}", segment(run));
-    let answer = client.open(&format!("{path}/stream/status?follow=true")).await?;
-    let mut lines = answer.bytes_stream();
-    let mut shown = BTreeMap::new();
-    let mut asked = false;
-    let mut interrupted = false;
     // One listener for the whole time: a Ctrl-C that comes between two waits is not lost.
     let mut interrupts = signal(SignalKind::interrupt())?;
+    let answer = client.open(&format!("{path}/stream/status?follow=true")).await?;
+    let mut lines = answer.bytes_stream().fuse();
+    let mut shown = BTreeSet::new();
+    let mut asked = BTreeSet::new();
+    let mut interrupted = false;
+    let mut canceled = false;
     loop {
         let header: RunHeader = client.get(&path).await?;
         if !manner.quiet {
@@ -48,28 +87,71 @@ pub(crate) async fn follow(
         }
         // The ledger ends a run a moment before the engine does; over means that both say so.
         if header.status.is_terminal() && !is_live(&header) {
-            return Ok(header);
+            if canceled {
+                tasks_end(client, &path).await?;
+            }
+            return Ok(Followed::Ended { header: Box::new(header), interrupted });
         }
-        if header.status == RunStatus::WaitingInput && !asked {
-            asked = true;
-            gate(client, &header, manner).await?;
-            continue;
+        if header.status == RunStatus::WaitingInput
+            && !canceled
+            && let Some(gate) = open_gate(client, &path).await?
+            && asked.insert(gate.clone())
+        {
+            match at_gate(client, &header, &gate, manner, &mut interrupts).await? {
+                AtGate::Passed => continue,
+                AtGate::Left => return Ok(Followed::Left),
+            }
         }
         tokio::select! {
-            _ = lines.next(), if !header.status.is_terminal() => {}
+            line = lines.next(), if !header.status.is_terminal() => {
+                // A stream that ended says nothing more: the look goes on without it.
+                if line.is_none() { clock::sleep(LOOK).await }
+            }
             () = clock::sleep(if header.status.is_terminal() { SETTLE } else { LOOK }) => {}
+            () = stdout::reader_gone(), if manner.for_output && !canceled => {
+                canceled = true;
+                cancel(client, &header, "nobody reads its output").await?;
+            }
             _ = interrupts.recv() => {
                 if interrupted {
-                    anyhow::bail!("interrupted; the run goes on being canceled");
+                    output::note("left; the run goes on being canceled");
+                    return Ok(Followed::Left);
                 }
                 interrupted = true;
+                canceled = true;
                 output::note("canceling; once more to leave it alone");
-                let action = json!({"actor": "cli", "reason": "interrupted"});
-                let on = segment(header.workflow_id.as_str());
-                let _: Value = client.post(&format!("/api/ops/wf/{on}/cancel"), &action).await?;
+                cancel(client, &header, "interrupted").await?;
             }
         }
     }
+}
+
+/// Cancels the run; one that just ended by itself needs none.
+async fn cancel(client: &Client, header: &RunHeader, reason: &str) -> anyhow::Result<()> {
+    let action = json!({"actor": "cli", "reason": reason});
+    let on = segment(header.workflow_id.as_str());
+    match client.post::<Value>(&format!("/api/ops/wf/{on}/cancel"), &action).await {
+        Err(error) if !error.is::<Negative>() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Until the tasks of a canceled run have ended with their sandboxes: the run itself is over at once.
+async fn tasks_end(client: &Client, path: &str) -> anyhow::Result<()> {
+    let waited = Stopwatch::start();
+    while waited.elapsed() < WIPED {
+        let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
+        let runs = |s: &Value| {
+            s.get("taskKey").is_some_and(Value::is_string)
+                && s.pointer("/output/errCode").is_none_or(Value::is_null)
+        };
+        if !steps.iter().any(runs) {
+            return Ok(());
+        }
+        clock::sleep(AGAIN).await;
+    }
+    output::note("its sandboxes are still being ended: cofferdam session ls");
+    Ok(())
 }
 
 fn is_live(header: &RunHeader) -> bool {
@@ -77,19 +159,14 @@ fn is_live(header: &RunHeader) -> bool {
 }
 
 /// A line for each task that ended since the last look.
-async fn progress(
-    client: &Client,
-    path: &str,
-    shown: &mut BTreeMap<String, ()>,
-) -> anyhow::Result<()> {
+async fn progress(client: &Client, path: &str, shown: &mut BTreeSet<String>) -> anyhow::Result<()> {
     let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
     for step in &steps {
         let text = |name: &str| step.get(name).and_then(Value::as_str).unwrap_or("");
         let (key, status) = (text("taskKey"), text("status"));
-        if key.is_empty() || status == "running" || shown.contains_key(key) {
+        if key.is_empty() || status == "running" || !shown.insert(key.to_owned()) {
             continue;
         }
-        shown.insert(key.to_owned(), ());
         let name = text("stepId").trim_start_matches("ExecuteST:");
         let wall = step.pointer("/output/metrics/wallMs").and_then(Value::as_u64).unwrap_or(0);
         let attempt = step.get("attempt").and_then(Value::as_u64).unwrap_or(1);
@@ -113,54 +190,4 @@ fn cached(report: &Value) -> String {
         (_, Some(why)) => format!(", cache {outcome}: {why}"),
         (_, None) => format!(", cache {outcome}"),
     }
-}
-
-/// Shows the plan and asks; with `--yes` answers.
-async fn gate(client: &Client, header: &RunHeader, manner: Manner) -> anyhow::Result<()> {
-    let run = segment(header.run_id.as_str());
-    let gates: Vec<Value> = client.get(&format!("/api/runs/{run}/gates")).await?;
-    let open = gates.iter().find(|g| g.get("state").and_then(Value::as_str) == Some("PENDING"));
-    let Some(key) = open.and_then(|g| g.get("gateKey")).and_then(Value::as_str) else {
-        return Ok(());
-    };
-    if !manner.quiet {
-        show_plan(client, header).await?;
-    }
-    let choice = if manner.yes {
-        "yes"
-    } else {
-        match output::ask(&format!("{key}: execute this plan? [yes/no]")).as_deref() {
-            Some("y" | "yes") => "yes",
-            Some("n" | "no") => "no",
-            _ => {
-                output::note(&format!(
-                    "waiting for an answer: cofferdam gate reply {} {key} --choice yes|no",
-                    header.run_id
-                ));
-                return Ok(());
-            }
-        }
-    };
-    let body = json!({
-        "payload": {"choice": choice},
-        "dedupeKey": format!("cli:{}", cofferdam_ambient::random::secret_hex(8)),
-        "origin": "manual",
-    });
-    let _: Value =
-        client.post(&format!("/api/runs/{run}/gates/{}/reply", segment(key)), &body).await?;
-    if !manner.quiet {
-        output::note(&format!("{key}: {choice}"));
-    }
-    Ok(())
-}
-
-async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
-    let run = header.run_id.as_str();
-    let Some(plan) = plan_show::fetch(client, run).await? else { return Ok(()) };
-    let lines = plan_show::lines(&plan);
-    lines.iter().take(ASKED_LINES).for_each(|line| output::note(line));
-    if let Some(more) = lines.len().checked_sub(ASKED_LINES).filter(|more| *more > 0) {
-        output::note(&format!("  {more} more lines: cofferdam gate show {run} shows all of it"));
-    }
-    Ok(())
 }

@@ -28,10 +28,16 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
         }
         _ => Ok(None),
     };
+    if matches!(args.command, GateCommand::Reply { .. }) && answer.is_ok() {
+        session.note_if_idle().await;
+    }
     session.close().await?;
     let answer = answer?;
     if as_json(&args.command) {
-        output::json(&answer);
+        match rows_of(&args.command) {
+            Some(name) => output::json_rows(name, answer),
+            None => output::json(&answer),
+        }
     } else {
         print(&args.command, &answer);
     }
@@ -135,6 +141,15 @@ fn as_json(command: &GateCommand) -> bool {
         | GateCommand::Delegate { json, .. }
         | GateCommand::Delegations { json } => *json,
         GateCommand::Undelegate { .. } => false,
+    }
+}
+
+/// What the rows of a list are.
+fn rows_of(command: &GateCommand) -> Option<&'static str> {
+    match command {
+        GateCommand::Ls { .. } | GateCommand::Show { .. } => Some("gates"),
+        GateCommand::Delegations { .. } => Some("delegations"),
+        _ => None,
     }
 }
 

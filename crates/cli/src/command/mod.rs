@@ -20,10 +20,14 @@ mod node;
 mod ops;
 mod outfile;
 mod output;
+mod place;
 mod plan_show;
+mod prompt;
 mod prove;
+mod question;
 mod read;
 mod recipe;
+mod relay;
 mod remote;
 mod run;
 mod serve;
@@ -31,6 +35,9 @@ mod session;
 mod sessions;
 mod signing;
 mod state;
+mod stdin;
+mod stdout;
+mod tail;
 mod user;
 mod webhook;
 
@@ -46,13 +53,15 @@ pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+            if let (Err(unwritten), false) = (error.print(), error.use_stderr()) {
+                stdout::lose(&unwritten);
+            }
+            return ended(if error.use_stderr() { Exit::Usage } else { Exit::Ok }).into();
         }
     };
     logging(cli.verbose);
     match start(cli) {
-        Ok(exit) => exit.into(),
+        Ok(exit) => ended(exit).into(),
         Err(error) => {
             output::failure(&error);
             exit::of(&error).into()
@@ -60,9 +69,22 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// The exit of a command that did what it was asked for, if its output arrived too.
+fn ended(exit: Exit) -> Exit {
+    match stdout::verdict() {
+        Ok(verdict) => verdict.unwrap_or(exit),
+        Err(error) => {
+            output::failure(&error);
+            Exit::Error
+        }
+    }
+}
+
 fn start(cli: Cli) -> anyhow::Result<Exit> {
     if let Command::Completions { shell } = cli.command {
-        clap_complete::generate(shell, &mut Cli::command(), "cofferdam", &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "cofferdam", &mut script);
+        stdout::write(&script);
         return Ok(Exit::Ok);
     }
     // Before the runtime's threads exist: every mount of ours then vanishes with this process.
@@ -104,6 +126,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Image(args) => image::image(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
         Command::Db { superuser } => node::database(&at, superuser).await,
+        Command::Adopt => node::adopt(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),
         Command::Completions { .. } => Ok(Exit::Ok),

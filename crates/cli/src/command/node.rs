@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::args::{At, WorkerArgs};
-use super::exit::Exit;
-use super::{output, signing, state, user};
+use super::exit::{Exit, Misuse};
+use super::{output, place, signing, state, user};
 
 /// What this process does.
 #[derive(Debug)]
@@ -70,6 +70,15 @@ impl Node {
         };
         let ledger = Ledger::connect(&url).await.context("cannot connect to the database")?;
         ledger.migrate().await?;
+        if !ledger.place_is_kept().await? {
+            // What only reads does no harm to the original; who executes would take its workers for dead.
+            if parts.worker.is_some() {
+                return Err(Misuse(COPIED.to_owned()).into());
+            }
+            output::note(
+                "this database is a copy of another one: nothing executes on it before `cofferdam adopt`",
+            );
+        }
         let wakes = ledger.listen().await?;
         let reach = parts.reach();
         let signer = signing::signer(&ledger, dir).await?;
@@ -144,6 +153,43 @@ impl Node {
     }
 }
 
+/// A dump that was restored, or a clone, while the original may run.
+const COPIED: &str = "the database is a copy of another one: its runs, sandboxes and webhooks are the original's, and none \
+    of them was touched. If the original is gone and this one takes its place: cofferdam adopt, with the same --db. To begin \
+    anew: give an empty database";
+
+/// `adopt`: the state directory, and the database, take the places of their originals, which must be gone.
+pub(crate) async fn adopt(at: &At) -> anyhow::Result<Exit> {
+    let dir = state::path(at)?;
+    place::adopt(&dir)?;
+    let cluster = match &at.db {
+        Some(_) => None,
+        None => Some(Cluster::start(&dir).await.context("the private database did not start")?),
+    };
+    let url = at.db.clone().or_else(|| cluster.as_ref().map(Cluster::url)).unwrap_or_default();
+    let outcome = adopt_database(&url).await;
+    if let Some(cluster) = cluster {
+        cluster.stop().await?;
+    }
+    outcome.map(|()| Exit::Ok)
+}
+
+async fn adopt_database(url: &str) -> anyhow::Result<()> {
+    let ledger = Ledger::connect(url).await.context("cannot connect to the database")?;
+    ledger.migrate().await?;
+    if !ledger.place_is_kept().await? {
+        // Workers are refused on a copy: whoever beats here beat in the original a moment ago, or is older.
+        if ledger.executors_heard().await? > 0 {
+            let why = "the database is not adopted: a worker beat in it within seconds; stop the original's workers first";
+            return Err(Misuse(why.to_owned()).into());
+        }
+        ledger.place_adopt().await?;
+        output::line("the database took the place of its original");
+    }
+    ledger.close().await;
+    Ok(())
+}
+
 /// How long the end waits for connections to close.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -181,7 +227,7 @@ pub(crate) async fn database(at: &At, superuser: bool) -> anyhow::Result<Exit> {
     if let Some(url) = &at.db {
         if superuser {
             let why = "--superuser is the private database's; DATABASE_URL has its own roles";
-            return Err(super::exit::Misuse(why.into()).into());
+            return Err(Misuse(why.into()).into());
         }
         output::line(url);
         return Ok(Exit::Ok);

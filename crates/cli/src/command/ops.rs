@@ -26,6 +26,9 @@ pub(crate) async fn retry(at: &At, args: &IdArgs) -> anyhow::Result<Exit> {
     let session = Session::reading(at).await?;
     let answer: anyhow::Result<Value> =
         session.client.post(&format!("/api/runs/{}/retry", segment(&args.id)), &json!({})).await;
+    if answer.is_ok() {
+        session.note_if_idle().await;
+    }
     session.close().await?;
     let answer = answer?;
     say(&answer, "newRunId", args.json);
@@ -45,6 +48,9 @@ async fn act(at: &At, id: &str, op: &str, body: Value, as_json: bool) -> anyhow:
             .await
     }
     .await;
+    if outcome.is_ok() && op != "cancel" {
+        session.note_if_idle().await;
+    }
     session.close().await?;
     let key = if op == "fork" { "newRunId" } else { "workflowID" };
     say(&outcome?, key, as_json);

@@ -3,8 +3,6 @@
 //! **Text of others is escaped here and nowhere else: what a terminal would act on is shown as it is
 //! written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
 
-#![expect(clippy::print_stderr, reason = "the one module that prints")]
-
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
@@ -13,6 +11,7 @@ use cofferdam_contracts::schema::schema_of;
 use serde_json::Value;
 
 use super::exit::Exit;
+use super::stdout;
 
 /// Whether colour may be used on a stream.
 pub(crate) fn is_colored(stream: &impl IsTerminal) -> bool {
@@ -35,9 +34,14 @@ fn inked(stream: &impl IsTerminal, colour: &str, text: &str) -> String {
     }
 }
 
-/// Writes a line of what is shown already. A closed pipe is no error of ours.
+/// Writes a line of what is shown already.
 fn put(shown: &str) {
-    let _ = writeln!(std::io::stdout(), "{shown}");
+    stdout::write(format!("{shown}\n").as_bytes());
+}
+
+/// Writes a line to stderr. Nobody may read it; that ends nothing.
+fn say(shown: &str) {
+    let _ = writeln!(std::io::stderr(), "{shown}");
 }
 
 /// A line of data.
@@ -61,9 +65,7 @@ pub(crate) fn block(text: &str) {
 
 /// What a program wrote: as it is, unless a terminal reads it.
 pub(crate) fn raw(bytes: &[u8]) {
-    let mut out = std::io::stdout();
-    let shown = as_read_by(&out, bytes);
-    let _ = out.write_all(&shown).and_then(|()| out.flush());
+    stdout::write(&as_read_by(&std::io::stdout(), bytes));
 }
 
 /// The same for what it wrote on its standard error.
@@ -82,13 +84,13 @@ fn as_read_by<'b>(stream: &impl IsTerminal, bytes: &'b [u8]) -> Cow<'b, [u8]> {
 
 /// A line about what is going on.
 pub(crate) fn note(text: &str) {
-    eprintln!("{}", printable::line(text));
+    say(&printable::line(text));
 }
 
 /// A line about what is going on, marked as good or bad.
 pub(crate) fn mark(good: bool, text: &str) {
     let (sign, colour) = if good { ("ok", "32") } else { ("FAILED", "31") };
-    eprintln!("{} {}", inked(&std::io::stderr(), colour, sign), printable::line(text));
+    say(&format!("{} {}", inked(&std::io::stderr(), colour, sign), printable::line(text)));
 }
 
 /// An error with its causes. Its further lines are indented: none of them is a line of ours.
@@ -103,22 +105,43 @@ pub(crate) fn failure(error: &anyhow::Error) {
         }
     }
     let text = printable::block(&text).replace('\n', "\n    ");
-    eprintln!("{}: {text}", inked(&std::io::stderr(), "31", "error"));
+    say(&format!("{}: {text}", inked(&std::io::stderr(), "31", "error")));
 }
 
-/// A question on the terminal; `None` where nobody can answer.
-pub(crate) fn ask(question: &str) -> Option<String> {
-    if !std::io::stdin().is_terminal() {
-        return None;
-    }
-    eprint!("{} ", printable::line(question));
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).ok()?;
-    Some(answer.trim().to_owned())
+/// A question on the terminal, whose answer is typed behind it.
+pub(crate) fn question(text: &str) {
+    let mut err = std::io::stderr();
+    let _ = write!(err, "{} ", printable::line(text)).and_then(|()| err.flush());
 }
 
-/// JSON, indented for people only.
+/// Ends the line of a question that is not answered here.
+pub(crate) fn question_ends() {
+    say("");
+}
+
+/// The version of what `--json` prints.
+const SCHEMA_VERSION: u64 = 1;
+
+/// JSON, indented for people only: one object, which always says the version of its shape.
 pub(crate) fn json(value: &Value) {
+    let versioned = match value {
+        Value::Object(fields) if !fields.contains_key("schemaVersion") => {
+            let mut fields = fields.clone();
+            fields.insert("schemaVersion".to_owned(), SCHEMA_VERSION.into());
+            Value::Object(fields)
+        }
+        other => other.clone(),
+    };
+    json_value(&versioned);
+}
+
+/// Rows under their name.
+pub(crate) fn json_rows(name: &str, rows: Value) {
+    json(&Value::Object([(name.to_owned(), rows)].into_iter().collect()));
+}
+
+/// A value that is somebody's own and has no version of ours.
+pub(crate) fn json_value(value: &Value) {
     if std::io::stdout().is_terminal() {
         put(&printable::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
     } else {

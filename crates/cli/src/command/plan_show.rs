@@ -75,7 +75,7 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
         lines.push(format!("      {name}={value}"));
     }
     let more = json!({
-        "workdir": request.workdir, "timeoutMs": request.timeout_ms, "limits": request.limits,
+        "workdir": request.workdir, "stdin": request.stdin, "timeoutMs": request.timeout_ms, "limits": request.limits,
         "artifacts": request.artifacts, "spec": request.spec,
     });
     lines.push(format!("    with {more}"));

@@ -1,15 +1,14 @@
 //! `ps`, `show`, `logs`.
 
-use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
-use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::args::{At, LogsArgs, PsArgs, ShowArgs};
 use super::client::{Client, segment};
 use super::exit::Exit;
 use super::session::Session;
-use super::{output, run};
+use super::tail::{self, Which, tail};
+use super::{output, run, stdout};
 
 pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
     let session = Session::reading(at).await?;
@@ -48,7 +47,11 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
 
 pub(crate) async fn show(at: &At, args: &ShowArgs) -> anyhow::Result<Exit> {
     let session = Session::reading(at).await?;
-    let outcome = shown(&session.client, args).await;
+    let outcome = if args.steps {
+        recorded(&session.client, args).await
+    } else {
+        shown(&session.client, args).await
+    };
     session.close().await?;
     outcome.map(|()| Exit::Ok)
 }
@@ -86,6 +89,26 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The steps that are recorded, as `fork --step` counts them.
+async fn recorded(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
+    let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.id))).await?;
+    let path = format!("/api/ops/wf/{}/steps", segment(header.workflow_id.as_str()));
+    let steps: Vec<Value> = client.get(&path).await?;
+    if args.json {
+        output::json_rows("recordedSteps", json!(steps));
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = steps
+        .iter()
+        .map(|s| {
+            let number = s.get("stepN").and_then(Value::as_i64).unwrap_or(0).to_string();
+            vec![number, s.get("name").and_then(Value::as_str).unwrap_or("").to_owned()]
+        })
+        .collect();
+    output::table(&["N", "RECORDED STEP"], &rows);
+    Ok(())
+}
+
 /// The limits that an attempt reached: `memory,output`.
 fn limits(step: &Value) -> String {
     let reached = step.pointer("/output/limitsReached").and_then(Value::as_array);
@@ -103,50 +126,25 @@ pub(crate) async fn logs(at: &At, args: &LogsArgs) -> anyhow::Result<Exit> {
 /// The output of one task, or of all tasks of a run, each line with its task's name.
 async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     let is_task = args.id.len() == 64 && args.id.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_task {
-        return task_log(client, &args.id, args.follow, None).await;
+    if args.follow && !is_task {
+        return tail::follow_run(client, &args.id).await;
     }
-    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(&args.id))).await?;
-    let tasks: Vec<(String, String)> = steps
-        .iter()
-        .filter_map(|s| {
-            let text = |name: &str| s.get(name).and_then(Value::as_str).map(str::to_owned);
-            Some((text("taskKey")?, text("stepId")?.trim_start_matches("ExecuteST:").to_owned()))
-        })
-        .collect();
+    let tasks = match is_task {
+        true => vec![(args.id.clone(), String::new())],
+        false => tail::tasks(client, &args.id).await?,
+    };
     let only = tasks.len() == 1;
     for (key, name) in tasks {
-        task_log(client, &key, args.follow, (!only).then_some(name.as_str())).await?;
-    }
-    Ok(())
-}
-
-async fn task_log(
-    client: &Client,
-    task: &str,
-    follow: bool,
-    prefix: Option<&str>,
-) -> anyhow::Result<()> {
-    for stream in ["stdout", "stderr"] {
-        let answer =
-            client.open(&format!("/api/runs/{task}/stream/{stream}?follow={follow}")).await?;
-        let mut chunks = answer.bytes_stream();
-        let mut pending = Vec::new();
-        while let Some(bytes) = chunks.next().await {
-            pending.extend_from_slice(&bytes?);
-            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = pending.drain(..=end).collect();
-                let value: Value = serde_json::from_slice(&line)?;
-                let text = value.get("chunk").and_then(Value::as_str).unwrap_or("");
-                match prefix {
-                    None => output::raw(text.as_bytes()),
-                    Some(name) => {
-                        let name = printable::line(name);
-                        text.lines()
-                            .for_each(|l| output::raw(format!("{name} | {l}\n").as_bytes()));
-                    }
-                }
+        let name = (!only).then_some(name.as_str());
+        let of = |which| tail(client, &key, which, args.follow, |text| tail::show(text, name));
+        if args.follow {
+            tokio::select! {
+                both = async { tokio::try_join!(of(Which::Stdout), of(Which::Stderr)) } => both.map(drop)?,
+                () = stdout::reader_gone() => {}
             }
+        } else {
+            of(Which::Stdout).await?;
+            of(Which::Stderr).await?;
         }
     }
     Ok(())

@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
 use cofferdam_contracts::recipe::Recipe;
-use cofferdam_contracts::run::{RunHeader, RunStatus};
+use cofferdam_contracts::run::RunHeader;
 use serde_json::{Map, Value, json};
 
 use super::args::{At, RunArgs};
 use super::client::{Client, segment};
 use super::exit::{Exit, Misuse};
-use super::follow::{Manner, follow};
+use super::follow::{Followed, Manner, follow};
 use super::output;
 use super::session::Session;
 
@@ -43,18 +43,22 @@ async fn submit_and_follow(
         } else {
             output::line(header.run_id.as_str())
         }
-        if session.is_local() {
-            output::note("queued: `cofferdam up` executes it");
-        }
+        session.note_if_idle().await;
         return Ok(Exit::Ok);
     }
     if !args.json {
         output::note(&format!("run {} of intent {}", header.run_id, header.intent_id));
     }
-    let header =
-        follow(client, header.run_id.as_str(), Manner { yes: args.yes, quiet: args.json }).await?;
-    report(client, &header, args.json).await?;
-    Ok(if header.status == RunStatus::Succeeded { Exit::Ok } else { Exit::No })
+    let manner = Manner { yes: args.yes, quiet: args.json, for_output: false };
+    let followed = follow(client, header.run_id.as_str(), manner).await?;
+    match &followed {
+        Followed::Ended { header, .. } => report(client, header, args.json).await?,
+        Followed::Left if session.is_local() => {
+            output::note("nothing executes it until `cofferdam up` runs");
+        }
+        Followed::Left => {}
+    }
+    Ok(followed.exit())
 }
 
 /// The recipe behind a file name; `None` where the argument is an id.

@@ -61,6 +61,15 @@ impl Session {
         self.node.is_some()
     }
 
+    /// Says so, where nothing runs that would execute what was just asked for.
+    pub(crate) async fn note_if_idle(&self) {
+        if self.client.workers().await == Some(0) {
+            output::note(
+                "no worker runs, so nothing executes it yet: start `cofferdam up` (or `cofferdam worker`)",
+            );
+        }
+    }
+
     /// Ends what this process started.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         match self.node {

@@ -10,10 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::args::At;
 use super::exit::Misuse;
-use super::local;
+use super::{local, place};
 
-/// The state directory of this call; made if it is not there.
+/// The state directory of this call; made if it is not there, and refused if it is a copy of another.
 pub(crate) fn dir(at: &At) -> anyhow::Result<PathBuf> {
+    let dir = path(at)?;
+    place::check(&dir)?;
+    Ok(dir)
+}
+
+/// The same, whatever it is.
+pub(crate) fn path(at: &At) -> anyhow::Result<PathBuf> {
     let dir = match &at.state {
         Some(dir) => dir.clone(),
         None => default_dir()?,

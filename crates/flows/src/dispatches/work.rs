@@ -106,6 +106,7 @@ pub(crate) fn work_of(
         ],
         env: environment(id, spec.image.is_none()),
         workdir: Some(WORK.to_owned()),
+        stdin: None,
         timeout_ms,
         limits: spec.limits.unwrap_or_default(),
         net: exec.egress.unwrap_or(Egress::None),

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::glob::{Glob, GlobError};
 use cofferdam_guest::name;
-use cofferdam_guest::wire::{CollectEnd, CollectRequest, FileHead};
+use cofferdam_guest::wire::{CollectEnd, CollectRequest, FileHead, Over};
 use rustix::fs::{Mode, OFlags, openat};
 use tokio::sync::mpsc::Sender;
 
@@ -36,14 +36,10 @@ pub enum CollectError {
     Glob(#[from] GlobError),
     #[error("{0:?} is not a directory, or is reached through a symbolic link")]
     Root(String),
-    #[error("more than {0} files match")]
-    Files(u64),
-    #[error("the matching files hold more than {0} bytes")]
-    Bytes(u64),
-    #[error(
-        "more than {MAX_ENTRIES} directory entries, or more than {MAX_DEPTH} nested directories"
-    )]
-    Walk,
+    #[error("a bound was left: {0:?}")]
+    Over(Over),
+    #[error("more than {MAX_DEPTH} nested directories")]
+    Deep,
     #[error("{0:?} changed while it was read")]
     Changed(String),
     #[error("{path:?}")]
@@ -55,8 +51,12 @@ pub enum CollectError {
 /// Streams the files; the last frame says whether all of it may be used.
 pub async fn collect(request: CollectRequest, frames: Sender<Bytes>) {
     let end = match send_all(&request, &frames).await {
-        Ok(files) => CollectEnd { files, error: None },
-        Err(error) => CollectEnd { files: 0, error: Some(in_words(&error)) },
+        Ok(files) => CollectEnd { files, error: None, over: None },
+        Err(error) => {
+            let words = Some(in_words(&error));
+            let over = if let CollectError::Over(over) = error { Some(over) } else { None };
+            CollectEnd { files: 0, error: words, over }
+        }
     };
     let json = serde_json::to_vec(&end).unwrap_or_default();
     // An error means that the host hung up.
@@ -79,14 +79,24 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
     }
     let handle = tree::directory(&request.root);
     let handle = handle.map_err(|_| CollectError::Root(request.root.clone()))?;
-    let mut walk = Walk { globs: &globs, entries: 0, found: Vec::new(), max: request.max_files };
+    let mut walk =
+        Walk { globs: &globs, entries: 0, found: Vec::new(), max: request.max_files, beyond: None };
     walk.directory(root, &Below::default(), 0)?;
+    if let Some((path, count)) = walk.beyond {
+        let most = request.max_files;
+        return Err(CollectError::Over(Over::Files { most, found: most + count, path }));
+    }
     walk.found.sort_unstable();
     let mut room = request.max_bytes;
     let mut files = 0;
     for path in walk.found {
         let (file, size) = open(&handle, &path)?;
-        room = room.checked_sub(size).ok_or(CollectError::Bytes(request.max_bytes))?;
+        let Some(left) = room.checked_sub(size) else {
+            let (most, before) = (request.max_bytes, request.max_bytes - room);
+            let found = before.saturating_add(size);
+            return Err(CollectError::Over(Over::Bytes { most, found, path }));
+        };
+        room = left;
         send(file, path, size, frames).await?;
         files += 1;
     }
@@ -123,6 +133,8 @@ struct Walk<'a> {
     entries: usize,
     found: Vec<String>,
     max: u64,
+    /// The first path that was too many, and how many were.
+    beyond: Option<(String, u64)>,
 }
 
 impl Walk<'_> {
@@ -131,8 +143,13 @@ impl Walk<'_> {
         for entry in fs::read_dir(at).map_err(fault)? {
             let entry = entry.map_err(fault)?;
             self.entries += 1;
-            if self.entries > MAX_ENTRIES || depth > MAX_DEPTH {
-                return Err(CollectError::Walk);
+            if self.entries > MAX_ENTRIES {
+                let most = u64::try_from(MAX_ENTRIES).unwrap_or(u64::MAX);
+                let path = at.display().to_string();
+                return Err(CollectError::Over(Over::Entries { most, path }));
+            }
+            if depth > MAX_DEPTH {
+                return Err(CollectError::Deep);
             }
             let kind = entry.file_type().map_err(fault)?;
             let path = above.join(&entry.file_name());
@@ -140,9 +157,12 @@ impl Walk<'_> {
             if kind.is_dir() && globs.any(|glob| path.is(|text| glob.may_match_below(text))) {
                 self.directory(&entry.path(), &path, depth + 1)?;
             } else if kind.is_file() && globs.any(|glob| path.is(|text| glob.matches(text))) {
-                self.found.push(path.text);
-                if u64::try_from(self.found.len()).unwrap_or(u64::MAX) > self.max {
-                    return Err(CollectError::Files(self.max));
+                let is_full = u64::try_from(self.found.len()).unwrap_or(u64::MAX) >= self.max;
+                match &mut self.beyond {
+                    // Counted to the end, so that a person knows by how much.
+                    Some((_, count)) => *count += 1,
+                    None if is_full => self.beyond = Some((path.text, 1)),
+                    None => self.found.push(path.text),
                 }
             }
         }

@@ -233,7 +233,7 @@ pub fn list(request: Path) -> Response<Answer> {
 
 /// The last frame of a stream of things.
 pub async fn end(frames: &Sender<Bytes>, files: u64, error: Option<String>) {
-    let json = serde_json::to_vec(&CollectEnd { files, error }).unwrap_or_default();
+    let json = serde_json::to_vec(&CollectEnd { files, error, over: None }).unwrap_or_default();
     // An error means that the host hung up.
     let _ = frames.send(frame::encode(Kind::End, &json)).await;
 }

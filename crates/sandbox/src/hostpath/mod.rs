@@ -109,6 +109,22 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether it would be refused a moment later, too: what is not there, or not ours to open, rather than a host
+    /// that has no descriptors or a disk that fails.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Open { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::PermissionDenied
+            ),
+            _ => true,
+        }
+    }
+}
+
 impl Allowed {
     /// These directories, with links resolved, and never what lies in or holds one of `never`.
     ///

@@ -199,6 +199,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
             files_in: Vec::new(),
             env: std::collections::BTreeMap::new(),
             workdir: None,
+            stdin: None,
             timeout_ms: self.file.timeout_ms,
             limits: self.file.limits,
             net: cofferdam_contracts::sandbox::Egress::None,

@@ -1,0 +1,192 @@
+//! The question at a gate of a run that is followed: who answers first, here or elsewhere, ends it.
+//!
+//! ```text
+//! plan -> question -> a line: reply | end of input, or nobody to ask: others may | gone: answered elsewhere | Ctrl-C: left
+//! ```
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::run::{RunHeader, RunStatus};
+use serde_json::{Value, json};
+use tokio::signal::unix::Signal;
+
+use super::client::{Client, segment};
+use super::exit::Negative;
+use super::follow::{LOOK, Manner};
+use super::output;
+use super::plan_show::{self, ASKED_LINES};
+use super::prompt::{self, Answer};
+
+/// What came of a gate at this end.
+pub(crate) enum AtGate {
+    /// It was answered, here or elsewhere, or waits for somebody else: the run is followed on.
+    Passed,
+    /// Ctrl-C at the question.
+    Left,
+}
+
+/// The gate that waits for an answer.
+pub(crate) async fn open_gate(client: &Client, path: &str) -> anyhow::Result<Option<String>> {
+    let gates: Vec<Value> = client.get(&format!("{path}/gates")).await?;
+    let open = gates.iter().find(|g| g.get("state").and_then(Value::as_str) == Some("PENDING"));
+    Ok(open.and_then(|g| g.get("gateKey")).and_then(Value::as_str).map(str::to_owned))
+}
+
+/// Shows the plan and asks; with `--yes` answers.
+pub(crate) async fn at_gate(
+    client: &Client,
+    header: &RunHeader,
+    gate: &str,
+    manner: Manner,
+    interrupts: &mut Signal,
+) -> anyhow::Result<AtGate> {
+    if !manner.quiet || (!manner.yes && prompt::can_ask()) {
+        show_plan(client, header).await?;
+    }
+    let choice = match manner.yes {
+        true => "yes",
+        false if !prompt::can_ask() => {
+            elsewhere(header, gate);
+            return Ok(AtGate::Passed);
+        }
+        false => match asked(client, header, gate, interrupts).await? {
+            Ok(choice) => choice,
+            Err(at_gate) => return Ok(at_gate),
+        },
+    };
+    match reply(client, header, gate, choice).await {
+        Ok(()) => {
+            if !manner.quiet {
+                output::note(&format!("{gate}: {choice}"));
+            }
+        }
+        // Whoever says yes unasked is not there to wait for others.
+        Err(error) if manner.yes && !error.is::<Negative>() => return Err(error),
+        // It was answered in the same moment, or this key may not: what follows is the run's.
+        Err(error) => {
+            output::note(&format!("{gate}: not answered here: {error}"));
+            elsewhere(header, gate);
+        }
+    }
+    Ok(AtGate::Passed)
+}
+
+/// Asks until somebody says yes or no here, or the question is over without that.
+async fn asked(
+    client: &Client,
+    header: &RunHeader,
+    gate: &str,
+    interrupts: &mut Signal,
+) -> anyhow::Result<Result<&'static str, AtGate>> {
+    loop {
+        prompt::ask(&format!("{gate}: execute this plan? [yes/no]"));
+        let came = tokio::select! {
+            answer = prompt::answer() => Came::Answer(answer),
+            gone = gone(client, header, gate) => Came::Gone(gone?),
+            _ = interrupts.recv() => Came::Interrupt,
+        };
+        match came {
+            Came::Answer(Answer::Line(line)) => match line.as_str() {
+                "y" | "yes" => return Ok(Ok("yes")),
+                "n" | "no" => return Ok(Ok("no")),
+                _ => output::note("answer yes or no; Ctrl-C leaves the question to others"),
+            },
+            Came::Answer(Answer::End) => {
+                prompt::withdraw();
+                elsewhere(header, gate);
+                return Ok(Err(AtGate::Passed));
+            }
+            Came::Gone(how) => {
+                prompt::withdraw();
+                output::note(&format!("{gate}: {how}"));
+                return Ok(Err(AtGate::Passed));
+            }
+            Came::Interrupt => {
+                prompt::withdraw();
+                left(header, gate);
+                return Ok(Err(AtGate::Left));
+            }
+        }
+    }
+}
+
+/// What ends a question.
+enum Came {
+    Answer(Answer),
+    Gone(String),
+    Interrupt,
+}
+
+/// Until the gate is open no more, and how that came.
+async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result<String> {
+    let run = format!("/api/runs/{}", segment(header.run_id.as_str()));
+    loop {
+        clock::sleep(LOOK).await;
+        let gates: Vec<Value> = client.get(&format!("{run}/gates")).await?;
+        let one = gates.iter().find(|g| g.get("gateKey").and_then(Value::as_str) == Some(gate));
+        let state = one.and_then(|g| g.get("state")).and_then(Value::as_str).unwrap_or("gone");
+        if state == "PENDING" {
+            // A gate whose run ended is never answered, and its view stays as it was.
+            let header: RunHeader = client.get(&run).await?;
+            match header.status {
+                RunStatus::WaitingInput => continue,
+                status if status.is_terminal() => {
+                    return Ok(format!(
+                        "no answer is awaited any more: the run is {}",
+                        status.as_str()
+                    ));
+                }
+                _ => return Ok("no answer is awaited any more".to_owned()),
+            }
+        }
+        let choice = one.and_then(|g| g.pointer("/decision/decision")).and_then(Value::as_str);
+        return Ok(match choice {
+            Some(choice) => format!("answered elsewhere: {choice}"),
+            None => "no answer is awaited any more".to_owned(),
+        });
+    }
+}
+
+async fn reply(
+    client: &Client,
+    header: &RunHeader,
+    gate: &str,
+    choice: &str,
+) -> anyhow::Result<()> {
+    let path =
+        format!("/api/runs/{}/gates/{}/reply", segment(header.run_id.as_str()), segment(gate));
+    let body = json!({
+        "payload": {"choice": choice},
+        "dedupeKey": format!("cli:{}", cofferdam_ambient::random::secret_hex(8)),
+        "origin": "manual",
+    });
+    let _: Value = client.post(&path, &body).await?;
+    Ok(())
+}
+
+/// The question stays open; this end goes on following.
+fn elsewhere(header: &RunHeader, gate: &str) {
+    let run = &header.run_id;
+    output::note(&format!(
+        "waiting for an answer: cofferdam gate reply {run} {gate} --choice yes|no"
+    ));
+}
+
+/// The question stays open and this end leaves.
+fn left(header: &RunHeader, gate: &str) {
+    let run = &header.run_id;
+    output::note(&format!("left; the run {run} goes on waiting at {gate}:"));
+    output::note(&format!("  answer:  cofferdam gate reply {run} {gate} --choice yes|no"));
+    output::note(&format!("  follow:  cofferdam logs -f {run}"));
+    output::note(&format!("  or end:  cofferdam cancel {run}"));
+}
+
+async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
+    let run = header.run_id.as_str();
+    let Some(plan) = plan_show::fetch(client, run).await? else { return Ok(()) };
+    let lines = plan_show::lines(&plan);
+    lines.iter().take(ASKED_LINES).for_each(|line| output::note(line));
+    if let Some(more) = lines.len().checked_sub(ASKED_LINES).filter(|more| *more > 0) {
+        output::note(&format!("  {more} more lines: cofferdam gate show {run} shows all of it"));
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! `exec` behaves like the command that it runs: its input, its output while it runs, its end.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod support;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cofferdam_tests::Home;
+use nix::sys::signal::Signal;
+use support::{ended, said, signal};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn with_input(home: &Home, args: &[&str], input: &[u8]) -> Output {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(input).unwrap();
+    file.rewind().unwrap();
+    let mut command = home.command(args);
+    command.stdin(Stdio::from(file));
+    ended(command, LIMIT)
+}
+
+fn end(child: &mut Child) -> Option<i32> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if Instant::now() > deadline {
+            signal(i32::try_from(child.id()).unwrap(), Signal::SIGKILL);
+            panic!("it did not end within {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn e2_output_comes_while_the_command_runs_and_ctrl_c_keeps_it_and_exits_130() {
+    let home = Home::new();
+    let mut command =
+        home.command(&["exec", "--", "sh", "-c", "echo one; echo two >&2; sleep 600"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let (mut one, mut two) = (String::new(), String::new());
+    // Both lines are read before anything ends the command.
+    out.read_line(&mut one).unwrap();
+    err.read_line(&mut two).unwrap();
+    assert_eq!((one.as_str(), two.as_str()), ("one\n", "two\n"));
+    assert!(child.try_wait().unwrap().is_none(), "it still runs");
+    signal(i32::try_from(child.id()).unwrap(), Signal::SIGINT);
+    let code = end(&mut child);
+    let (mut rest, mut words) = (String::new(), String::new());
+    out.read_to_string(&mut rest).unwrap();
+    err.read_to_string(&mut words).unwrap();
+    assert_eq!((code, rest.as_str()), (Some(130), ""), "{words}");
+    assert!(words.contains("canceled"), "{words}");
+    assert!(!words.lines().any(|line| line.trim() == ":"), "{words}");
+    let runs = home.run_json(&["ps", "--json"]);
+    assert_eq!(runs["runs"][0]["status"], "canceled", "{runs}");
+}
+
+#[test]
+fn e2_a_reader_that_goes_ends_the_command() {
+    let home = Home::new();
+    let script = "while :; do echo y; sleep 0.05; done";
+    let mut command = home.command(&["exec", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "y\n");
+    drop(out);
+    assert_eq!(end(&mut child), Some(141));
+    let runs = home.run_json(&["ps", "--json"]);
+    assert_eq!(runs["runs"][0]["status"], "canceled", "{runs}");
+}
+
+#[test]
+fn e2_a_pipe_or_a_file_is_the_commands_input() {
+    let home = Home::new();
+    let text = "one ${item}\n$${two}\n\u{20ac}";
+    let output = with_input(&home, &["exec", "--", "cat"], text.as_bytes());
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(0), text.as_bytes()),
+        "{}",
+        said(&output)
+    );
+    let (read, mut write) = std::io::pipe().unwrap();
+    write.write_all(b"piped").unwrap();
+    drop(write);
+    let mut command = home.command(&["exec", "--", "cat"]);
+    command.stdin(Stdio::from(read));
+    let output = ended(command, LIMIT);
+    assert_eq!(output.stdout, b"piped", "{}", said(&output));
+    // As much as is passed.
+    let output = with_input(&home, &["exec", "--", "wc", "-c"], &vec![b'"'; 128 * 1024]);
+    assert_eq!(output.stdout, b"131072\n", "{}", said(&output));
+    // A pipe that never ends is left alone where that is said.
+    let (read, write) = std::io::pipe().unwrap();
+    let mut command = home.command(&["exec", "--no-stdin", "--", "cat"]);
+    command.stdin(Stdio::from(read));
+    let output = ended(command, LIMIT);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{}", said(&output));
+    drop(write);
+}
+
+#[test]
+fn e2_input_that_cannot_be_passed_is_refused_by_name() {
+    let home = Home::new();
+    for (input, word) in
+        [(vec![b'x'; 128 * 1024 + 1], "131072 bytes"), (b"a\0b".to_vec(), "not text")]
+    {
+        let output = with_input(&home, &["exec", "--", "cat"], &input);
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        assert!(words.contains(word) && words.contains("--work"), "{words}");
+        assert!(output.stdout.is_empty());
+    }
+    assert!(support::names(home.path()).is_empty(), "nothing was started");
+}
+
+#[test]
+fn e2_output_is_the_commands_own_bytes_whatever_they_are_and_however_many() {
+    let home = Home::new();
+    let script = r"printf 'text\377\000\200more\n'; sleep 1; printf 'tail\n'";
+    let output = home.run(&["exec", "--", "sh", "-c", script]);
+    assert_eq!(output.stdout, b"text\xff\0\x80more\ntail\n", "{}", said(&output));
+    let script = "head -c 3000000 /dev/zero | tr '\\0' a; printf end >&2";
+    let output = home.run(&["exec", "--", "sh", "-c", script]);
+    assert_eq!(
+        (output.stdout.len(), output.stderr.as_slice()),
+        (3_000_000, &b"end"[..]),
+        "{:?}",
+        output.status
+    );
+    assert!(output.stdout.iter().all(|byte| *byte == b'a'));
+}
+
+#[test]
+fn e2_a_command_that_is_not_there_is_said() {
+    let home = Home::new();
+    let output = home.run(&["exec", "--", "no-such-program"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(127), "{}", said(&output));
+    assert!(words.contains("no-such-program: command not found"), "{words}");
+    // A disk that takes nothing is no success.
+    let mut command = home.command(&["exec", "--", "echo", "lost"]);
+    command.stdout(File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::piped());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"));
+}
