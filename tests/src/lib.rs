@@ -14,6 +14,7 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+pub mod declared;
 pub mod leftovers;
 pub mod not_run;
 pub mod postgres;
@@ -323,8 +324,8 @@ impl Server {
         key: Option<&str>,
         body: Option<Vec<u8>>,
     ) -> (u16, Value) {
-        let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
-        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        let verb = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+        let mut request = self.http.request(verb, format!("{}{path}", self.url));
         if let Some(key) = key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
@@ -333,6 +334,8 @@ impl Server {
         }
         let answer = request.send().await.expect("an answer");
         let status = answer.status().as_u16();
+        let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+        declared::check(method, path, status, kind.unwrap_or_default());
         let bytes = answer.bytes().await.expect("a body");
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }

@@ -65,8 +65,9 @@ fn insists(path: &str) -> String {
 
 fn up(home: &Home, address: &str) -> Server {
     let table = ["wanted", "other", "third"].map(|name| format!("{name}.example={address}"));
-    let args: Vec<&str> =
+    let mut args: Vec<&str> =
         table.iter().flat_map(|entry| ["--egress-host", entry.as_str()]).collect();
+    args.push("--webhook-private");
     home.up_with(&args, &[])
 }
 
@@ -106,6 +107,9 @@ async fn a_granted_name_is_reached_by_the_task_that_asked_and_stands_in_its_poli
     let home = Home::new();
     let (address, _) = server();
     let up = up(&home, &address);
+    // Nobody listens there: what would be told is in the ledger.
+    let hook = json!({"url": "http://127.0.0.1:9/", "events": ["gate.opened"]});
+    assert_eq!(up.post("/api/webhooks", &hook).await.0, 201);
     let yaml = recipe(
         "asks",
         &format!("      exec: {{ask: true, timeout: 90s, run: '{}'}}\n", insists("/")),
@@ -124,7 +128,21 @@ async fn a_granted_name_is_reached_by_the_task_that_asked_and_stands_in_its_poli
     );
     let (_, inbox) = up.get("/api/hitl/inbox").await;
     assert_eq!(inbox[0]["gateKey"], "egress-1");
+    // e6: whoever is asked reads what for, wherever the question is met.
+    let asks = json!({"name": "wanted.example", "phase": "exec"});
+    assert_eq!((&inbox[0]["asks"], &gate["asks"]), (&asks, &asks));
+    for args in [vec!["gate", "ls"], vec!["gate", "show", &run]] {
+        let output = home.run(&args);
+        assert!(said(&output).contains("wanted.example (exec)"), "{}", said(&output));
+    }
+    let body = json!({"for": "Ada", "expiresS": 60});
+    let (status, made) = up.post(&format!("/api/runs/{run}/gates/egress-1/links"), &body).await;
+    assert_eq!(status, 201, "{made}");
+    let (_, view) = up.request("GET", &text(&made, "path"), None, None).await;
+    assert_eq!((&view["asks"], view.get("plan")), (&asks, None));
     let sql = up.sql().await;
+    let told = "SELECT body::jsonb->'data'->>'askedName' FROM app.webhook_deliveries";
+    assert_eq!(texts(&sql, told).await, ["wanted.example"], "e6: and whoever is notified");
     // What a person may not grant.
     let before = count(&sql, "SELECT count(*) FROM app.human_interactions").await;
     for bad in [

@@ -327,16 +327,13 @@ async fn a_link_is_its_makers_voice_and_never_one_more() {
     let header = up.run_recipe(LAW, json!({}), json!({})).await;
     let run = text(&header, "runId");
     up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
-    let own = link(&up, &run, json!({})).await;
     let sql = up.sql().await;
     let before = row_counts(&sql).await;
-    let forbidden = (403, "forbidden".to_owned());
-    assert_eq!(
-        follow(&up, "POST", &own, Some(&yes())).await,
-        forbidden,
-        "its maker started the run"
-    );
-    assert_eq!(row_counts(&sql).await, before);
+    let body = json!({"for": "Ada", "expiresS": 600});
+    let (status, said) = up.post(&format!("/api/runs/{run}/gates/approve-plan/links"), &body).await;
+    assert_eq!((status, &said["code"]), (403, &json!("forbidden")), "its maker started the run");
+    assert!(text(&said, "error").contains("the key that makes it"), "{said}");
+    assert_eq!(row_counts(&sql).await, before, "e6: a link that could never answer is not made");
     let mut votes = Vec::new();
     for role in ["approver", "approver", "operator"] {
         let body = json!({"tenant": "default", "roles": [role], "label": role});
@@ -419,4 +416,57 @@ async fn h10_an_edited_plan_has_no_more_reach_than_its_editor() {
     assert_eq!(follow(&up, "POST", &path, Some(&yes())).await.0, 200);
     assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
     assert_proven(&home);
+}
+
+/// What a task of it stores would be markup, would reorder, and would look like a line of the page's own.
+const SHOWN: &str = "id: shown\nv: \"1\"\nplan:\n  gate: approve-plan\n  tasks:\n    - {name: t, exec: {run: \"echo '<script>alert(1)</script>' \\u202e && rm -rf /work\\n  task forged\", env: {MODE: \"<b>bold</b>\"}}}\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e6_a_link_says_the_public_address_and_its_page_shows_the_plan() {
+    let home = Home::new();
+    let up = home.up_with(&["--public-url", "https://approve.example/dam/"], &[]);
+    let header = up.run_recipe(SHOWN, json!({}), json!({})).await;
+    let run = text(&header, "runId");
+    up.wait_for(&run, "waiting", |h| h["status"] == "waiting_input").await;
+    let made = home.run_json(&["gate", "link", &run, "approve-plan", "--for", "Ada", "--json"]);
+    let (url, path) = (text(&made, "url"), text(&made, "path"));
+    assert_eq!(url, format!("https://approve.example/dam{path}"));
+    let other =
+        ["gate", "link", &run, "approve-plan", "--for", "Ada", "--base", "http://a.example"];
+    let output = home.run(&other);
+    assert!(said(&output).contains("http://a.example/api/links/"), "{}", said(&output));
+    // Whoever follows it names the public host, through a proxy that takes its prefix away.
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let asked = client.get(format!("{}{path}", up.url)).header("host", "approve.example");
+    let page = asked.header("accept", "text/html").send().await.unwrap();
+    assert_eq!(page.status().as_u16(), 200);
+    let page = page.text().await.unwrap();
+    let (_, view) = up.request("GET", &path, None, None).await;
+    let lines = view["plan"].as_array().unwrap();
+    assert_eq!(view["planLeftOut"], 0);
+    for (line, shown) in [
+        ("  task t", "\n  task t\n"),
+        (
+            "      | echo '<script>alert(1)</script>' \\u{202e} && rm -rf /work",
+            "      | echo &#39;&lt;script&gt;alert(1)&lt;/script&gt;&#39; \\u{202e} &amp;&amp; rm -rf /work\n",
+        ),
+        ("      |   task forged", "\n      |   task forged\n"),
+        ("      MODE=<b>bold</b>", "      MODE=&lt;b&gt;bold&lt;/b&gt;\n"),
+    ] {
+        assert!(lines.contains(&json!(line)), "{line}: {lines:#?}");
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    assert!(!page.contains("alert(1)</script>") && !page.contains('\u{202e}'), "{page}");
+    assert_eq!(follow(&up, "POST", &path, Some(&yes())).await.0, 200);
+}
+
+#[test]
+fn e6_a_public_address_is_checked_before_anything_starts() {
+    let home = Home::new();
+    for bad in ["ftp://a.example", "https://u:p@a.example", "a.example", "https://a.example?x"] {
+        let output = home.run(&["up", "--public-url", bad]);
+        assert_eq!(output.status.code(), Some(3), "{bad}: {}", said(&output));
+        assert!(said(&output).contains("https://approve.example"), "{}", said(&output));
+    }
+    assert!(!home.path().join("database").exists());
 }

@@ -200,6 +200,10 @@ async fn events_arrive_signed_and_the_secret_is_shown_once_and_stored_nowhere() 
         assert!(!one.body.contains("private thought"), "bodies are thin: {}", one.body);
         let body: Value = serde_json::from_str(&one.body).unwrap();
         assert_eq!(body["data"]["runId"], json!(run));
+        // e6: what was decided is told, and only where something was.
+        let decision = (one.event() == "gate.decided").then(|| json!("yes"));
+        assert_eq!(body["data"].get("decision"), decision.as_ref(), "{body}");
+        assert_eq!(body["data"].get("askedName"), None, "{body}");
         assert_eq!(one.headers["content-type"], "application/json");
     }
     assert_eq!(heard.iter().map(Heard::id).collect::<BTreeSet<_>>().len(), 3);

@@ -41,6 +41,58 @@ pub struct CacheSpec {
     pub dirs: Vec<String>,
 }
 
+/// A build phase's cache: a lock file, which is short for a cache with this one path and the recipe's id as
+/// its repository, or all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BuildCache {
+    /// A lock file.
+    Lock(String),
+    /// Repository, lock files and directories.
+    Spec(CacheSpec),
+}
+
+impl JsonSchema for BuildCache {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "BuildCache".into()
+    }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let spec = generator.subschema_for::<CacheSpec>();
+        schemars::json_schema!({"oneOf": [{"type": "string", "minLength": 1}, spec]})
+    }
+}
+
+impl Serialize for BuildCache {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Lock(path) => serializer.serialize_str(path),
+            Self::Spec(spec) => spec.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for BuildCache {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = BuildCache;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a cache: a lock file, or {repo, paths, dirs}")
+            }
+            fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<BuildCache, E> {
+                Ok(BuildCache::Lock(path.to_owned()))
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> Result<BuildCache, A::Error> {
+                let map = serde::de::value::MapAccessDeserializer::new(map);
+                CacheSpec::deserialize(map).map(BuildCache::Spec)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
 /// What came of the cache in one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

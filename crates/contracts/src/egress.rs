@@ -98,6 +98,16 @@ named! {
     }
 }
 
+/// A name that a running task was refused and asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AskedName {
+    /// The exact name.
+    pub name: String,
+    /// The phase that asks, and alone gets it.
+    pub phase: Phase,
+}
+
 /// Why the egress proxy refused an attempt.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,

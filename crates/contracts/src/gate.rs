@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::egress::AskedName;
 use crate::error::{Refusal, Violation};
 use crate::id::{Digest, GateKey, RunId, WorkflowId};
 use crate::named::named;
@@ -244,6 +245,9 @@ pub struct GateView {
     pub created_at: i64,
     /// ms since the epoch.
     pub deadline_at: i64,
+    /// The name that a task asks for, where the gate is such a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asks: Option<AskedName>,
     /// The answers that count, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<VoteRow>,
@@ -307,6 +311,9 @@ pub struct InboxRow {
     pub escalation_workflow_id: Option<WorkflowId>,
     /// ms since the epoch.
     pub created_at: i64,
+    /// The name that a task asks for, where the gate is such a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asks: Option<AskedName>,
     /// Raised by an escalation; higher first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,

@@ -23,6 +23,7 @@ pub mod link;
 mod named;
 pub mod ops;
 pub mod plan;
+pub mod plan_text;
 pub mod policy;
 pub mod printable;
 pub mod profile;

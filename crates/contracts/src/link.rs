@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::egress::AskedName;
 use crate::gate::Choice;
 use crate::id::{Digest, GateKey, RunId, TenantId};
 
@@ -31,6 +32,8 @@ pub struct LinkCreated {
     pub link_id: String,
     /// Path below the server's address.
     pub path: String,
+    /// The whole address: the server's `--public-url`, or where it listens.
+    pub url: String,
     /// Who for.
     #[serde(rename = "for")]
     pub name: String,
@@ -84,6 +87,15 @@ pub struct LinkView {
     pub expires_at: i64,
     /// Schema of the payload.
     pub form_schema: Value,
+    /// The plan that is approved, line by line, as far as 256 KiB hold it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<String>,
+    /// Lines of the plan that are not among these.
+    #[serde(default)]
+    pub plan_left_out: usize,
+    /// The name that a task asks for, where the gate is such a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asks: Option<AskedName>,
 }
 
 /// `POST` to a link.

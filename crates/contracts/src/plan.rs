@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cache::CacheSpec;
+use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
@@ -49,6 +49,8 @@ pub struct PlanTask {
     /// What it is.
     pub work: Work,
 }
+
+type Variables = std::collections::BTreeMap<String, String>;
 
 /// What a task key is the hash of.
 #[derive(Debug, Serialize)]
@@ -164,7 +166,9 @@ impl Fault {
 /// Bytes that every task of a fan-out has besides its rendered texts: its lists of names and services.
 fn fixed_bytes(spec: &TaskSpec) -> usize {
     let length = |value: Result<Vec<u8>, serde_json::Error>| value.map_or(0, |bytes| bytes.len());
-    let env = spec.exec.iter().flat_map(|exec| exec.env.keys()).map(String::len).sum::<usize>();
+    let exec = spec.exec.iter().flat_map(|exec| exec.env.keys());
+    let build = spec.build.iter().flat_map(|build| build.env.keys());
+    let env = exec.chain(build).map(String::len).sum::<usize>();
     let lists = length(serde_json::to_vec(&(
         spec.exec.as_ref().map(|exec| &exec.egress),
         spec.build.as_ref().map(|build| &build.egress),
@@ -344,17 +348,11 @@ fn rendered(
         return Ok(PlanTask { name, work: Work::Value(text(value, scope, "value")?) });
     }
     let exec = spec.exec.as_ref().ok_or("exec: missing")?;
-    let mut env = std::collections::BTreeMap::new();
-    for (key, value) in &exec.env {
-        if key.is_empty() || key.contains(['=', '\0']) {
-            return Err(format!("exec.env: {key:?} is not a variable's name").into());
-        }
-        env.insert(key.clone(), text(value, scope, "exec.env")?);
-    }
     let build = match &spec.build {
         None => None,
         Some(b) => Some(BuildPhase {
             cmd: argv((recipe, spec), &b.run, scope, "build.run")?,
+            env: variables(&b.env, scope, "build.env")?,
             net: b.egress.clone(),
             ask: b.ask,
             timeout_ms: config.wall(
@@ -369,7 +367,7 @@ fn rendered(
         env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
         cmd: argv((recipe, spec), &exec.run, scope, "exec.run")?,
         files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
-        env,
+        env: variables(&exec.env, scope, "exec.env")?,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
         timeout_ms: config
@@ -394,16 +392,30 @@ fn rendered(
     Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
 }
 
-/// The task's own cache, with the build's lock file among its paths.
+fn variables(env: &Variables, scope: &Scope<'_>, field: &str) -> Result<Variables, Fault> {
+    let mut rendered = Variables::new();
+    for (key, value) in env {
+        if key.is_empty() || key.contains(['=', '\0']) {
+            return Err(format!("{field}: {key:?} is not a variable's name").into());
+        }
+        rendered.insert(key.clone(), text(value, scope, field)?);
+    }
+    Ok(rendered)
+}
+
+/// The task's cache, with the build's lock file among its paths.
 fn cache_of(
     recipe: &Recipe,
     spec: &TaskSpec,
     scope: &Scope<'_>,
 ) -> Result<Option<CacheSpec>, Fault> {
-    let lock = spec.build.as_ref().and_then(|build| build.cache.as_deref());
-    let asked = match (&spec.cache, lock) {
+    let lock = match spec.build.as_ref().and_then(|build| build.cache.as_ref()) {
+        Some(BuildCache::Lock(path)) => Some(path.as_str()),
+        Some(BuildCache::Spec(_)) | None => None,
+    };
+    let asked = match (spec.said_cache(), lock) {
         (None, None) => return Ok(None),
-        (Some(asked), _) => asked.clone(),
+        (Some((_, asked)), _) => asked.clone(),
         (None, Some(_)) => CacheSpec {
             org: None,
             repo: recipe.id.to_string(),

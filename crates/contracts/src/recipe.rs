@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cache::CacheSpec;
+use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
@@ -221,10 +221,12 @@ pub struct BuildSpec {
     /// Whether a person is asked when it is refused a name; default no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
-    /// Lock file whose bytes select a cached base: short for a task's `cache` with this one path and
-    /// the recipe's id as its repository.
+    /// Its environment; what `exec.env` says is not seen here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// What selects a cached base: a lock file, or what a task's `cache` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cache: Option<String>,
+    pub cache: Option<BuildCache>,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
@@ -236,7 +238,7 @@ pub struct BuildSpec {
 pub struct ExecSpec {
     /// The command.
     pub run: Cmd,
-    /// Its environment.
+    /// Its environment, and not the build's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Its network.
@@ -289,7 +291,7 @@ pub struct TaskSpec {
     /// Services inside the boundary.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Service>,
-    /// Dependency cache.
+    /// Dependency cache. A lock file at `build.cache` is one more of its paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
     /// Weakest boundary accepted.
@@ -364,6 +366,21 @@ impl Recipe {
 }
 
 impl TaskSpec {
+    /// The cache that the build phase spells out.
+    fn build_cache(&self) -> Option<&CacheSpec> {
+        match self.build.as_ref()?.cache.as_ref()? {
+            BuildCache::Spec(spec) => Some(spec),
+            BuildCache::Lock(_) => None,
+        }
+    }
+
+    /// The cache that is spelled out, and the field that says it.
+    #[must_use]
+    pub fn said_cache(&self) -> Option<(&'static str, &CacheSpec)> {
+        let own = self.cache.as_ref().map(|spec| ("cache", spec));
+        own.or_else(|| self.build_cache().map(|spec| ("build.cache", spec)))
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.name.is_empty() || self.name.len() > 128 {
             return Err("name: 1 to 128 characters".into());
@@ -387,6 +404,9 @@ impl TaskSpec {
         }
         if self.cache.is_some() && self.build.is_none() {
             return Err("cache: a build phase fills it, and this task has none".into());
+        }
+        if self.cache.is_some() && self.build_cache().is_some() {
+            return Err("cache: said here and at `build.cache`; say it once".into());
         }
         let timeouts = [
             ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),

@@ -163,6 +163,9 @@ impl SandboxRequest {
 pub struct BuildPhase {
     /// argv.
     pub cmd: Vec<String>,
+    /// Environment of this phase, which sees nothing of the task's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
     /// Network of this phase.
     #[serde(default)]
     pub net: Egress,
@@ -264,7 +267,7 @@ pub struct SandboxRequest {
     /// Files that the task finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files_in: Vec<FileIn>,
-    /// Environment of the task; nothing of the host's is inherited.
+    /// Environment of the task and not of its build phase; nothing of the host's is inherited.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Working directory, absolute. Default `/work`.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! a task   own tenant? -> key -> row of that tenant? -> base on disk as on record? -> use on record -> hit
-//!                                     \______no______________/ -> build -> promote (disk) -> row
+//!                      \             \______no______________/ -> alone? -> build -> promote (disk) -> row
+//!                       \<---- when the one who builds has ended ----/no
 //! a keeper, at start, after a promotion, when asked and now and then: rows and disk -> evictions
 //! ```
 //! The disk is truth for what is there, the table for who may have it: a base without a row is nobody's
@@ -27,13 +28,15 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CacheBase, CacheError, CacheWanted, Caches, Found, Host, Input, Plan, Promotion, Removal,
-    Sandbox,
+    CacheBase, CacheError, CacheWanted, Caches, Flight, Found, Host, Input, Plan, Promotion,
+    Removal, Sandbox,
 };
 use serde_json::json;
+use tokio::sync::broadcast::Receiver;
 
 use crate::Flows;
 use crate::evict::{EvictBounds, evictions};
+use crate::flight::{self, Ready};
 use crate::patience::patiently;
 use crate::task::Executor;
 
@@ -45,13 +48,23 @@ const FOREIGN: &str = "spec.cache.org: names another organisation than the run's
 /// What a task wants of the cache.
 pub(crate) struct Deps {
     wanted: CacheWanted,
-    /// How long it took to look for them.
+    /// Held while this task builds what others of this host wait for.
+    flight: Option<Flight>,
+    /// How long it took to look for them, and to wait for another's build.
     pub found_ms: u64,
     pub report: CacheReport,
 }
 
+/// Why a task has neither dependencies nor a way to build them.
+pub(crate) enum Unprepared {
+    /// A field that this host cannot enforce.
+    Refused(String),
+    /// It is not wanted any more.
+    Canceled,
+}
+
 /// Runs disk work beside the runtime's threads. A panic there is a fault like any other of the disk.
-async fn on_disk<T: Send + 'static>(
+pub(crate) async fn on_disk<T: Send + 'static>(
     executor: &Executor,
     work: impl FnOnce(&Caches) -> Result<T, CacheError> + Send + 'static,
 ) -> Result<T, String> {
@@ -76,28 +89,32 @@ impl Executor {
     }
 }
 
-/// What the task asks for and the base that it gets, both `None` where it asks for nothing. An error is
-/// a field that this host cannot enforce.
+/// What the task asks for and the base that it gets, both `None` where it asks for nothing. Waits while
+/// another task of this host builds the same base.
 pub(crate) async fn prepare(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
     (host, plan, inputs): (&Host, &Plan, &[Input]),
-) -> Result<(Option<Deps>, Option<CacheBase>), String> {
+    wakes: &mut Receiver<Wake>,
+) -> Result<(Option<Deps>, Option<CacheBase>), Unprepared> {
     let Some(asked) = request.spec.as_ref().and_then(|spec| spec.cache.as_ref()) else {
         return Ok((None, None));
     };
     if !is_own(asked.org.as_deref(), &task.tenant) {
-        return Err(FOREIGN.to_owned());
+        return Err(Unprepared::Refused(FOREIGN.to_owned()));
     }
     let looking = clock::Stopwatch::start();
     let wanted = host.cache_wanted(plan, inputs, &task.tenant).await;
-    let Some(wanted) = wanted.map_err(|error| error.to_string())? else { return Ok((None, None)) };
-    let base = match lookup(executor, task, &wanted).await {
-        Ok(base) => base,
+    let wanted = wanted.map_err(|error| Unprepared::Refused(error.to_string()))?;
+    let Some(wanted) = wanted else { return Ok((None, None)) };
+    let (base, flight) = match flight::found_or_led(executor, task, &wanted, wakes).await {
+        Ok(Ready::Found(base)) => (Some(*base), None),
+        Ok(Ready::Led(flight)) => (None, flight),
+        Ok(Ready::Canceled) => return Err(Unprepared::Canceled),
         Err(why) => {
             tracing::warn!(task = %task.key, why, "the dependency cache could not be asked");
-            None
+            (None, None)
         }
     };
     let mut deps = Deps {
@@ -113,6 +130,7 @@ pub(crate) async fn prepare(
             why: Some("the build did not end well".to_owned()),
         },
         wanted,
+        flight,
         found_ms: looking.elapsed_ms(),
     };
     if let Some(base) = &base {
@@ -122,7 +140,7 @@ pub(crate) async fn prepare(
 }
 
 /// The base of a key, held, if this tenant has one on record and the disk has it as it is on record.
-async fn lookup(
+pub(crate) async fn lookup(
     executor: &Executor,
     task: &TaskContext,
     wanted: &CacheWanted,
@@ -197,6 +215,11 @@ impl Deps {
         }
     }
 
+    /// Nobody waits for this task's build any more: it is over, whatever came of it.
+    pub(crate) fn land(&mut self) {
+        self.flight = None;
+    }
+
     async fn kept(
         &mut self,
         executor: &Executor,
@@ -239,9 +262,10 @@ fn is_own(org: Option<&str>, tenant: &TenantId) -> bool {
 /// Refuses a recipe that names another tenant's cache: before anything is written.
 pub(crate) fn own_caches(recipe: &Recipe, tenant: &TenantId) -> Result<(), Refusal> {
     for (index, task) in recipe.plan.tasks.iter().enumerate() {
-        let org = task.cache.as_ref().and_then(|cache| cache.org.as_deref());
+        let Some((said, cache)) = task.said_cache() else { continue };
+        let org = cache.org.as_deref();
         if !is_own(org, tenant) {
-            let field = format!("plan.tasks[{index}].cache.org");
+            let field = format!("plan.tasks[{index}].{said}.org");
             let why = format!("{field}: {org:?} is not the key's tenant");
             return Err(Refusal::new(ErrorCode::PolicyViolation, why).with(json!({"field": field})));
         }

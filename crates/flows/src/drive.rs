@@ -13,7 +13,7 @@ use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    Collected, Command, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd, Stream,
+    Collected, Command, CommandEnd, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd, Stream,
 };
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -92,9 +92,11 @@ pub(crate) async fn drive(
         watch: watch.as_ref(),
         wakes: &mut wakes,
         asks: Asks::new(&executor.flows, task),
+        is_unwanted: false,
     };
     let mut result = blank(task, id.as_str(), ErrCode::CmdNonzero, None);
     let outcome = running.phases(plan, &mut deps, &mut result).await;
+    let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
     watched.show(executor, &task.key, true).await;
     let mut canceled = false;
@@ -103,6 +105,10 @@ pub(crate) async fn drive(
     match outcome {
         Ok((outcome, in_build)) => {
             verdict::ran(&mut result, &outcome, in_build);
+            let stopped = watch.as_ref().and_then(dispatches::Watch::stopped);
+            canceled = verdict::ended(&mut result, is_unwanted, stopped);
+            let idle = watch.as_ref().and_then(|watch| watch.ran_nothing(outcome.seen.as_ref()));
+            verdict::idle(&mut result, idle);
             kept = collect(executor, task, &sandbox, (plan, agent), &mut result).await;
             seen = outcome.seen;
         }
@@ -151,6 +157,8 @@ struct Running<'a> {
     watch: Option<&'a dispatches::Watch<'a>>,
     wakes: &'a mut Receiver<Wake>,
     asks: Asks<'a>,
+    /// It was canceled, and its command ended for that.
+    is_unwanted: bool,
 }
 
 impl Running<'_> {
@@ -184,23 +192,27 @@ impl Running<'_> {
         deps: &mut Option<Deps>,
     ) -> Result<ExecOutcome, SandboxError> {
         self.executor.board.set(self.sandbox.id(), SessionState::Building);
-        let built = self.command(build).await?;
-        if let Some(deps) = deps
-            && built.err_code == ErrCode::None
-        {
-            deps.keep(self.executor, self.task, self.sandbox).await;
+        let built = self.command(build).await;
+        if let Some(deps) = deps {
+            if built.as_ref().is_ok_and(|built| built.err_code == ErrCode::None) {
+                deps.keep(self.executor, self.task, self.sandbox).await;
+            }
+            deps.land();
         }
-        Ok(built)
+        built
     }
 
     async fn command(&mut self, command: &Command) -> Result<ExecOutcome, SandboxError> {
         let kill = self.sandbox.kill_handle();
-        let running = self.sandbox.exec(command, |stream, chunk| {
+        // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
+        // sandbox read before it goes.
+        let end = self.watch.map(|_| CommandEnd::default());
+        let running = self.sandbox.exec_until(command, end.as_ref(), |stream, chunk| {
             self.watched.push(stream, chunk);
-            if let (Stream::Stdout, Some(watch)) = (stream, self.watch)
+            if let (Stream::Stdout, Some(watch), Some(end)) = (stream, self.watch, &end)
                 && watch.push(chunk)
             {
-                kill.kill();
+                end.end();
             }
         });
         tokio::pin!(running);
@@ -221,7 +233,13 @@ impl Running<'_> {
                         self.asks.turn(self.sandbox, command.timeout_ms, true).await;
                     }
                     if is_canceled && self.executor.is_canceled(&self.task.key).await {
-                        kill.kill();
+                        match &end {
+                            Some(end) => {
+                                self.is_unwanted = true;
+                                end.end();
+                            }
+                            None => kill.kill(),
+                        }
                     }
                 }
             }

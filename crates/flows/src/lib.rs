@@ -23,6 +23,7 @@ mod dispatches;
 mod drive;
 mod egress;
 mod evict;
+mod flight;
 mod gate;
 mod host;
 pub mod intents;

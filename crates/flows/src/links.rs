@@ -10,11 +10,14 @@ use std::sync::{Mutex, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::gate::{Origin, ReplyAccepted, choice_of};
-use cofferdam_contracts::id::GateKey;
+use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::link::{LinkClaim, LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::plan_text::{self, MAX_SHOWN_BYTES};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::gates::Reply;
@@ -59,6 +62,7 @@ impl Flows {
         run: &str,
         gate: &GateKey,
         request: &LinkRequest,
+        public_url: &str,
     ) -> Result<LinkCreated, LedgerError> {
         let signer = self.signer()?;
         let linked = self.ledger.link_gate(&who.tenant, run, gate).await?;
@@ -66,6 +70,7 @@ impl Flows {
             let why = "the gate does not wait for an answer";
             return Err(Refusal::new(ErrorCode::StateConflict, why).into());
         }
+        self.ledger.gate_link_stands(who, &linked.run, gate).await?;
         let expires_at = clock::now_ms()
             .saturating_add(i64::from(request.expires_s) * 1_000)
             .min(linked.deadline_at);
@@ -92,9 +97,11 @@ impl Flows {
             ..Audit::by(who, "gate.link", claim.run.as_str())
         };
         self.ledger.link_create(&claim, linked.plan_digest.as_ref(), &audit).await?;
+        let path = format!("/api/links/{token}");
         Ok(LinkCreated {
             link_id: claim.id,
-            path: format!("/api/links/{token}"),
+            url: format!("{public_url}{path}"),
+            path,
             name: claim.name,
             expires_at,
         })
@@ -103,7 +110,14 @@ impl Flows {
     /// What a link would answer.
     pub async fn link_view(&self, token: &str) -> Result<LinkView, LedgerError> {
         let (claim, gate) = self.link_open(token).await?;
+        let (plan, plan_left_out) = match &gate.plan_digest {
+            Some(digest) => self.link_plan(&claim.run, digest).await?,
+            None => (Vec::new(), 0),
+        };
         Ok(LinkView {
+            plan,
+            plan_left_out,
+            asks: gate.asks,
             run_id: claim.run,
             gate_key: claim.gate,
             name: claim.name,
@@ -112,6 +126,22 @@ impl Flows {
             expires_at: claim.expires_at,
             form_schema: gate.form,
         })
+    }
+
+    /// The plan with this digest, line by line, as far as a page holds it.
+    async fn link_plan(
+        &self,
+        run: &RunId,
+        digest: &Digest,
+    ) -> Result<(Vec<String>, usize), LedgerError> {
+        let broken = |why: String| LedgerError::Row { what: "artifacts.plan_card", why };
+        let text = self.ledger.step_plan(run, digest).await?;
+        let text = text.ok_or_else(|| broken(format!("{run} has no plan {digest}")))?;
+        if digest_bytes(text.as_bytes()) != *digest {
+            return Err(broken(format!("the plan of {run} is not the one with its digest")));
+        }
+        let plan: Plan = serde_json::from_str(&text).map_err(|e| broken(e.to_string()))?;
+        Ok(plan_text::fitting(plan_text::lines(&plan), MAX_SHOWN_BYTES))
     }
 
     /// Answers through a link, once, with the gate service's own checks.

@@ -28,7 +28,7 @@ use tokio::sync::broadcast::Receiver;
 
 use crate::Flows;
 use crate::board::Board;
-use crate::cache;
+use crate::cache::{self, Unprepared};
 use crate::decide::MAX_EXECUTIONS;
 use crate::dispatches;
 use crate::drive::{Job, drive, may_cancel};
@@ -216,6 +216,13 @@ async fn unmade(
     End::bare(blank(task, sandbox.as_str(), code, Some(cause)), Some(evidence))
 }
 
+/// The end of one that was canceled before it had a sandbox.
+async fn unwanted(executor: &Executor, task: &TaskContext, sandbox: &SandboxId) -> End {
+    let cause = "canceled".to_owned();
+    let end = unmade(executor, task, sandbox, ErrCode::CmdNonzero, cause).await;
+    End { canceled: true, ..end }
+}
+
 /// What was asked for is refused by this host, and would be again.
 fn refused(mut end: End) -> End {
     end.result.permanent = true;
@@ -267,11 +274,7 @@ async fn run_in_sandbox(
         Err(NoRoom::TooLarge(cause)) => {
             return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
         }
-        Err(NoRoom::Canceled) => {
-            let cause = "canceled".to_owned();
-            let end = unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
-            return End { canceled: true, ..end };
-        }
+        Err(NoRoom::Canceled) => return unwanted(executor, task, id).await,
     };
     let inputs = match inputs(executor, task, request).await {
         Ok(inputs) => inputs,
@@ -283,12 +286,14 @@ async fn run_in_sandbox(
             return refused_everywhere(end);
         }
     };
-    let (deps, base) = match cache::prepare(executor, task, request, (host, &plan, &inputs)).await {
+    let made_of = (host, &plan, inputs.as_slice());
+    let (deps, base) = match cache::prepare(executor, task, request, made_of, &mut wakes).await {
         Ok(prepared) => prepared,
-        Err(why) => {
+        Err(Unprepared::Refused(why)) => {
             let cause = format!("this host cannot enforce {why}");
             return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
         }
+        Err(Unprepared::Canceled) => return unwanted(executor, task, id).await,
     };
     let sandbox = match provision_on(host, &plan, &inputs, base).await {
         Ok(sandbox) => sandbox,

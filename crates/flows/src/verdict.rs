@@ -48,6 +48,25 @@ pub(crate) fn uncollected(result: &mut SandboxResult, error: &SandboxError) {
     }
 }
 
+/// Its command was ended by us, if it had not ended well by then, and what it left is there all the same. Whether
+/// somebody canceled it.
+pub(crate) fn ended(result: &mut SandboxResult, is_unwanted: bool, why: Option<String>) -> bool {
+    if result.err_code == ErrCode::None || !(is_unwanted || why.is_some()) {
+        return false;
+    }
+    result.err_code = ErrCode::CmdNonzero;
+    result.cause = if is_unwanted { Some("canceled".to_owned()) } else { why };
+    is_unwanted
+}
+
+/// An agent says that all is well, and could do nothing.
+pub(crate) fn idle(result: &mut SandboxResult, why: Option<String>) {
+    if let (ErrCode::None, Some(why)) = (result.err_code, why) {
+        result.err_code = ErrCode::CmdNonzero;
+        result.cause = Some(why);
+    }
+}
+
 /// Its sandbox ended before its command did. Whether somebody canceled it.
 pub(crate) fn broke(result: &mut SandboxResult, error: &SandboxError) -> bool {
     let canceled = matches!(error, SandboxError::Killed);

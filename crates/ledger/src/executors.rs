@@ -127,6 +127,12 @@ impl Ledger {
         Ok(())
     }
 
+    /// Whether a worker is not known to be dead or gone; one that was never announced is.
+    pub async fn executor_is_live(&self, executor: &ExecutorId) -> Result<bool> {
+        let live = "SELECT EXISTS (SELECT 1 FROM app.executors WHERE id = $1 AND state = 'live')";
+        Ok(sqlx::query_scalar(live).bind(executor.as_str()).fetch_one(self.pool()).await?)
+    }
+
     /// How many workers were heard lately, for `/healthz`: a row says nothing where nobody leads.
     pub async fn executors_heard(&self) -> Result<i64> {
         Ok(sqlx::query_scalar(

@@ -2,6 +2,7 @@
 //! ledger row consumes the link in the same transaction, so no way of replying can forget it.
 
 use cofferdam_contracts::canonical::digest;
+use cofferdam_contracts::egress::AskedName;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{Digest, GateKey, RunId, TenantId};
@@ -12,6 +13,7 @@ use sqlx::Row;
 use crate::Ledger;
 use crate::audit::Audit;
 use crate::error::{Result, id};
+use crate::gates::asked;
 
 /// A gate as a link sees it.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct LinkedGate {
     pub plan_digest: Option<Digest>,
     /// What an answer approves: the plan's digest, or that of the form where there is no plan.
     pub digest: Digest,
+    /// The name that a task asks for, where the gate is such a question.
+    pub asks: Option<AskedName>,
     /// Whether it waits, in time, for the plan that its run still has.
     pub is_waiting: bool,
     /// ms since the epoch.
@@ -61,9 +65,11 @@ impl Ledger {
         let run = run.ok_or_else(|| Refusal::not_found("run"))?;
         let row = sqlx::query(
             "SELECT g.topic, g.form, g.plan_digest, app.ms(g.deadline_at) AS deadline,
+                    a.name AS asked_name, a.phase AS asked_phase,
                     g.state = 'open' AND g.deadline_at > clock_timestamp()
                       AND (g.plan_digest IS NULL OR g.plan_digest = r.plan_digest) AS waiting
                FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id
+               LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
               WHERE g.run_id = $1 AND g.gate_key = $2 ORDER BY g.created_at DESC LIMIT 1",
         )
         .bind(&run)
@@ -86,6 +92,7 @@ impl Ledger {
             form,
             plan_digest,
             digest,
+            asks: asked(&row)?,
             is_waiting: row.try_get::<Option<bool>, _>("waiting")?.unwrap_or(false),
             deadline_at: row.try_get("deadline")?,
         })

@@ -35,8 +35,9 @@ migrations! {
     "0052_no_auth_is_not_the_hosts_admin", "0053_artifacts_of_any_path", "0056_build_names_need_consent",
     "0058_reach_of_edited_plans", "0059_blob_usage", "0061_claims_are_fenced", "0062_leader_lease",
     "0063_open_runs", "0064_artifacts_by_task", "0065_reach_of_recipes",
-    "0066_reach_of_whoever_asks_again", "0067_texts_use_the_quota", "0068_database_place", "0070_run_retries",
-    "0071_gate_audit_and_origins", "0072_stable_recipes", "0073_claims_cost_the_same", "0075_reach_of_retried_runs",
+    "0066_reach_of_whoever_asks_again", "0067_texts_use_the_quota", "0068_database_place", "0069_gate_events_say_more",
+    "0070_run_retries", "0071_gate_audit_and_origins", "0072_stable_recipes", "0073_claims_cost_the_same",
+    "0075_reach_of_retried_runs",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -41,6 +41,7 @@ mod docker;
 mod dynmods;
 mod egress;
 mod ended;
+mod ending;
 mod escape;
 mod excess;
 mod exec;
@@ -88,7 +89,8 @@ pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, W
 pub use base::Base;
 pub use boot::{ProvisionError, provision, provision_on};
 pub use cache::{
-    CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Found, Promotion, Removal,
+    Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
+    Removal,
 };
 pub use ceiling::{Ceilings, Tcp};
 pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
@@ -98,6 +100,7 @@ pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
 pub use cofferdam_guest::wire::User;
 pub use crypt::LargeLayers;
 pub use egress::Asked;
+pub use ending::CommandEnd;
 pub use escape::{
     Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,
 };

@@ -155,9 +155,9 @@ pub(crate) fn plan_on(
     let programs = if host_usr { &facts.services } else { &none };
     let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
-    let command = |argv: &[String], timeout_ms, phase| Command {
+    let command = |argv: &[String], env, timeout_ms, phase| Command {
         argv: argv.to_vec(),
-        env: environment(&request.env, image),
+        env: environment(env, image),
         cwd: workdir.clone(),
         timeout_ms,
         phase,
@@ -166,7 +166,8 @@ pub(crate) fn plan_on(
         jail: None,
     };
     let build = request.build.as_ref().map(|build| {
-        command(&build.cmd, build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS), Phase::Build)
+        let timeout_ms = build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS);
+        command(&build.cmd, &build.env, timeout_ms, Phase::Build)
     });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
     let roomy = || Nofile::roomy(limits.nofile.unwrap_or(facts.nofile));
@@ -193,7 +194,7 @@ pub(crate) fn plan_on(
     Ok(Plan {
         task: Command {
             stdin_file: request.stdin.clone(),
-            ..command(&request.cmd, request.timeout_ms, Phase::Exec)
+            ..command(&request.cmd, &request.env, request.timeout_ms, Phase::Exec)
         },
         cache: cache::plan(request, &workdir, image.and_then(|image| image.user)),
         egress,

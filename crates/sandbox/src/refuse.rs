@@ -68,6 +68,7 @@ pub(crate) fn check(request: &SandboxRequest) -> Check {
     globs(request)?;
     if let Some(build) = &request.build {
         argv("build.cmd", &build.cmd)?;
+        variables("build.env", &build.env)?;
         if let Some(ms) = build.timeout_ms {
             require(
                 (1..=MAX_TIMEOUT_MS).contains(&ms),

@@ -20,6 +20,7 @@ use crate::boot::{blocking, in_words};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::changes::{self, Changed, Changes, ChangesError};
 use crate::egress::{self, Asked, Egress, Unrouted};
+use crate::ending::{self, CommandEnd};
 use crate::excess::Excess;
 use crate::exec::{self, Command, ExecOutcome};
 use crate::host::HostFacts;
@@ -258,6 +259,17 @@ impl Sandbox {
         command: &Command,
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
+        self.exec_until(command, None, sink).await
+    }
+
+    /// The same for a command that `end` may end: the outcome says what it did until then. One that does not
+    /// end so is killed with its sandbox.
+    pub async fn exec_until(
+        &self,
+        command: &Command,
+        end: Option<&CommandEnd>,
+        sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
         if let Some(egress) = &self.egress {
             match egress.enter(command.phase).await {
@@ -271,7 +283,7 @@ impl Sandbox {
         }
         let by_proxy = || self.egress.as_ref().map_or(0, Egress::refused);
         let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
-        let mut ended = self.run(command, env, sink).await;
+        let mut ended = self.run(command, env, end, sink).await;
         if let Ok(outcome) = &mut ended
             && outcome.err_code != ErrCode::None
             && before != (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.look()))
@@ -286,6 +298,7 @@ impl Sandbox {
         &self,
         command: &Command,
         env: BTreeMap<String, String>,
+        end: Option<&CommandEnd>,
         mut sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
@@ -310,7 +323,17 @@ impl Sandbox {
             words.hear(stream, bytes);
             sink(stream, bytes);
         };
-        let running = tokio::time::timeout(limit, self.agent.exec(&request, heard));
+        let running = async {
+            let Some(end) = end else { return self.agent.exec(&request, heard).await };
+            match ending::follow(&self.agent, request, end, heard).await? {
+                Some(ended) => Ok(ended),
+                None => {
+                    self.kill.kill();
+                    Err(AgentError::Lost)
+                }
+            }
+        };
+        let running = tokio::time::timeout(limit, running);
         let said = watch.during(running).await;
         let seen = watch.end(words, &self.effective);
         // Noted now, because a sandbox that dies takes its counters along.

@@ -142,7 +142,7 @@ fn the_key_holds_everything_that_the_base_depends_on() {
         let others = [
             json!({"build": {"cmd": ["/bin/sh", "-c", "false"]}}),
             json!({"build": {"cmd": ["/bin/sh", "-c", "true"], "net": ["a.example"]}}),
-            json!({"env": {"A": "1"}}),
+            json!({"build": {"cmd": ["/bin/sh", "-c", "true"], "env": {"A": "1"}}}),
             json!({"workdir": "/tmp", "spec": {"cache": {"repo": "r", "paths": ["/work/req.txt"]}}}),
             json!({"envRef": root}),
             json!({"spec": {"cache": {"repo": "s", "paths": ["req.txt"]}}}),
@@ -165,6 +165,8 @@ fn the_key_holds_everything_that_the_base_depends_on() {
         let mut later = cached("true");
         later["cmd"] = json!(["false"]);
         later["timeoutMs"] = json!(1_000);
+        // Nor what it sees: a shard's number is no reason for a base of its own.
+        later["env"] = json!({"SHARD": "1"});
         assert_eq!(wanted(&bench, &bench.plan(later), &inputs, "acme").await, first);
     });
 }

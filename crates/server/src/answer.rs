@@ -57,7 +57,7 @@ pub(crate) fn respond(answered: Answered) -> Response<Body> {
         Ok(Answer::Page { html, nonce }) => {
             let mut response = Response::new(Body::from(html));
             let policy = format!(
-                "default-src 'none'; script-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; \
+                "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; \
                  form-action 'none'; frame-ancestors 'none'"
             );
             let headers = response.headers_mut();

@@ -20,6 +20,8 @@ use crate::routes::Route;
 pub(crate) struct Shared {
     pub flows: Flows,
     pub no_auth: bool,
+    /// What reply links begin with.
+    pub public_url: String,
 }
 
 /// One request.
@@ -41,7 +43,10 @@ impl Call {
 
     /// The body as the route's type. It fits the route's schema already.
     pub(crate) fn body<T: DeserializeOwned>(&mut self) -> Result<T, Refusal> {
-        serde_json::from_value(std::mem::take(&mut self.body)).map_err(|e| {
+        let body = std::mem::take(&mut self.body);
+        // To a schema 3.0 is an integer; to a parser of integers it is none.
+        let parsed = T::deserialize(&body).or_else(|_| serde_json::from_value(integral(body)));
+        parsed.map_err(|e| {
             Refusal::violations(&[Violation {
                 instance_path: String::new(),
                 message: e.to_string(),
@@ -105,6 +110,29 @@ impl Call {
     }
 }
 
+/// The value with integers in the place of numbers that are written as fractions and are none.
+fn integral(value: Value) -> Value {
+    match value {
+        Value::Number(number) => match whole(&number) {
+            Some(whole) => Value::from(whole),
+            None => Value::Number(number),
+        },
+        Value::Array(items) => items.into_iter().map(integral).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, integral(value))).collect()
+        }
+        other => other,
+    }
+}
+
+fn whole(number: &serde_json::Number) -> Option<i64> {
+    let fraction = number.as_f64().filter(|_| number.is_f64())?;
+    // Beyond, a fraction's neighbours are more than one apart: which integer was meant is not known.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (fraction.fract() == 0.0 && fraction.abs() < EXACT)
+        .then(|| format!("{fraction:.0}").parse().ok())?
+}
+
 pub(crate) fn query_error(name: &str, wanted: &str) -> Refusal {
     Refusal::violations(&[Violation {
         instance_path: format!("?{name}"),
@@ -141,4 +169,17 @@ pub(crate) fn decode(text: &str) -> Result<String, Refusal> {
         return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters"));
     }
     Ok(decoded.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::integral;
+    use serde_json::json;
+
+    #[test]
+    fn e7_an_integer_that_is_written_as_a_fraction_is_one() {
+        let said = json!({"a": [333.0, -2.0, 0.5, 1e300, 7], "b": {"c": 65535.0, "d": "1.0"}});
+        let meant = json!({"a": [333, -2, 0.5, 1e300, 7], "b": {"c": 65535, "d": "1.0"}});
+        assert_eq!(integral(said).to_string(), meant.to_string());
+    }
 }

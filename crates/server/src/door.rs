@@ -39,6 +39,13 @@ impl HostName {
     }
 }
 
+impl HostName {
+    /// As a URL has it: an IPv6 address in brackets.
+    pub(crate) fn in_url(&self) -> String {
+        if self.0.contains(':') { format!("[{}]", self.0) } else { self.0.clone() }
+    }
+}
+
 /// What is asked of a request's head.
 #[derive(Debug)]
 pub(crate) struct Door {

@@ -13,6 +13,9 @@ mod handlers;
 mod listen;
 pub mod openapi;
 mod paced;
+mod parameters;
+mod public;
+mod responses;
 pub mod routes;
 mod serve;
 mod stream;
@@ -20,6 +23,7 @@ mod tls;
 
 pub use door::HostName;
 pub use listen::Local;
+pub use public::PublicUrl;
 pub use serve::{Auth, Doors, Server, ServerError};
 pub use tls::{Tls, TlsError};
 

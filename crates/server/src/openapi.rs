@@ -1,12 +1,13 @@
 //! The OpenAPI 3.1 document, from the route table and the contract's schemas. A committed golden
 //! that a test makes again and compares.
 
-use cofferdam_contracts::error::{ErrorBody, ErrorCode};
+use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::schema::schema_of;
 use serde_json::{Map, Value, json};
 
 use crate::MAX_BODY_BYTES;
 use crate::routes::{ROUTES, Route};
+use crate::{parameters, responses};
 
 /// The document.
 #[must_use]
@@ -16,7 +17,7 @@ pub fn document() -> Value {
     hoist("ErrorBody", schema_of::<ErrorBody>(), &mut schemas);
     for route in ROUTES {
         let path = route.path.replace("{*", "{");
-        let operation = operation(route, &path, &mut schemas);
+        let operation = operation(route, &mut schemas);
         if let Some(methods) = paths.entry(path).or_insert_with(|| json!({})).as_object_mut() {
             methods.insert(route.method.to_lowercase(), operation);
         }
@@ -26,7 +27,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Cofferdam",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": format!("Bodies are at most {MAX_BODY_BYTES} bytes of JSON; unknown fields are refused.")
+            "description": format!("Bodies are at most {MAX_BODY_BYTES} bytes of JSON; unknown fields are refused, and so is U+0000 in any text or name.")
         },
         "security": [{"key": []}],
         "paths": paths,
@@ -51,36 +52,10 @@ pub fn permissions() -> Value {
     Value::Object(rows)
 }
 
-fn operation(route: &Route, path: &str, schemas: &mut Map<String, Value>) -> Value {
-    let mut parameters: Vec<Value> = path
-        .split('/')
-        .filter_map(|part| part.strip_prefix('{').and_then(|p| p.strip_suffix('}')))
-        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .collect();
-    parameters.extend(
-        route
-            .query
-            .iter()
-            .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}})),
-    );
-    let success = match route.response {
-        Some(schema) => {
-            json!({"description": "success", "content": {"application/json": {"schema": named(schema(), schemas)}}})
-        }
-        None => json!({"description": "success", "content": {"application/octet-stream": {}}}),
-    };
-    let mut responses = Map::new();
-    responses.insert(route.success.to_string(), success);
-    let statuses: std::collections::BTreeSet<u16> =
-        ErrorCode::ALL.iter().map(|c| c.status()).collect();
-    for status in statuses {
-        let codes: Vec<&str> =
-            ErrorCode::ALL.iter().filter(|c| c.status() == status).map(|c| c.as_str()).collect();
-        responses.insert(
-            status.to_string(),
-            json!({"description": codes.join(", "), "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}}),
-        );
-    }
+fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
+    let parameters = parameters::of(route);
+    let answer = route.response.map(|schema| named(schema(), schemas));
+    let responses = responses::of(route, answer.as_ref());
     let mut operation = json!({
         "summary": route.summary,
         "operationId": operation_id(route),
@@ -145,6 +120,10 @@ fn relink(value: Value) -> Value {
             fields
                 .into_iter()
                 .map(|(name, value)| {
+                    // Classes of Unicode are no part of what every reader of patterns knows.
+                    if name == "pattern" && value.as_str().is_some_and(|t| t.contains("\\p{")) {
+                        return ("x-pattern".to_owned(), value);
+                    }
                     match value.as_str().and_then(|t| t.strip_prefix("#/$defs/")) {
                         Some(target) if name == "$ref" => {
                             (name, json!(format!("#/components/schemas/{target}")))

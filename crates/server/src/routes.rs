@@ -77,7 +77,25 @@ const LONG: [&str; 5] = [
     "/api/dispatches/prune",
 ];
 
+/// Where an equal start is the same run.
+const REPLAYS: [&str; 2] = ["/api/runs", "/api/run"];
+
 impl Route {
+    /// Whether it answers 200 where what it would make is there already.
+    pub(crate) fn replays(&self) -> bool {
+        self.method == "POST" && REPLAYS.contains(&self.path)
+    }
+
+    /// Whether it answers the bytes of an artifact.
+    pub(crate) fn is_bytes(&self) -> bool {
+        self.path == "/api/artifacts/{*uri}"
+    }
+
+    /// Whether a browser gets a page in place of JSON.
+    pub(crate) fn has_page(&self) -> bool {
+        self.method == "GET" && self.path == "/api/links/{token}"
+    }
+
     /// How long its work may take.
     fn patience(&self) -> Option<Duration> {
         match () {
@@ -119,6 +137,7 @@ const AUDIT: &[Role] = &[Role::Auditor, Role::Operator];
 /// `POST /api/recipes/import`: exactly one of the three.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{"required": ["yaml"]}, {"required": ["recipe"]}, {"required": ["bundle"]}]))]
 pub struct RecipeImport {
     /// The recipe as its author wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -242,6 +261,27 @@ macro_rules! route {
     };
 }
 
+/// `OpsAction` of a control that begins at no step.
+fn stepless() -> Value {
+    let mut schema = schema_of::<OpsAction>();
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.remove("stepN");
+    }
+    schema
+}
+
+/// `OpsAction` of a fork, which begins at one.
+fn forking() -> Value {
+    let mut schema = schema_of::<OpsAction>();
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        required.push(Value::from("stepN"));
+    }
+    if let Some(fields) = schema.as_object_mut() {
+        fields.insert("title".into(), Value::from("OpsFork"));
+    }
+    schema
+}
+
 const fn s<T: JsonSchema>() -> Option<Schema> {
     Some(schema_of::<T>)
 }
@@ -280,9 +320,9 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
     route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),
-    route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
-    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
-    route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], s::<OpsAction>(), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
+    route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
+    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
+    route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], Some(forking), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
     route!("GET" "/api/ops/queue-depth", AUDIT, [], None, 200, s::<Vec<QueueDepth>>(), handlers::ops::queue_depth, "Work of the caller's tenant that waits and runs, by queue"),
     route!("GET" "/api/ops/throughput", AUDIT, ["windowS"], None, 200, s::<Throughput>(), handlers::ops::throughput, "Runs and tasks of the caller's tenant that began and ended in the last windowS"),
     route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),

@@ -30,6 +30,7 @@ use crate::answer::{refuse, respond};
 use crate::call::{Call, Shared, query_of};
 use crate::door::{Door, HostName, is_json};
 use crate::listen::{Local, Serving};
+use crate::public::{self, PublicUrl};
 use crate::routes::{ROUTES, Route};
 use crate::tls::Tls;
 
@@ -59,6 +60,8 @@ pub struct Doors {
     pub auth: Auth,
     /// Names that requests may give it, besides its addresses.
     pub hosts: Vec<HostName>,
+    /// The address by which people elsewhere reach it: what reply links begin with.
+    pub public_url: Option<PublicUrl>,
     /// With a certificate, the address speaks TLS.
     pub tls: Option<Tls>,
     /// The socket for callers on this host.
@@ -69,7 +72,7 @@ impl Doors {
     /// An address that asks for keys, and nothing else.
     #[must_use]
     pub fn at(addr: SocketAddr) -> Self {
-        Self { addr, auth: Auth::Keys, hosts: Vec::new(), tls: None, local: None }
+        Self { addr, auth: Auth::Keys, hosts: Vec::new(), public_url: None, tls: None, local: None }
     }
 }
 
@@ -123,7 +126,14 @@ impl Server {
         let listen = |source| ServerError::Listen { addr, source };
         let listener = TcpListener::bind(addr).await.map_err(listen)?;
         doors.addr = listener.local_addr().map_err(listen)?;
-        let shared = Arc::new(Shared { flows, no_auth: doors.auth == Auth::None });
+        let said = doors.public_url.as_ref();
+        let shared = Arc::new(Shared {
+            flows,
+            no_auth: doors.auth == Auth::None,
+            public_url: public::url(said, doors.addr, &doors.hosts, doors.tls.is_some()),
+        });
+        // Who follows a link names its host.
+        doors.hosts.extend(doors.public_url.iter().map(|url| url.host().clone()));
         Ok(Self { listener, doors, shared })
     }
 

@@ -10,6 +10,7 @@
 
 mod bodies;
 mod calls;
+mod document;
 mod operations;
 mod paths;
 mod permissions;

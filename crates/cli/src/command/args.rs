@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use cofferdam_ambient::env;
 use cofferdam_contracts::gate::Choice;
-use cofferdam_server::HostName;
+use cofferdam_server::{HostName, PublicUrl};
 
 use super::cache::CacheArgs;
 use super::config::ConfigArgs;
@@ -236,6 +236,10 @@ pub(crate) struct ServeArgs {
     /// A name that requests may give this server besides its addresses, such as a proxy's (repeatable)
     #[arg(long = "allow-host", env = "COFFERDAM_ALLOW_HOST", value_delimiter = ',', value_name = "NAME", value_parser = HostName::parse)]
     pub allow_hosts: Vec<HostName>,
+    /// The address by which people elsewhere reach this server, such as a proxy's: what reply links begin with, and a
+    /// name that requests may give; default: where it listens
+    #[arg(long, env = "COFFERDAM_PUBLIC_URL", value_name = "URL", value_parser = PublicUrl::parse)]
+    pub public_url: Option<PublicUrl>,
     /// Speak TLS with the certificate chain in this PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -386,7 +390,7 @@ pub(crate) enum GateCommand {
         /// The only choice that it may make
         #[arg(long, value_parser = one_of(Choice::ALL, Choice::as_str))]
         choice: Option<String>,
-        /// The server's address as that person reaches it; default: as this command does
+        /// The server's address as that person reaches it; default: what the server says (`up --public-url`)
         #[arg(long, value_name = "URL")]
         base: Option<String>,
         #[arg(long)]

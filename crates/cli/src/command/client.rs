@@ -53,11 +53,6 @@ impl Client {
         Ok(Self { http: http.build()?, base, url, key: key.to_owned(), _socket: socket })
     }
 
-    /// The server's address.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
     /// Whether a server answers there that reaches its database: without a worker it says 503 and serves.
     pub(crate) async fn is_up(&self) -> bool {
         let asked = self

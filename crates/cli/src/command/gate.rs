@@ -1,7 +1,7 @@
 //! `gate ls | show | link | reply | delegate | undelegate | delegations`.
 
 use cofferdam_ambient::{clock, random};
-use cofferdam_contracts::timeout;
+use cofferdam_contracts::{plan_text, timeout};
 use serde_json::{Map, Value, json};
 
 use super::args::{At, GateArgs, GateCommand};
@@ -43,7 +43,7 @@ pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
     }
     if let Some(plan) = plan? {
         output::line("");
-        plan_show::lines(&plan).iter().for_each(|line| output::line(line));
+        plan_text::lines(&plan).iter().for_each(|line| output::line(line));
     }
     Ok(Exit::Ok)
 }
@@ -118,16 +118,14 @@ async fn answer(
     path: &str,
     ask: &Ask,
 ) -> anyhow::Result<Value> {
-    let answer = match ask {
+    let answer: Value = match ask {
         Ask::Get => client.get(path).await?,
         Ask::Post(body) => client.post(path, body).await?,
         Ask::Delete => client.delete(path).await?,
     };
     Ok(match command {
-        GateCommand::Link { base, .. } => {
-            let base = base.as_deref().unwrap_or_else(|| client.url());
-            with_url(answer, base.trim_end_matches('/'))
-        }
+        // As the server says it, unless the caller knows better.
+        GateCommand::Link { base: Some(base), .. } => with_url(answer, base.trim_end_matches('/')),
         _ => answer,
     })
 }
@@ -153,13 +151,22 @@ fn rows_of(command: &GateCommand) -> Option<&'static str> {
     }
 }
 
-/// The whole address, which the server cannot know: people may reach it by another one.
+/// The whole address by another base.
 fn with_url(mut made: Value, base: &str) -> Value {
     let path = made.get("path").and_then(Value::as_str).unwrap_or("").to_owned();
     if let Some(fields) = made.as_object_mut() {
         fields.insert("url".into(), json!(format!("{base}{path}")));
     }
     made
+}
+
+/// What a gate asks for: a task's name, or consent to the plan.
+fn asked(row: &Value) -> String {
+    let said = |path: &str| row.pointer(path).and_then(Value::as_str);
+    match (said("/asks/name"), said("/asks/phase")) {
+        (Some(name), Some(phase)) => format!("{name} ({phase})"),
+        _ => "consent".to_owned(),
+    }
 }
 
 /// A deadline as people read one: `in 4m`, `2h ago`.
@@ -215,11 +222,13 @@ fn print(command: &GateCommand, answer: &Value) {
                         text(r, "gateKey"),
                         relative(deadline, now_ms),
                         time(r, "deadline"),
+                        asked(r),
                         text(r, "slaStatus"),
                     ]
                 })
                 .collect();
-            output::table_of(&["RUN", "GATE", "DUE", "DEADLINE (UTC)", "SLA"], &rows, colour);
+            let head = ["RUN", "GATE", "DUE", "DEADLINE (UTC)", "ASKS FOR", "SLA"];
+            output::table_of(&head, &rows, colour);
         }
         GateCommand::Show { .. } => {
             let rows: Vec<Vec<String>> = rows
@@ -232,10 +241,11 @@ fn print(command: &GateCommand, answer: &Value) {
                         text(r, "state"),
                         decision.to_owned(),
                         time(r, "deadlineAt"),
+                        asked(r),
                     ]
                 })
                 .collect();
-            output::table(&["GATE", "STATE", "DECISION", "DEADLINE (UTC)"], &rows);
+            output::table(&["GATE", "STATE", "DECISION", "DEADLINE (UTC)", "ASKS FOR"], &rows);
         }
         GateCommand::Link { name, .. } => {
             output::line(&text(answer, "url"));

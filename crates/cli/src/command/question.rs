@@ -5,6 +5,7 @@
 //! ```
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::plan_text;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
@@ -183,7 +184,7 @@ fn left(header: &RunHeader, gate: &str) {
 async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
     let run = header.run_id.as_str();
     let Some(plan) = plan_show::fetch(client, run).await? else { return Ok(()) };
-    let lines = plan_show::lines(&plan);
+    let lines = plan_text::lines(&plan);
     lines.iter().take(ASKED_LINES).for_each(|line| output::note(line));
     if let Some(more) = lines.len().checked_sub(ASKED_LINES).filter(|more| *more > 0) {
         output::note(&format!("  {more} more lines: cofferdam gate show {run} shows all of it"));

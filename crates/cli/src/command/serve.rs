@@ -76,6 +76,7 @@ fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, Doors)> {
         addr: args.listen,
         auth: if args.no_auth { Auth::None } else { Auth::Keys },
         hosts: args.allow_hosts.clone(),
+        public_url: args.public_url.clone(),
         tls,
         local: Some(local),
     };

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use cofferdam_server::Doors;
+use cofferdam_ambient::env;
+use cofferdam_server::{Doors, PublicUrl};
 
 use super::args::{At, WorkerArgs};
 use super::client::Client;
@@ -13,6 +14,9 @@ use super::{local, output, state};
 /// Loopback, any free port.
 const ANY_PORT: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// As `up --public-url` reads it: links that are made here outlive this process.
+const PUBLIC_URL: &str = "COFFERDAM_PUBLIC_URL";
 
 /// An API to talk to.
 #[derive(Debug)]
@@ -46,7 +50,10 @@ impl Session {
         if let Some(client) = running(&dir, given.as_deref()).await? {
             return Ok(Self { client, node: None });
         }
-        let listen = Some(Doors::at(ANY_PORT));
+        let public_url = env::var(PUBLIC_URL).filter(|url| !url.is_empty());
+        let public_url =
+            public_url.map(|url| PublicUrl::parse(&url).map_err(Misuse)).transpose()?;
+        let listen = Some(Doors { public_url, ..Doors::at(ANY_PORT) });
         let allow_dirs = worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
         let parts = Parts { worker, listen, allow_dirs, webhook_private: false };
         let mut node = Node::start(at, &dir, parts).await?;

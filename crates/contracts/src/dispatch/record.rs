@@ -60,6 +60,9 @@ pub struct SandboxEffective {
     pub tools_allowed: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
+    /// Names of the two lists that the kernel did not hold, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tools_unenforced: BTreeMap<String, String>,
     pub working_dir: String,
     pub access_mode: AccessMode,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -13,6 +13,8 @@
 use cofferdam_contracts::dispatch::{AgentType, SpawnRequest};
 use cofferdam_contracts::sandbox::{AccessMode, SandboxSpec};
 
+use super::tools::is_own;
+
 /// Where the prompt lies in the sandbox.
 pub(crate) const PROMPT: &str = "/dispatch/prompt.md";
 
@@ -40,7 +42,7 @@ pub(crate) fn argv(request: &SpawnRequest, spec: &SandboxSpec, mode: AccessMode)
                 say(&["--allowedTools", &claude(tools, mode)]);
             }
             if let Some(tools) = &spec.tools_denied {
-                let denied: Vec<String> = tools.iter().map(|tool| bash(tool)).collect();
+                let denied: Vec<String> = tools.iter().map(|tool| told(tool)).collect();
                 say(&["--disallowedTools", &denied.join(",")]);
             }
         }
@@ -68,12 +70,21 @@ const fn codex(mode: AccessMode) -> &'static str {
 
 /// Its own tools as the mode allows, and the shell for each program.
 fn claude(tools: &[String], mode: AccessMode) -> String {
-    let mut names: Vec<String> = ["Read", "Glob", "Grep"].map(str::to_owned).to_vec();
-    if mode != AccessMode::ReadOnly {
-        names.extend(["Edit", "Write"].map(str::to_owned));
+    let mut names: Vec<String> = Vec::new();
+    // Whoever names some of its own tools means these and no others.
+    if !tools.iter().any(|tool| is_own(tool)) {
+        names.extend(["Read", "Glob", "Grep"].map(str::to_owned));
+        if mode != AccessMode::ReadOnly {
+            names.extend(["Edit", "Write"].map(str::to_owned));
+        }
     }
-    names.extend(tools.iter().map(|tool| bash(tool)));
+    names.extend(tools.iter().map(|tool| told(tool)));
     names.join(",")
+}
+
+/// A tool of its own by its name, a program as what its shell may run.
+fn told(tool: &str) -> String {
+    if is_own(tool) { tool.to_owned() } else { bash(tool) }
 }
 
 fn bash(tool: &str) -> String {

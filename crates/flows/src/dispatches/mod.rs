@@ -12,6 +12,7 @@ mod agents;
 mod changes;
 mod events;
 mod import;
+mod tools;
 mod watch;
 mod work;
 

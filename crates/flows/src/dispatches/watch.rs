@@ -14,10 +14,13 @@ use cofferdam_sandbox::{Jail, Plan, RefusedKind, Seen};
 use serde_json::Value;
 
 use super::events::Events;
+use super::tools;
 use super::work::WORK;
 
 /// Where an agent may keep its own state.
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
+/// What agents run commands by.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "busybox"];
 /// The version of the record.
 const SCHEMA_VERSION: u32 = 1;
 
@@ -59,9 +62,10 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
         }
     };
     let serves = work.request.spec.as_ref().and_then(|spec| spec.services.as_ref());
+    let (tools_allowed, tools_denied) = tools::programs(work);
     plan.task.jail = Some(Jail {
-        tools_allowed: work.tools_allowed.clone(),
-        tools_denied: work.tools_denied.clone().unwrap_or_default(),
+        tools_allowed,
+        tools_denied,
         writable,
         sockets: !work.request.net.is_none() || serves.is_some_and(|list| !list.is_empty()),
         // An agent with events of its own is counted by them.
@@ -107,6 +111,17 @@ impl<'a> Watch<'a> {
     /// Why a limit ended it.
     pub(crate) fn stopped(&self) -> Option<String> {
         self.lock().stopped.clone()
+    }
+
+    /// Why what the agent calls its success is none: it had commands, every one failed, and the kernel saw no
+    /// shell that would have run one.
+    pub(crate) fn ran_nothing(&self, seen: Option<&Seen>) -> Option<String> {
+        let inner = self.lock();
+        let (commands, failed) = (inner.events.tally().commands, inner.events.failed());
+        let ran = seen?.tools.keys().any(|tool| SHELLS.contains(&base_name(tool)));
+        (commands > 0 && failed >= commands && !ran).then(|| {
+            format!("the agent ended with 0, and none of its {commands} commands could be run")
+        })
     }
 
     fn measure(&self, inner: &mut Inner) -> bool {
@@ -185,6 +200,10 @@ pub(crate) fn unstarted(work: &AgentWork, cause: Option<String>) -> AgentReport 
     told_as(Tally::default(), &record)
 }
 
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 fn told_as(tally: Tally, record: &SandboxEffective) -> AgentReport {
     AgentReport { tally, effective: serde_json::to_value(record).unwrap_or(Value::Null) }
 }
@@ -241,11 +260,13 @@ fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
 /// What was asked for, as it is enforced before anything is known of the sandbox.
 fn record(work: &AgentWork) -> SandboxEffective {
     let spec = work.request.spec.clone().unwrap_or_default();
+    let held = tools::held(work, |tool| tools::is_there(work, tool));
     SandboxEffective {
         schema_version: SCHEMA_VERSION,
         started: false,
-        tools_allowed: work.tools_allowed.clone(),
-        tools_denied: work.tools_denied.clone(),
+        tools_allowed: held.allowed,
+        tools_denied: held.denied,
+        tools_unenforced: held.unenforced,
         working_dir: work.working_dir.clone(),
         access_mode: work.access_mode,
         max_turns: work.max_turns,

@@ -16,6 +16,7 @@ use cofferdam_ledger::runs::RunContext;
 use serde_json::{Value, json};
 
 use super::agents::{self, PROMPT};
+use super::tools;
 
 /// The recipe that a dispatch's run names: it is built in, and only this module starts it.
 const RECIPE: &str = "dispatch";
@@ -97,6 +98,7 @@ pub(crate) fn work_of(
         uri,
         access,
     };
+    tools::check(request.agent_type, spec)?;
     let sandbox = SandboxRequest {
         env_ref: spec.image.clone().unwrap_or_else(|| "host".to_owned()),
         cmd: agents::argv(request, spec, access_mode),

@@ -82,7 +82,7 @@ pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Byte
 }
 
 /// Starts it, in its jail where it has one.
-fn begin(
+pub fn begin(
     reaper: &Reaper,
     request: &ExecRequest,
     mut command: Command,

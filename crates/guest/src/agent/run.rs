@@ -123,6 +123,9 @@ impl Running {
 
 fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), StartError> {
     let mut command = exec::prepare(&request.exec)?;
+    if request.exec.jail.is_some() {
+        return jailed(reaper, request, command);
+    }
     if let Some(size) = request.terminal {
         return with_terminal(reaper, request, &command, size);
     }
@@ -132,6 +135,22 @@ fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), Star
     let (started, stdin) = exec::start(reaper, &mut command, request.service)?;
     let stdin = stdin.and_then(|pipe| Sender::from_owned_fd(pipe.into()).ok());
     let entry = Entry { pid: Some(started.pid), stdin, terminal: None };
+    Ok((started, entry))
+}
+
+/// A command in a jail is ended and never talked to.
+fn jailed(
+    reaper: &Reaper,
+    request: &RunRequest,
+    command: std::process::Command,
+) -> Result<(Started, Entry), StartError> {
+    if request.stdin || request.terminal.is_some() || request.service {
+        let words = "it has neither input of the host's nor a terminal, and is no service";
+        let unheld = io::Error::new(io::ErrorKind::InvalidInput, words);
+        return Err(StartError::Jail(unheld));
+    }
+    let started = exec::begin(reaper, &request.exec, command)?;
+    let entry = Entry { pid: Some(started.pid), stdin: None, terminal: None };
     Ok((started, entry))
 }
 

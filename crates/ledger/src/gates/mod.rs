@@ -21,6 +21,8 @@ pub use delegations::NewDelegation;
 pub use reply::{Replied, Reply};
 pub use time::Deadline;
 
+pub(crate) use read::asked;
+
 use cofferdam_contracts::consent::Facts;
 use cofferdam_contracts::gate::GateMessage;
 use cofferdam_contracts::gate_spec::GateSpec;

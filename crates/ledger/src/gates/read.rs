@@ -1,5 +1,6 @@
 //! Gates as readers see them: the engine's events beside our rows.
 
+use cofferdam_contracts::egress::AskedName;
 use cofferdam_contracts::gate::{
     GateState, GateView, InboxRow, PromptResult, ResultState, SlaStatus, VoteRow,
 };
@@ -19,11 +20,12 @@ impl Ledger {
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key) AS prompt,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result') AS result,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'decision:' || g.gate_key) AS decision,
-                    i.origin, i.payload_hash,
+                    i.origin, i.payload_hash, a.name AS asked_name, a.phase AS asked_phase,
                     (SELECT jsonb_agg(jsonb_build_object('voter', v.voter, 'authority', v.authority, 'choice', v.choice,
                               'at', app.ms(v.created_at)) ORDER BY v.interaction_id)
                        FROM app.gate_votes v WHERE v.run_id = g.run_id AND v.gate_key = g.gate_key) AS votes
                FROM app.human_gates g
+               LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
                LEFT JOIN app.human_interactions i ON i.workflow_id = g.workflow_id AND i.gate_key = g.gate_key
                      AND i.topic = g.topic AND i.outcome = 'accepted'
               WHERE g.run_id = $1 AND ($2::text IS NULL OR g.gate_key = $2) ORDER BY g.created_at LIMIT 500",
@@ -38,9 +40,12 @@ impl Ledger {
     /// Open gates, the most urgent first.
     pub async fn gate_inbox(&self, tenant: &TenantId, limit: i64) -> Result<Vec<InboxRow>> {
         let rows = sqlx::query(
-            "SELECT run_id, workflow_id, gate_key, topic, escalation_workflow_id, app.ms(created_at) AS created,
-                    app.ms(deadline_at) AS deadline, priority, app.ms(clock_timestamp()) AS now
-               FROM app.human_gates WHERE tenant_id = $1 AND state = 'open' ORDER BY priority DESC, deadline_at, run_id LIMIT $2",
+            "SELECT g.run_id, g.workflow_id, g.gate_key, g.topic, g.escalation_workflow_id, app.ms(g.created_at) AS created,
+                    app.ms(g.deadline_at) AS deadline, g.priority, app.ms(clock_timestamp()) AS now,
+                    a.name AS asked_name, a.phase AS asked_phase
+               FROM app.human_gates g
+               LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
+              WHERE g.tenant_id = $1 AND g.state = 'open' ORDER BY g.priority DESC, g.deadline_at, g.run_id LIMIT $2",
         )
         .bind(tenant.as_str())
         .bind(limit)
@@ -61,6 +66,7 @@ impl Ledger {
                         .map(|t| id::<WorkflowId>("human_gates.escalation_workflow_id", &t))
                         .transpose()?,
                     created_at: row.try_get("created")?,
+                    asks: asked(row)?,
                     priority: row.try_get("priority")?,
                 })
             })
@@ -92,6 +98,13 @@ fn event<T: serde::de::DeserializeOwned>(row: &PgRow, column: &str) -> Result<Op
         .transpose()
 }
 
+/// What the row's gate asks for, if it is a task's question.
+pub(crate) fn asked(row: &PgRow) -> Result<Option<AskedName>> {
+    let Some(name) = row.try_get::<Option<String>, _>("asked_name")? else { return Ok(None) };
+    let phase = load("egress_asks.phase", Value::String(row.try_get("asked_phase")?))?;
+    Ok(Some(AskedName { name, phase }))
+}
+
 fn view(row: &PgRow) -> Result<GateView> {
     let result: Option<PromptResult> = event(row, "result")?;
     let decision = event(row, "decision")?;
@@ -119,6 +132,7 @@ fn view(row: &PgRow) -> Result<GateView> {
             .transpose()?,
         created_at: row.try_get("created")?,
         deadline_at: row.try_get("deadline")?,
+        asks: asked(row)?,
         votes: row
             .try_get::<Option<Value>, _>("votes")?
             .map(|v| load::<Vec<VoteRow>>("gate_votes", v))

@@ -124,6 +124,36 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Whether a link of this key's could answer a gate: its holder speaks with the maker's voice.
+    pub async fn gate_link_stands(
+        &self,
+        maker: &Principal,
+        run: &RunId,
+        key: &GateKey,
+    ) -> Result<()> {
+        let reply = Reply {
+            principal: maker,
+            run_or_workflow: run.as_str(),
+            key,
+            topic: None,
+            payload: &Value::Null,
+            dedupe_key: "",
+            origin: Origin::Manual,
+            approved_by: &maker.key_id,
+        };
+        let mut tx = self.pool().begin().await?;
+        let gate = gate_lock(&mut tx, &reply).await?;
+        let groups = groups_of(&mut tx, &maker.key_id).await?;
+        let asked = Asked { spec: &gate.spec, groups: &gate.groups, submitters: &gate.submitters };
+        let maker = Person { key_id: maker.key_id.clone(), roles: maker.roles.clone(), groups };
+        standing(asked, &maker, &[], &[]).map(drop).map_err(|why| {
+            let why = format!("a link answers with the voice of the key that makes it: {why}");
+            Refusal::new(ErrorCode::Forbidden, why).into()
+        })
+    }
+}
+
 impl Answer {
     /// A task that asks for a name has a gate too, and a yes to that is no consent to a plan.
     fn is_yes_to_the_plan(&self, gate: &Open) -> bool {

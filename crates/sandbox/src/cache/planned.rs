@@ -100,7 +100,7 @@ pub(crate) fn plan(
         build: json!({
             "cmd": build.cmd,
             "net": build.net,
-            "env": request.env,
+            "env": build.env,
             "workdir": workdir,
             "user": user,
             "services": spec.services,

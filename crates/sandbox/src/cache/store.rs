@@ -190,7 +190,7 @@ impl Caches {
     /// The same with bounds of its own.
     pub fn bounded(state_dir: &Path, bounds: Bounds) -> Result<Self, CacheError> {
         let dir = fs::canonicalize(state_dir).map_err(at(state_dir))?.join("cache");
-        for path in [dir.clone(), dir.join("bases"), dir.join("drafts")] {
+        for path in [dir.clone(), dir.join("bases"), dir.join("drafts"), dir.join("flights")] {
             live::private_dir(&path).map_err(at(&path))?;
         }
         Ok(Self { dir, bounds })
@@ -198,6 +198,10 @@ impl Caches {
 
     fn base(&self, key: &Digest) -> PathBuf {
         self.dir.join("bases").join(key.as_str())
+    }
+
+    pub(super) fn flights(&self) -> PathBuf {
+        self.dir.join("flights")
     }
 
     fn draft(&self) -> Draft {
@@ -418,6 +422,7 @@ impl Caches {
 
     /// Takes away what killed workers left half-way, unless somebody writes a draft now.
     pub fn sweep(&self) -> Result<(), CacheError> {
+        self.sweep_flights()?;
         let lock = self.lock()?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -441,7 +446,7 @@ fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
 
-fn same(file: &File, path: &Path) -> bool {
+pub(super) fn same(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(ours), Ok(named)) => (ours.dev(), ours.ino()) == (named.dev(), named.ino()),
         _ => false,

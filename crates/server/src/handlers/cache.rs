@@ -7,7 +7,7 @@ use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
 
 /// What the command line can ask for, and five hundred thousand years: beyond it a number is a mistake.
-const MAX_AGE_S: i64 = 15_461_882_262_000;
+pub(crate) const MAX_AGE_S: i64 = 15_461_882_262_000;
 
 pub(crate) async fn list(call: Call) -> Answered {
     ok(&call.flows().ledger.cache_list(&call.who.tenant).await?)

@@ -24,11 +24,16 @@ const SCRIPT: &str = "for (const b of document.querySelectorAll('button')) b.onc
   document.querySelector('output').textContent = answer && answer.ok ? 'Recorded: ' + b.value + '.' : shown;
 };";
 
+/// A long line is read without scrolling.
+const STYLE: &str = "body{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}\
+    pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:1em}dd{overflow-wrap:anywhere}";
+
 pub(crate) async fn create(mut call: Call) -> Answered {
     let gate: GateKey = call.id("gate")?;
     let run: WorkflowId = call.id("id")?;
     let request: LinkRequest = call.body()?;
-    let made = call.flows().link_create(&call.who, run.as_str(), &gate, &request).await?;
+    let url = &call.shared.public_url;
+    let made = call.flows().link_create(&call.who, run.as_str(), &gate, &request, url).await?;
     answer(StatusCode::CREATED, &made)
 }
 
@@ -66,16 +71,40 @@ fn page(view: &LinkView, nonce: &str) -> String {
         "<p>This gate asks for more than yes or no: POST its payload as JSON to this address.</p>"
             .to_owned()
     };
+    let asks = view.asks.as_ref().map(|asked| {
+        let (name, phase) = (escape(&asked.name), asked.phase.as_str());
+        format!("<dt>Asked for<dd><code>{name}</code>, by the task's {phase} phase")
+    });
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Approval</title>\
-         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}<dt>Digest of what is approved\
-         <dd><code>{digest}</code></dl>{way}<p><output></output></p>\
+         <style nonce=\"{nonce}\">{STYLE}</style>\
+         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}{asks}<dt>Digest of what is approved\
+         <dd><code>{digest}</code></dl>{plan}{way}<p><output></output></p>\
          <script nonce=\"{nonce}\">{SCRIPT}</script></html>",
         name = escape(&view.name),
         run = view.run_id,
         gate = view.gate_key,
         digest = view.digest,
+        asks = asks.unwrap_or_default(),
+        plan = plan(view),
     )
+}
+
+/// The plan as it stands, and how much of it is not here: nobody should take a part for the whole.
+fn plan(view: &LinkView) -> String {
+    if view.plan.is_empty() && view.plan_left_out == 0 {
+        return String::new();
+    }
+    let lines: Vec<String> = view.plan.iter().map(|line| escape(line)).collect();
+    let more = match view.plan_left_out {
+        0 => String::new(),
+        n => format!(
+            "<p><strong>{n} more lines of the plan do not fit here.</strong> All of it: \
+             <code>cofferdam gate show {}</code></p>",
+            view.run_id
+        ),
+    };
+    format!("<h2>Plan</h2><pre>{}</pre>{more}", lines.join("\n"))
 }
 
 fn escape(text: &str) -> String {

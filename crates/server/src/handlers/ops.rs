@@ -8,7 +8,7 @@ use cofferdam_contracts::ops::OpsAction;
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
 
-const STATUSES: &[&str] = &[
+pub(crate) const STATUSES: &[&str] = &[
     "PENDING",
     "SUCCESS",
     "ERROR",

@@ -1,0 +1,145 @@
+//! What a path and a query may hold, for the document. The handlers parse the same types and bounds; a test asks
+//! a running server with what lies at each bound and beyond it (`tests/tests/http/document.rs`).
+
+use cofferdam_contracts::config::ConfigKey;
+use cofferdam_contracts::dispatch::DispatchStatus;
+use cofferdam_contracts::id::{
+    DeliveryId, Digest, DispatchId, GateKey, RecipeId, SandboxId, TenantId, WebhookId, WorkflowId,
+};
+use cofferdam_contracts::run::RunStatus;
+use cofferdam_contracts::sandbox::SessionState;
+use cofferdam_contracts::schema::schema_of;
+use cofferdam_contracts::webhook::DeliveryState;
+use schemars::JsonSchema;
+use serde_json::{Value, json};
+
+use crate::handlers::{cache, ops};
+use crate::routes::Route;
+
+/// The parameters of a route, in the path and in the query.
+pub(crate) fn of(route: &Route) -> Vec<Value> {
+    let names = route
+        .path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{').and_then(|p| p.strip_suffix('}')))
+        .map(|name| name.trim_start_matches('*'));
+    let mut all: Vec<Value> = names
+        .map(|name| {
+            let (schema, what) = in_path(route.path, name);
+            json!({"name": name, "in": "path", "required": true, "schema": schema, "description": what})
+        })
+        .collect();
+    all.extend(route.query.iter().map(|name| {
+        let (schema, what) = in_query(route, name);
+        json!({"name": name, "in": "query", "schema": schema, "description": what})
+    }));
+    all
+}
+
+fn id<T: JsonSchema>() -> Value {
+    let mut schema = schema_of::<T>();
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("$schema");
+        fields.remove("title");
+    }
+    schema
+}
+
+/// Text that becomes an id or is looked for: what is no such thing is not found.
+fn text() -> Value {
+    json!({"type": "string", "minLength": 1, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"})
+}
+
+fn in_path(path: &str, name: &str) -> (Value, &'static str) {
+    let is_below = |prefix: &str| path.starts_with(prefix);
+    match name {
+        "id" if path == STREAM => (
+            id::<WorkflowId>(),
+            "for status a run, by its id or its workflow's; for stdout and stderr a task, by its key (64 hexadecimal digits), as GET /api/runs/{id}/steps lists it",
+        ),
+        "id" if is_below("/api/recipes/") => (id::<RecipeId>(), "a recipe's id"),
+        "id" if is_below("/api/dispatches/") => (id::<DispatchId>(), "a dispatch's id"),
+        "id" => (id::<WorkflowId>(), "a run, by its id or its workflow's"),
+        "key" if path == STREAM => (
+            json!({"type": "string", "enum": ["status", "stdout", "stderr"]}),
+            "which of the streams",
+        ),
+        "key" if is_below("/api/cache/") => (id::<Digest>(), "the key of a base"),
+        "key" => (text(), "a key's id"),
+        "gate" => (id::<GateKey>(), "a gate's key"),
+        "wid" => (id::<WorkflowId>(), "a workflow of the engine"),
+        "sandbox" => (id::<SandboxId>(), "a sandbox"),
+        "webhook" => (id::<WebhookId>(), "a webhook"),
+        "delivery" => (id::<DeliveryId>(), "a delivery"),
+        "delegation" => {
+            (json!({"type": "integer", "minimum": 1, "maximum": i64::MAX}), "a delegation's number")
+        }
+        "name" => {
+            let keys: Vec<String> = ConfigKey::all().map(|key| key.to_string()).collect();
+            (json!({"type": "string", "enum": keys}), "a key of the configuration")
+        }
+        "uri" => (text(), "an artifact's URI without its scheme; slashes stay as they are"),
+        "token" => (text(), "what a reply link ends with"),
+        _ => (text(), ""),
+    }
+}
+
+const STREAM: &str = "/api/runs/{id}/stream/{key}";
+
+fn number(minimum: i64, maximum: i64, default: i64) -> Value {
+    json!({"type": "integer", "minimum": minimum, "maximum": maximum, "default": default})
+}
+
+fn one_of<T: Copy>(all: &[T], text: fn(T) -> &'static str) -> Value {
+    let names: Vec<&str> = all.iter().copied().map(text).collect();
+    json!({"type": "string", "enum": names})
+}
+
+fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
+    match (name, route.path) {
+        ("limit", path) => {
+            let (most, usual) = match path {
+                "/api/runs" => (500, 50),
+                "/api/hitl/inbox" => (200, 50),
+                "/api/webhooks/{webhook}/deliveries" => (200, 50),
+                "/api/ops/wf" => (200, 20),
+                "/api/sessions" | "/api/dispatches" => (1_000, 100),
+                _ => (500, 100),
+            };
+            (number(1, most, usual), "rows at most")
+        }
+        ("timeoutS", _) => (number(0, 30, 0), "seconds to wait for a change"),
+        ("from", _) => (number(0, i64::from(i32::MAX), 0), "the first chunk"),
+        ("olderThanS", _) => (number(0, cache::MAX_AGE_S, 0), "seconds without use"),
+        ("follow", _) => (
+            json!({"type": "string", "enum": ["", "0", "1", "false", "true"]}),
+            "whether to wait for what comes",
+        ),
+        ("active", _) => (json!({"type": "string", "enum": ["true", "false"]}), "only live ones"),
+        ("status", "/api/runs") => {
+            (one_of(RunStatus::ALL, RunStatus::as_str), "runs of this state")
+        }
+        ("status", "/api/ops/wf") => {
+            (one_of(ops::STATUSES, |status| status), "workflows of this state")
+        }
+        ("status", _) => {
+            (one_of(DispatchStatus::ALL, DispatchStatus::as_str), "dispatches of this state")
+        }
+        ("state", "/api/sessions") => {
+            (one_of(SessionState::ALL, SessionState::as_str), "sessions of this state")
+        }
+        ("state", _) => {
+            (one_of(DeliveryState::ALL, DeliveryState::as_str), "deliveries of this state")
+        }
+        ("id", _) => (id::<DispatchId>(), "one dispatch"),
+        ("tenant", _) if route.method == "GET" => (
+            json!({"anyOf": [{"type": "string", "const": "*"}, id::<TenantId>()]}),
+            "another tenant's, or * for all, for the host's admin",
+        ),
+        ("tenant", _) => (id::<TenantId>(), "another tenant's, for the host's admin"),
+        _ => (
+            json!({"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]*$"}),
+            "exactly this text",
+        ),
+    }
+}
