@@ -58,7 +58,14 @@ impl Postgres {
 
     fn init(&self) {
         let mut command = self.command("initdb");
-        command.args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", SUPERUSER]);
+        command.args([
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-U",
+            SUPERUSER,
+        ]);
         let output = command.arg("-D").arg(self.data()).output().expect("initdb starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -173,7 +180,9 @@ fn bin() -> PathBuf {
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .filter_map(|entry| {
+            Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")))
+        })
         .filter(|(_, dir)| dir.join("initdb").is_file())
         .collect();
     versions.sort_unstable();

@@ -352,6 +352,7 @@ const RESOLVED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/src/cache/identity.rs", 1, "constant paths of the host"),
     ("crates/sandbox/src/cache/store.rs", 1, "the state directory"),
     ("crates/sandbox/src/hostpath/mod.rs", 2, "the operator's allowed directories"),
+    ("crates/sandbox/src/hostpath/register.rs", 1, "the state directory"),
     ("crates/sandbox/src/host.rs", 1, "the state directory"),
     ("crates/sandbox/src/image/store.rs", 1, "the state directory"),
     ("crates/sandbox/src/traces.rs", 1, "the state directory"),

@@ -204,7 +204,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
         assert!(sqlx::query(sql_text).execute(&sql).await.is_err(), "{sql_text}");
     }
     let (status, all) = server.get_as(&other, "/api/config").await;
-    assert_eq!((status, all.as_array().unwrap().len()), (200, 15));
+    assert_eq!((status, all.as_array().unwrap().len()), (200, 17));
     // What nobody will be asked about is for an admin to say, in exact names.
     let names = |names: Value| write(&names, 0, "tenant");
     let allowed = "egress.exec.allowed";
@@ -311,7 +311,7 @@ async fn nothing_exceeds_a_ceiling_and_the_refusal_names_who_set_it() {
     assert!(answer["error"].as_str().unwrap().contains("limits.ceiling of the host, version 1"));
     assert_eq!(row_counts(&sql).await, before_run);
     let changed = before.iter().zip(&before_run).filter(|(a, b)| a != b).count();
-    assert_eq!(changed, 2, "the recipe and its version alone");
+    assert_eq!(changed, 3, "the recipe, its version and the record alone");
 }
 
 #[tokio::test]

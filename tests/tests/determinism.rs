@@ -46,7 +46,8 @@ async fn trace_and_names(seed: &str) -> (Vec<String>, BTreeSet<String>) {
     let (status, made) = up.post("/api/intents", &intent).await;
     assert_eq!(status, 201, "{made}");
     let sql = up.sql().await;
-    let names = "SELECT sandbox_id FROM app.remote_execution_sessions UNION SELECT id FROM app.executors";
+    let names =
+        "SELECT sandbox_id FROM app.remote_execution_sessions UNION SELECT id FROM app.executors";
     let names = texts(&sql, names).await.into_iter().collect();
     (normalized(&sql).await, names)
 }

@@ -445,13 +445,13 @@ async fn e6_a_link_says_the_public_address_and_its_page_shows_the_plan() {
     let lines = view["plan"].as_array().unwrap();
     assert_eq!(view["planLeftOut"], 0);
     for (line, shown) in [
-        ("  task t", "\n  task t\n"),
+        ("  task t", "<div>  task t</div>"),
         (
             "      | echo '<script>alert(1)</script>' \\u{202e} && rm -rf /work",
-            "      | echo &#39;&lt;script&gt;alert(1)&lt;/script&gt;&#39; \\u{202e} &amp;&amp; rm -rf /work\n",
+            "      | echo &#39;&lt;script&gt;alert(1)&lt;/script&gt;&#39; \\u{202e} &amp;&amp; rm -rf /work</div>",
         ),
-        ("      |   task forged", "\n      |   task forged\n"),
-        ("      MODE=<b>bold</b>", "      MODE=&lt;b&gt;bold&lt;/b&gt;\n"),
+        ("      |   task forged", "<div>      |   task forged</div>"),
+        ("      MODE=<b>bold</b>", "      MODE=&lt;b&gt;bold&lt;/b&gt;</div>"),
     ] {
         assert!(lines.contains(&json!(line)), "{line}: {lines:#?}");
         assert!(page.contains(shown), "{shown}: {page}");

@@ -318,8 +318,8 @@ async fn s9_s10_npm_sends_its_token_below_its_own_path_and_to_no_account() {
     let index = Index::start();
     let home = Home::new();
     let up = index.up(&home);
-    let script = "exec > /work/said 2>&1; export HOME=/tmp; npm pack tiny; at=${npm_config_registry%npm/}; \
-        curl -s ${npm_config_registry}tiny; echo; \
+    let script = "exec > /work/said 2>&1; export HOME=/tmp; npm pack tiny; at=$${npm_config_registry%npm/}; \
+        curl -s $${npm_config_registry}tiny; echo; \
         for path in private/file elsewhere/tiny-0.9.0.tgz elsewhere/other.tgz; do \
         curl -s -o /dev/null -w \"%{http_code} $path\n\" $at$path; done; \
         for path in -/whoami '-;a=b/whoami' '%5c-/whoami' '-%2fwhoami' '%20-/whoami' _session tiny/1.0.0; do \
@@ -339,7 +339,8 @@ async fn s9_s10_npm_sends_its_token_below_its_own_path_and_to_no_account() {
     assert!(!out.contains("S3CRET") && !out.contains("ci-bot"), "{out}");
     let heard = index.heard();
     for (_, path, knew) in &heard {
-        assert_eq!(*knew, path.starts_with("/npm/tiny"), "{heard:?}");
+        // npm asks for its own newest version beside.
+        assert_eq!(*knew, path.starts_with("/npm/"), "{heard:?}");
     }
     assert_proven(&home);
 }

@@ -68,7 +68,7 @@ async fn e3_too_many_or_too_large_artifacts_are_named_and_not_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn e3_what_would_be_refused_again_is_tried_once() {
     let home = Home::new();
-    let up = home.up();
+    let up = home.up_with(&["--memory-mb", "2048"], &[]);
     let exec = json!({"run": "true", "timeout": "30s"});
     let digest = "0".repeat(64);
     let gone = format!("artifact://run/rn_{}/step/s/task/{digest}/files/x", "0".repeat(32));
@@ -95,7 +95,7 @@ async fn e3_what_would_be_refused_again_is_tried_once() {
             json!({"name": "t", "exec": exec, "files": [{"text": "x", "to": "/proc/version"}]}),
             "/proc/version",
         ),
-        (json!({"name": "t", "exec": exec, "limits": {"mem_mb": 4_194_304}}), "memory"),
+        (json!({"name": "t", "exec": exec, "limits": {"mem_mb": 4_096}}), "--memory-mb"),
     ] {
         let (header, attempt) = ended(&up, &task).await;
         assert_ne!(header["status"], "succeeded", "{header}");

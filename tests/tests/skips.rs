@@ -1,6 +1,10 @@
 //! What a machine lacks is said by name at the end of `make test`, and no test has another way to pass without it.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so and stop"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +18,11 @@ const SAY_SO: [&str; 4] = ["has_engine()", "is_absent(", "chromium()", "machines
 /// Early ends of tests that pass over nothing: (file, what the line or those before it say, why).
 const NO_SKIPS: [(&str, &str, &str); 3] = [
     ("sandbox/tests/users.rs", "is_owned()", "what holds in this case is asserted there"),
-    ("sandbox/tests/kernel.rs", "Class::Microvm", "a machine's agent has no such limit: another kernel is below it"),
+    (
+        "sandbox/tests/kernel.rs",
+        "Class::Microvm",
+        "a machine's agent has no such limit: another kernel is below it",
+    ),
     ("contracts/tests/fuzz.rs", "", "an input of chance that is not of the form in question"),
 ];
 
@@ -70,8 +78,10 @@ fn silent_ends<'a>(file: &str, test: &'a str) -> Vec<&'a str> {
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| ends_early(line)) {
         let before = lines.get(at.saturating_sub(4)..=at).unwrap_or_default().join("\n");
-        let is_said = before.contains("not_run(") || SAY_SO.iter().any(|helper| before.contains(helper));
-        let is_listed = NO_SKIPS.iter().any(|(f, says, _)| file.ends_with(f) && before.contains(says));
+        let is_said =
+            before.contains("not_run(") || SAY_SO.iter().any(|helper| before.contains(helper));
+        let is_listed =
+            NO_SKIPS.iter().any(|(f, says, _)| file.ends_with(f) && before.contains(says));
         if depth(line) <= depth(lines.get(1).unwrap_or(line)) + 12 && !is_said && !is_listed {
             found.push(*line);
         }
@@ -87,11 +97,16 @@ fn b2_no_test_passes_over_what_is_missing_without_saying_so() {
     for (file, text) in sources.iter().filter(|(file, _)| !file.ends_with("skips.rs")) {
         for test in tests_of(text) {
             for line in silent_ends(file, test) {
-                silent.push(format!("{file}: {} in {}", line.trim(), test.lines().find(|l| l.contains("fn ")).unwrap_or("?")));
+                silent.push(format!(
+                    "{file}: {} in {}",
+                    line.trim(),
+                    test.lines().find(|l| l.contains("fn ")).unwrap_or("?")
+                ));
             }
         }
         // Words of a skip that go to nobody.
-        for words in ["\"ABSENT", "\"absent: ", "NOT TESTED", "NOT RUN", "skipped: ", "absent here"] {
+        for words in ["\"ABSENT", "\"absent: ", "NOT TESTED", "NOT RUN", "skipped: ", "absent here"]
+        {
             let said = text.lines().filter(|line| line.contains("print") && line.contains(words));
             silent.extend(said.map(|line| format!("{file}: {}", line.trim())));
         }
@@ -108,11 +123,18 @@ fn b2_no_test_passes_over_what_is_missing_without_saying_so() {
 
 #[test]
 fn b2_a_silent_end_is_found() {
-    let silent = "#[test]\nfn one() {\n    if !has_redis() {\n        return;\n    }\n    looks();\n}\n";
-    let said = silent.replace("        return;", "        not_run(\"redis\", \"why\");\n        return;");
-    let ends = |text: &str| tests_of(text).iter().map(|test| silent_ends("a.rs", test).len()).sum::<usize>();
+    let silent =
+        "#[test]\nfn one() {\n    if !has_redis() {\n        return;\n    }\n    looks();\n}\n";
+    let said =
+        silent.replace("        return;", "        not_run(\"redis\", \"why\");\n        return;");
+    let ends = |text: &str| {
+        tests_of(text).iter().map(|test| silent_ends("a.rs", test).len()).sum::<usize>()
+    };
     assert_eq!((ends(silent), ends(&said)), (1, 0));
-    assert_eq!(ends("#[tokio::test]\nasync fn one() {\n    let Some(x) = redis() else { return };\n}\n"), 1);
+    assert_eq!(
+        ends("#[tokio::test]\nasync fn one() {\n    let Some(x) = redis() else { return };\n}\n"),
+        1
+    );
 }
 
 fn summary(file: &Path, release: Option<&str>) -> Output {
@@ -139,7 +161,9 @@ fn b2_what_was_not_run_is_printed_by_name_and_a_release_refuses_it() {
         .output()
         .unwrap();
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
-    for (release, passes) in [(None, true), (Some("0"), true), (Some("1"), false), (Some("yes"), false)] {
+    for (release, passes) in
+        [(None, true), (Some("0"), true), (Some("1"), false), (Some("yes"), false)]
+    {
         let output = summary(&file, release);
         let words = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), passes, "{release:?}: {words}");
@@ -160,7 +184,8 @@ fn a_part_that_no_machine_has() {
 #[test]
 fn b2_make_test_prints_the_summary_whatever_the_tests_said() {
     let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
-    let test = makefile.split("\ntest: ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+    let test =
+        makefile.split("\ntest: ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
     assert!(test.contains("COFFERDAM_NOT_RUN="), "{test}");
     assert!(test.contains("scripts/not-run"), "{test}");
     assert!(makefile.contains("release: export COFFERDAM_RELEASE = 1"));

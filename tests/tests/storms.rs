@@ -486,3 +486,63 @@ async fn a5_a_backlog_is_taken_in_by_turns() {
     assert_proven(&home);
     drop(worker);
 }
+
+/// Blocks that a claim reads, whatever it takes: a machine's speed has no part in it.
+async fn claimed_blocks(sql: &sqlx::PgPool) -> u64 {
+    let mut tx = sql.begin().await.unwrap();
+    let explained: serde_json::Value = sqlx::query_scalar(
+        "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) SELECT * FROM app.claim('intentQ', 'ex-1', 'v', 0)",
+    )
+    .fetch_one(&mut *tx)
+    .await
+    .unwrap();
+    tx.rollback().await.unwrap();
+    let plan = &explained[0]["Plan"];
+    assert_eq!(plan["Actual Rows"].as_f64(), Some(64.0), "{plan}");
+    plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
+}
+
+/// 2.5 s with 20,000 queued, most of it to compile a plan, the rest to read the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a5_a_claim_costs_the_same_however_long_the_queue_is() {
+    let home = Home::new();
+    let shim = Server::start(&home, SHIM, &[]);
+    let sql = shim.sql().await;
+    sqlx::query(
+        "INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ('ex-1', 'h', 1, 'v')",
+    )
+    .execute(&sql)
+    .await
+    .unwrap();
+    let queue = async |from: i32, to: i32| {
+        sqlx::query("SELECT count(app.enqueue('w' || n, 'run', 'null', 'intentQ', 'flood', 1, NULL, 'v', NULL, 0)) FROM generate_series($1::int, $2) n")
+            .bind(from)
+            .bind(to)
+            .execute(&sql)
+            .await
+            .unwrap();
+        sqlx::query("ANALYZE dbos.workflow_status").execute(&sql).await.unwrap();
+    };
+    queue(1, 300).await;
+    // As many as a tenant may have, but for one claim's.
+    let taken = "SELECT count(*) FROM app.claim('intentQ', 'ex-1', 'v', 0)";
+    assert_eq!(count(&sql, taken).await, 64);
+    let short = claimed_blocks(&sql).await;
+    queue(301, 20_000).await;
+    let long = claimed_blocks(&sql).await;
+    eprintln!("a claim reads {short} blocks of 300 queued, {long} of 20,000");
+    assert!(long < short * 2, "{short} blocks of 300 queued, {long} of 20,000");
+    // Counting a tenant's 64 runs for each of 64 candidates reads 8,192 at least.
+    assert!(long < 6_000, "{long} blocks");
+    let set =
+        texts(&sql, "SELECT unnest(proconfig) FROM pg_proc WHERE oid = 'app.claim'::regproc").await;
+    assert!(
+        set.contains(&"jit=off".to_owned()),
+        "a database elsewhere compiles its plans: {set:?}"
+    );
+    assert_eq!(count(&sql, taken).await, 64);
+    let open = "SELECT count(*) FROM dbos.workflow_status w WHERE w.status = 'PENDING' AND EXISTS (
+        SELECT FROM dbos.workflow_status q WHERE q.status = 'ENQUEUED' AND (q.created_at, q.workflow_uuid) < (w.created_at, w.workflow_uuid))";
+    assert_eq!(count(&sql, open).await, 0, "an older one was left in the queue");
+    assert_eq!(count(&sql, taken).await, 0, "a tenant's share is taken");
+}

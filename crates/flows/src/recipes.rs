@@ -7,14 +7,22 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::recipes::{Promotion, Stored};
 
 use crate::Flows;
+use crate::submit::internal;
 
 impl Flows {
-    /// Imports recipes as drafts, all or none.
+    /// Imports recipes as drafts, all or none. A text that is new needs room in the tenant's quota.
     pub async fn recipes_import(
         &self,
         who: &Principal,
         recipes: &[Recipe],
     ) -> Result<Vec<Stored>, LedgerError> {
+        for recipe in recipes {
+            let text = recipe.hash().map_err(internal)?;
+            if self.ledger.recipe_by_hash(&who.tenant, &recipe.id, &text).await?.is_none() {
+                self.ledger.quota_admit(&who.tenant).await?;
+                break;
+            }
+        }
         self.ledger.recipes_import(who, recipes).await
     }
 

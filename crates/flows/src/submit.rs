@@ -61,7 +61,7 @@ struct Terms {
     intent_hash: Option<Digest>,
 }
 
-fn internal(error: impl std::fmt::Display) -> LedgerError {
+pub(crate) fn internal(error: impl std::fmt::Display) -> LedgerError {
     Refusal::new(ErrorCode::Internal, error.to_string()).into()
 }
 

@@ -333,8 +333,8 @@ async fn session_alert(
     };
     sqlx::query(
         "WITH s AS (SELECT run_id, tenant_id, executor_id FROM app.remote_execution_sessions WHERE sandbox_id = $1),
-         a AS (INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason)
-               SELECT tenant_id, 'worker', executor_id, $2, $1, $3 FROM s)
+         a AS (INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason, origin)
+               SELECT tenant_id, 'worker', executor_id, $2, $1, $3, 'engine-dbos' FROM s)
          SELECT pg_notify('cofferdam', 'w:' || run_id) FROM s",
     )
     .bind(evidence.sandbox_id.as_str())

@@ -135,8 +135,8 @@ impl BootError {
             Self::Input(error) => error.is_permanent(),
             // A root that is kept from this run is not given a moment later.
             Self::Base(error) => error.is_permanent(),
-            // The agent will not write there: the path is one that no file can have.
-            Self::Upload { source: AgentError::Refused { status: 400..=499, .. }, .. } => true,
+            // The agent cannot write there: no file can have the path, or the fresh layer is too small for it.
+            Self::Upload { source: AgentError::Refused { .. }, .. } => true,
             _ => false,
         }
     }

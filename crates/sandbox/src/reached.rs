@@ -171,7 +171,7 @@ pub(crate) struct Ending {
 
 impl Seen {
     pub(crate) fn oom(&self) -> bool {
-        self.after.oom_kills > self.before.oom_kills
+        self.after.oom_kills > self.before.oom_kills || self.excess.is_some()
     }
 
     /// The same with what a kernel of the sandbox's own counted, where it has one: the host's

@@ -21,6 +21,8 @@ use crate::traces::Traces;
 const WAITING_EVERY: u32 = 8;
 /// A program may have as many, however small its memory is.
 const LEAST: u64 = 64;
+/// What a connection takes beside its data.
+const EACH: u64 = 4_096;
 /// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`: data may wait there for an `accept`.
 const WITH_DATA: [&str; 2] = ["01", "08"];
 
@@ -131,7 +133,7 @@ fn held(protocols: &str) -> (u64, u64) {
     (tcp, unix)
 }
 
-/// Bytes in the receive queues of connections without an inode, which nobody accepted, by `tcp` or `tcp6`.
+/// Bytes of connections without an inode, which nobody accepted, and of what they received, by `tcp` or `tcp6`.
 fn waiting(table: &str) -> u64 {
     let of = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -139,7 +141,8 @@ fn waiting(table: &str) -> u64 {
         if *inode != "0" || !WITH_DATA.contains(state) {
             return None;
         }
-        u64::from_str_radix(queues.split_once(':')?.1, 16).ok()
+        let received = u64::from_str_radix(queues.split_once(':')?.1, 16).ok()?;
+        Some(received.saturating_add(EACH))
     };
     table.lines().skip(1).filter_map(of).sum()
 }
@@ -170,7 +173,7 @@ TCP       2304     15     247   no     192   yes  kernel      y  y  y  y  y  y  
         assert_eq!(used("sockets: used 105\nTCP: inuse 15 orphan 0\n"), Some(105));
         assert_eq!(used(""), None);
         assert_eq!(held(PROTOCOLS), (18, 24));
-        assert_eq!(waiting(TABLE), 0x1_0001);
+        assert_eq!(waiting(TABLE), 0x1_0001 + 2 * EACH);
         assert_eq!((held(""), waiting("")), ((0, 0), 0));
     }
 

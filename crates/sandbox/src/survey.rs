@@ -176,7 +176,7 @@ fn sockets(facts: &HostFacts) -> Finding {
     finding(
         "net.socket-queues",
         !facts.ceilings.has_large_sockets(),
-        &format!(
+        format!(
             "a socket queues at most {each} KiB that no cgroup counts; their number is limited"
         ),
         "set net.core.rmem_default to the kernel's own 212992",

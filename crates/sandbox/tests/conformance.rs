@@ -24,15 +24,15 @@ mod hostile;
 #[path = "conformance/inside.rs"]
 mod inside;
 mod support;
+#[path = "conformance/table.rs"]
+mod table;
 #[path = "conformance/talk.rs"]
 mod talk;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
@@ -124,8 +124,6 @@ const BEHAVIOURS: [(&str, Check); 40] = [
 const ONLY: &str = "COFFERDAM_TEST_BEHAVIOUR";
 /// What is said of a class that holds every behaviour, and of one that the host does not have.
 const OK: &str = "ok";
-/// No run was seen yet.
-const UNSEEN: &str = "unseen";
 
 #[test]
 fn the_class_container_behaves_as_listed() {
@@ -186,81 +184,7 @@ fn behaves_as_listed(class: Class) {
     assert!(failed.is_empty(), "{failed:#?}");
     bench.assert_clean();
     if only.is_none() {
-        compare(class, &seen);
-    }
-}
-
-const BEGIN: &str =
-    "<!-- conformance: written by sandbox/tests/conformance.rs, UPDATE_GOLDENS=1 -->\n";
-const END: &str = "<!-- /conformance -->\n";
-
-/// The table of SPECIFICATION.md: each behaviour with what each class was seen to do.
-type Table = Vec<(String, BTreeMap<&'static str, String>)>;
-
-fn specification() -> (PathBuf, String, String, String) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SPECIFICATION.md");
-    let text = fs::read_to_string(&path).unwrap();
-    let (head, tail) = text.split_once(BEGIN).expect("the begin mark");
-    let (table, tail) = tail.split_once(END).expect("the end mark");
-    (path, head.to_owned(), table.to_owned(), tail.to_owned())
-}
-
-fn parsed(text: &str) -> Table {
-    let row = |line: &str| {
-        let mut cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
-        let name = cells.next().unwrap();
-        (name, Class::LOCAL.map(Class::as_str).into_iter().zip(cells).collect())
-    };
-    text.lines().skip(2).map(row).collect()
-}
-
-fn printed(table: &Table) -> String {
-    let names = Class::LOCAL.map(Class::as_str);
-    let mut text =
-        format!("| Behaviour | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
-    for (name, cells) in table {
-        let cells = names.map(|class| cells.get(class).map_or(UNSEEN, String::as_str));
-        text += &format!("| {name} | {} |\n", cells.join(" | "));
-    }
-    text
-}
-
-/// One at a time, whichever classes are being held against it.
-static WRITING: Mutex<()> = Mutex::new(());
-
-/// Compares a class' column with what was seen of it just now, or writes what was seen.
-fn compare(class: Class, seen: &[(&str, &str)]) {
-    let _one = WRITING.lock();
-    let (path, head, text, tail) = specification();
-    let old = parsed(&text);
-    if env::var("UPDATE_GOLDENS").is_some() {
-        let row = |(name, cell): &(&str, &str)| {
-            let was = old.iter().find(|(old, _)| old == name);
-            let mut cells = was.map(|(_, cells)| cells.clone()).unwrap_or_default();
-            cells.insert(class.as_str(), (*cell).to_owned());
-            ((*name).to_owned(), cells)
-        };
-        let table = printed(&seen.iter().map(row).collect());
-        fs::write(&path, format!("{head}{BEGIN}{table}{END}{tail}")).unwrap();
-        return;
-    }
-    let column: Vec<(&str, &str)> =
-        old.iter().map(|(name, cells)| (name.as_str(), cells[class.as_str()].as_str())).collect();
-    assert_eq!(column, seen, "{}: write it anew with UPDATE_GOLDENS=1", class.as_str());
-}
-
-/// Its cells are what each class was seen to do when it was written (`behaves_as_listed`, which compares); of a class
-/// that this host lacks, only the rows are known.
-#[test]
-fn b3_the_specification_has_a_row_for_every_behaviour_and_no_cell_that_nobody_saw() {
-    // Of limits and files of this host, which are most of the list, `remote` has none: see `remote.rs`.
-    let (_, _, text, _) = specification();
-    let table = parsed(&text);
-    let names: Vec<&str> = table.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, BEHAVIOURS.map(|(name, _)| name));
-    assert_eq!(printed(&table), text, "in the form that it is written in");
-    for (name, cells) in &table {
-        assert!(cells.values().all(|cell| cell == OK), "{name}: {cells:?}");
+        table::compare(class, &seen);
     }
 }
 

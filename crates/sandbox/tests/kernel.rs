@@ -12,7 +12,9 @@ mod support;
 
 use std::fs::{self, File};
 use std::process::Command;
+use std::time::Duration;
 
+use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::LimitKind;
 use cofferdam_sandbox::{Class, Runtime, Sandbox, Tcp, enter_private_mounts};
 use nix::fcntl::{Flock, FlockArg};
@@ -331,7 +333,7 @@ async fn watched(
     loop {
         tokio::select! {
             said = &mut running => return (said, all, most),
-            () = tokio::time::sleep(std::time::Duration::from_millis(20)) => {
+            () = clock::sleep(Duration::from_millis(20)) => {
                 let seen = unread(init);
                 (all, most) = (all.max(seen.0), most.max(seen.1));
             }
@@ -353,7 +355,7 @@ fn s6_queues_that_no_cgroup_counts_stay_near_the_memory_limit() {
             let (said, all, most) = watched(init, run(&sandbox, &command)).await;
             eprintln!("{way}: {all} bytes, at most {most} in one; {:?}", said.outcome.cause);
             assert!(said.outcome.reached.contains(&LimitKind::Memory), "{way}: {:?}", said.outcome);
-            assert!(!said.outcome.timed_out, "{way}: {:?}", said.outcome);
+            assert!(said.outcome.oom && !said.outcome.timed_out, "{way}: {:?}", said.outcome);
             // Twice what the kernel lets a socket have, for its own rounding; connections grow by themselves.
             let each = 2 * bench.host.facts().ceilings.socket_bytes;
             assert!(way == "unaccepted" || most <= each, "{way}: {most}");
@@ -363,6 +365,38 @@ fn s6_queues_that_no_cgroup_counts_stay_near_the_memory_limit() {
             assert!(unread(init).0 < LIMIT / 8, "{way}");
             verified(&sandbox.wipe("task-end").await);
         }
+    });
+}
+
+/// The agent's priority, its scheduling class and what the kernel kills first, as low as a task may set them.
+const STARVE: &str = r"
+print(call(141, 0, 1, 19), call(251, 1, 1, 3 << 13))
+nothing = ctypes.c_int(0)
+print(call(144, 1, 5, ctypes.addressof(nothing)))
+with open('/proc/1/oom_score_adj', 'w') as score:
+    score.write('1000')
+with open('/proc/1/oom_score_adj') as score:
+    print(score.read().strip(), flush=True)
+held = []
+while True:
+    held.append(b'x' * (1 << 20))
+";
+
+#[test]
+fn s45_a_task_that_starves_its_agent_ends_its_own_run_alone() {
+    with_each(|bench| async move {
+        let (sandbox, plan) =
+            bench.start(json!({"limits": {"memMB": 64, "diskMB": 16, "pids": 16}})).await;
+        let (other, theirs) = bench.start(json!({})).await;
+        let command = cofferdam_sandbox::Command { argv: python(STARVE), ..plan.task.clone() };
+        let said = run(&sandbox, &command).await;
+        assert!(said.stdout.ends_with("1000\n"), "{}{}", said.stdout, said.stderr);
+        assert!(said.outcome.oom && !said.outcome.timed_out, "{:?}", said.outcome);
+        assert_eq!(sh(&other, &theirs, "true").await.outcome.exit, 0);
+        let score = |pid: u32| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+        assert_eq!(score(other.init_pid()).trim(), "0");
+        verified(&sandbox.wipe("task-end").await);
+        verified(&other.wipe("task-end").await);
     });
 }
 

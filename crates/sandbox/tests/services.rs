@@ -64,8 +64,11 @@ fn postgres_answers_sql_in_every_command_and_is_gone_with_the_sandbox() {
         // The password is needed, and nobody else listens anywhere but on loopback.
         let said = sh(&sandbox, &plan, "PGPASSWORD=wrong psql -Atc 'select 1'").await;
         assert!(said.stderr.contains("password authentication failed"), "{}", said.stderr);
-        let said = sh(&sandbox, &plan, "echo $TESTCONTAINERS_HOST_OVERRIDE $POSTGRES_PORT").await;
-        assert_eq!(said.stdout, "127.0.0.1 5432\n");
+        // By the variables that images have, in place of the client's own.
+        let by_image = "env -u PGHOST -u PGPORT -u PGUSER -u PGPASSWORD -u PGDATABASE -u DATABASE_URL \
+            PGPASSWORD=$POSTGRES_PASSWORD psql -h $POSTGRES_HOST -p $POSTGRES_PORT -U $POSTGRES_USER $POSTGRES_DB -Atc 'table t'";
+        let said = sh(&sandbox, &plan, by_image).await;
+        assert_eq!(said.stdout, "7\n", "{}", said.stderr);
         let ends = sandbox.services();
         assert_eq!((ends[0].report.name.as_str(), ends[0].report.exit), ("postgres", None));
         let log = String::from_utf8_lossy(&ends[0].log);

@@ -38,7 +38,8 @@ impl Fleet {
         let shim_wire = Proxy::to_server(&database).await;
         let shim = start_shim(&home, &shim_wire);
         let front = Arc::new(Front::to(&shim));
-        let mut fleet = Self { front, workers: Vec::new(), shim, shim_wire, home, database, shared };
+        let mut fleet =
+            Self { front, workers: Vec::new(), shim, shim_wire, home, database, shared };
         for _ in 0..WORKERS {
             let worker = fleet.new_worker().await;
             fleet.workers.push(worker);

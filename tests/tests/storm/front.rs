@@ -38,7 +38,12 @@ impl Front {
     }
 
     /// One try; nothing where nobody answered.
-    pub async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
+    pub async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Option<(u16, Value)> {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
         let url = format!("{}{path}", self.url.lock().unwrap());
         let mut request = self.http.request(method, url).bearer_auth(&self.key);

@@ -27,11 +27,8 @@ pub async fn runs(sql: &PgPool, done: &[Done]) {
         i64::try_from(done.len()).unwrap(),
         "a run for each submission, however often it was sent"
     );
-    let recorded: BTreeMap<String, (String, Option<String>)> = rows(
-        sql,
-        "SELECT r.id, r.status, coalesce(r.error, '') FROM app.runs r",
-    )
-    .await;
+    let recorded: BTreeMap<String, (String, Option<String>)> =
+        rows(sql, "SELECT r.id, r.status, coalesce(r.error, '') FROM app.runs r").await;
     let chosen = choices(sql).await;
     let wrong: Vec<_> = done
         .iter()
@@ -56,7 +53,8 @@ async fn rows(sql: &PgPool, query: &'static str) -> BTreeMap<String, (String, Op
 
 /// What each gate's accepted answer said.
 async fn choices(sql: &PgPool) -> BTreeMap<String, String> {
-    let query = "SELECT run_id, payload->>'choice' FROM app.human_interactions WHERE outcome = 'accepted'";
+    let query =
+        "SELECT run_id, payload->>'choice' FROM app.human_interactions WHERE outcome = 'accepted'";
     let all = sqlx::query(query).fetch_all(sql).await.unwrap();
     all.into_iter().map(|row| (row.get(0), row.get(1))).collect()
 }

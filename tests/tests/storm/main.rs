@@ -66,7 +66,10 @@ async fn storm(name: &str, length: Duration) -> Figures {
         println!("{}", figures.record(at, &fault, &recovered));
     }
     let done = work.end().await;
-    println!("{}", json!({"runs": done.len(), "faults": figures.len(), "took_s": begun.elapsed().as_secs()}));
+    println!(
+        "{}",
+        json!({"runs": done.len(), "faults": figures.len(), "took_s": begun.elapsed().as_secs()})
+    );
     let sql = fleet.database.sql().await;
     judge::runs(&sql, &done).await;
     judge::replies(&sql, &done).await;

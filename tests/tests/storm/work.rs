@@ -73,7 +73,11 @@ impl Job {
             return format!("{head}  tasks: [{{name: keep, value: kept}}]\n");
         }
         let gate = if self == Self::Gated { "  gate: approve-plan\n" } else { "" };
-        let build = if self == Self::Built { "      build: {run: \"echo built > /work/built\"}\n" } else { "" };
+        let build = if self == Self::Built {
+            "      build: {run: \"echo built > /work/built\"}\n"
+        } else {
+            ""
+        };
         let (body, timeout) = match self {
             Self::Failing => ("[ ${item} -ne 0 ] || exit 3; ", "60s"),
             Self::Overdue => ("sleep 90; ", "2s"),

@@ -98,7 +98,8 @@ impl Proxy {
     /// To a database elsewhere.
     pub async fn to_server(server: &Postgres) -> Self {
         let direct = server.address();
-        let url = |address: SocketAddr| server.url().replace(&direct.to_string(), &address.to_string());
+        let url =
+            |address: SocketAddr| server.url().replace(&direct.to_string(), &address.to_string());
         Self::before(Upstream::Address(direct), url).await
     }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use cofferdam_contracts::dispatch::{AgentType, AgentWork};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::sandbox::{Mount, SandboxSpec};
+use cofferdam_contracts::sandbox::SandboxSpec;
 use serde_json::json;
 
 /// What `claude` calls its own tools.
@@ -34,6 +34,8 @@ const OWN: [&str; 14] = [
 ];
 /// Where programs of the host lie, as a sandbox on the host's `/usr` has them.
 const BINS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+/// Where else a sandbox looks for an agent's programs.
+const PLACES: [&str; 1] = ["/opt/agents/bin"];
 /// What asks for every program at once, where it is allowed.
 const SHELL_TOOL: &str = "Bash";
 
@@ -91,20 +93,24 @@ pub(super) fn is_there(work: &AgentWork, tool: &str) -> Option<bool> {
     if work.request.env_ref != "host" {
         return None;
     }
-    let empty: &[Mount] = &[];
     let mounts = work.request.spec.as_ref().and_then(|spec| spec.mounts.as_deref());
-    let mounted = mounts.unwrap_or(empty).iter().any(|mount| {
-        let target = Path::new(&mount.target);
-        target == Path::new(tool)
-            || target.file_name().is_some_and(|name| name == tool)
-            // A directory of programs: what is in it is the tenant's to say.
-            || Path::new(&mount.source).is_dir()
-    });
+    let targets = || mounts.into_iter().flatten().map(|mount| Path::new(&mount.target));
+    let is_mounted = |target: &Path| {
+        target == Path::new(tool) || target.file_name().is_some_and(|name| name == tool)
+    };
+    // Only the host's `/usr`, which every sandbox shows: of anything else nobody is told whether it is there.
     let found = match tool.starts_with('/') {
+        true if !tool.starts_with("/usr/") => return None,
         true => Path::new(tool).exists(),
         false => BINS.iter().any(|dir| Path::new(dir).join(tool).exists()),
     };
-    Some(mounted || found)
+    if found || targets().any(is_mounted) {
+        return Some(true);
+    }
+    // A whole directory of programs may hold it.
+    let holds =
+        |target: &Path| PLACES.iter().chain(&BINS).any(|dir| Path::new(dir).starts_with(target));
+    if targets().any(holds) { None } else { Some(false) }
 }
 
 /// Refuses a denied tool of an agent's own where the agent has no way to be asked: nobody would hold it.

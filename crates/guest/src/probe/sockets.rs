@@ -9,8 +9,9 @@ use super::table::sockets;
 use super::{Probe, probe};
 
 const NO_FAMILY: &[&str] = &["EAFNOSUPPORT"];
-/// Runtimes that read the filter as a list have no errno of its own for a second condition.
-const NO_PROTOCOL: &[&str] = &["EAFNOSUPPORT", "ENOSYS"];
+/// Runtimes that read the filter as a list have no errno of its own for a second condition, and Docker's engine before 23
+/// knows EPERM alone for what no rule names.
+const NO_PROTOCOL: &[&str] = &["EAFNOSUPPORT", "ENOSYS", "EPERM"];
 const RAW: libc::c_int = libc::SOCK_RAW;
 const DATAGRAM: libc::c_int = libc::SOCK_DGRAM;
 const NETLINK: libc::c_int = libc::AF_NETLINK;

@@ -35,6 +35,8 @@ use crate::traces::Traces;
 const KEPT: [&str; 3] = ["/proc", "/dev", "/sys"];
 /// What it mounts there besides, of which the class `container` has nothing.
 const DROPPED: [&str; 2] = ["/sys/fs/cgroup", "/dev/mqueue"];
+/// Mounts in one place: an engine makes its own and a mask.
+const MOST_MOUNTS: usize = 8;
 /// `/dev` as in the class `container`: room for links, and none for data that no limit would count.
 const DEV: &str = "mode=755,size=64k";
 
@@ -204,13 +206,17 @@ fn attach(tree: &OwnedFd, target: &str) -> io::Result<()> {
     Ok(move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Whatever is mounted there.
+/// Whatever is mounted there, in layers: on version 1 of cgroups an engine masks its tree by another mount.
 fn drop_mounts(at: &str) -> io::Result<()> {
-    match umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-        // Not mounted, or not there at all: an engine may leave it out.
-        Err(nix::Error::EINVAL | nix::Error::ENOENT) | Ok(()) => Ok(()),
-        Err(error) => Err(error.into()),
+    for _ in 0..MOST_MOUNTS {
+        match umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => {}
+            // None is left, or it is not there at all: an engine may leave it out.
+            Err(nix::Error::EINVAL | nix::Error::ENOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
     }
+    Err(io::Error::other("more mounts in one place than an engine makes"))
 }
 
 fn os(what: &'static str) -> impl FnOnce(nix::Error) -> EngineError {

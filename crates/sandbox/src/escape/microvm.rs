@@ -2,9 +2,11 @@
 
 /// Probes that the machine's own kernel answers otherwise, with every answer that holds there. No filter
 /// stands before that kernel: what a call reaches is the machine's and ends with it.
-pub(super) const OTHERWISE: [(&str, &[&str]); 10] = [
+pub(super) const OTHERWISE: [(&str, &[&str]); 11] = [
     // The tables of the virtual hardware.
     ("sys.firmware", &["acpi memmap", "memmap", "acpi", "nothing"]),
+    // The usual limit of a login: the queues are memory of the machine's own kernel.
+    ("limit.queues", &["held", "819200"]),
     // Their number is limited to none.
     ("ns.new-user", &["ENOSPC"]),
     // None, or the one that keeps a task from the monitor of a machine without a port.

@@ -67,10 +67,16 @@ struct Identity {
 pub fn mark(state: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let made = options.write(true).create_new(true).mode(0o444).open(state.join(MARK));
-    match made {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => register::add(state, |path| path.join(MARK).symlink_metadata().is_ok()),
+    if let Err(error) = made
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
     }
+    // On a host whose system is read-only there is no register: what lies near is found without.
+    if let Err(error) = register::add(state, |path| path.join(MARK).symlink_metadata().is_ok()) {
+        tracing::warn!(%error, "this host's register of state directories cannot be written");
+    }
+    Ok(())
 }
 
 /// Which of the kernel's file systems something lies in, if it does.

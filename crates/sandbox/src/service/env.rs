@@ -1,4 +1,7 @@
-//! How a task finds its services: the variables that clients, images and Testcontainers use.
+//! How a task finds its services: the variables that clients and images use.
+//!
+//! Those of Testcontainers are set too, and are no compatibility: its clients ask a Docker engine for containers, which
+//! no sandbox has. Tests that use one declare the service and connect to it.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +19,7 @@ pub(super) fn of(service: &PlannedService, password: &str) -> BTreeMap<String, S
     let mut env = BTreeMap::from([
         (format!("{prefix}_HOST"), HOST.to_owned()),
         (format!("{prefix}_PORT"), port.clone()),
-        // A test that would start containers finds the services of its sandbox instead, and must
-        // not wait for the container that cleans up after it.
+        // What starts containers itself looks here for them, and does not wait for one that cleans up.
         ("TESTCONTAINERS_HOST_OVERRIDE".to_owned(), HOST.to_owned()),
         ("TESTCONTAINERS_RYUK_DISABLED".to_owned(), "true".to_owned()),
     ]);
@@ -53,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_and_testcontainers_find_their_variables() {
+    fn clients_find_their_variables() {
         let mut service = PlannedService {
             name: "postgres".into(),
             program: Program::Postgres("/x".into()),
@@ -64,7 +66,6 @@ mod tests {
         let env = of(&service, "pw");
         assert_eq!(env["DATABASE_URL"], "postgresql://postgres:pw@127.0.0.1:5433/postgres");
         assert_eq!((env["PGPORT"].as_str(), env["POSTGRES_DB"].as_str()), ("5433", "postgres"));
-        assert_eq!(env["TESTCONTAINERS_HOST_OVERRIDE"], "127.0.0.1");
         service.name = "my-api".into();
         service.program = Program::Command { argv: Vec::new(), env: BTreeMap::new() };
         let env = of(&service, "pw");

@@ -24,9 +24,11 @@ const SCRIPT: &str = "for (const b of document.querySelectorAll('button')) b.onc
   document.querySelector('output').textContent = answer && answer.ok ? 'Recorded: ' + b.value + '.' : shown;
 };";
 
-/// A long line is read without scrolling.
+/// A long line is read without scrolling, and goes on further in than any line of ours begins: no text of a task
+/// looks like one.
 const STYLE: &str = "body{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}\
-    pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:1em}dd{overflow-wrap:anywhere}";
+    pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:1em}\
+    pre div{padding-left:9em;text-indent:-8em}dd{overflow-wrap:anywhere}";
 
 pub(crate) async fn create(mut call: Call) -> Answered {
     let gate: GateKey = call.id("gate")?;
@@ -95,7 +97,8 @@ fn plan(view: &LinkView) -> String {
     if view.plan.is_empty() && view.plan_left_out == 0 {
         return String::new();
     }
-    let lines: Vec<String> = view.plan.iter().map(|line| escape(line)).collect();
+    let lines: String =
+        view.plan.iter().map(|line| format!("<div>{}</div>", escape(line))).collect();
     let more = match view.plan_left_out {
         0 => String::new(),
         n => format!(
@@ -104,7 +107,7 @@ fn plan(view: &LinkView) -> String {
             view.run_id
         ),
     };
-    format!("<h2>Plan</h2><pre>{}</pre>{more}", lines.join("\n"))
+    format!("<h2>Plan</h2><pre>{lines}</pre>{more}")
 }
 
 fn escape(text: &str) -> String {

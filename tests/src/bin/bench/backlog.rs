@@ -1,7 +1,7 @@
 //! A long queue on a database elsewhere: what it costs one worker, how fast it drains, and what others notice of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::postgres::Postgres;
@@ -21,8 +21,7 @@ const BESIDE: i64 = 5_000;
 /// Requests in flight while a queue is filled.
 const WAVE: usize = 40;
 
-const QUEUED: &str =
-    "SELECT count(*) FROM dbos.workflow_status WHERE queue_name = 'intentQ' AND status = 'ENQUEUED'";
+const QUEUED: &str = "SELECT count(*) FROM dbos.workflow_status WHERE queue_name = 'intentQ' AND status = 'ENQUEUED'";
 
 /// A fleet of one worker that is not there yet.
 struct World {
@@ -90,8 +89,13 @@ async fn drained(length: usize, is_last: bool, throughput: f64) -> f64 {
     }
     settled_slowly(&world).await;
     let rate = length as f64 / begun.elapsed().as_secs_f64();
-    emit("backlog_drain", rate / throughput, "of the throughput", 0.8,
-        json!({"runs": length, "runs_per_s": rate, "throughput": throughput, "accepted_per_s": accepted}));
+    emit(
+        "backlog_drain",
+        rate / throughput,
+        "of the throughput",
+        0.8,
+        json!({"runs": length, "runs_per_s": rate, "throughput": throughput, "accepted_per_s": accepted}),
+    );
     // Longer than pools keep what nobody uses.
     tokio::time::sleep(Duration::from_secs(20)).await;
     let (peak, rest) = memory.end(worker.pid());
@@ -120,7 +124,8 @@ async fn fill(world: &World, recipe: &Value, length: usize) {
 }
 
 async fn first_end(world: &World, begun: Instant, length: usize) {
-    let ended = "SELECT count(*) FROM (SELECT FROM app.runs WHERE finished_at IS NOT NULL LIMIT 1) one";
+    let ended =
+        "SELECT count(*) FROM (SELECT FROM app.runs WHERE finished_at IS NOT NULL LIMIT 1) one";
     while world.count(ended).await == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -145,12 +150,19 @@ async fn others(world: &World, recipe: &Value) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let starts = times(world, "(w.started_at_epoch_ms - w.created_at)::float8", "=").await;
-    let ends = times(world, "(extract(epoch FROM r.finished_at - r.created_at) * 1000)::float8", "=").await;
+    let ends =
+        times(world, "(extract(epoch FROM r.finished_at - r.created_at) * 1000)::float8", "=")
+            .await;
     let length = "(extract(epoch FROM r.finished_at) * 1000 - w.started_at_epoch_ms)::float8";
     let neighbours = median(times(world, length, "<>").await);
-    emit("backlog_other_starts", starts.iter().copied().fold(f64::INFINITY, f64::min), "ms", neighbours,
+    emit(
+        "backlog_other_starts",
+        starts.iter().copied().fold(f64::INFINITY, f64::min),
+        "ms",
+        neighbours,
         json!({"beside": beside, "start_p50": median(starts.clone()), "start_max": percentile(starts, 99),
-               "end_p50": median(ends.clone()), "end_max": percentile(ends, 99), "neighbour_run_p50": neighbours}));
+               "end_p50": median(ends.clone()), "end_max": percentile(ends, 99), "neighbour_run_p50": neighbours}),
+    );
 }
 
 async fn times(world: &World, expression: &str, is_other: &str) -> Vec<f64> {

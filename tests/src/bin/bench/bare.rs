@@ -77,7 +77,7 @@ impl Bare {
 
     /// What cannot run here is absent, with its own words.
     fn tried(self) -> Result<Self, String> {
-        let output = self.command().stdin(Stdio::null()).output().map_err(|why| why.to_string())?;
+        let output = self.command().stdin(Stdio::piped()).output().map_err(|why| why.to_string())?;
         match output.status.success() {
             true => Ok(self),
             false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
@@ -87,8 +87,10 @@ impl Bare {
     /// Milliseconds of one run.
     pub fn run(&self) -> f64 {
         let mut command = self.command();
+        // No device of the host: crun gives its standard streams to the root of a user namespace.
+        command.stdin(Stdio::piped());
         let clock = Instant::now();
-        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let output = command.output().expect("it starts");
         let took = ms(clock);
         assert!(output.status.success(), "{command:?}: {output:?}");
         took

@@ -150,7 +150,11 @@ async fn burst() {
     .fetch_one(&sql)
     .await
     .expect("a count");
-    assert_eq!((inexact, wrong), (0, 0), "gates without exactly one decision, answers other than 200 and 409");
+    assert_eq!(
+        (inexact, wrong),
+        (0, 0),
+        "gates without exactly one decision, answers other than 200 and 409"
+    );
     emit(
         "reply_burst",
         seconds,
@@ -192,7 +196,29 @@ pub async fn parked() {
     let (status, body) = reply(&server, &runs[gates / 2], "k", "no").await;
     assert_eq!(status, 200, "{body}");
     crate::runs::ended(&sql, &runs[gates / 2]).await;
+    assert_parked(&sql, gates - 1).await;
     let ms = begun.elapsed().as_secs_f64() * 1000.0;
     emit("parked_gates_reply_to_terminal", ms, "ms", 100.0, json!({"gates": gates}));
     sql.close().await;
+}
+
+/// What was measured is what was meant: so many gates still wait, each asked once, and nothing else runs or has failed.
+async fn assert_parked(sql: &PgPool, gates: usize) {
+    // The one that was open first, to warm, waits with them.
+    let expected = i64::try_from(gates + 1).expect("a count");
+    for (what, query) in [
+        ("runs that wait", "SELECT count(*) FROM app.runs WHERE status = 'waiting_input'"),
+        ("gates that wait", "SELECT count(*) FROM app.human_gates WHERE state = 'open'"),
+        (
+            "workflows that wait",
+            "SELECT count(*) FROM dbos.workflow_status WHERE name = 'run' AND status = 'PENDING'",
+        ),
+    ] {
+        let seen: i64 = sqlx::query_scalar(query).fetch_one(sql).await.expect(query);
+        assert_eq!(seen, expected, "{what}");
+    }
+    let prompts = "SELECT count(*) FROM (SELECT workflow_uuid FROM dbos.workflow_events_history
+                    WHERE key = 'ui:approve-plan' GROUP BY 1 HAVING count(*) <> 1) twice";
+    let twice: i64 = sqlx::query_scalar(prompts).fetch_one(sql).await.expect(prompts);
+    assert_eq!(twice, 0, "gates that asked twice while they waited");
 }

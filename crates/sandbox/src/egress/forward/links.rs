@@ -205,4 +205,22 @@ mod tests {
         let html = "<a href=https://other.example/packages/x.whl><a href=/f.whl>";
         assert_eq!(taught(0, A, Page::Html, html), [(0, "/f.whl".to_owned())]);
     }
+
+    #[test]
+    fn fuzz_a_page_of_an_index_is_read_and_rewritten() {
+        let all = bases();
+        cofferdam_hostile::fuzz!("page", |bytes: &[u8]| {
+            for (index, path) in [(0, A), (2, "/npm/tiny")] {
+                for kind in [Page::Html, Page::Json] {
+                    let found = links(&all, (index, &all[index]), (path, kind), bytes);
+                    // Never of another index, and nothing that could be asked for anyway.
+                    let is_ours = |(of, path): &(usize, String)| {
+                        *of == index && path.len() <= MAX_LINK_BYTES && !all[*of].holds(path)
+                    };
+                    assert!(found.iter().all(is_ours), "{found:?}");
+                    super::super::pages::rewritten(&all, all[index].place.wire, kind, bytes);
+                }
+            }
+        });
+    }
 }

@@ -226,10 +226,9 @@ impl Forward {
         let page = pages::page(&head.headers)
             .filter(|_| base.index.is_some() && !head.status.is_redirection());
         // A part of a page may begin in the middle of an address, and parts of several are no page by their type.
-        if base.index.is_some() && head.status == StatusCode::PARTIAL_CONTENT {
-            if page.is_some() || pages::is_of_parts(&head.headers) {
-                return Err(FetchError::Page);
-            }
+        let is_part = base.index.is_some() && head.status == StatusCode::PARTIAL_CONTENT;
+        if is_part && (page.is_some() || pages::is_of_parts(&head.headers)) {
+            return Err(FetchError::Page);
         }
         let body = if let Some(kind) = page {
             headers.remove(header::CONTENT_LENGTH);

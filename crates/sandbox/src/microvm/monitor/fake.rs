@@ -21,8 +21,8 @@ use tempfile::TempDir;
 use super::super::machine::{Accel, MODULES};
 use super::super::qemu;
 use super::*;
-use crate::not_run::not_run;
 use crate::class::{Class, Offer};
+use crate::not_run::not_run;
 use crate::{Host, HostConfig, enter_private_mounts};
 
 const PROGRAM: &str = include_str!("fake.py");

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::call::call;
 use super::fake::{Fake, Ground, no_machine};
 use super::*;
-use crate::not_run::not_run;
 use crate::microvm::qemu::KERNEL_LINE;
+use crate::not_run::not_run;
 use crate::{Command as Task, Sandbox, provision};
 
 /// More than a monitor needs in every way in which a fake fails.

@@ -75,6 +75,8 @@ pub(crate) fn filter(needs: Needs) -> Value {
     let mut rules = vec![
         json!({"names": names(needs.allowed()), "action": "SCMP_ACT_ALLOW"}),
         refused(&names(denied()), EPERM, None),
+        // Docker's engine before 23 knows no default but EPERM, and of that libraries do not fall back to `clone`.
+        refused(&["clone3"], ENOSYS, None),
     ];
     for ruled in needs.ruled() {
         let name = named(&ruled.call);
