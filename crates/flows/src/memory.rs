@@ -219,8 +219,9 @@ mod tests {
             let all = [("large", tenants[0], 80), ("small", tenants[1], 10)];
             let (mut heard, waiting) = ask(&budget, &all).await;
             assert!(heard.try_recv().is_err(), "neither fits behind 60 of 100 in order");
-            waiting.iter().for_each(JoinHandle::abort);
-            for task in waiting {
+            // The last first: nobody's end lets another have a turn.
+            for task in waiting.into_iter().rev() {
+                task.abort();
                 assert!(task.await.unwrap_err().is_cancelled());
             }
         }

@@ -11,6 +11,7 @@
     reason = "every test file is a crate of its own and uses a part; a test that cannot go on stops"
 )]
 
+pub mod dispatches;
 pub mod gates;
 pub mod proxy;
 pub mod pty;

@@ -77,7 +77,8 @@ impl Bare {
 
     /// What cannot run here is absent, with its own words.
     fn tried(self) -> Result<Self, String> {
-        let output = self.command().stdin(Stdio::piped()).output().map_err(|why| why.to_string())?;
+        let output =
+            self.command().stdin(Stdio::piped()).output().map_err(|why| why.to_string())?;
         match output.status.success() {
             true => Ok(self),
             false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
