@@ -33,7 +33,7 @@ fn with_each<F: Future<Output = ()>>(test: impl Fn(Arc<Bench>) -> F) {
             async move {
                 match test {
                     Some(test) => test.await,
-                    None => not_run("ids of a container's own", &format!("{}", ids.unwrap_err())),
+                    None => not_run("ids of a container's own", &ids.unwrap_err().to_string()),
                 }
             }
         });
