@@ -38,9 +38,10 @@ const ENTER: &str =
     "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; exec";
 /// Goes on as what holds the program.
 const GO_ON: &str = "|| exit 125; shift 2; exec \"$@\"";
-/// Mounts of its own begin as copies of all of ours: what a sandbox wrote would live as long as the machine.
-const APART: &str = "for at in $(while read -r _ _ _ _ at _; do case $at in */sandboxes/sb*/*) \
-                     printf '%s\\n' \"$at\";; esac; done < /proc/self/mountinfo); do \
+/// Mounts of its own begin as copies of all of ours: what a sandbox wrote would live as long as the machine. The last mounted
+/// goes first: one that is detached takes those in it along.
+const APART: &str = "all=; while read -r _ _ _ _ at _; do case $at in */sandboxes/sb*/*) \
+                     all=\"$at $all\";; esac; done < /proc/self/mountinfo; for at in $all; do \
                      umount -l \"$(printf %b \"$at\")\" || exit 125; done; exec \"$@\"";
 /// Only names.
 const NAMED: &str = "shift 2; exec \"$@\"";
