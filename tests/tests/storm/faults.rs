@@ -39,7 +39,8 @@ pub async fn strike(fleet: &mut Fleet, fault: &Fault) {
             wire.present(Wire::Half);
         }),
         Kind::RestartDatabase => {
-            let how = if fault.chance.is_multiple_of(2) { Signal::SIGKILL } else { Signal::SIGQUIT };
+            let how =
+                if fault.chance.is_multiple_of(2) { Signal::SIGKILL } else { Signal::SIGQUIT };
             fleet.database.end(how);
             tokio::time::sleep(fault.lasts).await;
             fleet.database.resume().await;

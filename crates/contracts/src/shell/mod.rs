@@ -9,8 +9,8 @@
 //! run: make ${form.args | raw}         shell text by intention; never for what an approver may edit
 //! run: grep ${form.w} notes            refused, unless its schema lets nothing through that a shell reads
 //! ```
-//! In an argv, a value is an argument of its own or is refused, whatever the program is ([`argv`]). What is read
-//! a second time by a program that is known for it is refused in both ([`reader`]).
+//! In an argv, a value is an argument of its own or is refused, whatever the program is (`argv`). What is read
+//! a second time by a program that is known for it is refused in both (`reader`).
 //!
 //! **A quoted word is accepted only where the shell reads it as one**: not inside quotes, comments,
 //! backquotes, here-documents or arithmetic, where its own quotes would mean something else.
