@@ -64,7 +64,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             &format!("{{name: t, files: [{{from: {missing}, to: /work}}], exec: {{run: 'true'}}}}"),
             "retries_exceeded",
             "UPLOAD_FAIL",
-            3,
+            1,
             "nowhere",
         ),
     ];
