@@ -182,7 +182,7 @@ async fn h3_names_of_the_build_phase_are_refused_by_their_field_without_consent(
         assert!(refused["error"].as_str().unwrap().contains("egress.build.allowed"), "{refused}");
         let after = row_counts(&sql).await;
         let written = before.iter().zip(&after).filter(|(a, b)| a != b).count();
-        assert_eq!(written, 2, "the recipe and its version alone");
+        assert_eq!(written, 3, "the recipe, its version and the audit of both alone");
     }
     list(&sql, "egress.build.allowed", 1, &json!(["b.example"])).await;
     let (status, header) = acme.run(&built("listed", "")).await;
