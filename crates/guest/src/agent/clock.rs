@@ -24,6 +24,11 @@ pub async fn sleep_ms(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
+/// Sleeps where nothing else runs yet.
+pub fn sleep_blocking_ms(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
 /// The future's output, or `None` after `ms` milliseconds.
 pub async fn within_ms<F: Future>(ms: u64, future: F) -> Option<F::Output> {
     tokio::time::timeout(Duration::from_millis(ms), future).await.ok()

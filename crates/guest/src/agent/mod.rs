@@ -30,7 +30,7 @@ mod tree;
 mod unpack;
 mod watch;
 
-pub use clock::{now_ms, sleep_ms};
+pub use clock::{now_ms, sleep_blocking_ms, sleep_ms};
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -17,8 +17,12 @@ use rustix::thread::{
 
 use super::stream::Stream;
 use super::{Fault, at, clock, disk, limit, make, random, rehearsal, vsock, write};
+use crate::agent::sleep_blocking_ms;
 
 const PORTS: &str = "/sys/class/virtio-ports";
+/// Two seconds, of the sixty that a machine has to boot.
+const PORT_TRIES: u32 = 200;
+const PORT_EVERY_MS: u64 = 10;
 /// What a task may do, as in a container.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -109,21 +113,32 @@ fn prepare() -> Result<(), Fault> {
     limit::enter()
 }
 
+/// The port, or the socket of a machine that has none. The driver learns a port's name a little after it has the port, and a
+/// busy host lets that last: a machine without either so far looks again.
 fn open_port() -> Result<File, Fault> {
+    let mut tries = 0;
+    loop {
+        if let Some(device) = port() {
+            let opened = OpenOptions::new().read(true).write(true).open(device);
+            return opened.map_err(at("the port"));
+        }
+        match vsock::open() {
+            Err(_) if tries < PORT_TRIES => tries += 1,
+            done => return done,
+        }
+        sleep_blocking_ms(PORT_EVERY_MS);
+    }
+}
+
+/// The device of our port, once it has its name.
+fn port() -> Option<PathBuf> {
     // Without the driver of ports there is no such directory.
     let entries = fs::read_dir(PORTS).into_iter().flatten();
     let is_ours = |path: &PathBuf| {
         fs::read_to_string(path.join("name")).is_ok_and(|name| name.trim() == PORT)
     };
-    let found = entries.flatten().map(|entry| entry.path()).find(is_ours);
-    let device =
-        found.as_deref().and_then(Path::file_name).map(|name| Path::new("/dev").join(name));
-    match device {
-        Some(device) => {
-            OpenOptions::new().read(true).write(true).open(device).map_err(at("the port"))
-        }
-        None => vsock::open(),
-    }
+    let found = entries.flatten().map(|entry| entry.path()).find(is_ours)?;
+    Some(Path::new("/dev").join(found.file_name()?))
 }
 
 fn hear(port: &mut Stream) -> io::Result<Setup> {
