@@ -26,17 +26,21 @@ pub(crate) const AGENT_PATH: &str = "/.cofferdam/agent";
 const USR_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// What a Debian program needs of `/etc` to find its alternatives.
 const ALTERNATIVES: &str = "/etc/alternatives";
-/// And its libraries: the skeleton has a copy. Where a library is newer than that, the loader looks for it.
-const LD_CACHE: &str = "etc/ld.so.cache";
-/// A host without one has its libraries where the loader looks anyway; one of 1 MiB knows 10,000.
-const MAX_LD_CACHE: u64 = 16 * 1024 * 1024;
+/// Files of the host that the skeleton has copies of, where the host has them. The libraries that the loader knows: where one is
+/// newer than that, the loader looks for it. The authorities that are trusted: some programs read them as they start, with or
+/// without a network (Debian 13's pip).
+const COPIES: [&str; 2] = ["etc/ld.so.cache", "etc/ssl/certs/ca-certificates.crt"];
+/// A cache of 1 MiB knows 10,000 libraries, and 150 authorities take 0.2 MiB.
+const MAX_COPY: u64 = 16 * 1024 * 1024;
 /// Entries that a digest looks at. A base beyond it would cost more time than its task.
 const MAX_ENTRIES: usize = 20_000;
 
-const DIRS: [(&str, u32); 16] = [
+const DIRS: [(&str, u32); 18] = [
     ("dev", 0o755),
     ("etc", 0o755),
     ("etc/alternatives", 0o755),
+    ("etc/ssl", 0o755),
+    ("etc/ssl/certs", 0o755),
     ("home", 0o755),
     ("home/user", 0o755),
     ("opt", 0o755),
@@ -118,14 +122,18 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
         .collect();
     let plain: Vec<&str> =
         USR_NAMES.iter().copied().filter(|name| Path::new("/").join(name).is_dir()).collect();
-    let cache = ld_cache();
-    let name = digest(&(&DIRS, &FILES, &links, &plain, digest_bytes(&cache)))?;
+    let copies = COPIES.map(|name| (name, copy_of(name)));
+    let described = copies.each_ref().map(|(_, bytes)| bytes.as_deref().map(digest_bytes));
+    let name = digest(&(&DIRS, &FILES, &links, &plain, &described))?;
     place(dir, &format!("host-{name}"), |at| {
         make_dirs(at, &DIRS)?;
         for (name, text) in FILES {
             write(&at.join(name), text.as_bytes(), 0o644)?;
         }
-        write(&at.join(LD_CACHE), &cache, 0o644)?;
+        for (name, bytes) in copies.iter().filter_map(|(name, bytes)| Some((name, bytes.as_ref()?)))
+        {
+            write(&at.join(name), bytes, 0o644)?;
+        }
         for (name, target) in &links {
             symlink(target, at.join(name))?;
         }
@@ -136,11 +144,11 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
     })
 }
 
-/// The host's, unless it is none.
-fn ld_cache() -> Vec<u8> {
-    let path = Path::new("/").join(LD_CACHE);
-    let fits = fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_LD_CACHE);
-    if fits { fs::read(&path).unwrap_or_default() } else { Vec::new() }
+/// The host's file, unless it is none.
+fn copy_of(name: &str) -> Option<Vec<u8>> {
+    let path = Path::new("/").join(name);
+    let fits = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= MAX_COPY);
+    if fits { fs::read(&path).ok() } else { None }
 }
 
 /// Writes the agent's layer below `dir` and gives its path.

@@ -13,9 +13,11 @@ mod support;
 use std::fs;
 use std::os::unix::net::UnixListener;
 
+use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::sandbox::{AccessMode, ErrCode};
 use cofferdam_sandbox::{Input, SandboxError, provision};
 use serde_json::json;
+use support::not_run::not_run;
 use support::{assert_given, given, host, sh, verified, with_bench, write};
 
 #[test]
@@ -76,6 +78,22 @@ fn the_host_file_system_is_read_only_or_absent() {
             said.stdout.split_whitespace().collect::<Vec<_>>(),
             ["CapEff:", "00000000000004fb", "NoNewPrivs:", "1", "Seccomp:", "2"],
         );
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// Debian 13's pip reads them as it starts, before it knows where it goes.
+#[test]
+fn b1_the_hosts_authorities_are_where_programs_look_for_them() {
+    const USUAL: &str = "/etc/ssl/certs/ca-certificates.crt";
+    let Ok(trusted) = fs::read(USUAL) else {
+        return not_run("the host's authorities", "apt-get install ca-certificates");
+    };
+    with_bench(|bench| async move {
+        let (sandbox, plan) = bench.start(json!({})).await;
+        let said = sh(&sandbox, &plan, &format!("sha256sum < {USUAL}")).await;
+        let digest = digest_bytes(&trusted);
+        assert_eq!(said.stdout, format!("{}  -\n", digest.as_str()), "{}", said.stderr);
         verified(&sandbox.wipe("task-end").await);
     });
 }
