@@ -7,7 +7,7 @@ NOT_RUN = $(CURDIR)/target/not-run
 LEFTOVERS = $(CARGO) run --quiet --package cofferdam-tests --bin leftovers --
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check release test attack fuzz demo bench chaos storm v2 fresh clean
+.PHONY: setup build check release dist test attack fuzz demo bench chaos storm v2 fresh clean
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
 setup:
@@ -28,6 +28,10 @@ check: setup
 ## the binary that is published: no check may be skipped, and the tests must pass
 release: export COFFERDAM_RELEASE = 1
 release: check test build
+
+## what is published, into target/dist: archive, Debian package, with DIST_FLAGS=--image an OCI image too
+dist: setup build
+	@scripts/dist $(DIST_FLAGS)
 
 ## real database, real sandboxes; afterwards nothing of ours may be left on the host
 test: setup
@@ -55,7 +59,7 @@ FUZZ_SECONDS ?= 600
 fuzz:
 	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_SECONDS) * 1000)) \
 		$(CARGO) test --no-fail-fast --package cofferdam-contracts --package cofferdam-guest \
-		--package cofferdam-sandbox --lib --bins --test fuzz -- fuzz_
+		--package cofferdam-sandbox --lib --bins --test contracts --test fuzz -- fuzz_
 
 ## the numbers of SPECIFICATION.md
 bench: setup build
@@ -63,7 +67,7 @@ bench: setup build
 
 ## workers, database and sandboxes killed at random; prints the seed that replays it
 chaos: setup build
-	$(CARGO) test --release --package cofferdam-tests --test chaos -- --ignored --nocapture
+	$(CARGO) test --release --package cofferdam-tests --test system -- --ignored --nocapture chaos::
 
 # How long it storms; SEED replays a schedule.
 SECONDS ?= 500
@@ -71,13 +75,13 @@ SECONDS ?= 500
 ## a fleet in a seeded storm for SECONDS (500): processes, network, database; prints times to recovery as JSON lines
 storm: setup build
 	COFFERDAM_STORM_SECONDS=$(SECONDS) $(if $(SEED),COFFERDAM_TEST_SEED=$(SEED)) \
-		$(CARGO) test --release --package cofferdam-tests --test storm -- --ignored --nocapture
+		$(CARGO) test --release --package cofferdam-tests --test system -- --ignored --nocapture storm::
 
 ## the class container on cgroup version 2 alone, in an emulated machine; needs `scripts/setup --microvm` once
 v2: setup
-	@held=$$($(CARGO) test --package cofferdam-sandbox --test conformance --no-run --message-format=json | \
+	@held=$$($(CARGO) test --package cofferdam-sandbox --test sandbox --no-run --message-format=json | \
 		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) && \
-	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" the_class_container --nocapture' "$$held"
+	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" conformance::the_class_container --nocapture' "$$held"
 
 ## demo and tests on a Debian that has nothing but Debian; FRESH_FLAGS="--suite trixie --demo"
 fresh:

@@ -25,6 +25,8 @@ const PREFIXES: [&str; 2] = ["cofferdam.", "cofferdam-"];
 const RUNTIME_PREFIXES: [&str; 2] = ["crun.", "runc-process"];
 /// The group above all of ours; it belongs to every state directory of the host and may stay.
 const CGROUP_PARENT: &str = "cofferdam";
+/// What the first worker found of the host's processor; it holds until the next boot, and is meant to stay.
+const PROCESSOR: &str = "cofferdam-kvm";
 /// Where files of ours may lie.
 const PLACES: [&str; 4] = ["/dev/shm", "/run", "/tmp", "/var/tmp"];
 /// How long what is on its way out may take: a private database that shuts down.
@@ -268,6 +270,9 @@ fn files(found: &mut BTreeSet<Trace>) {
     for place in places.keys() {
         for name in names(place) {
             let path = place.join(&name);
+            if name == PROCESSOR {
+                continue;
+            }
             let prefixes = PREFIXES.iter().chain(&RUNTIME_PREFIXES);
             if prefixes.into_iter().any(|prefix| name.starts_with(prefix)) || is_state(&path) {
                 found.insert(Trace::new("file", path.display().to_string()));

@@ -1,13 +1,6 @@
 //! The house rules that a compiler does not hold: which crate may import which, who knows the
 //! database, how long a file may be, and what is never said.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +53,7 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),
     ("tests/tests/skips.rs", 1, "a process that another test starts"),
-    ("tests/tests/storm/main.rs", 1, "faults for minutes: `make storm` runs it"),
+    ("tests/tests/storm/mod.rs", 1, "faults for minutes: `make storm` runs it"),
 ];
 
 /// Lines of a source file; beyond it a module is two modules.
@@ -296,6 +289,37 @@ fn no_module_is_a_lumber_room() {
         let parts = name.split(['/', '.']);
         let room = parts.into_iter().find(|part| NO_ROOMS.contains(part));
         assert_eq!(room, None, "{name}: a thing lives with the noun it belongs to");
+    }
+}
+
+/// Every binary is linked anew with all that it uses, and loses what others already waited for.
+#[test]
+fn a_crate_has_one_integration_test_binary() {
+    for (manifest, _) in packages(None) {
+        let dir = match manifest.as_str() {
+            "tests" => root().join("tests/tests"),
+            name => root().join("crates").join(name).join("tests"),
+        };
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        let files: Vec<String> = entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".rs"))
+            .collect();
+        let Ok(main) = fs::read_to_string(dir.join("main.rs")) else {
+            assert!(
+                files.len() <= 1,
+                "{manifest}: {files:?} are a binary each; join them in tests/main.rs"
+            );
+            continue;
+        };
+        for file in files.iter().filter(|file| *file != "main.rs") {
+            let module = format!("mod {};", file.trim_end_matches(".rs"));
+            assert!(
+                main.lines().any(|line| line == module),
+                "{manifest}: {file} is not run: tests/main.rs lacks it"
+            );
+        }
     }
 }
 

@@ -8,17 +8,7 @@
 //! The names are the browser's alone (`--host-resolver-rules`), and every address is on loopback. Skips where no
 //! Chromium is installed, and says so.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;

@@ -1,16 +1,7 @@
 //! The dependency cache through the whole house: a second run hits, another tenant never does, and what
 //! is given up is gone from the disk and said in the ledger.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

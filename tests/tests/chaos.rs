@@ -3,17 +3,7 @@
 //!
 //! `make chaos` runs the long form; its seed is printed and replays the choices (not the timing).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::{Duration, Instant};
 

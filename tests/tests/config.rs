@@ -2,15 +2,7 @@
 //! nothing, that two writers do not overwrite each other, and that a plan keeps what it was compiled
 //! with.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::{Home, Server, row_counts};
 use serde_json::{Value, json};

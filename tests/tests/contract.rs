@@ -1,14 +1,6 @@
 //! What clients of the contract rely on, row by row of docs/contract.md.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

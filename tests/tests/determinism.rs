@@ -1,17 +1,7 @@
 //! `RANDOM_SEED` pins ids and randomness: the same input gives the same trace, on any host, in any
 //! database. What a trace is, is below: everything but times and what the host happens to measure.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

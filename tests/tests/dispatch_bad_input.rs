@@ -1,16 +1,6 @@
 //! What is wrong with a dispatch is said plainly, with the right exit code, and nothing is written.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::{Home, Server, row_counts, text};
 use serde_json::json;

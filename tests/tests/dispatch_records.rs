@@ -1,16 +1,6 @@
 //! What a dispatch has on record: what was asked, what was held, and what an agent did, however it ended.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::time::Duration;

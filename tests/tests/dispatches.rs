@@ -1,16 +1,6 @@
 //! Dispatches: an agent is sent off; what was asked, what held it and what it overstepped is on record.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,14 +1,6 @@
 //! A worker that has a Docker engine hold its sandboxes: what it refuses and what it records.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::Home;
 use cofferdam_tests::not_run::not_run;

@@ -1,16 +1,7 @@
 //! A running task asks for a name: a gate opens, a person grants it to one phase until a time, and
 //! nothing else changes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

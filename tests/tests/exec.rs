@@ -1,15 +1,6 @@
 //! `exec` behaves like the command that it runs: its input, its output while it runs, its end.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};

@@ -3,15 +3,7 @@
 //! in http/bodies.rs and its neighbours, each proof made to fail in proofs.rs; that no run takes two seconds
 //! is measured by the bench `run_latency`.)
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,16 +1,6 @@
 //! What a consent is bound to: what drifts is asked again, what an approver edits is approved as edited.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -2,17 +2,7 @@
 //! place in turn: one prompt, one decision, one effect. The shim and the worker are processes of their
 //! own, so a reply meets a worker that is gone, and a wait a shim that is.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

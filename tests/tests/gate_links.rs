@@ -1,15 +1,6 @@
 //! Reply links: one answer to one gate by whoever holds it, and nothing else.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use serde_json::{Value, json};

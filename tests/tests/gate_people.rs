@@ -1,16 +1,6 @@
 //! Who may answer a gate, how many must, in whose place, and what time does meanwhile.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,6 @@
 //! Gates: what is asked, who may answer and how often, and what a decision does.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

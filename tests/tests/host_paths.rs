@@ -1,16 +1,7 @@
 //! A tenant names paths of the host through the API: what it gets is in the allowed directories, and what it
 //! is told is the same for everything else.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;

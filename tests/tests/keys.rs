@@ -1,15 +1,6 @@
 //! API keys across tenants: the host's own admin ends what it made; a tenant's admin stays at home.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::Home;
 use serde_json::json;

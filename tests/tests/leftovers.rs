@@ -1,14 +1,5 @@
 //! The look for leftovers finds one of each kind, and nothing once they are gone.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

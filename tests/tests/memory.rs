@@ -1,14 +1,6 @@
 //! Memory admission: what a worker's sandboxes may take together, and how tasks wait for it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -1,17 +1,7 @@
 //! Mirrors: the host fetches in a sandbox's stead, so that its credentials never go inside and nothing can
 //! be sent with them. The index is this test's own, with TLS and a password, on loopback.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,15 +1,6 @@
 //! Files that a task leaves under names that no text has: they are kept, at the first attempt.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -1,16 +1,6 @@
 //! The database, the disk, the process: what is taken away comes back, and nothing is lost.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write};

@@ -1,15 +1,6 @@
 //! What would end the same another time is tried once, and says what to do.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};

@@ -1,15 +1,6 @@
 //! What commands print: to a reader that goes, to a disk that is full, and as JSON with a version.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

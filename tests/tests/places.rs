@@ -1,15 +1,6 @@
 //! A state directory that was copied, moved or restored.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::{Command, Output};

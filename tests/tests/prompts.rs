@@ -1,15 +1,6 @@
 //! The question at a gate, on a terminal of the test's own: it goes with its gate, and hears Ctrl-C.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -1,17 +1,7 @@
 //! A proof that cannot fail proves nothing: for every claim a row is tampered with, in a copy of a
 //! real ledger, and `cofferdam prove` has to say no and name that claim.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::fs::File;

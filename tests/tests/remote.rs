@@ -2,18 +2,10 @@
 //!
 //! The provider is a stand-in of `crates/sandbox/tests`: its sandboxes are containers of this host.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
 #[path = "../../crates/sandbox/tests/support/provider.rs"]
 #[allow(dead_code, reason = "it is another crate's, which uses all of it")]
 mod provider;
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -1,14 +1,6 @@
 //! A retry is the same run again, from its first step without success.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};

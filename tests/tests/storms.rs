@@ -4,17 +4,7 @@
 //! The promise is ten seconds; the bounds are wider, because a test shares its machine, and what was measured
 //! is printed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::File;
 use std::time::{Duration, Instant};

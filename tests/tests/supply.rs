@@ -1,7 +1,5 @@
 //! What is built from: a release is made only where it could be looked at.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -1,15 +1,6 @@
 //! What people see on a real terminal: text of others is shown and never acts.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -1,14 +1,6 @@
 //! A timeout ends in one state, and a limit that a task reached is told wherever its result is.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_tests::Home;
 use serde_json::{Value, json};

@@ -1,16 +1,6 @@
 //! A wipe that cannot be verified holds its run until it can be, or until an operator decides.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
 //! What goes beyond a bound of the contract is refused, and the answer stays small.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
-
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::recipe::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe};
 use cofferdam_contracts::schema::Validator;

@@ -1,14 +1,5 @@
 //! What the README says of recipes is what the parser accepts.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

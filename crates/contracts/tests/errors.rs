@@ -1,7 +1,5 @@
 //! Every public error code has its page in `docs/errors`, and no page is left over.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
 //! What a tenant may write: recipes, their templates and forms, and the bodies of requests.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
-
 use cofferdam_contracts::config::settings;
 use cofferdam_contracts::dispatch::{ImportRequest, SpawnRequest, check_spec};
 use cofferdam_contracts::gate::{ApprovePlanRequest, ReplyRequest};

@@ -1,8 +1,6 @@
 //! The parsers of what people send to gates: whatever comes in, they answer, and what they accept is
 //! within its bounds.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use cofferdam_contracts::consent::edited;
 use cofferdam_contracts::delegation::DelegationRequest;
 use cofferdam_contracts::gate::{HitlEvent, ReplyRequest, choice_of, plan_form};

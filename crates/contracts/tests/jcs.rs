@@ -6,8 +6,6 @@
 //! vectors/jcs/numbers.json   IEEE-754 bits and their text (appendix B)
 //! ```
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
-
 use cofferdam_contracts::canonical::{canonical, digest, digest_bytes};
 use serde::Deserialize;
 use serde_json::{Value, json};

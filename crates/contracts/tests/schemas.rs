@@ -1,9 +1,7 @@
 //! The published JSON Schemas are goldens: a change of the contract is a change of a file that a
 //! reviewer sees.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
-
-mod golden;
+use crate::golden;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,5 @@
 //! What the rule on shell text lets through, read by a real shell: a hostile value stays one word.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
-
 use std::process::Command;
 
 use cofferdam_contracts::plan;

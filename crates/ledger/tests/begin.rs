@@ -1,7 +1,5 @@
 //! The start of a task is on record once, however often its worker has to say it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;

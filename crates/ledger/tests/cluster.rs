@@ -1,14 +1,6 @@
 //! The embedded database, with the machine's real PostgreSQL: its births, deaths and sharing.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests, outside of the test functions"
-)]
-
-#[path = "../../../tests/src/not_run.rs"]
-mod not_run;
+use crate::not_run;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -76,7 +68,7 @@ impl Helper {
     }
 
     fn spawn_by(state: &Path, mut command: Command) -> Self {
-        command.args(["--exact", "helper_process", "--ignored", "--nocapture"]);
+        command.args(["--exact", "cluster::helper_process", "--ignored", "--nocapture"]);
         command.env(HELPER_STATE, state).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
@@ -404,7 +396,9 @@ async fn helper_login() {
 fn log_in_as(user: &User, program: &Path, url: &str) -> String {
     let mut command = Command::new(program);
     command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir("/");
-    command.args(["--exact", "helper_login", "--ignored", "--nocapture"]).env(HELPER_URL, url);
+    command
+        .args(["--exact", "cluster::helper_login", "--ignored", "--nocapture"])
+        .env(HELPER_URL, url);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let said = text.lines().find_map(|line| line.strip_prefix("said "));

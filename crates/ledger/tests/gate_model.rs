@@ -4,15 +4,6 @@
 //!
 //! Prints its seed; `COFFERDAM_TEST_SEED` replays it, `PROPTEST_CASES` says how many.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should stop"
-)]
-
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 

@@ -1,7 +1,5 @@
 //! Migrations on a real database: once, twice, together, and with rows that must survive.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::migrate::MIGRATIONS;

@@ -1,14 +1,6 @@
 //! The agent's routes beyond a command's output, against real sandboxes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

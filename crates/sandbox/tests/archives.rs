@@ -1,14 +1,6 @@
 //! Tars into and out of real sandboxes: honest ones, and every hostile one that we could think of.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use bytes::Bytes;
 use cofferdam_guest::archive::{Pack, Unpack};

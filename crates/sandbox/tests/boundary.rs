@@ -1,14 +1,6 @@
 //! What a task can reach, and what it cannot.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::os::unix::net::UnixListener;

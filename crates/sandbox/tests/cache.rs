@@ -1,14 +1,6 @@
 //! The dependency cache in real sandboxes: what is kept, who gets it, and that nobody changes it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,14 +1,5 @@
 //! The store of bases on its own: promotion, damage, locks, and a worker that is killed half-way.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::disallowed_methods,
-    reason = "a helper of tests fails its test"
-)]
-
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -191,7 +182,7 @@ fn what_a_killed_worker_left_half_way_is_never_a_base_and_is_swept_away() {
     tree(&store.from[0], 4_000);
     let me = std::env::current_exe().unwrap();
     let mut child = Command::new(me)
-        .args(["--ignored", "--exact", "promotes_until_it_is_killed"])
+        .args(["--ignored", "--exact", "cache_store::promotes_until_it_is_killed"])
         .env(STATE, store.state.path())
         .stdout(std::process::Stdio::null())
         .spawn()

@@ -1,14 +1,6 @@
 //! Commands in real sandboxes: what they print, how they end, and what ends them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -2,31 +2,17 @@
 //!
 //! ```text
 //! (behaviour x class) -> ok | absent (why)      printed, and a marked table in SPECIFICATION.md
-//! one class alone: cargo test -p cofferdam-sandbox --test conformance the_class_microvm
-//! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test conformance   writes that table
+//! one class alone: cargo test -p cofferdam-sandbox --test sandbox the_class_microvm
+//! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test sandbox conformance   writes that table
 //! ```
 //! The table names what every present class must do. Whether a class is present is a host's own
 //! matter and is printed, never written: an absent class is reported, not skipped in silence.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a helper of tests fails its test"
-)]
-
-#[path = "conformance/exhaustion.rs"]
 mod exhaustion;
-#[path = "conformance/hostile.rs"]
 mod hostile;
-#[path = "conformance/inside.rs"]
 mod inside;
-mod support;
-#[path = "conformance/table.rs"]
+use crate::support;
 mod table;
-#[path = "conformance/talk.rs"]
 mod talk;
 
 use std::fs;

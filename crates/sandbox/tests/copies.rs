@@ -1,14 +1,6 @@
 //! Somebody on the host keeps what a task wrote: the wipe is not verified, says who, and is when they let go.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};

@@ -3,16 +3,7 @@
 //! What the class holds is the list of `conformance.rs`. Where no engine runs, a fake one shows how its
 //! words about itself are judged; the rest is named as absent.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a helper of tests fails its test, and an absent engine is named"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -33,7 +24,8 @@ use support::{Bench, sh, verified, with_bench};
 /// A worker of its own, since its engine is named by its environment.
 fn child(test: &str, docker_host: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", test, "--nocapture"]);
+    let test = format!("docker::{test}");
+    command.args(["--ignored", "--exact", &test, "--nocapture"]);
     command.env("DOCKER_HOST", docker_host).output().unwrap()
 }
 

@@ -1,14 +1,6 @@
 //! Tasks that mean harm to the way out: nonsense, a sudden end.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -2,15 +2,7 @@
 //!
 //! The servers are this test's own, on the host's loopback, which the host's table of names leads to.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,15 +1,7 @@
 //! A task that floods the way out and does not read. The memory that it looks at is one process's: a
 //! file of its own, with one test.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 

@@ -1,14 +1,6 @@
 //! What a request names on the host, held against what the host allows: by real sandboxes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::os::unix::fs::symlink;

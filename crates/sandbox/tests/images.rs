@@ -1,14 +1,6 @@
 //! Images: taken in whole or not at all, run, built, pulled, removed; hostile ones refused.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::path::{Path, PathBuf};

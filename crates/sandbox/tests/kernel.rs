@@ -1,14 +1,6 @@
 //! What a container shares with its host is one kernel: what of it a task reaches, by what the host sees.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::print_stderr,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::{self, File};
 use std::process::Command;

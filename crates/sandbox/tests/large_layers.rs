@@ -1,13 +1,6 @@
 //! Layers that are too large for memory: on disk as ciphertext alone, and gone with their key.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a helper of tests fails its test, and an absent feature is named"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -142,7 +135,7 @@ fn worker() {
 
 fn start_worker(bench: &Bench) -> (Child, SandboxId) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "worker", "--nocapture"]);
+    command.args(["--ignored", "--exact", "large_layers::worker", "--nocapture"]);
     let mut child = command.env(STATE, bench.state.path()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let ready = lines

@@ -1,13 +1,6 @@
 //! A worker that is killed with a sandbox open, and what the next one finds.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a helper of tests fails its test, and an absent class is named"
-)]
-
-mod support;
+use crate::support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -57,7 +50,7 @@ fn class(name: &str) -> Class {
 
 fn spawn_worker(bench: &Bench, class: Class, private: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "worker", "--nocapture"]);
+    command.args(["--ignored", "--exact", "orphans::worker", "--nocapture"]);
     command.env(STATE, bench.state.path()).env(CLASS, class.as_str()).stdout(Stdio::piped());
     if private {
         command.env(PRIVATE, "1");

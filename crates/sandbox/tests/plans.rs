@@ -1,13 +1,5 @@
 //! What a plan refuses, by name, and what it decides. Pure: the facts are made up.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
 use cofferdam_sandbox::{

@@ -1,15 +1,6 @@
 //! The escape self-test: a sandbox holds, and a weakened one is seen to be weak.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

@@ -1,14 +1,6 @@
 //! Services inside a sandbox: they answer a task, outlive its commands and end with the sandbox.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_contracts::sandbox::{ErrCode, WipeStatus};
 use cofferdam_sandbox::{Class, ProvisionError, provision};

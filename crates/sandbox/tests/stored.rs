@@ -1,13 +1,6 @@
 //! Machines that were stored before they were anybody's, and what each has of its own.
 
-#![allow(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_ambient::clock;
 use cofferdam_sandbox::{Class, Offer, enter_private_mounts};

@@ -1,14 +1,6 @@
 //! What every program takes for granted: threads, and children that share memory until they execute.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_sandbox::{Offer, plan, provision};
 use serde_json::json;

@@ -1,14 +1,6 @@
 //! Attempts that never reach the proxy are violations all the same.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use cofferdam_contracts::sandbox::{Phase, Violation, ViolationWhy};
 use cofferdam_sandbox::{Class, Command, Plan, Sandbox};

@@ -1,14 +1,6 @@
 //! Ids of its own: what a sandbox's root is on the host, and what it leaves there.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::print_stderr,
-    reason = "a helper of tests fails its test"
-)]
-
-mod support;
+use crate::support;
 
 use std::fs::{self, Permissions};
 use std::os::fd::AsFd as _;

@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::raw::{address, whole};
+use crate::doors::raw::{address, whole};
 use crate::support::gates::waiting;
 use crate::support::{names, said, until};
 

@@ -4,7 +4,7 @@ use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::{Home, row_counts, text};
 use serde_json::json;
 
-use crate::raw::{address, ask};
+use crate::doors::raw::{address, ask};
 use crate::support::gates::waiting;
 use crate::support::{ended, said, texts};
 

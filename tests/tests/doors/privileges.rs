@@ -9,7 +9,7 @@ use cofferdam_tests::{Home, Server};
 use serde_json::json;
 use tokio::net::{TcpListener, UnixStream};
 
-use crate::raw::ask;
+use crate::doors::raw::ask;
 use crate::support::{ended, names, said};
 
 /// A certificate for this host that nothing but this test trusts, with its key.

@@ -1,7 +1,7 @@
 //! A body that is not the route's is refused on every route, with its status and its code, and leaves
 //! the rows of every table as they were.
 
-use crate::world::{NO_JSON, SCHEMA, Wants, World, bytes, with_body};
+use crate::http::world::{NO_JSON, SCHEMA, Wants, World, bytes, with_body};
 use cofferdam_server::MAX_BODY_BYTES;
 use cofferdam_tests::text;
 use serde_json::json;

@@ -4,7 +4,7 @@ use cofferdam_server::openapi;
 use cofferdam_server::routes::ROUTES;
 use serde_json::{Value, json};
 
-use crate::world::{SCHEMA, World, bytes};
+use crate::http::world::{SCHEMA, World, bytes};
 
 /// Values that a schema of a parameter lets through, and values that it does not.
 fn values(schema: &Value) -> (Vec<String>, Vec<String>) {

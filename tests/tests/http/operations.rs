@@ -1,7 +1,7 @@
 //! What is not a run's own business: workflows, recipes, keys and the inbox over HTTP, and what stands
 //! in the ledger afterwards.
 
-use crate::calls::{attempts, fetched, import, list, ran, sha256};
+use crate::http::calls::{attempts, fetched, import, list, ran, sha256};
 use cofferdam_ambient::clock;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Ids, queries, methods and paths that are not right are refused on every route, and nothing is
 //! written.
 
-use crate::world::{NO_ID, NOT_FOUND, SCHEMA, Wants, World, bytes};
+use crate::http::world::{NO_ID, NOT_FOUND, SCHEMA, Wants, World, bytes};
 use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::text;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::{NOT_FOUND, ROLES, Wants, World};
+use crate::http::world::{NOT_FOUND, ROLES, Wants, World};
 use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::{repository, text};
 use serde_json::{Value, json};

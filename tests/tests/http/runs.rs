@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::calls::{artifacts, attempts, fetched, import, intent, list, raw, sha256};
+use crate::http::calls::{artifacts, attempts, fetched, import, intent, list, raw, sha256};
 use cofferdam_tests::{Home, text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};

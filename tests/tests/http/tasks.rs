@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 
-use crate::calls::{artifacts, attempts, fetched, list, ran, raw};
+use crate::http::calls::{artifacts, attempts, fetched, list, ran, raw};
 use cofferdam_tests::{Home, text};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Values out of bounds and against policy are refused, resource by resource, and nothing is written.
 
-use crate::world::{DENIED, GATED, NOT_FOUND, POLICY, RECIPE, SCHEMA, Wants, World, bytes};
+use crate::http::world::{DENIED, GATED, NOT_FOUND, POLICY, RECIPE, SCHEMA, Wants, World, bytes};
 use cofferdam_tests::text;
 use serde_json::{Value, json};
 

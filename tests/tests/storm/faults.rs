@@ -5,8 +5,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use sqlx::{Connection, PgConnection};
 
-use crate::fleet::Fleet;
-use crate::schedule::{Fault, Kind};
+use crate::storm::fleet::Fleet;
+use crate::storm::schedule::{Fault, Kind};
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::signal;
 

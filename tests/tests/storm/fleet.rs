@@ -7,7 +7,7 @@ use cofferdam_tests::postgres::Postgres;
 use cofferdam_tests::{Home, Server};
 use tempfile::TempDir;
 
-use crate::front::Front;
+use crate::storm::front::Front;
 use crate::support::proxy::Proxy;
 
 /// How many there are when all is well.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use sqlx::{PgPool, Row};
 
-use crate::front::Front;
+use crate::storm::front::Front;
+use crate::storm::work::{Done, Job, described, ends_well};
 use crate::support::{count, texts, until};
-use crate::work::{Done, Job, described, ends_well};
 
 /// Every run ended as its recipe and its gate say, in the client's eyes and on record; no workflow is left.
 pub async fn runs(sql: &PgPool, done: &[Done]) {

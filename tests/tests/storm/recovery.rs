@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
-use crate::fleet::{Fleet, WORKERS};
-use crate::schedule::{Fault, Kind};
+use crate::storm::fleet::{Fleet, WORKERS};
+use crate::storm::schedule::{Fault, Kind};
+use crate::storm::work::{Open, Work};
 use crate::support::until;
-use crate::work::{Open, Work};
 
 /// A service that is not back by then never is.
 const NEVER: Duration = Duration::from_secs(240);
@@ -93,7 +93,7 @@ impl Figures {
         let line = |(kind, times): (&Kind, &Vec<Duration>)| {
             let settled = &self.settled[kind];
             json!({
-                "recovery": kind.name(), "n": times.len(), "bound_s": crate::PROMISE.as_secs(),
+                "recovery": kind.name(), "n": times.len(), "bound_s": crate::storm::PROMISE.as_secs(),
                 "min_s": seconds(sorted(times)[0]),
                 "median_s": seconds(sorted(times)[times.len() / 2]),
                 "max_s": seconds(sorted(times)[times.len() - 1]),

@@ -10,8 +10,8 @@ use cofferdam_tests::text;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::fleet::Fleet;
-use crate::front::Front;
+use crate::storm::fleet::Fleet;
+use crate::storm::front::Front;
 use crate::support::Dice;
 
 /// Runs that are open at a time: one a client.

@@ -1,16 +1,5 @@
 //! What the tests that kill and count have in common.
 
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "every test file is a crate of its own and uses a part; a test that cannot go on stops"
-)]
-
 pub mod dispatches;
 pub mod gates;
 pub mod proxy;

@@ -1,14 +1,5 @@
 //! A host for one test, sandboxes on it, and the assertion that nothing of them is left.
 
-#![allow(dead_code, reason = "every test binary uses its own part of this")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::print_stdout,
-    reason = "a helper of tests fails its test"
-)]
-
 pub mod plain;
 
 #[path = "../../../../tests/src/not_run.rs"]
@@ -62,16 +53,6 @@ pub fn here<F: Future<Output = ()>>(
     test: impl FnOnce(std::sync::Arc<Bench>) -> F,
 ) {
     on(Bench::new(runtime), test);
-}
-
-/// With mounts of its own, on a host where listed names lie at these addresses.
-pub fn with_hosts<F: Future<Output = ()>>(
-    hosts: &[(&str, SocketAddr)],
-    test: impl FnOnce(std::sync::Arc<Bench>) -> F,
-) {
-    enter_private_mounts().expect("these tests need root: run them as root");
-    let hosts = hosts.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect();
-    on(Bench::with_hosts(None, hosts), test);
 }
 
 /// With mounts of its own, in each class that holds names, services and caches, one after the other.

@@ -11,17 +11,6 @@
 //!
 //! `COFFERDAM_TEST_SEED` replays the schedule and the work (not the timing); `COFFERDAM_STORM_SECONDS` says how long.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say so and stop"
-)]
-
 mod faults;
 mod fleet;
 mod front;
@@ -30,8 +19,7 @@ mod recovery;
 mod schedule;
 mod work;
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use std::time::{Duration, Instant};
 

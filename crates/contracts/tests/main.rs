@@ -1,0 +1,22 @@
+//! The shapes, their schemas and their parsers: one binary, a file a subject.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod bounds;
+mod documents;
+mod errors;
+mod fuzz;
+mod gate_parser;
+mod golden;
+mod jcs;
+mod schemas;
+mod shell;

@@ -1,0 +1,41 @@
+//! Real sandboxes of every class that the host has: one binary, a file a subject.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod agent;
+mod archives;
+mod boundary;
+mod cache;
+mod cache_store;
+mod commands;
+mod conformance;
+mod copies;
+mod docker;
+mod doors;
+mod egress;
+mod flood;
+mod host_paths;
+mod images;
+mod kernel;
+mod large_layers;
+mod orphans;
+mod plans;
+mod probes;
+#[path = "support/provider.rs"]
+mod provider;
+mod remote;
+mod services;
+mod stored;
+mod support;
+mod threads;
+mod unrouted;
+mod users;

@@ -1,0 +1,64 @@
+//! The real binary from outside: every test of the whole in one binary, a file a subject.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod architecture;
+mod browser;
+mod cache;
+mod chaos;
+mod cli;
+mod config;
+mod contract;
+mod determinism;
+mod dispatch_bad_input;
+mod dispatch_import;
+mod dispatch_records;
+mod dispatches;
+mod docker;
+mod doors;
+mod egress_asks;
+mod exec;
+mod failures_of_the_known;
+mod gate_consent;
+mod gate_failpoints;
+mod gate_links;
+mod gate_people;
+mod gates;
+mod host_paths;
+mod http;
+mod keys;
+mod leftovers;
+mod memory;
+mod mirrors;
+mod names;
+mod outages;
+mod permanent;
+mod pipes;
+mod places;
+mod policies;
+mod prompts;
+mod proofs;
+#[path = "../../crates/sandbox/tests/support/provider.rs"]
+#[allow(dead_code, reason = "the list of the class `remote` uses the rest")]
+mod provider;
+mod quota;
+mod remote;
+mod retries;
+mod skips;
+mod storm;
+mod storms;
+mod supply;
+mod support;
+mod terminal;
+mod timeouts;
+mod webhooks;
+mod wipes;
