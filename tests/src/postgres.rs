@@ -174,6 +174,20 @@ impl Drop for Postgres {
     }
 }
 
+/// Runs a file as it is, by the real psql; the rows of its query.
+#[must_use]
+pub fn psql(url: &str, file: &Path) -> Vec<Vec<String>> {
+    const FORM: [&str; 11] =
+        ["-X", "-q", "-A", "-t", "-F", "\u{1f}", "-R", "\u{1e}", "-v", "ON_ERROR_STOP=1", "-d"];
+    let mut command = Command::new(bin().join("psql"));
+    let output = command.args(FORM).arg(url).arg("-f").arg(file).output().expect("psql starts");
+    let (text, errors) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}: {errors}", file.display());
+    let text = String::from_utf8(text).expect("text");
+    let rows = text.trim_end_matches('\n').split('\u{1e}').filter(|row| !row.is_empty());
+    rows.map(|row| row.split('\u{1f}').map(str::to_owned).collect()).collect()
+}
+
 /// The newest version's programs.
 fn bin() -> PathBuf {
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir(VERSIONS)

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use cofferdam_contracts::instant::iso;
+use cofferdam_contracts::instant::Instant;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -345,6 +345,10 @@ async fn f6_a_note_goes_by_three_names() {
     }
 }
 
+fn iso(ms: &Value) -> String {
+    Instant::from_ms(ms.as_i64().unwrap()).to_string()
+}
+
 #[tokio::test]
 async fn f6_approvals_and_audits_have_iso_instants_and_the_newest_first() {
     let home = Home::new();
@@ -359,13 +363,13 @@ async fn f6_approvals_and_audits_have_iso_instants_and_the_newest_first() {
     let ops: Vec<&Value> = audit.as_array().unwrap().iter().map(|a| &a["op"]).collect();
     assert_eq!(ops, ["resume", "cancel"], "{audit}");
     for row in audit.as_array().unwrap() {
-        assert_eq!(text(row, "at"), iso(row["atMs"].as_i64().unwrap()), "{row}");
+        assert_eq!(text(row, "at"), iso(&row["atMs"]), "{row}");
     }
     prompt(&server, &run, "approve-plan").await;
     let approve = format!("/api/runs/{}/approve-plan", text(&run, "runId"));
     let (status, body) = server.post(&approve, &json!({"approvedBy": "ann"})).await;
     assert_eq!(status, 202, "{body}");
-    assert_eq!(text(&body, "approvedAt"), iso(body["approvedAtMs"].as_i64().unwrap()));
+    assert_eq!(text(&body, "approvedAt"), iso(&body["approvedAtMs"]));
     server.wait_terminal(&text(&run, "runId")).await;
 }
 

@@ -36,6 +36,7 @@ mod gates;
 mod host_paths;
 mod http;
 mod keys;
+mod language;
 mod leftovers;
 mod memory;
 mod mirrors;

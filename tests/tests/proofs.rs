@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, superuser_url, tamper, text};
+use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{assert_proven, count, said, texts, until};
@@ -461,6 +461,34 @@ async fn a_cached_base_that_is_on_record_breaks_no_claim() {
     apply(&mut conn, CACHED).await;
     let (output, report) = kept.prove(&url, &[]);
     assert_eq!(output.status.code(), Some(0), "{report}");
+    conn.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn psql_finds_with_each_file_what_prove_finds() {
+    let kept = Kept::with_runs().await;
+    let (url, mut conn) = kept.copy("by_file").await;
+    for table in ["app.secure_wipe_evidence", "app.plan_approvals", "app.gate_votes"] {
+        apply(&mut conn, &format!("DELETE FROM {table}")).await;
+    }
+    let (_, report) = kept.prove(&url, &[]);
+    let proofs = report["proofs"].as_array().unwrap();
+    let dir = cofferdam_tests::repository().join("crates/ledger/proofs");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), proofs.len(), "each file is a proof");
+    let mut found = 0;
+    for proof in proofs {
+        let file = dir.join(format!("{}.sql", proof["name"].as_str().unwrap()));
+        let by_psql = postgres::psql(&url, &file);
+        let rows = proof["rows"].as_array().unwrap();
+        let mut runs: Vec<&str> = by_psql.iter().map(|row| row[0].as_str()).collect();
+        let mut by_prove: Vec<&str> =
+            rows.iter().map(|row| row["run_id"].as_str().unwrap_or("")).collect();
+        runs.sort_unstable();
+        by_prove.sort_unstable();
+        assert_eq!(runs, by_prove, "{}: {by_psql:?}", file.display());
+        found += rows.len();
+    }
+    assert!(found > 3, "{report}");
     conn.close().await.unwrap();
 }
 

@@ -51,7 +51,36 @@ pub struct ArtifactItem {
     pub sha256: Digest,
 }
 
-/// `artifact://run/<runId>/step/<stepId>/task/<task_key>/<name>`
+/// An artifact of a run, in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ArtifactRow {
+    /// The step that left it.
+    pub step_id: StepId,
+    /// The attempt that left it.
+    pub task_key: TaskKey,
+    /// Which attempt, from 1.
+    #[schemars(range(min = 1))]
+    pub attempt: i32,
+    /// Its place among the attempt's, from 0.
+    #[schemars(range(min = 0))]
+    pub idx: i32,
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its name, such as `files/out.txt`.
+    pub name: String,
+    /// Where it is.
+    pub uri: String,
+    /// Digest of its bytes.
+    pub sha256: Digest,
+    /// Size in bytes.
+    #[schemars(range(min = 0))]
+    pub size: i64,
+    /// ms since the epoch.
+    pub created_at: i64,
+}
+
+/// URI of an artifact: `artifact://run/<runId>/step/<stepId>/task/<task_key>/<name>`.
 #[must_use]
 pub fn uri(run: &RunId, step: &StepId, task: &TaskKey, name: &str) -> String {
     format!("artifact://run/{run}/step/{step}/task/{task}/{name}")

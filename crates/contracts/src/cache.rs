@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::canonical::digest_bytes;
 use crate::id::{Digest, TaskKey, TenantId};
+use crate::named::named;
 
 /// Where a build leaves its dependencies when the request does not say.
 pub const DEFAULT_DIR: &str = "/deps";
@@ -93,16 +94,17 @@ impl<'de> Deserialize<'de> for BuildCache {
     }
 }
 
-/// What came of the cache in one task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum CacheOutcome {
-    /// A base was there: the build phase did not run.
-    Hit,
-    /// The build ran, and what it left is the base from now on.
-    Kept,
-    /// The build ran, and nothing of it was kept: `why` says so.
-    Dropped,
+named! {
+    /// What came of the cache in one task.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum CacheOutcome {
+        /// A base was there: the build phase did not run.
+        Hit = "hit",
+        /// The build ran, and what it left is the base from now on.
+        Kept = "kept",
+        /// The build ran, and nothing of it was kept: `why` says so.
+        Dropped = "dropped",
+    }
 }
 
 /// What came of the cache, in a result and in the effective policy.

@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
+use crate::egress::{Entry, MAX_ENTRIES, Mirror};
 use crate::error::{ErrorCode, Refusal, Violation};
-use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRROR_NAMES, MIRRORS, MirrorGrants};
+use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRRORS, MirrorGrants};
 use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
 use crate::schema::{Validator, schema_of};
 
@@ -77,15 +78,15 @@ impl ConfigKey {
             Self::Ceiling => schema_of::<Ceiling>(),
             // As many as a phase may list; exact names, never a wildcard or an address with a port.
             Self::ExecAllowed | Self::BuildAllowed => json!({
-                "type": "array", "maxItems": 64, "uniqueItems": true,
-                "items": {"type": "string", "pattern": "^(@[a-z]{1,16}|[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)$"},
+                "type": "array", "maxItems": MAX_ENTRIES, "uniqueItems": true,
+                "items": schema_of::<Entry>(),
             }),
             // As many tenants as a host serves; `*` is all of them.
             Self::Mirrors => json!({
                 "type": "object", "maxProperties": 1024,
                 "propertyNames": {"pattern": "^(\\*|[a-z0-9][a-z0-9_-]{0,62})$"},
                 "additionalProperties": {
-                    "type": "array", "uniqueItems": true, "items": {"enum": MIRROR_NAMES},
+                    "type": "array", "uniqueItems": true, "items": {"enum": Mirror::ALL},
                 },
             }),
             Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
@@ -126,7 +127,7 @@ impl FromStr for ConfigKey {
             let known: Vec<String> = Self::all().map(|key| key.to_string()).collect();
             Refusal::new(
                 ErrorCode::InvalidId,
-                format!("no such key: there are {}", known.join(", ")),
+                format!("unknown configuration key {text:?}; the keys are {}", known.join(", ")),
             )
         })
     }
@@ -175,9 +176,9 @@ pub enum ConfigScope {
 )]
 #[serde(deny_unknown_fields)]
 pub struct ConfigRef {
-    /// Which.
+    /// Configuration key.
     pub key: ConfigKey,
-    /// Whose.
+    /// Owner: the host, or one tenant.
     pub scope: ConfigScope,
     /// From 1; 0 is the default.
     pub version: u32,
@@ -224,7 +225,7 @@ pub struct ConfigPut {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigEntry {
-    /// Which.
+    /// Configuration key.
     pub key: ConfigKey,
     /// The value in force.
     pub value: Value,
@@ -242,7 +243,7 @@ pub struct ConfigEntry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigVersion {
-    /// Which.
+    /// Configuration key.
     pub key: ConfigKey,
     /// Whose: `global` or `tenant`.
     pub scope: ConfigScope,
@@ -259,9 +260,9 @@ pub struct ConfigVersion {
 /// The newest row of one scope of one key, as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigRow {
-    /// Which.
+    /// Configuration key.
     pub key: ConfigKey,
-    /// Whose.
+    /// Owner: the host, or one tenant.
     pub scope: ConfigScope,
     /// Its version.
     pub version: u32,
@@ -283,7 +284,7 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
     }
     match key {
         ConfigKey::Ceiling => stored::<Ceiling>(value),
-        ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => stored::<Vec<String>>(value),
+        ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => stored::<Vec<Entry>>(value),
         ConfigKey::Mirrors => stored::<MirrorGrants>(value),
         ConfigKey::BlobsMb | ConfigKey::SpawnDepth | ConfigKey::LivePerScope => {
             stored::<u64>(value)
@@ -410,6 +411,18 @@ mod tests {
             let refusal = check(&key, &bad).unwrap_err();
             assert_eq!(refusal.code, ErrorCode::SchemaViolation, "{bad}");
             assert_eq!(refusal.details.unwrap()[0]["instancePath"], path, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_names_is_held_to_what_a_recipe_may_list_and_stored_in_one_spelling() {
+        let key = ConfigKey::ExecAllowed;
+        let stored = check(&key, &json!(["A.Example", "@pip"])).unwrap();
+        assert_eq!(stored, json!(["a.example", "@pip"]));
+        for bad in ["127.1", "a..b", "*.example.org", "localhost", "@maven", "a.example:443"] {
+            let refused = check(&key, &json!([bad])).unwrap_err();
+            assert!(refused.message.contains("/value/0"), "{refused}");
+            assert!(refused.message.contains(&format!("{bad:?}")), "{refused}");
         }
     }
 }

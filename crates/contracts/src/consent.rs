@@ -88,8 +88,8 @@ pub fn facts(
     let (mut sandbox, mut egress, mut image) = (vec![], vec![], vec![]);
     for task in &plan.tasks {
         let Some(request) = task.work.request() else { continue };
-        let build = request.build.as_ref().map(|b| &b.net);
-        egress.push(json!({"task": task.name, "build": build, "exec": request.net}));
+        let build = request.build.as_ref().map(|b| &b.egress);
+        egress.push(json!({"task": task.name, "build": build, "exec": request.egress}));
         image.push(json!({"task": task.name, "envRef": request.env_ref, "resolved": pin(&request.env_ref)}));
         let mut rest = serde_json::to_value(request).unwrap_or(Value::Null);
         if let Some(fields) = rest.as_object_mut() {

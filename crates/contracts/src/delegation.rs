@@ -38,7 +38,7 @@ pub struct DelegationRow {
     /// Only at gates of this group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// Why.
+    /// Reason, for the record.
     pub reason: String,
     /// ms since the epoch.
     pub created_at: i64,
@@ -47,4 +47,12 @@ pub struct DelegationRow {
     /// ms since the epoch; absent unless it was ended early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<i64>,
+}
+
+/// Answer of ending a delegation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DelegationEnded {
+    /// Always true.
+    pub ended: bool,
 }

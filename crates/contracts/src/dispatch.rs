@@ -62,8 +62,9 @@ named! {
         Failed = "failed",
         /// Its time ran out.
         Timeout = "timeout",
-        /// Somebody ended it.
-        Cancelled = "cancelled",
+        /// Somebody ended it. The contract of dispatches spells it so; our own word is read too.
+        #[serde(alias = "canceled")]
+        Canceled = "cancelled",
     }
 }
 
@@ -401,8 +402,16 @@ pub struct Imported {
 pub struct Skipped {
     /// Its id, as it stands there.
     pub id: String,
-    /// Why.
+    /// Reason, for the record.
     pub reason: String,
+}
+
+/// Where the output of a dispatch is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DispatchOutput {
+    /// The artifact of its standard output; `null` until there is one.
+    pub uri: Option<String>,
 }
 
 #[cfg(test)]

@@ -1,23 +1,39 @@
 //! What a phase of a sandbox may reach, and what was refused.
 
+mod entry;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use entry::{ENTRY_PATTERN, Entry, EntryError, MAX_NAME_BYTES, Mirror, NAME_PATTERN, Name};
+
 use crate::id::GateKey;
 use crate::named::named;
 
+/// Entries that one phase may list: a list that a person can still read before approving it.
+pub const MAX_ENTRIES: usize = 64;
+
 /// Network of a phase. `none` is an empty network namespace; names need an egress proxy.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Egress {
+    /// Exact names, and mirrors such as `@pip`.
+    Names(Vec<Entry>),
     /// No interface but loopback.
     #[default]
     None,
-    /// Exact names, or mirrors such as `@pip`.
-    Names(Vec<String>),
 }
 
 impl Egress {
+    /// The entries; none of `none`.
+    #[must_use]
+    pub const fn entries(&self) -> &[Entry] {
+        match self {
+            Self::Names(entries) => entries.as_slice(),
+            Self::None => &[],
+        }
+    }
+
     /// Whether nothing may be reached.
     #[must_use]
     pub const fn is_none(&self) -> bool {
@@ -29,12 +45,14 @@ impl JsonSchema for Egress {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Egress".into()
     }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"oneOf": [
-            {"const": "none"},
-            {"type": "array", "minItems": 1, "maxItems": 64,
-             "items": {"type": "string", "minLength": 1, "maxLength": 253}}
-        ]})
+    // Each keyword speaks of its own type, so that a violation names the entry and not the list.
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": ["string", "array"],
+            "pattern": "^none$",
+            "minItems": 1, "maxItems": MAX_ENTRIES,
+            "items": generator.subschema_for::<Entry>()
+        })
     }
 }
 
@@ -67,16 +85,16 @@ impl<'de> Deserialize<'de> for Egress {
                 mut seq: A,
             ) -> Result<Egress, A::Error> {
                 let mut names = Vec::new();
-                while let Some(name) = seq.next_element::<String>()? {
-                    if name.is_empty() || name.len() > 253 || names.len() == 64 {
+                while let Some(entry) = seq.next_element::<Entry>()? {
+                    if names.len() == MAX_ENTRIES {
                         return Err(serde::de::Error::custom(
-                            "expected 1 to 64 names of 1 to 253 characters",
+                            "more than 64 names; list at most 64 in a phase",
                         ));
                     }
-                    names.push(name);
+                    names.push(entry);
                 }
                 if names.is_empty() {
-                    return Err(serde::de::Error::custom("an empty list of names: write \"none\""));
+                    return Err(serde::de::Error::custom("an empty list of names; write \"none\""));
                 }
                 Ok(Egress::Names(names))
             }
@@ -244,6 +262,30 @@ pub fn grant_form(name: &str) -> Value {
 mod tests {
     use super::*;
     use crate::schema::Validator;
+
+    #[test]
+    fn a_list_is_refused_by_its_entry_in_words() {
+        let schema = Validator::compile(&crate::schema::schema_of::<Egress>()).unwrap();
+        for good in [json!("none"), json!(["@pip"]), json!(["a.example", "b.example"])] {
+            assert!(schema.check(&good).is_ok(), "{good}");
+            assert!(serde_json::from_value::<Egress>(good).is_ok());
+        }
+        for (bad, path, word) in [
+            (json!(["a.example", "*.example.org"]), "/1", "\"*.example.org\" is not an exact"),
+            (json!(["127.1"]), "/0", "\"127.1\" is not an exact domain name"),
+            (json!(["@maven"]), "/0", "use @apt, @cargo, @npm or @pip"),
+            (json!([7]), "/0", "string"),
+            (json!([]), "", ""),
+            (json!("all"), "", ""),
+            (json!(vec!["a.example"; 65]), "", ""),
+            (json!(null), "", ""),
+        ] {
+            let found = schema.violations(&bad);
+            assert_eq!((found.len(), found[0].instance_path.as_str()), (1, path), "{found:?}");
+            assert!(found[0].message.contains(word), "{found:?}");
+            assert!(serde_json::from_value::<Egress>(bad).is_err());
+        }
+    }
 
     #[test]
     fn a_grant_names_exactly_what_was_asked_for_and_a_time() {

@@ -80,7 +80,7 @@ codes! {
     UnsupportedMediaType = ("unsupported_media_type", 415);
     /// The request names a host that this server does not answer for.
     HostNotAllowed = ("host_not_allowed", 421);
-    /// Too many links that are none; wait a minute.
+    /// Too many invalid reply links; retry in a minute.
     TooManyGuesses = ("too_many_guesses", 429);
     /// A fault of ours; the operator's log has the cause.
     Internal = ("internal", 500);

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::egress::AskedName;
 use crate::error::{Refusal, Violation};
 use crate::id::{Digest, GateKey, RunId, WorkflowId};
+use crate::instant::Instant;
 use crate::named::named;
 
 /// How long a plan gate waits when nobody says, in seconds.
@@ -31,7 +32,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Prompt {
-    /// 1
+    /// Version of this shape: 1.
     pub schema_version: u32,
     /// JSON Schema of the payload.
     pub form_schema: Value,
@@ -54,7 +55,7 @@ pub struct Prompt {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PromptResult {
-    /// 1
+    /// Version of this shape: 1.
     pub schema_version: u32,
     /// RECEIVED or TIMED_OUT.
     pub state: ResultState,
@@ -92,18 +93,18 @@ named! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Decision {
-    /// 1
+    /// Version of this shape: 1.
     pub schema_version: u32,
     /// What was decided.
     pub decision: Choice,
-    /// Why.
+    /// The approver's rationale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Rationale>,
     /// ms since the epoch.
     pub at: i64,
 }
 
-/// Why.
+/// Rationale of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rationale {
@@ -177,7 +178,7 @@ pub struct ApprovePlanRequest {
     /// Who approves, for the record; the authority is the key's.
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub approved_by: String,
-    /// Why.
+    /// Rationale, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4_000), regex(pattern = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"))]
     pub notes: Option<String>,
@@ -202,20 +203,21 @@ pub struct PlanApproved {
     /// The run.
     pub run_id: RunId,
     /// ISO 8601, in UTC.
-    pub approved_at: String,
+    pub approved_at: Instant,
     /// ms since the epoch.
     pub approved_at_ms: i64,
 }
 
-/// Where a gate stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[allow(missing_docs, reason = "the names are the contract's own")]
-pub enum GateState {
-    Pending,
-    Received,
-    TimedOut,
-    Resolved,
+named! {
+    /// Where a gate stands.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum GateState {
+        Pending = "PENDING",
+        Received = "RECEIVED",
+        TimedOut = "TIMED_OUT",
+        Resolved = "RESOLVED",
+    }
 }
 
 /// One gate as a reader sees it.
@@ -267,14 +269,55 @@ pub struct VoteRow {
     pub at: i64,
 }
 
-/// How late an open gate is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[allow(missing_docs, reason = "the names are the contract's own")]
-pub enum SlaStatus {
-    Normal,
-    Warning,
-    Critical,
+named! {
+    /// How late an open gate is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[allow(missing_docs, reason = "the names are the contract's own")]
+    pub enum SlaStatus {
+        Normal = "NORMAL",
+        Warning = "WARNING",
+        Critical = "CRITICAL",
+    }
+}
+
+named! {
+    /// What became of a reply.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum InteractionOutcome {
+        /// It counts.
+        Accepted = "accepted",
+        /// It came after the deadline.
+        Late = "late",
+        /// The gate was decided before it came.
+        AlreadyDecided = "already_decided",
+    }
+}
+
+/// One reply to a gate, whatever became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InteractionRow {
+    /// The waiting workflow.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: WorkflowId,
+    /// The gate.
+    pub gate_key: GateKey,
+    /// Its topic.
+    pub topic: String,
+    /// Names the reply: a second one with this key is the same.
+    pub dedupe_key: String,
+    /// Digest of what was said.
+    pub payload_hash: Digest,
+    /// What was said, as the gate's form has it.
+    pub payload: Value,
+    /// Where it came from.
+    pub origin: Origin,
+    /// What became of it.
+    pub outcome: InteractionOutcome,
+    /// The key that said it.
+    pub key_id: String,
+    /// ms since the epoch.
+    pub created_at: i64,
 }
 
 impl SlaStatus {

@@ -13,10 +13,11 @@ use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
+use crate::duration::Duration;
 use crate::gate::{Choice, plan_form};
 use crate::id::{GateKey, GroupId};
 use crate::key::Role;
-use crate::timeout;
+use crate::sandbox::MAX_TIMEOUT_MS;
 
 /// People whose yes a gate may ask for: a committee, not an electorate.
 pub const MAX_QUORUM: u32 = 16;
@@ -26,8 +27,10 @@ pub const MAX_EDITABLE: usize = 32;
 pub const MAX_REMINDERS: u64 = 24;
 /// What a round's suffix may add to a gate's key, so that every round's key is one.
 const MAX_KEY: usize = 120;
-/// The shortest deadline: a gate that cannot be answered is none.
-const MIN_MS: u64 = 1_000;
+/// The shortest wait: nobody answers faster.
+const MIN_WAIT: Duration = Duration::from_s(1);
+/// The longest wait, as of a sandbox.
+const MAX_WAIT: Duration = Duration::from_ms(MAX_TIMEOUT_MS);
 
 /// What a recipe says of its gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +48,9 @@ pub struct GateSpec {
     /// Whether who submitted the run may answer.
     pub self_approval: SelfApproval,
     /// How long it waits, such as `1h`.
-    pub deadline: Option<String>,
+    pub deadline: Option<Duration>,
     /// A reminder after each such time, such as `10m`.
-    pub remind: Option<String>,
+    pub remind: Option<Duration>,
     /// What silence means.
     pub on_timeout: OnTimeout,
     /// Inputs that an approver may change.
@@ -109,8 +112,7 @@ pub struct Escalate {
     #[schemars(range(min = 1, max = 1000))]
     pub priority: Option<u16>,
     /// How much longer it waits, such as `30m`.
-    #[schemars(length(min = 2, max = 16))]
-    pub wait: String,
+    pub wait: Duration,
 }
 
 /// The long form on the wire.
@@ -132,11 +134,9 @@ struct Fields {
     #[serde(default, skip_serializing_if = "is_default")]
     self_approval: SelfApproval,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 2, max = 16))]
-    deadline: Option<String>,
+    deadline: Option<Duration>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 2, max = 16))]
-    remind: Option<String>,
+    remind: Option<Duration>,
     #[serde(default, skip_serializing_if = "is_default")]
     on_timeout: OnTimeout,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -192,19 +192,19 @@ impl GateSpec {
     /// How long it waits, in seconds, where the recipe says.
     #[must_use]
     pub fn deadline_s(&self) -> Option<u32> {
-        seconds(self.deadline.as_deref())
+        seconds(self.deadline)
     }
 
     /// The pause between reminders, in seconds, where the recipe wants them.
     #[must_use]
     pub fn remind_s(&self) -> Option<u32> {
-        seconds(self.remind.as_deref())
+        seconds(self.remind)
     }
 
     /// How much longer it waits once escalated, in seconds.
     #[must_use]
     pub fn escalation_wait_s(&self) -> Option<u32> {
-        seconds(self.on_timeout.escalate.as_ref().map(|e| e.wait.as_str()))
+        seconds(self.on_timeout.escalate.as_ref().map(|e| e.wait))
     }
 
     /// The form of a reply: a choice, and the fields that may be edited as the recipe's form has them.
@@ -235,24 +235,26 @@ impl GateSpec {
     /// What the types cannot say. `form` is the recipe's.
     pub fn check(&self, form: Option<&Value>) -> Result<(), String> {
         if !self.key.as_str().starts_with("approve-plan") {
-            return Err("key: the plan gate's key starts with `approve-plan`".into());
+            return Err("key: must start with `approve-plan`".into());
         }
         if self.key.as_str().len() > MAX_KEY {
-            return Err(format!("key: at most {MAX_KEY} characters"));
+            return Err(format!("key: must be at most {MAX_KEY} characters"));
         }
         if !(1..=MAX_QUORUM).contains(&self.quorum) {
-            return Err(format!("quorum: 1 to {MAX_QUORUM}"));
+            return Err(format!("quorum: must be 1 to {MAX_QUORUM}"));
         }
-        let deadline = checked("deadline", self.deadline.as_deref())?;
-        let remind = checked("remind", self.remind.as_deref())?;
+        let deadline = checked("deadline", self.deadline)?;
+        let remind = checked("remind", self.remind)?;
         let waits = deadline.unwrap_or(u64::from(crate::gate::DEFAULT_TTL_S) * 1_000);
         if remind.is_some_and(|r| r >= waits || r.saturating_mul(MAX_REMINDERS) < waits) {
-            return Err(format!("remind: before the deadline, and at most {MAX_REMINDERS} times"));
+            return Err(format!(
+                "remind: must be shorter than the deadline, and fit into it at most {MAX_REMINDERS} times"
+            ));
         }
         if let Some(escalate) = &self.on_timeout.escalate {
-            checked("on_timeout.escalate.wait", Some(&escalate.wait))?;
+            checked("on_timeout.escalate.wait", Some(escalate.wait))?;
             if escalate.priority.is_some_and(|p| !(1..=1000).contains(&p)) {
-                return Err("on_timeout.escalate.priority: 1 to 1000".into());
+                return Err("on_timeout.escalate.priority: must be 1 to 1000".into());
             }
         }
         self.check_edit(form)
@@ -260,17 +262,20 @@ impl GateSpec {
 
     fn check_edit(&self, form: Option<&Value>) -> Result<(), String> {
         if self.edit.len() > MAX_EDITABLE {
-            return Err(format!("edit: at most {MAX_EDITABLE} fields"));
+            return Err(format!("edit: must list at most {MAX_EDITABLE} fields"));
         }
         if !self.edit.is_empty() && self.quorum > 1 {
             return Err(
-                "edit: with a quorum of one; others would have agreed to another plan".into()
+                "edit: needs a quorum of 1, because others would have agreed to another plan"
+                    .into(),
             );
         }
         for name in &self.edit {
             let path = format!("/properties/{}", escape(name));
             if form.and_then(|f| f.pointer(&path)).is_none() {
-                return Err(format!("edit: {name:?} is no property of the form"));
+                return Err(format!(
+                    "edit: the form has no property {name:?}; list properties of the form"
+                ));
             }
         }
         Ok(())
@@ -284,8 +289,8 @@ impl GateSpec {
             quorum: self.quorum,
             veto: self.veto,
             self_approval: self.self_approval,
-            deadline: self.deadline.clone(),
-            remind: self.remind.clone(),
+            deadline: self.deadline,
+            remind: self.remind,
             on_timeout: self.on_timeout.clone(),
             edit: self.edit.clone(),
         }
@@ -298,18 +303,13 @@ pub fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-fn seconds(text: Option<&str>) -> Option<u32> {
-    let ms = timeout::parse(text?).ok()?;
-    u32::try_from(ms.div_ceil(1_000)).ok()
+fn seconds(duration: Option<Duration>) -> Option<u32> {
+    u32::try_from(duration?.s()).ok()
 }
 
-fn checked(field: &str, text: Option<&str>) -> Result<Option<u64>, String> {
-    let Some(text) = text else { return Ok(None) };
-    match timeout::parse(text) {
-        Ok(ms) if ms >= MIN_MS && text.starts_with(|c: char| c.is_ascii_digit()) => Ok(Some(ms)),
-        Ok(_) => Err(format!("{field}: a duration of at least a second, such as 10m")),
-        Err(e) => Err(format!("{field}: {e}")),
-    }
+fn checked(field: &str, duration: Option<Duration>) -> Result<Option<u64>, String> {
+    let bounded = duration.map(|duration| duration.within(MIN_WAIT, MAX_WAIT)).transpose();
+    bounded.map(|found| found.map(Duration::ms)).map_err(|why| format!("{field}: {why}"))
 }
 
 impl Serialize for GateSpec {
@@ -391,10 +391,8 @@ mod tests {
             (json!({"key": "approve-plan", "quorum": 17}), "quorum"),
             (json!({"key": "approve-plan", "deadline": "25h"}), "deadline"),
             (json!({"key": "approve-plan", "deadline": "10ms"}), "deadline"),
-            (json!({"key": "approve-plan", "deadline": "python"}), "deadline"),
             (json!({"key": "approve-plan", "deadline": "10m", "remind": "10m"}), "remind"),
             (json!({"key": "approve-plan", "deadline": "1h", "remind": "1s"}), "remind"),
-            (json!({"key": "approve-plan", "on_timeout": {"escalate": {"wait": "x1"}}}), "wait"),
             (
                 json!({"key": "approve-plan", "on_timeout": {"escalate": {"wait": "1s", "priority": 0}}}),
                 "priority",
@@ -410,6 +408,8 @@ mod tests {
             json!({}),
             json!({"key": "approve-plan", "surprise": 1}),
             json!({"key": "approve-plan", "group": "Not A Group"}),
+            json!({"key": "approve-plan", "deadline": "python"}),
+            json!({"key": "approve-plan", "on_timeout": {"escalate": {"wait": "x1"}}}),
             json!({"key": "approve-plan", "roles": ["king"]}),
             json!({"key": "approve-plan", "self_approval": "maybe"}),
             json!({"key": "approve-plan", "on_timeout": {"then": "shrug"}}),

@@ -79,3 +79,11 @@ pub struct KeyRow {
     /// ms since the epoch; absent while it works.
     pub revoked_at: Option<i64>,
 }
+
+/// Answer of revoking a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeyRevoked {
+    /// The id of the key, which opens nothing from now on.
+    pub revoked: String,
+}

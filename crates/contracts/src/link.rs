@@ -45,7 +45,7 @@ pub struct LinkCreated {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkClaim {
-    /// 1
+    /// Version of this shape: 1.
     pub v: u32,
     /// The link's id: 32 random hexadecimal digits.
     pub id: String,

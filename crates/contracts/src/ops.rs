@@ -1,10 +1,11 @@
-//! The exact six: the engine's workflows, read and steered.
+//! Workflow operations: the engine's workflows, read and steered.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::id::{RunId, WorkflowId};
+use crate::instant::Instant;
 
 /// Body of cancel, resume and fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -13,7 +14,7 @@ pub struct OpsAction {
     /// Who, for the record; the authority is the key's.
     #[schemars(length(min = 1, max = 256))]
     pub actor: String,
-    /// Why.
+    /// Reason, for the record.
     #[schemars(length(min = 1, max = 4_000))]
     pub reason: String,
     /// Fork only: the first step that executes again.
@@ -73,12 +74,12 @@ pub struct OpsWorkflow {
 pub struct OpsAudit {
     /// `cancel`, `resume`, `fork`, `retry`.
     pub op: String,
-    /// Who.
+    /// Actor as named by the caller, for the record.
     pub actor: String,
-    /// Why.
+    /// Reason, for the record.
     pub reason: String,
     /// ISO 8601, in UTC.
-    pub at: String,
+    pub at: Instant,
     /// ms since the epoch.
     pub at_ms: i64,
     /// The workflow.

@@ -15,7 +15,7 @@ use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
 use crate::shell;
-use crate::template::{Budget, Globber, Scope, TemplateError, render, render_value};
+use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
 pub use crate::work::Work;
 
@@ -34,7 +34,7 @@ pub struct Plan {
     /// against.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<ConfigRef>,
-    /// Bounds.
+    /// Upper bounds on concurrency, steps and sandbox minutes.
     pub caps: Caps,
     /// The work, in order.
     pub tasks: Vec<PlanTask>,
@@ -188,7 +188,7 @@ pub fn compile(
     shell::check(recipe, shell::Held::Editable).map_err(|why| invalid(recipe, &why))?;
     let mut config =
         Config { settings, used: settings.ceilings().iter().map(|c| c.source).collect() };
-    let budget = Budget::default();
+    let budget = RenderBudget::default();
     let mut tasks: Vec<PlanTask> = Vec::new();
     for spec in &recipe.plan.tasks {
         let scope = Scope { form, item: None, glob, budget: &budget };
@@ -269,7 +269,7 @@ fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, Fault> {
     };
     match value {
         Value::Array(items) => Ok(items),
-        _ => Err("each: a list, or an expression that yields one".into()),
+        _ => Err("each: must be a list, or an expression that yields one".into()),
     }
 }
 
@@ -314,7 +314,7 @@ impl Config<'_> {
         };
         let rendered = text(written, scope, field)?;
         Ok(match timeout::read(&rendered).map_err(|e| format!("{field}: {e}"))? {
-            Wall::Ms(ms) => Some(ms),
+            Wall::Fixed(duration) => Some(duration.ms()),
             Wall::Profile(language) => self.profile_ms(language, timed),
         })
     }
@@ -342,7 +342,7 @@ fn rendered(
 ) -> Result<PlanTask, Fault> {
     let name = text(&spec.name, scope, "name")?;
     if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
-        return Err("name: 1 to 128 characters, no control characters".into());
+        return Err("name: must be 1 to 128 characters without control characters".into());
     }
     if let Some(value) = &spec.value {
         return Ok(PlanTask { name, work: Work::Value(text(value, scope, "value")?) });
@@ -353,7 +353,7 @@ fn rendered(
         Some(b) => Some(BuildPhase {
             cmd: argv((recipe, spec), &b.run, scope, "build.run")?,
             env: variables(&b.env, scope, "build.env")?,
-            net: b.egress.clone(),
+            egress: b.egress.clone(),
             ask: b.ask,
             timeout_ms: config.wall(
                 b.timeout.as_deref(),
@@ -377,8 +377,8 @@ fn rendered(
             Some(profile) => profile::merged(spec.limits, profile.limits),
             None => spec.limits,
         },
-        net: exec.egress.clone(),
-        net_ask: exec.ask,
+        egress: exec.egress.clone(),
+        egress_ask: exec.ask,
         template_key: None,
         deps_hash: None,
         artifacts: spec
@@ -396,7 +396,9 @@ fn variables(env: &Variables, scope: &Scope<'_>, field: &str) -> Result<Variable
     let mut rendered = Variables::new();
     for (key, value) in env {
         if key.is_empty() || key.contains(['=', '\0']) {
-            return Err(format!("{field}: {key:?} is not a variable's name").into());
+            return Err(
+                format!("{field}: {key:?} is not the name of an environment variable").into()
+            );
         }
         rendered.insert(key.clone(), text(value, scope, field)?);
     }

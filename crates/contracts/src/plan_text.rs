@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use crate::egress::Egress;
+use crate::egress::{Egress, Entry};
 use crate::plan::{Plan, PlanTask};
 use crate::printable;
 use crate::sandbox::SandboxRequest;
@@ -48,9 +48,9 @@ fn one(task: &PlanTask, lines: &mut Vec<String>) {
 
 fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
     let phase = |egress: &Egress, ask: bool| {
-        let names = match egress {
-            Egress::None => "none".to_owned(),
-            Egress::Names(names) => names.join(", "),
+        let names = match egress.entries() {
+            [] => "none".to_owned(),
+            entries => entries.iter().map(Entry::as_str).collect::<Vec<_>>().join(", "),
         };
         format!("egress {names}{}", if ask { ", asks for more" } else { "" })
     };
@@ -67,11 +67,11 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
     }
     if let Some(build) = &request.build {
         command("builds", &build.cmd, lines);
-        lines.push(format!("      {}", phase(&build.net, build.ask)));
+        lines.push(format!("      {}", phase(&build.egress, build.ask)));
         variables(&build.env, lines);
     }
     command("runs", &request.cmd, lines);
-    lines.push(format!("      {}", phase(&request.net, request.net_ask)));
+    lines.push(format!("      {}", phase(&request.egress, request.egress_ask)));
     variables(&request.env, lines);
     let more = json!({
         "workdir": request.workdir, "stdin": request.stdin, "timeoutMs": request.timeout_ms, "limits": request.limits,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::egress::{Egress, Phase};
+use crate::egress::{Egress, Entry, Mirror, Phase};
 use crate::id::{Digest, TenantId};
 use crate::named::named;
 use crate::plan::Plan;
@@ -21,13 +21,11 @@ pub const BUILD_ALLOWED: &str = "egress.build.allowed";
 /// The key of `dynamic_config`, of the host alone, that says which tenant may use which of the host's
 /// mirrors: what lies behind them is fetched with the credentials of the host's own clients.
 pub const MIRRORS: &str = "egress.mirrors";
-/// What a phase may list beside names: registries as the host's own clients are configured.
-pub const MIRROR_NAMES: [&str; 4] = ["@apt", "@cargo", "@npm", "@pip"];
 /// The entry of the grants that is every tenant's.
 const EVERYBODY: &str = "*";
 
 /// Mirrors by tenant; `*` is every tenant.
-pub type MirrorGrants = BTreeMap<String, Vec<String>>;
+pub type MirrorGrants = BTreeMap<String, Vec<Mirror>>;
 
 /// Whether a tenant may use a mirror. `is_hosts_own`: the tenant is the host's own, which may use all of
 /// them until a grant names it.
@@ -36,9 +34,9 @@ pub fn may_mirror(
     grants: &MirrorGrants,
     tenant: &TenantId,
     is_hosts_own: bool,
-    mirror: &str,
+    mirror: Mirror,
 ) -> bool {
-    let of = |who: &str| grants.get(who).map(|list| list.iter().any(|known| known == mirror));
+    let of = |who: &str| grants.get(who).map(|list| list.contains(&mirror));
     of(EVERYBODY) == Some(true) || of(tenant.as_str()).unwrap_or(is_hosts_own)
 }
 
@@ -61,8 +59,8 @@ pub const fn allowed_key(phase: Phase) -> &'static str {
 /// Whether a name of a phase needs a person's, the host admin's or the organisation's consent. A mirror
 /// of the build phase needs the operator's grant alone, because a task only fetches through it.
 #[must_use]
-pub fn needs_consent(phase: Phase, name: &str) -> bool {
-    phase == Phase::Exec || !name.starts_with('@')
+pub const fn needs_consent(phase: Phase, entry: &Entry) -> bool {
+    matches!((phase, entry), (Phase::Exec, _) | (_, Entry::Name(_)))
 }
 
 named! {
@@ -111,41 +109,38 @@ pub struct EgressSnapshot {
 /// sandbox.
 #[must_use]
 pub fn policies_of(plan: &Plan, phase: Phase) -> Vec<Egress> {
-    let mut all: Vec<(String, Egress)> = plan
-        .tasks
-        .iter()
-        .filter_map(|task| task.work.request())
+    let requests = plan.tasks.iter().filter_map(|task| task.work.request());
+    let mut all: Vec<Egress> = requests
         .map(|request| match phase {
-            Phase::Exec => request.net.clone(),
-            Phase::Build => request.build.as_ref().map_or(Egress::None, |b| b.net.clone()),
+            Phase::Exec => request.egress.clone(),
+            Phase::Build => request.build.as_ref().map_or(Egress::None, |b| b.egress.clone()),
         })
-        .map(|egress| (format!("{egress:?}"), egress))
         .collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all.dedup_by(|a, b| a.0 == b.0);
-    all.into_iter().map(|(_, egress)| egress).collect()
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// A list of names that a phase of some task asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct AskedNames<'a> {
     /// Which phase.
     pub phase: Phase,
-    /// The names and mirrors, as they are written.
-    pub names: &'a [String],
+    /// The names and mirrors.
+    pub entries: &'a [Entry],
 }
 
 /// The lists of a recipe's tasks, each with its field.
 #[must_use]
-pub fn recipe_names(recipe: &Recipe) -> Vec<(String, Asked<'_>)> {
+pub fn recipe_names(recipe: &Recipe) -> Vec<(String, AskedNames<'_>)> {
     let mut found = Vec::new();
     for (n, task) in recipe.plan.tasks.iter().enumerate() {
         let build = task.build.as_ref().map(|build| (Phase::Build, &build.egress));
         let exec = task.exec.as_ref().map(|exec| (Phase::Exec, &exec.egress));
         for (phase, egress) in build.into_iter().chain(exec) {
-            if let Egress::Names(names) = egress {
+            if let Egress::Names(entries) = egress {
                 let field = format!("plan.tasks[{n}].{}.egress", phase.as_str());
-                found.push((field, Asked { phase, names }));
+                found.push((field, AskedNames { phase, entries }));
             }
         }
     }
@@ -168,7 +163,8 @@ mod tests {
                 Ok(Vec::new())
             })
             .unwrap();
-        let names = |list: &[&str]| Egress::Names(list.iter().map(|n| (*n).to_owned()).collect());
+        let names =
+            |list: &[&str]| Egress::Names(list.iter().map(|n| n.parse().unwrap()).collect());
         assert_eq!(
             policies_of(&plan, Phase::Exec),
             [names(&["b.example", "a.example"]), Egress::None]
@@ -199,7 +195,8 @@ mod tests {
             (Phase::Exec, "@pip", true),
             (Phase::Exec, "a.example", true),
         ] {
-            assert_eq!(needs_consent(phase, name), needs, "{phase:?} {name}");
+            let entry: Entry = name.parse().unwrap();
+            assert_eq!(needs_consent(phase, &entry), needs, "{phase:?} {name}");
         }
     }
 
@@ -208,13 +205,14 @@ mod tests {
         let grants: MirrorGrants =
             serde_json::from_value(json!({"acme": ["@pip"], "*": ["@apt"]})).unwrap();
         let tenant = |text: &str| TenantId::parse(text).unwrap();
-        let may = |who: &str, own, mirror| may_mirror(&grants, &tenant(who), own, mirror);
+        let mirror = |text: &str| Mirror::parse(text).unwrap();
+        let may = |who: &str, own, text| may_mirror(&grants, &tenant(who), own, mirror(text));
         assert!(may("acme", false, "@pip") && may("acme", false, "@apt"));
         assert!(!may("acme", false, "@npm") && !may("bravo", false, "@pip"));
         assert!(may("bravo", false, "@apt"));
         assert!(may("default", true, "@npm"));
-        let narrowed = MirrorGrants::from([("default".into(), vec!["@pip".into()])]);
-        assert!(!may_mirror(&narrowed, &tenant("default"), true, "@npm"));
+        let narrowed = MirrorGrants::from([("default".into(), vec![Mirror::Pip])]);
+        assert!(!may_mirror(&narrowed, &tenant("default"), true, Mirror::Npm));
         let seen = grants_seen_by(grants, &tenant("bravo"));
         assert_eq!(seen.keys().collect::<Vec<_>>(), ["*"]);
     }

@@ -94,7 +94,7 @@ pub struct Ceiling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400_000))]
     pub timeout_ms: Option<u64>,
-    /// Limits.
+    /// Limits of CPU, memory, processes, disk, files and output.
     #[serde(default)]
     pub limits: Limits,
 }

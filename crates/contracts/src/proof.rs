@@ -34,7 +34,7 @@ pub struct ProofResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProofReport {
-    /// 1
+    /// Version of this shape: 1.
     pub schema_version: u32,
     /// The verdict.
     pub verdict: Verdict,

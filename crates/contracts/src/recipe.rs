@@ -138,7 +138,7 @@ pub struct PlanSpec {
 pub enum Cmd {
     /// `/bin/sh -c TEXT`
     Shell(String),
-    /// argv
+    /// Program and arguments.
     Argv(Vec<String>),
 }
 
@@ -285,7 +285,7 @@ pub struct TaskSpec {
     /// The language whose profile gives the wall times and limits that the task leaves out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Language>,
-    /// Limits.
+    /// Limits of CPU, memory, processes, disk, files and output.
     #[serde(default)]
     pub limits: Limits,
     /// Services inside the boundary.
@@ -335,10 +335,10 @@ impl Recipe {
     /// What the types cannot say.
     pub fn check(&self) -> Result<(), String> {
         if self.v.is_empty() || self.v.len() > 32 {
-            return Err("v: 1 to 32 characters".into());
+            return Err("v: must be 1 to 32 characters".into());
         }
         if self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
-            return Err(format!("plan.tasks: 1 to {MAX_TASKS} tasks"));
+            return Err(format!("plan.tasks: must list 1 to {MAX_TASKS} tasks"));
         }
         if let Some(gate) = &self.plan.gate {
             gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))?;
@@ -349,12 +349,12 @@ impl Recipe {
             || !(1..=100_000).contains(&caps.sandbox_minutes)
         {
             return Err(
-                "caps: concurrency 1..1000, steps 1..10000, sandbox_minutes 1..100000".into()
+                "caps: concurrency must be 1 to 1000, steps 1 to 10000, sandbox_minutes 1 to 100000".into()
             );
         }
         if let Some(form) = &self.form {
             if form.get("type").and_then(Value::as_str) != Some("object") {
-                return Err("form: a JSON Schema with `type: object`".into());
+                return Err("form: must be a JSON Schema with `type: object`".into());
             }
             Validator::compile(form).map_err(|e| format!("form: {e}"))?;
         }
@@ -383,30 +383,35 @@ impl TaskSpec {
 
     fn check(&self) -> Result<(), String> {
         if self.name.is_empty() || self.name.len() > 128 {
-            return Err("name: 1 to 128 characters".into());
+            return Err("name: must be 1 to 128 characters".into());
         }
         match (&self.exec, &self.value) {
             (Some(_), None) => {}
             (None, Some(_)) => {
                 if self.profile.is_some() {
-                    return Err("profile: an engine-only task has no wall time or limits".into());
+                    return Err(
+                        "profile: a task with `value` has no wall time or limits; remove `profile`"
+                            .into(),
+                    );
                 }
                 if self.build.is_some() || !self.files.is_empty() || !self.services.is_empty() {
-                    return Err("value: an engine-only task has no build, files or services".into());
+                    return Err("value: a task with `value` has no build, files or services; remove them, or use `exec`".into());
                 }
             }
-            _ => return Err("exec: exactly one of `exec` and `value`".into()),
+            _ => return Err("exec: give exactly one of `exec` and `value`".into()),
         }
         for (i, file) in self.files.iter().enumerate() {
             if file.from.is_some() == file.text.is_some() {
-                return Err(format!("files[{i}]: exactly one of `from` and `text`"));
+                return Err(format!("files[{i}]: give exactly one of `from` and `text`"));
             }
         }
         if self.cache.is_some() && self.build.is_none() {
-            return Err("cache: a build phase fills it, and this task has none".into());
+            return Err(
+                "cache: needs a build phase, which fills it; add `build`, or remove `cache`".into(),
+            );
         }
         if self.cache.is_some() && self.build_cache().is_some() {
-            return Err("cache: said here and at `build.cache`; say it once".into());
+            return Err("cache: given here and at `build.cache`; give it once".into());
         }
         let timeouts = [
             ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),
@@ -416,7 +421,7 @@ impl TaskSpec {
             if let Some(text) = timeout
                 && !text.contains("${")
             {
-                crate::timeout::parse(text).map_err(|e| format!("{field}: {e}"))?;
+                crate::timeout::read(text).map_err(|e| format!("{field}: {e}"))?;
             }
         }
         Ok(())
@@ -486,5 +491,36 @@ mod tests {
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec: {run: echo hi}", "image: host"))
             .unwrap_err();
         assert!(err.message.contains("plan.tasks[0].exec"), "{err}");
+    }
+
+    #[test]
+    fn a_bad_name_and_a_bad_duration_are_refused_with_file_line_and_field() {
+        let exec = |fields: &str| GOOD.replace("{run: echo hi}", &format!("{{run: x, {fields}}}"));
+        for (text, place, word) in [
+            (
+                exec("egress: [a.example, '*.example.org']"),
+                "x.yaml:6:",
+                "plan.tasks[0].exec.egress[1]: \"*.example.org\" is not an exact domain name",
+            ),
+            (
+                exec("egress: ['@maven']"),
+                "x.yaml:6:",
+                "plan.tasks[0].exec.egress[0]: unknown mirror \"@maven\"",
+            ),
+            (
+                exec("timeout: 5 minutes"),
+                "x.yaml",
+                "plan.tasks[0].exec.timeout: \"5 minutes\" is neither a duration",
+            ),
+            (
+                GOOD.replace("  tasks:", "  gate: {key: approve-plan, deadline: python}\n  tasks:"),
+                "x.yaml:4:",
+                "deadline: \"python\" is not a duration",
+            ),
+        ] {
+            let err = Recipe::from_yaml("x.yaml", &text).unwrap_err();
+            assert_eq!(err.code, ErrorCode::RecipeInvalid);
+            assert!(err.message.starts_with(place) && err.message.contains(word), "{err}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::id::{Digest, IntentId, RecipeId, RunId, TaskKey, TenantId, WorkflowId};
 use crate::named::named;
-use crate::recipe::{Lane, RecipeRef};
+use crate::recipe::{Lane, Recipe, RecipeRef};
 
 /// `POST /api/intents`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +109,7 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub recipe_version: Option<String>,
-    /// Urgency.
+    /// Urgency: interactive or batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<Lane>,
     /// Priority within the queue, lower first; default the lane's.
@@ -119,7 +119,7 @@ pub struct RunRequest {
     /// Expected load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
-    /// Bounds.
+    /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     /// Wall time of the run in milliseconds.
@@ -171,17 +171,17 @@ pub struct RunOpts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub queue_partition_key: Option<String>,
-    /// Urgency.
+    /// Urgency: interactive or batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<Lane>,
-    /// Priority.
+    /// Priority of the workflow; lower is claimed earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub priority: Option<i32>,
     /// Expected load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
-    /// Bounds.
+    /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     /// Wall time of the run in milliseconds.
@@ -335,4 +335,30 @@ pub struct RetryAccepted {
     pub workflow_id: WorkflowId,
     /// Its first step without success, which executes again.
     pub from_step: String,
+}
+
+/// What it takes to run a run again elsewhere, with the same seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Repro {
+    /// Always 1.
+    pub schema_version: u32,
+    /// The run.
+    pub run_id: RunId,
+    /// The hash of what was asked for.
+    pub intent_hash: Option<Digest>,
+    /// The recipe as it was; `null` where its content is not stored any more.
+    pub recipe: Option<Recipe>,
+    /// Its hash.
+    pub recipe_hash: Digest,
+    /// The inputs, as the recipe's form has them.
+    pub form_data: Value,
+    /// What the caller constrained.
+    pub constraints: Constraints,
+    /// The bounds of the run.
+    pub budget: Budget,
+    /// The digest of the plan; `null` before it was compiled.
+    pub plan_digest: Option<Digest>,
+    /// The version of the code that ran it.
+    pub app_version: String,
 }

@@ -153,7 +153,7 @@ impl SandboxRequest {
     /// Whether a person may be asked for names on its behalf.
     #[must_use]
     pub fn asks(&self) -> bool {
-        self.net_ask || self.build.as_ref().is_some_and(|build| build.ask)
+        self.egress_ask || self.build.as_ref().is_some_and(|build| build.ask)
     }
 }
 
@@ -161,14 +161,14 @@ impl SandboxRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BuildPhase {
-    /// argv.
+    /// Program and arguments.
     pub cmd: Vec<String>,
     /// Environment of this phase, which sees nothing of the task's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Network of this phase.
-    #[serde(default)]
-    pub net: Egress,
+    #[serde(default, rename = "net")]
+    pub egress: Egress,
     /// Whether a person is asked when the phase is refused a name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
@@ -281,12 +281,12 @@ pub struct SandboxRequest {
     /// Resource limits.
     #[serde(default)]
     pub limits: Limits,
-    /// Network of the task.
-    #[serde(default)]
-    pub net: Egress,
+    /// Network of the task. The contract that this request extends calls it `net`.
+    #[serde(default, rename = "net")]
+    pub egress: Egress,
     /// Whether a person is asked when the task is refused a name.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub net_ask: bool,
+    #[serde(default, rename = "netAsk", skip_serializing_if = "std::ops::Not::not")]
+    pub egress_ask: bool,
     /// A warm template's key, unused by the container class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_key: Option<String>,
@@ -477,10 +477,11 @@ pub struct EffectivePolicy {
     /// Wall time as enforced.
     pub timeout_ms: u64,
     /// Network of the task as enforced. A mirror stands there by its name, never with its address.
-    pub net: Egress,
+    #[serde(rename = "net")]
+    pub egress: Egress,
     /// Network of the build phase as enforced.
-    #[serde(default, skip_serializing_if = "Egress::is_none")]
-    pub build_net: Egress,
+    #[serde(default, rename = "buildNet", skip_serializing_if = "Egress::is_none")]
+    pub build_egress: Egress,
     /// What came of the dependency cache, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,

@@ -1,9 +1,13 @@
 //! Validation at the boundary, every violation listed, and the JSON Schemas that are published.
 
+use jsonschema::ValidationError;
+use jsonschema::error::ValidationErrorKind;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use crate::duration::{self, Duration};
+use crate::egress::{ENTRY_PATTERN, Entry};
 use crate::error::{ErrorCode, Refusal, Violation};
 
 /// Violations that are reported at once: enough to mend a form in one go, small enough to send.
@@ -35,10 +39,7 @@ impl Validator {
         self.0
             .iter_errors(value)
             .take(MAX_VIOLATIONS)
-            .map(|e| Violation {
-                instance_path: e.instance_path().to_string(),
-                message: e.to_string().chars().take(300).collect(),
-            })
+            .map(|e| Violation { instance_path: e.instance_path().to_string(), message: words(&e) })
             .collect()
     }
 
@@ -47,6 +48,21 @@ impl Validator {
         let violations = self.violations(value);
         if violations.is_empty() { Ok(()) } else { Err(Refusal::violations(&violations)) }
     }
+}
+
+/// A violation as a person reads it. A pattern is a riddle: where it has a parser, that says what is wrong.
+fn words(error: &ValidationError<'_>) -> String {
+    let text = error.instance().as_str();
+    let parsed = match error.kind() {
+        ValidationErrorKind::Pattern { pattern } if pattern == ENTRY_PATTERN => {
+            text.and_then(|text| text.parse::<Entry>().err()).map(|why| why.to_string())
+        }
+        ValidationErrorKind::Pattern { pattern } if pattern == duration::PATTERN => {
+            text.and_then(|text| text.parse::<Duration>().err()).map(|why| why.to_string())
+        }
+        _ => None,
+    };
+    parsed.unwrap_or_else(|| error.to_string().chars().take(300).collect())
 }
 
 /// Bytes of a request into JSON: the first thing that happens to a body. An object that names a

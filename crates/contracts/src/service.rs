@@ -80,7 +80,7 @@ pub enum Probe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceReport {
-    /// Which.
+    /// Name of the service.
     pub name: String,
     /// From its start to its first healthy answer, in milliseconds.
     pub ready_ms: u64,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, RunId, SandboxId, TaskKey};
-use crate::sandbox::{IsolationClass, SessionState, WipeEvidence};
+use crate::sandbox::{IsolationClass, SessionState, WipeEvidence, WipeStatus};
 
 /// Body of `POST /api/sessions/:id/settle`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,11 +26,11 @@ pub struct Settlement {
     pub sandbox_id: SandboxId,
     /// The state that its session ended in.
     pub terminal_state: SessionState,
-    /// Who.
+    /// Actor as named by the caller, for the record.
     pub actor: String,
     /// With which key.
     pub key_id: String,
-    /// Why.
+    /// Reason, for the record.
     pub reason: String,
     /// The look whose failed evidence was accepted, from 1.
     pub evidence_look: i32,
@@ -123,6 +123,48 @@ pub struct SessionView {
     /// Every look, for one session that is asked for by its id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub looks: Vec<WipeLook>,
+}
+
+/// A sandbox of a run and the newest evidence that it is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WipeView {
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// Its task's attempt.
+    pub task_key: TaskKey,
+    /// Where its session is.
+    pub state: SessionState,
+    /// The state that the evidence ended it in; `null` before the first look.
+    pub terminal_state: Option<SessionState>,
+    /// What the newest look found; `null` before the first.
+    pub status: Option<WipeStatus>,
+    /// Why it was wiped.
+    pub reason: Option<String>,
+    /// How it was wiped.
+    pub method: Option<String>,
+    /// When the look was, ms since the epoch.
+    pub at: Option<i64>,
+    /// Everything that was looked for, and found.
+    pub evidence: Option<WipeEvidence>,
+    /// Looks so far.
+    pub looks: i32,
+    /// The operator's decision that ended it, where no verified wipe did.
+    pub settlement: Option<WipeSettlement>,
+}
+
+/// An operator's decision beside the evidence that it accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WipeSettlement {
+    /// Who decided.
+    pub actor: String,
+    /// Reason, for the record.
+    pub reason: String,
+    /// The digest of the evidence that was accepted.
+    pub evidence_digest: Digest,
+    /// ms since the epoch.
+    pub settled_at: i64,
 }
 
 /// What a look found wrong, in a line each.

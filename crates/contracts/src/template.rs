@@ -59,15 +59,15 @@ pub type Globber<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<String>, String>;
 
 /// The bytes that a plan may still have.
 #[derive(Debug)]
-pub struct Budget(Cell<usize>);
+pub struct RenderBudget(Cell<usize>);
 
-impl Default for Budget {
+impl Default for RenderBudget {
     fn default() -> Self {
         Self(Cell::new(MAX_PLAN_BYTES))
     }
 }
 
-impl Budget {
+impl RenderBudget {
     /// Takes this many bytes, before anything is allocated for them.
     pub fn charge(&self, bytes: usize) -> Result<(), TemplateError> {
         let left = self.0.get().checked_sub(bytes).ok_or(TemplateError::TooLarge {
@@ -81,14 +81,14 @@ impl Budget {
 
 /// What the names mean.
 pub struct Scope<'a> {
-    /// `form`
+    /// Values of `form`, the recipe's inputs.
     pub form: &'a Value,
     /// `item`, `index` and `count`, inside a fan-out.
     pub item: Option<(&'a Value, usize, usize)>,
-    /// `glob`
+    /// Listing of files for `glob`.
     pub glob: Globber<'a>,
     /// What everything that is rendered is charged to.
-    pub budget: &'a Budget,
+    pub budget: &'a RenderBudget,
 }
 
 /// What is done to a value before it is written.
@@ -116,7 +116,7 @@ pub enum Piece<'t> {
     Literal(&'t str),
     /// `$${`: a literal `${`.
     Brace,
-    /// `${...}`
+    /// An expression `${...}`.
     Expr(Expr<'t>),
 }
 
@@ -226,7 +226,7 @@ pub fn render(text: &str, scope: &Scope<'_>) -> Result<String, TemplateError> {
 /// A text while it is rendered.
 struct Rendered<'a> {
     text: String,
-    budget: &'a Budget,
+    budget: &'a RenderBudget,
 }
 
 impl Rendered<'_> {
@@ -375,7 +375,7 @@ mod tests {
     fn names_render_as_text_and_a_lone_expression_keeps_its_type() {
         let form = json!({"n": 3, "who": {"name": "Ada"}});
         let item = json!("x");
-        let budget = Budget::default();
+        let budget = RenderBudget::default();
         let scope = Scope { form: &form, item: Some((&item, 1, 3)), glob: &none, budget: &budget };
         assert_eq!(
             render("hi ${form.who.name} ${index}/${count} ${item}", &scope).unwrap(),
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn an_unknown_name_and_a_missing_brace_are_errors() {
         let form = json!({});
-        let budget = Budget::default();
+        let budget = RenderBudget::default();
         let scope = Scope { form: &form, item: None, glob: &none, budget: &budget };
         assert!(render("${HOME}", &scope).unwrap_err().to_string().contains("unknown name `HOME`"));
         assert!(render("${item}", &scope).is_err());
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn what_a_value_contains_is_never_rendered_again() {
         let form = json!({"cmd": "echo ${form.secret}"});
-        let budget = Budget::default();
+        let budget = RenderBudget::default();
         let scope = Scope { form: &form, item: None, glob: &none, budget: &budget };
         assert_eq!(render("${form.cmd}", &scope).unwrap(), "echo ${form.secret}");
     }
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn sh_makes_one_word_of_a_value_and_a_bar_in_a_pattern_is_no_filter() {
         let form = json!({"w": "it's; $(id) `x`", "n": 3, "e": ""});
-        let budget = Budget::default();
+        let budget = RenderBudget::default();
         let glob = |_: &str, pattern: &str| Ok(vec![pattern.to_owned()]);
         let scope = Scope { form: &form, item: None, glob: &glob, budget: &budget };
         let text = |t: &str| render(t, &scope).unwrap();
@@ -422,7 +422,7 @@ mod tests {
         assert!(unknown.contains("unknown filter `html`"), "{unknown}");
     }
 
-    fn scope_of<'a>(form: &'a Value, budget: &'a Budget) -> Scope<'a> {
+    fn scope_of<'a>(form: &'a Value, budget: &'a RenderBudget) -> Scope<'a> {
         Scope { form, item: None, glob: &none, budget }
     }
 
@@ -430,14 +430,14 @@ mod tests {
     fn h6_a_text_is_refused_before_it_is_as_large_as_it_would_be() {
         let form = json!({"s": "y".repeat(500_000), "list": vec!["z".repeat(1_000); 900]});
         for text in ["${form.s}".repeat(20_000), "${form.list}".repeat(20_000)] {
-            let budget = Budget::default();
+            let budget = RenderBudget::default();
             let error = render(&text, &scope_of(&form, &budget)).unwrap_err();
             let metric = "rendered_text_bytes";
             assert_eq!(error, TemplateError::TooLarge { metric, limit: MAX_TEXT_BYTES });
             let charged = MAX_PLAN_BYTES - budget.0.get();
             assert!(charged <= MAX_TEXT_BYTES, "{charged} bytes were written");
         }
-        let (budget, mut rendered) = (Budget::default(), 0);
+        let (budget, mut rendered) = (RenderBudget::default(), 0);
         let error = loop {
             match render("${form.s}", &scope_of(&form, &budget)) {
                 Ok(text) => rendered += text.len(),

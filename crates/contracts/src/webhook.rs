@@ -127,8 +127,16 @@ pub struct DeliveryRow {
 pub struct DeliveryReplayed {
     /// Always true.
     pub accepted: bool,
-    /// Which.
+    /// Delivery that is sent again.
     pub delivery_id: DeliveryId,
+}
+
+/// Answer of removing a webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WebhookRemoved {
+    /// The webhook that is gone.
+    pub removed: WebhookId,
 }
 
 #[cfg(test)]

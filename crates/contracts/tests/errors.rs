@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use cofferdam_contracts::error::{ErrorBody, ErrorCode};
 
 /// Pages that are not about a code.
-const OTHERS: [&str; 2] = ["README.md", "exit-codes.md"];
+const OTHERS: [&str; 3] = ["README.md", "exit-codes.md", "messages.md"];
 
 fn pages() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "docs", "errors"].iter().collect()

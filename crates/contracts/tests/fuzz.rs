@@ -9,7 +9,7 @@ use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest};
 use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
-use cofferdam_contracts::template::{Budget, Scope, render, render_value};
+use cofferdam_contracts::template::{RenderBudget, Scope, render, render_value};
 use cofferdam_contracts::webhook::WebhookRequest;
 use cofferdam_hostile::fuzz;
 use schemars::JsonSchema;
@@ -41,7 +41,7 @@ fn fuzz_a_template_is_rendered_or_refused() {
     let item = json!({"k": "v"});
     fuzz!("template", |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
-        let budget = Budget::default();
+        let budget = RenderBudget::default();
         let scope =
             Scope { form: &form, item: Some((&item, 1, 2)), glob: &no_files, budget: &budget };
         let _ = render_value(&text, &scope);

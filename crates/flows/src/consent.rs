@@ -49,7 +49,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<Checked> {
     let run = this.context().await?;
     let standing = patiently(|| ledger.consent_standing(&run.id)).await.map_err(step_error)?;
     let Some(approval) = &standing.approval else {
-        return Err(failed("nobody approved the plan"));
+        return Err(failed("the plan was not approved"));
     };
     if let Some(voided) = &approval.voided {
         // A replay of the step that voided it.

@@ -8,13 +8,13 @@
 //! granted to it, whoever approves the plan.
 //! **Silence is nobody's consent: a gate that its recipe answers at the deadline lets no name be.**
 
-use cofferdam_contracts::egress::{Egress, Phase};
+use cofferdam_contracts::egress::{Egress, Entry, Phase};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::{GateSpec, Silence};
 use cofferdam_contracts::id::{IntentId, TenantId};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::policy::{
-    Asked, MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
+    AskedNames, MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
     policies_of, recipe_names,
 };
 use cofferdam_contracts::recipe::Recipe;
@@ -48,10 +48,10 @@ impl Lists {
     }
 
     /// The first of these names that nobody has consented to.
-    fn unlisted<'a>(&self, asked: Asked<'a>) -> Option<&'a String> {
+    fn unlisted<'a>(&self, asked: AskedNames<'a>) -> Option<&'a Entry> {
         let org = self.of(asked.phase);
-        let mut needing = asked.names.iter().filter(|name| needs_consent(asked.phase, name));
-        needing.find(|name| !org.is_some_and(|org| org.names.contains(name)))
+        let mut needing = asked.entries.iter().filter(|entry| needs_consent(asked.phase, entry));
+        needing.find(|entry| !org.is_some_and(|org| org.entries.contains(entry)))
     }
 }
 
@@ -66,7 +66,8 @@ pub(crate) enum Consent {
     Listed(Lists),
 }
 
-fn refusal(field: &str, phase: Phase, name: &str) -> Refusal {
+fn refusal(field: &str, phase: Phase, entry: &Entry) -> Refusal {
+    let name = entry.as_str();
     let key = allowed_key(phase);
     let why = format!(
         "{field}: {name:?} needs consent: let a person approve the plan (plan.gate whose silence is a no), or \
@@ -78,15 +79,17 @@ fn refusal(field: &str, phase: Phase, name: &str) -> Refusal {
 /// The first mirror of a list that the operator has not granted to the tenant, as a refusal.
 fn ungranted(
     field: &str,
-    names: &[String],
+    entries: &[Entry],
     grants: &MirrorGrants,
     tenant: &TenantId,
 ) -> Result<(), Refusal> {
     let is_hosts_own = tenant.as_str() == DEFAULT_TENANT;
-    let mut mirrors = names.iter().filter(|name| name.starts_with('@'));
-    let Some(name) = mirrors.find(|name| !may_mirror(grants, tenant, is_hosts_own, name)) else {
+    let mut mirrors = entries.iter().filter_map(Entry::mirror);
+    let Some(mirror) = mirrors.find(|mirror| !may_mirror(grants, tenant, is_hosts_own, *mirror))
+    else {
         return Ok(());
     };
+    let name = mirror.as_str();
     let why = format!(
         "{field}: the mirror {name:?} is not granted to the tenant {tenant}: the host's admin lists it \
          in {MIRRORS}, such as `cofferdam config set {MIRRORS} '{{\"{tenant}\": [{name:?}]}}' --global`"
@@ -115,7 +118,7 @@ pub(crate) async fn admit_names(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[(String, Asked<'_>)],
+    wanted: &[(String, AskedNames<'_>)],
 ) -> Result<(), LedgerError> {
     admit_lists(ledger, who, intent, wanted, false).await
 }
@@ -124,7 +127,7 @@ async fn admit_lists(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[(String, Asked<'_>)],
+    wanted: &[(String, AskedNames<'_>)],
     will_be_asked: bool,
 ) -> Result<(), LedgerError> {
     if wanted.is_empty() {
@@ -139,15 +142,15 @@ async fn admit_lists(
     }
     let grants = ledger.mirror_grants().await?;
     for (field, asked) in wanted {
-        ungranted(field, asked.names, &grants, &who.tenant)?;
+        ungranted(field, asked.entries, &grants, &who.tenant)?;
     }
     if will_be_asked {
         return Ok(());
     }
     let lists = Lists::read(ledger, &who.tenant).await?;
     for (field, asked) in wanted {
-        if let Some(name) = lists.unlisted(*asked) {
-            return Err(refusal(field, asked.phase, name).into());
+        if let Some(entry) = lists.unlisted(*asked) {
+            return Err(refusal(field, asked.phase, entry).into());
         }
     }
     Ok(())
@@ -161,22 +164,19 @@ pub(crate) async fn mirrors_of(
 ) -> Result<Result<(), Refusal>, LedgerError> {
     let phases = [Phase::Build, Phase::Exec].map(|phase| (phase, policies_of(plan, phase)));
     let lists =
-        || phases.iter().flat_map(|(phase, all)| names_of(all).map(move |names| (*phase, names)));
+        || phases.iter().flat_map(|(phase, all)| lists_of(all).map(move |list| (*phase, list)));
     if run.by_host_admin || lists().next().is_none() {
         return Ok(Ok(()));
     }
     let grants = ledger.mirror_grants().await?;
-    Ok(lists().try_for_each(|(phase, names)| {
-        ungranted(&format!("{}.egress", phase.as_str()), names, &grants, &run.tenant)
+    Ok(lists().try_for_each(|(phase, list)| {
+        ungranted(&format!("{}.egress", phase.as_str()), list, &grants, &run.tenant)
     }))
 }
 
-/// The names of a plan's phase, each list by itself.
-fn names_of(policies: &[Egress]) -> impl Iterator<Item = &[String]> {
-    policies.iter().filter_map(|policy| match policy {
-        Egress::Names(names) => Some(names.as_slice()),
-        Egress::None => None,
-    })
+/// The lists of a plan's phase that are not empty.
+fn lists_of(policies: &[Egress]) -> impl Iterator<Item = &[Entry]> {
+    policies.iter().map(Egress::entries).filter(|list| !list.is_empty())
 }
 
 /// Whose consent a run that is about to execute has. `approver` is the person who said yes at its gate.
@@ -188,7 +188,7 @@ pub(crate) async fn consent_of(
 ) -> Result<Consent, LedgerError> {
     let has_names = [Phase::Build, Phase::Exec]
         .iter()
-        .any(|phase| names_of(&policies_of(plan, *phase)).next().is_some());
+        .any(|phase| lists_of(&policies_of(plan, *phase)).next().is_some());
     Ok(match approver {
         Some(approver) => Consent::Gate { approver },
         None if run.by_host_admin => Consent::HostAdmin { key: run.key_id.clone() },
@@ -209,16 +209,16 @@ pub(crate) fn snapshots(plan: &Plan, consent: &Consent) -> Result<Vec<NewSnapsho
 }
 
 fn snapshot(phase: Phase, policy: Vec<Egress>, consent: &Consent) -> Result<NewSnapshot, Refusal> {
-    let needs = names_of(&policy).flatten().any(|name| needs_consent(phase, name));
+    let needs = lists_of(&policy).flatten().any(|entry| needs_consent(phase, entry));
     let (source, policy_version, approver) = match consent {
         Consent::Gate { approver } if !needs => (PolicySource::Recipe, None, Some(approver)),
         _ if !needs => (PolicySource::Recipe, None, None),
         Consent::Gate { approver } => (PolicySource::Gate, None, Some(approver)),
         Consent::HostAdmin { key } => (PolicySource::HostAdmin, None, Some(key)),
         Consent::Listed(lists) => {
-            for names in names_of(&policy) {
-                if let Some(name) = lists.unlisted(Asked { phase, names }) {
-                    return Err(refusal(&format!("{}.egress", phase.as_str()), phase, name));
+            for entries in lists_of(&policy) {
+                if let Some(entry) = lists.unlisted(AskedNames { phase, entries }) {
+                    return Err(refusal(&format!("{}.egress", phase.as_str()), phase, entry));
                 }
             }
             let org = lists.of(phase);
@@ -231,9 +231,9 @@ fn snapshot(phase: Phase, policy: Vec<Egress>, consent: &Consent) -> Result<NewS
 
 /// In which field a task's request is not what its run's snapshots grant, if it is not. Pure.
 pub(crate) fn drift(request: &SandboxRequest, granted: &[Granted]) -> Option<String> {
-    let build = request.build.as_ref().map_or(&Egress::None, |build| &build.net);
+    let build = request.build.as_ref().map_or(&Egress::None, |build| &build.egress);
     for (field, phase, asked) in
-        [("build.net", Phase::Build, build), ("net", Phase::Exec, &request.net)]
+        [("build.net", Phase::Build, build), ("net", Phase::Exec, &request.egress)]
     {
         let Some(grant) = granted.iter().find(|grant| grant.phase == phase) else {
             return Some(format!("{field}: the run has no egress policy on record for this phase"));
@@ -269,8 +269,8 @@ mod tests {
     }
 
     fn list(names: &[&str]) -> Option<OrgPolicy> {
-        let names = names.iter().map(|n| (*n).to_owned()).collect();
-        Some(OrgPolicy { version: 3, names, actor: "sec".into() })
+        let entries = names.iter().map(|n| n.parse().unwrap()).collect();
+        Some(OrgPolicy { version: 3, entries, actor: "sec".into() })
     }
 
     fn org(names: &[&str]) -> Consent {
@@ -354,7 +354,8 @@ mod tests {
         let request = |plan: &Plan| plan.tasks[0].work.request().unwrap().clone();
         let grant =
             |phase, policy: &[Egress]| Granted { phase, policy: policy.to_vec(), whole: true };
-        let names = |list: &[&str]| Egress::Names(list.iter().map(|n| (*n).to_owned()).collect());
+        let names =
+            |list: &[&str]| Egress::Names(list.iter().map(|n| n.parse().unwrap()).collect());
         let build = grant(Phase::Build, &[Egress::None]);
         let good = [build.clone(), grant(Phase::Exec, &[Egress::None, names(&["a.example"])])];
         assert_eq!(drift(&request(&named), &good), None);

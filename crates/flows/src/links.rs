@@ -201,10 +201,10 @@ impl Flows {
     async fn link_open(&self, token: &str) -> Result<(LinkClaim, LinkedGate), LedgerError> {
         let Some(claim) = self.signer()?.link_claim(token) else {
             if self.guesses.another(clock::now_ms()) {
-                let why = "this is no link of this installation, or not a whole one";
+                let why = "this link was not made by this installation, or part of it is missing; open the whole link";
                 return Err(Refusal::new(ErrorCode::LinkInvalid, why).into());
             }
-            let why = "too many links that are none; wait a minute";
+            let why = "too many invalid reply links; retry in a minute";
             return Err(Refusal::new(ErrorCode::TooManyGuesses, why).into());
         };
         let Some(stand) = self.ledger.link_stand(&claim).await? else {

@@ -6,7 +6,7 @@ use cofferdam_contracts::gate::{
     ApprovePlanRequest, GateState, HitlEvent, Origin, PlanApproved, ReplyAccepted, ReplyRequest,
 };
 use cofferdam_contracts::id::{GateKey, RunId};
-use cofferdam_contracts::instant::iso;
+use cofferdam_contracts::instant::Instant;
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::gates::Reply;
 use cofferdam_ledger::keys::Principal;
@@ -106,7 +106,7 @@ impl Flows {
         Ok(PlanApproved {
             accepted: true,
             run_id,
-            approved_at: iso(replied.at),
+            approved_at: Instant::from_ms(replied.at),
             approved_at_ms: replied.at,
         })
     }

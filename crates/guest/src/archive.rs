@@ -11,7 +11,7 @@ use crate::wire::{self, User};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pack {
-    /// Absolute.
+    /// Absolute path inside the sandbox.
     pub path: String,
     /// Bytes of all files together.
     pub max_bytes: u64,

@@ -24,7 +24,7 @@ pub enum Kind {
     Stderr,
     /// [`crate::wire::ExecEnd`] or [`crate::wire::CollectEnd`]; nothing follows.
     End,
-    /// [`crate::wire::FileHead`].
+    /// A [`crate::wire::FileHead`].
     File,
     /// Bytes of the file before.
     Chunk,

@@ -8,7 +8,7 @@ use crate::wire::ExecRequest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Size {
-    /// Lines.
+    /// Height in lines.
     pub rows: u16,
     /// Characters of a line.
     pub cols: u16,

@@ -25,7 +25,7 @@ pub enum NodeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Path {
-    /// Absolute.
+    /// Absolute path inside the sandbox.
     pub path: String,
     /// Of a file: bytes that may come; of a directory: entries.
     pub most: u64,
@@ -42,7 +42,7 @@ pub struct Entry {
     pub mangled: bool,
     /// What it is.
     pub kind: NodeKind,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Permissions, the lower 12 bits.
     pub mode: u32,
@@ -67,7 +67,7 @@ pub struct NewDir {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remove {
-    /// Absolute.
+    /// Absolute path inside the sandbox.
     pub path: String,
     /// With everything below it; without, a directory that is not empty is refused.
     #[serde(default)]
@@ -78,7 +78,7 @@ pub struct Remove {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rename {
-    /// Absolute.
+    /// Absolute path inside the sandbox.
     pub from: String,
     /// Absolute; what is there is replaced as rename(2) does.
     pub to: String,
@@ -117,6 +117,6 @@ pub struct Change {
     /// Whether it is written so, and names nothing as it stands.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mangled: bool,
-    /// Which.
+    /// Kind of the change.
     pub kind: ChangeKind,
 }

@@ -53,44 +53,44 @@ use crate::jail::{Jail, Seen};
 /// First argument of an agent in a sandbox that somebody else holds.
 pub const LODGE: &str = "lodge";
 
-/// `GET`.
+/// `GET`: version and level of the agent.
 pub const HEALTH: &str = "/v1/health";
-/// `POST`.
+/// `POST`: runs a command, streams its output.
 pub const EXEC: &str = "/v1/exec";
-/// `PUT`.
+/// `PUT`: writes one file.
 pub const FILE: &str = "/v1/file";
-/// `POST`.
+/// `POST`: reads files out.
 pub const COLLECT: &str = "/v1/collect";
 
-/// `POST`.
+/// `POST`: runs a command with input and terminal.
 pub const RUN: &str = "/v1/run";
-/// `PUT`.
+/// `PUT`: a command's input.
 pub const STDIN: &str = "/v1/stdin";
-/// `POST`.
+/// `POST`: signals or resizes a command.
 pub const CONTROL: &str = "/v1/control";
-/// `POST`.
+/// `POST`: connects to a port inside.
 pub const DIAL: &str = "/v1/dial";
-/// `POST`.
+/// `POST`: keeps ports for the egress proxy.
 pub const DOORS: &str = "/v1/doors";
-/// `GET`.
+/// `GET`: usage of the sandbox.
 pub const METRICS: &str = "/v1/metrics";
-/// `POST`.
+/// `POST`: reads one file.
 pub const READ: &str = "/v1/read";
-/// `POST`.
+/// `POST`: describes a path.
 pub const STAT: &str = "/v1/stat";
-/// `POST`.
+/// `POST`: lists a directory.
 pub const LIST: &str = "/v1/list";
-/// `POST`.
+/// `POST`: creates a directory.
 pub const MKDIR: &str = "/v1/mkdir";
-/// `POST`.
+/// `POST`: removes a path.
 pub const REMOVE: &str = "/v1/remove";
-/// `POST`.
+/// `POST`: renames a path.
 pub const RENAME: &str = "/v1/rename";
-/// `POST`.
+/// `POST`: packs a directory into a tar.
 pub const PACK: &str = "/v1/pack";
-/// `PUT`.
+/// `PUT`: unpacks a tar.
 pub const UNPACK: &str = "/v1/unpack";
-/// `POST`.
+/// `POST`: watches a path for changes.
 pub const WATCH: &str = "/v1/watch";
 
 /// What an agent can do: 1 are the first four routes, 2 all but the last three, 3 all but the last, 4 all
@@ -167,7 +167,7 @@ pub enum Ended {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecEnd {
-    /// How.
+    /// How the command ended.
     pub ended: Ended,
     /// From the start to the end of the command in milliseconds.
     pub wall_ms: u64,

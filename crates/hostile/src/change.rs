@@ -53,14 +53,14 @@ const WORDS: [&[u8]; 24] = [
 pub enum Change {
     /// One bit becomes the other.
     Flip {
-        /// Byte.
+        /// Offset in bytes.
         at: u16,
         /// Of eight.
         bit: u8,
     },
     /// One byte becomes another.
     Set {
-        /// Byte.
+        /// Offset in bytes.
         at: u16,
         /// What it becomes.
         byte: u8,
@@ -94,7 +94,7 @@ pub enum Change {
     Insert {
         /// Before this byte.
         at: u16,
-        /// Which.
+        /// Bytes to write.
         bytes: [u8; 4],
         /// How often.
         times: u16,

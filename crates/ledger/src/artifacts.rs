@@ -1,13 +1,13 @@
 //! `app.artifacts` and `app.blobs`: small text inline, everything else once by its content.
 
-use cofferdam_contracts::artifact::{self, ArtifactIndex, ArtifactItem, ArtifactKind};
+use cofferdam_contracts::artifact::{self, ArtifactIndex, ArtifactItem, ArtifactKind, ArtifactRow};
 use cofferdam_contracts::canonical::{canonical, digest_bytes};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::Row;
 
 use crate::Ledger;
-use crate::error::Result;
+use crate::error::{Result, load};
 use crate::tasks::TaskContext;
 
 /// Bytes up to which text is kept in the row itself: one page of the database.
@@ -124,7 +124,7 @@ impl<'a> Rows<'a> {
 
 impl Ledger {
     /// A run's artifacts, in order, latest attempts only.
-    pub async fn artifact_list(&self, run: &RunId) -> Result<Vec<Value>> {
+    pub async fn artifact_list(&self, run: &RunId) -> Result<Vec<ArtifactRow>> {
         let rows = sqlx::query(
             "SELECT step_id, task_key, attempt, idx, kind, name, uri, sha256, size, app.ms(created_at) AS at
                FROM app.latest_artifacts WHERE run_id = $1 ORDER BY step_id, task_key, idx LIMIT 100000",
@@ -134,7 +134,7 @@ impl Ledger {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(json!({
+                let row = json!({
                     "stepId": row.try_get::<String, _>("step_id")?,
                     "taskKey": row.try_get::<String, _>("task_key")?,
                     "attempt": row.try_get::<i32, _>("attempt")?,
@@ -145,7 +145,8 @@ impl Ledger {
                     "sha256": row.try_get::<String, _>("sha256")?,
                     "size": row.try_get::<i64, _>("size")?,
                     "createdAt": row.try_get::<i64, _>("at")?,
-                }))
+                });
+                load("artifacts", row)
             })
             .collect()
     }

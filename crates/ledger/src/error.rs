@@ -22,6 +22,15 @@ pub enum LedgerError {
         /// What the parser said.
         why: String,
     },
+    /// The database was migrated by a series that is not ours.
+    #[error(
+        "the database has the schema of another baseline (its migration {version} differs), and nothing in it was \
+         changed: give an empty database or state directory, or use the version of cofferdam that made this one"
+    )]
+    OtherBaseline {
+        /// The first migration that differs.
+        version: i64,
+    },
     /// A migration failed.
     #[error("migrating the database failed")]
     Migrate(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -101,7 +101,7 @@ impl Ledger {
              SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
                     clock_timestamp() + make_interval(secs => $4)
                FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5
-                AND r.status NOT IN ('succeeded','failed','canceled','retries_exceeded')
+                AND NOT app.is_over(r.status)
              RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
         )
         .bind(new.run.as_str())

@@ -14,30 +14,16 @@ use crate::{APP_VERSION, Ledger};
 
 macro_rules! migrations {
     ($($file:literal),+ $(,)?) => {
-        /// Every migration in order: the name of its file and its text. The version is the position, from 1.
+        /// Every migration in order: the name of its file, which begins with its version, and its text.
         pub const MIGRATIONS: &[(&str, &str)] =
             &[$(($file, include_str!(concat!("../migrations/", $file, ".sql"))),)+];
     };
 }
 
 migrations! {
-    "0001_law", "0002_api_keys", "0003_intents", "0004_recipes", "0005_runs", "0006_run_steps",
-    "0007_artifacts", "0008_sbx_runs", "0009_sessions", "0010_gates", "0011_opencode_calls",
-    "0012_run_streams", "0013_executors", "0014_audit", "0015_dynamic_config", "0016_views",
-    "0017_claim", "0018_enqueue", "0019_dependency_cache", "0020_dependency_cache_uses",
-    "0021_config_by_tenant", "0022_config_key", "0023_wipe_looks", "0024_wipe_settlements",
-    "0025_egress_policy_snapshots", "0026_session_facts", "0027_gate_law", "0028_approval_rounds",
-    "0029_key_groups", "0030_gate_delegations", "0031_gate_votes", "0032_interaction_outcomes",
-    "0033_gate_edits", "0034_gate_journal", "0037_dispatches", "0038_dispatch_sandbox_columns",
-    "0039_dispatch_runs", "0040_dispatch_rules", "0041_dispatch_settle", "0042_webhooks",
-    "0043_webhook_events", "0044_signing_keys", "0045_reply_links", "0046_egress_asks",
-    "0047_egress_grants", "0048_asks_end_with_their_task", "0050_dispatch_limits_are_the_hosts",
-    "0052_no_auth_is_not_the_hosts_admin", "0053_artifacts_of_any_path", "0056_build_names_need_consent",
-    "0058_reach_of_edited_plans", "0059_blob_usage", "0061_claims_are_fenced", "0062_leader_lease",
-    "0063_open_runs", "0064_artifacts_by_task", "0065_reach_of_recipes",
-    "0066_reach_of_whoever_asks_again", "0067_texts_use_the_quota", "0068_database_place", "0069_gate_events_say_more",
-    "0070_run_retries", "0071_gate_audit_and_origins", "0072_stable_recipes", "0073_claims_cost_the_same",
-    "0075_reach_of_retried_runs",
+    "0001_law", "0002_keys", "0003_config", "0004_recipes", "0005_runs", "0006_tasks", "0007_artifacts",
+    "0008_sessions", "0009_gates", "0010_reach", "0011_cache", "0012_queues", "0013_dispatches",
+    "0014_webhooks", "0015_results", "0016_dispatch_settle", "0017_webhook_events", "0018_gate_audit",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
@@ -97,24 +83,12 @@ impl Ledger {
     }
 
     async fn migrate_locked(&self) -> Result<()> {
+        let ours = series()?;
+        self.baseline_check(&ours).await?;
         dbos::sysdb::migrations::runner::run(self.pool(), "dbos", true)
             .await
             .map_err(|e| LedgerError::Migrate(Box::new(e)))?;
-        let mut migrator = Migrator::with_migrations(
-            (1_i64..)
-                .zip(MIGRATIONS)
-                .map(|(version, (name, sql))| {
-                    let text = AssertSqlSafe((*sql).to_owned()).into_sql_str();
-                    Migration::new(
-                        version,
-                        Cow::Borrowed(*name),
-                        MigrationType::Simple,
-                        text,
-                        false,
-                    )
-                })
-                .collect(),
-        );
+        let mut migrator = Migrator::with_migrations(ours);
         migrator.dangerous_set_table_name("app.schema_migrations");
         migrator.create_schema("app");
         // The lock above covers both series.
@@ -123,6 +97,29 @@ impl Ledger {
         migrator.set_ignore_missing(true);
         migrator.run(self.pool()).await?;
         self.queues_register().await
+    }
+
+    /// Refuses, before anything is changed, a database whose migrations are not ours: the series only ever
+    /// grows, so a version that says something else is of another baseline.
+    async fn baseline_check(&self, ours: &[Migration]) -> Result<()> {
+        let is_ours: Option<String> =
+            sqlx::query_scalar("SELECT to_regclass('app.schema_migrations')::text")
+                .fetch_one(self.pool())
+                .await?;
+        if is_ours.is_none() {
+            return Ok(());
+        }
+        let applied: Vec<(i64, Vec<u8>)> =
+            sqlx::query_as("SELECT version, checksum FROM app.schema_migrations ORDER BY version")
+                .fetch_all(self.pool())
+                .await?;
+        for (version, checksum) in applied {
+            let known = ours.iter().find(|one| one.version == version);
+            if known.is_some_and(|one| *one.checksum != checksum[..]) {
+                return Err(LedgerError::OtherBaseline { version });
+            }
+        }
+        Ok(())
     }
 
     /// Registers the queues once; their limits are rows that an operator may change while it runs.
@@ -143,6 +140,17 @@ impl Ledger {
         tracing::debug!(version = APP_VERSION, "the schema is current");
         Ok(())
     }
+}
+
+/// Our migrations as the driver takes them; the version is the file's number.
+fn series() -> Result<Vec<Migration>> {
+    let one = |(name, sql): &(&'static str, &'static str)| {
+        let number = name.split('_').next().unwrap_or_default();
+        let version = number.parse().map_err(|e| LedgerError::Migrate(Box::new(e)))?;
+        let text = AssertSqlSafe((*sql).to_owned()).into_sql_str();
+        Ok(Migration::new(version, Cow::Borrowed(*name), MigrationType::Simple, text, false))
+    };
+    MIGRATIONS.iter().map(one).collect()
 }
 
 /// Sandboxes of one host at a time. A sandbox's writable layer is memory, so this bounds memory as

@@ -1,10 +1,10 @@
-//! The exact six: reading and steering the engine's workflows. Every action commits with its audit
+//! Workflow operations: reading and steering the engine's workflows. Every action commits with its audit
 //! row, and an action on a run acts on everything that belongs to it.
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::GateMessage;
 use cofferdam_contracts::id::{RunId, TenantId, WorkflowId};
-use cofferdam_contracts::instant::iso;
+use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::ops::{OpsAudit, OpsStep, OpsWorkflow};
 use serde_json::{Value, json};
 use sqlx::Row;
@@ -86,7 +86,7 @@ impl Ledger {
                     op: row.try_get("op")?,
                     actor: row.try_get("actor")?,
                     reason: row.try_get("reason")?,
-                    at: iso(at_ms),
+                    at: Instant::from_ms(at_ms),
                     at_ms,
                     target_workflow_id: row.try_get("target")?,
                     forked_workflow_id: row.try_get("forked")?,
@@ -327,8 +327,7 @@ fn said(status: &str) -> &str {
 /// sandboxes may still be there.
 async fn held_refuse(conn: &mut sqlx::PgConnection, run: &RunId) -> Result<()> {
     let held: Vec<String> = sqlx::query_scalar(
-        "SELECT sandbox_id FROM app.remote_execution_sessions
-          WHERE run_id = $1 AND state = 'REMOTE_WIPE_VERIFYING' AND wipe_looks > 0 ORDER BY sandbox_id LIMIT 50",
+        "SELECT sandbox_id FROM app.held_sessions WHERE run_id = $1 ORDER BY sandbox_id LIMIT 50",
     )
     .bind(run.as_str())
     .fetch_all(conn)
@@ -348,12 +347,9 @@ async fn cancel_run(
     workflow: &WorkflowId,
 ) -> Result<()> {
     sqlx::query(
-        "WITH u AS (
-           UPDATE app.runs SET status = 'canceled', next_action = 'NONE', error = 'canceled', finished_at = clock_timestamp()
-            WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id)
-         INSERT INTO app.run_streams (run_id, key, seq, chunk)
-         SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'canceled'
-           FROM u ON CONFLICT DO NOTHING",
+        "UPDATE app.runs SET status = 'canceled', next_action = 'NONE', error = 'canceled',
+                finished_at = clock_timestamp()
+          WHERE id = $1 AND NOT app.is_over(status)",
     )
     .bind(run.as_str())
     .execute(&mut *conn)
@@ -435,8 +431,93 @@ async fn before_gate(conn: &mut sqlx::PgConnection, from: &WorkflowId, step_n: i
     })
 }
 
-/// What the fork inherits: the engine's rows before the step, the compiled plan and, where the gate
+/// What a statement about a fork needs to know, in the order of its parameters.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    /// The workflow that is forked.
+    From,
+    /// The fork's workflow.
+    To,
+    /// The run that is forked.
+    FromRun,
+    /// The fork's run.
+    ToRun,
+    /// The first step that the fork does itself.
+    Step,
+}
+
+/// What a fork inherits: the engine's rows before the step, the compiled plan and, where the gate
 /// was passed before the step, the consent to it.
+const INHERITED: &[(&str, &[Need])] = {
+    use Need::{From, FromRun, Step, To, ToRun};
+    &[
+        (
+            "INSERT INTO dbos.operation_outputs (workflow_uuid, function_id, function_name, output, error, child_workflow_id,
+               started_at_epoch_ms, completed_at_epoch_ms, serialization)
+             SELECT $2, function_id, function_name, output, error, child_workflow_id, started_at_epoch_ms,
+                    completed_at_epoch_ms, serialization
+               FROM dbos.operation_outputs WHERE workflow_uuid = $1 AND function_id < $3",
+            &[From, To, Step],
+        ),
+        (
+            "WITH h AS (
+               INSERT INTO dbos.workflow_events_history (workflow_uuid, function_id, key, value, serialization)
+               SELECT $2, function_id, key, value, serialization FROM dbos.workflow_events_history
+                WHERE workflow_uuid = $1 AND function_id < $3 RETURNING function_id, key, value, serialization)
+             INSERT INTO dbos.workflow_events (workflow_uuid, key, value, serialization)
+             SELECT DISTINCT ON (key) $2, key, value, serialization FROM h ORDER BY key, function_id DESC",
+            &[From, To, Step],
+        ),
+        (
+            "INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
+             SELECT $2, step_id, attempt, status, output, error, origin FROM app.run_steps
+              WHERE run_id = $1 AND step_id = 'CompileST' AND $3 > 0",
+            &[FromRun, ToRun, Step],
+        ),
+        (
+            "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+             SELECT $2, step_id, task_key, attempt, idx, kind, name, replace(uri, $1, $2), inline, sha256, size, origin
+               FROM app.artifacts WHERE run_id = $1 AND step_id = 'CompileST' AND $3 > 0",
+            &[FromRun, ToRun, Step],
+        ),
+        (
+            "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin, gate_key, round,
+               sandbox_digest, egress_digest, image_digest, budget_digest, parts)
+             SELECT $2, intent_id, plan_digest, approved_by, key_id, 'inherited by fork from ' || $1, origin, gate_key, round,
+                    sandbox_digest, egress_digest, image_digest, budget_digest, parts
+               FROM app.plan_approvals WHERE run_id = $1 AND EXISTS (
+                 SELECT 1 FROM dbos.operation_outputs o
+                  WHERE o.workflow_uuid = $3 AND o.function_name = 'gate.resolve' AND o.function_id < $4)",
+            &[FromRun, ToRun, To, Step],
+        ),
+        (
+            "INSERT INTO app.plan_consents_void (run_id, round, bindings, difference)
+             SELECT $2, round, bindings, difference FROM app.plan_consents_void
+              WHERE run_id = $1 AND $3 > 0 AND EXISTS (
+                    SELECT 1 FROM app.plan_approvals p WHERE p.run_id = $2 AND p.round = plan_consents_void.round)",
+            &[FromRun, ToRun, Step],
+        ),
+        // A workflow passes a recorded failure where a retry says so.
+        (
+            "INSERT INTO app.run_retries (run_id, n, from_step, key_id, origin)
+             SELECT $2, t.n, t.from_step, t.key_id, t.origin FROM app.run_retries t
+              WHERE t.run_id = $1 AND EXISTS (
+                SELECT 1 FROM dbos.operation_outputs o
+                 WHERE o.workflow_uuid = $3 AND o.function_name = 'retry#' || t.n AND o.function_id <= $4)",
+            &[FromRun, ToRun, From, Step],
+        ),
+        (
+            "UPDATE app.runs n SET plan_digest = o.plan_digest FROM app.runs o
+              WHERE o.id = $1 AND n.id = $2 AND $3 > 0",
+            &[FromRun, ToRun, Step],
+        ),
+        (
+            "UPDATE dbos.workflow_status SET forked_from = $1 WHERE workflow_uuid = $2",
+            &[From, To],
+        ),
+    ]
+};
+
 async fn fork_rows(
     conn: &mut sqlx::PgConnection,
     from: &WorkflowId,
@@ -444,54 +525,18 @@ async fn fork_rows(
     new: &NewRun,
     step_n: i32,
 ) -> Result<()> {
-    let statements = [
-        "INSERT INTO dbos.operation_outputs (workflow_uuid, function_id, function_name, output, error, child_workflow_id,
-           started_at_epoch_ms, completed_at_epoch_ms, serialization)
-         SELECT $2, function_id, function_name, output, error, child_workflow_id, started_at_epoch_ms,
-                completed_at_epoch_ms, serialization
-           FROM dbos.operation_outputs WHERE workflow_uuid = $1 AND function_id < $5 AND $3 <> $4",
-        "WITH h AS (
-           INSERT INTO dbos.workflow_events_history (workflow_uuid, function_id, key, value, serialization)
-           SELECT $2, function_id, key, value, serialization FROM dbos.workflow_events_history
-            WHERE workflow_uuid = $1 AND function_id < $5 AND $3 <> $4 RETURNING function_id, key, value, serialization)
-         INSERT INTO dbos.workflow_events (workflow_uuid, key, value, serialization)
-         SELECT DISTINCT ON (key) $2, key, value, serialization FROM h ORDER BY key, function_id DESC",
-        "INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
-         SELECT $4, step_id, attempt, status, output, error, origin FROM app.run_steps
-          WHERE run_id = $3 AND step_id = 'CompileST' AND $5 > 0 AND $1 <> $2",
-        "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
-         SELECT $4, step_id, task_key, attempt, idx, kind, name, replace(uri, $3, $4), inline, sha256, size, origin
-           FROM app.artifacts WHERE run_id = $3 AND step_id = 'CompileST' AND $5 > 0 AND $1 <> $2",
-        "INSERT INTO app.plan_approvals (run_id, intent_id, plan_digest, approved_by, key_id, notes, origin, gate_key, round,
-           sandbox_digest, egress_digest, image_digest, budget_digest, parts)
-         SELECT $4, intent_id, plan_digest, approved_by, key_id, 'inherited by fork from ' || $3, origin, gate_key, round,
-                sandbox_digest, egress_digest, image_digest, budget_digest, parts
-           FROM app.plan_approvals WHERE run_id = $3 AND $4 <> $3 AND EXISTS (
-             SELECT 1 FROM dbos.operation_outputs o
-              WHERE o.workflow_uuid = $2 AND $1 <> $2 AND o.function_name = 'gate.resolve' AND o.function_id < $5)",
-        "INSERT INTO app.plan_consents_void (run_id, round, bindings, difference)
-         SELECT $4, round, bindings, difference FROM app.plan_consents_void
-          WHERE run_id = $3 AND $1 <> $2 AND $5 > 0
-            AND EXISTS (SELECT 1 FROM app.plan_approvals p WHERE p.run_id = $4 AND p.round = plan_consents_void.round)",
-        // A workflow goes on behind a recorded failure where a retry says so.
-        "INSERT INTO app.run_retries (run_id, n, from_step, key_id, origin)
-         SELECT $4, t.n, t.from_step, t.key_id, t.origin FROM app.run_retries t
-          WHERE t.run_id = $3 AND $1 <> $2 AND EXISTS (
-            SELECT 1 FROM dbos.operation_outputs o
-             WHERE o.workflow_uuid = $1 AND o.function_name = 'retry#' || t.n AND o.function_id <= $5)",
-        "UPDATE app.runs n SET plan_digest = o.plan_digest FROM app.runs o
-          WHERE n.id = $4 AND o.id = $3 AND $5 > 0 AND $1 <> $2",
-        "UPDATE dbos.workflow_status SET forked_from = $1 WHERE workflow_uuid = $2 AND $3 <> $4 AND $5 >= 0",
-    ];
-    for statement in statements {
-        sqlx::query(statement)
-            .bind(from.as_str())
-            .bind(new.workflow_id.as_str())
-            .bind(from_run.as_str())
-            .bind(new.id.as_str())
-            .bind(step_n)
-            .execute(&mut *conn)
-            .await?;
+    for (statement, needs) in INHERITED {
+        let mut query = sqlx::query(*statement);
+        for need in *needs {
+            query = match need {
+                Need::From => query.bind(from.as_str()),
+                Need::To => query.bind(new.workflow_id.as_str()),
+                Need::FromRun => query.bind(from_run.as_str()),
+                Need::ToRun => query.bind(new.id.as_str()),
+                Need::Step => query.bind(step_n),
+            };
+        }
+        query.execute(&mut *conn).await?;
     }
     Ok(())
 }

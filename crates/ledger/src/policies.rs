@@ -1,6 +1,6 @@
 //! `app.egress_policy_snapshots`, and the keys of `app.dynamic_config` that consent to names.
 
-use cofferdam_contracts::egress::{Egress, Phase};
+use cofferdam_contracts::egress::{Egress, Entry, Phase};
 use cofferdam_contracts::id::{IntentId, RunId, TenantId};
 use cofferdam_contracts::policy::{
     EgressSnapshot, MIRRORS, MirrorGrants, PolicySource, allowed_key,
@@ -26,13 +26,13 @@ pub struct NewSnapshot {
     pub approver: Option<String>,
 }
 
-/// The organisation's list of names.
+/// The organisation's list of names and mirrors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrgPolicy {
     /// Its version.
     pub version: i32,
-    /// The names.
-    pub names: Vec<String>,
+    /// The names and mirrors.
+    pub entries: Vec<Entry>,
     /// Who wrote it.
     pub actor: String,
 }
@@ -101,7 +101,7 @@ impl Ledger {
         row.map(|row| {
             Ok(OrgPolicy {
                 version: row.try_get("version")?,
-                names: load("dynamic_config.value", row.try_get("value")?)?,
+                entries: load("dynamic_config.value", row.try_get("value")?)?,
                 actor: row.try_get("actor")?,
             })
         })

@@ -3,6 +3,7 @@
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, RecipeId, TenantId};
 use cofferdam_contracts::recipe::{Recipe, RecipeStatus};
+use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use serde_json::{Value, json};
 use sqlx::Row;
 
@@ -172,7 +173,7 @@ impl Ledger {
     }
 
     /// A tenant's recipes.
-    pub async fn recipe_list(&self, tenant: &TenantId) -> Result<Vec<Value>> {
+    pub async fn recipe_list(&self, tenant: &TenantId) -> Result<Vec<RecipeRow>> {
         let rows = sqlx::query(
             "SELECT r.id, r.title, count(DISTINCT v.v) AS versions, app.ms(max(v.imported_at)) AS imported,
                     (array_agg(v.v ORDER BY v.imported_at DESC))[1] AS latest
@@ -184,7 +185,7 @@ impl Ledger {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(json!({
+                let row = json!({
                     "id": row.try_get::<String, _>("id")?,
                     "name": row.try_get::<Option<String>, _>("title")?.map_or_else(|| row.try_get("id"), Ok)?,
                     "title": row.try_get::<Option<String>, _>("title")?,
@@ -192,13 +193,18 @@ impl Ledger {
                     "updatedAt": row.try_get::<i64, _>("imported")?,
                     "versions": row.try_get::<i64, _>("versions")?,
                     "importedAt": row.try_get::<i64, _>("imported")?,
-                }))
+                });
+                load("recipes", row)
             })
             .collect()
     }
 
     /// A recipe's versions, newest first.
-    pub async fn recipe_versions(&self, tenant: &TenantId, id: &RecipeId) -> Result<Vec<Value>> {
+    pub async fn recipe_versions(
+        &self,
+        tenant: &TenantId,
+        id: &RecipeId,
+    ) -> Result<Vec<RecipeVersionRow>> {
         let rows = sqlx::query(
             "SELECT v, hash, status, app.ms(imported_at) AS imported FROM app.recipe_versions
               WHERE tenant_id = $1 AND id = $2 ORDER BY imported_at DESC LIMIT 500",
@@ -209,12 +215,13 @@ impl Ledger {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(json!({
+                let row = json!({
                     "v": row.try_get::<String, _>("v")?,
                     "hash": row.try_get::<String, _>("hash")?,
                     "status": row.try_get::<String, _>("status")?,
                     "importedAt": row.try_get::<i64, _>("imported")?,
-                }))
+                });
+                load("recipe_versions", row)
             })
             .collect()
     }

@@ -114,10 +114,6 @@ async fn requeue(conn: &mut sqlx::PgConnection, run: &RunId, from: &str, key: &s
          g AS (
            UPDATE app.human_gates SET state = 'canceled', decided_at = clock_timestamp()
             WHERE run_id = $1 AND state = 'open'),
-         s AS (
-           INSERT INTO app.run_streams (run_id, key, seq, chunk)
-           SELECT $1, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'),
-                  'repairing' ON CONFLICT DO NOTHING),
          r AS (
            UPDATE app.runs SET status = 'repairing', next_action = 'NONE', error = NULL, finished_at = NULL,
                   retry_count = retry_count + 1

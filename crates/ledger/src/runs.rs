@@ -116,8 +116,7 @@ pub struct ExistingRun {
 const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
     r.recipe_v, r.recipe_hash, r.intent_hash, r.trace_id, r.last_step, r.error, r.retry_count, r.app_version,
     r.execution_mode, r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
-    w.status AS durable, (SELECT count(*) FROM app.remote_execution_sessions h
-      WHERE h.run_id = r.id AND h.state = 'REMOTE_WIPE_VERIFYING' AND h.wipe_looks > 0) AS held";
+    w.status AS durable, (SELECT count(*) FROM app.held_sessions h WHERE h.run_id = r.id) AS held";
 
 fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status: String = row.try_get("status")?;
@@ -339,21 +338,16 @@ impl Ledger {
             RunStatus::Canceled => "canceled",
             _ => "failed",
         };
-        let moved: i64 = sqlx::query_scalar(
+        let moved = sqlx::query(
             "WITH u AS (
                UPDATE app.runs SET status = $2, next_action = $3, last_step = $4, error = $5,
                       finished_at = clock_timestamp()
-                WHERE id = $1 AND status NOT IN ('succeeded','failed','canceled','retries_exceeded') RETURNING id),
+                WHERE id = $1 AND NOT app.is_over(status) RETURNING id),
              st AS (
                INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
                SELECT id, $4, 1 + (SELECT count(*)::int FROM app.run_steps WHERE run_id = $1 AND step_id = $4),
-                      $6, $7, $5, 'engine-dbos' FROM u ON CONFLICT DO NOTHING),
-             s AS (
-               INSERT INTO app.run_streams (run_id, key, seq, chunk)
-               SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), $2
-                 FROM u ON CONFLICT DO NOTHING),
-             n AS (SELECT pg_notify('cofferdam', 'r:' || id) FROM u)
-             SELECT (SELECT count(*) FROM u) + 0 * (SELECT count(*) FROM n)",
+                      $6, $7, $5, 'engine-dbos' FROM u ON CONFLICT DO NOTHING)
+             SELECT pg_notify('cofferdam', 'r:' || id) FROM u",
         )
         .bind(run.as_str())
         .bind(status.as_str())
@@ -362,9 +356,9 @@ impl Ledger {
         .bind(error)
         .bind(step_status)
         .bind(output)
-        .fetch_one(self.pool())
+        .execute(self.pool())
         .await?;
-        Ok(moved == 1)
+        Ok(moved.rows_affected() == 1)
     }
 
     /// Runs that the engine calls over and the ledger does not, for longer than a worker takes to end its
@@ -376,7 +370,7 @@ impl Ledger {
                     OR EXISTS (SELECT 1 FROM app.remote_execution_sessions x
                                 WHERE x.run_id = r.id AND x.ended_at IS NULL) AS works
                FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
-              WHERE r.status NOT IN ('succeeded','failed','canceled','retries_exceeded')
+              WHERE NOT app.is_over(r.status)
                 AND w.status IN ('SUCCESS','ERROR','CANCELLED','MAX_RECOVERY_ATTEMPTS_EXCEEDED')
                 AND w.updated_at < app.ms(clock_timestamp()) - $3 AND app.leads($1, $2)
               LIMIT 100",
@@ -423,16 +417,14 @@ pub(crate) async fn run_insert(
     new: &NewRun,
     enqueue: bool,
 ) -> Result<bool> {
-    let created: i64 = sqlx::query_scalar(
+    let created = sqlx::query(
         "WITH r AS (
            INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
              recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
              retry_of, app_version, origin, key_id, asked_by)
            VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22, $23)
-           ON CONFLICT (workflow_id) DO NOTHING RETURNING id, workflow_id),
-         s AS (INSERT INTO app.run_streams (run_id, key, seq, chunk) SELECT id, 'status', 0, 'queued' FROM r),
-         e AS (SELECT app.enqueue(workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) FROM r WHERE $21)
-         SELECT (SELECT count(*) FROM r) + 0 * (SELECT count(*) FROM e)",
+           ON CONFLICT (workflow_id) DO NOTHING RETURNING workflow_id)
+         SELECT CASE WHEN $21 THEN app.enqueue(workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) END FROM r",
     )
     .bind(new.id.as_str())
     .bind(new.intent_id.as_str())
@@ -458,7 +450,7 @@ pub(crate) async fn run_insert(
     .bind(enqueue)
     .bind(&new.key_id)
     .bind(&new.asked_by)
-    .fetch_one(conn)
+    .execute(conn)
     .await?;
-    Ok(created == 1)
+    Ok(created.rows_affected() == 1)
 }

@@ -10,7 +10,7 @@
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{RunId, SandboxId};
 use cofferdam_contracts::sandbox::{SessionState, WipeEvidence, WipeStatus};
-use cofferdam_contracts::session::{Attestation, findings};
+use cofferdam_contracts::session::{Attestation, WipeView, findings};
 use serde_json::{Value, json as object};
 use sqlx::Row;
 
@@ -135,7 +135,7 @@ impl Ledger {
                LEFT JOIN app.executors e ON e.id = s.executor_id
                LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.look = s.wipe_looks
               WHERE s.host_id = $1
-                AND s.state IN ('PROVISIONING','BUILDING','EXECUTING','COLLECTING','REMOTE_WIPE_VERIFYING')
+                AND NOT app.session_is_over(s.state)
                 AND CASE WHEN s.wipe_looks = 0 THEN e.state IS DISTINCT FROM 'live'
                          ELSE s.wipe_next_at <= clock_timestamp() END
               LIMIT 1000",
@@ -173,7 +173,7 @@ impl Ledger {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.host_id FROM app.remote_execution_sessions s
                LEFT JOIN app.executors e ON e.id = s.executor_id
-              WHERE s.state IN ('PROVISIONING','BUILDING','EXECUTING','COLLECTING','REMOTE_WIPE_VERIFYING')
+              WHERE NOT app.session_is_over(s.state)
                 AND s.wipe_looks = 0 AND e.state IS DISTINCT FROM 'live'
                 AND coalesce(e.ended_at, s.updated_at) < clock_timestamp() - make_interval(secs => $1::float8 / 1000)
                 AND NOT EXISTS (SELECT 1 FROM app.executors l WHERE l.host_id = s.host_id AND l.state = 'live')
@@ -239,7 +239,7 @@ impl Ledger {
     }
 
     /// A run's wipes, oldest first.
-    pub async fn wipe_list(&self, run: &RunId) -> Result<Vec<Value>> {
+    pub async fn wipe_list(&self, run: &RunId) -> Result<Vec<WipeView>> {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.task_key, s.state, w.terminal_state, w.wipe_status, w.reason, w.method, w.evidence,
                     app.ms(w.wipe_timestamp) AS at, s.wipe_looks,
@@ -255,7 +255,7 @@ impl Ledger {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(object!({
+                let row = object!({
                     "sandboxId": row.try_get::<String, _>("sandbox_id")?,
                     "taskKey": row.try_get::<String, _>("task_key")?,
                     "state": row.try_get::<String, _>("state")?,
@@ -267,7 +267,8 @@ impl Ledger {
                     "evidence": row.try_get::<Option<Value>, _>("evidence")?,
                     "looks": row.try_get::<i32, _>("wipe_looks")?,
                     "settlement": row.try_get::<Option<Value>, _>("settlement")?,
-                }))
+                });
+                load("secure_wipe_evidence", row)
             })
             .collect()
     }

@@ -127,12 +127,9 @@ impl Ledger {
 
     /// How many sessions of all tenants are held, for `/healthz`.
     pub async fn sessions_held(&self) -> Result<i64> {
-        Ok(sqlx::query_scalar(
-            "SELECT count(*) FROM app.remote_execution_sessions
-              WHERE state = 'REMOTE_WIPE_VERIFYING' AND wipe_looks > 0",
-        )
-        .fetch_one(self.pool())
-        .await?)
+        Ok(sqlx::query_scalar("SELECT count(*) FROM app.held_sessions")
+            .fetch_one(self.pool())
+            .await?)
     }
 }
 

@@ -1,11 +1,12 @@
 //! `app.run_steps`, and the plan that CompileST leaves.
 
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
+use cofferdam_contracts::step::StepRow;
 use serde_json::{Value, json};
 use sqlx::Row;
 
 use crate::Ledger;
-use crate::error::Result;
+use crate::error::{Result, load};
 
 /// What CompileST commits.
 #[derive(Debug, Clone)]
@@ -84,7 +85,7 @@ impl Ledger {
     }
 
     /// A run's steps and its tasks' attempts, in order.
-    pub async fn step_list(&self, run: &RunId) -> Result<Vec<Value>> {
+    pub async fn step_list(&self, run: &RunId) -> Result<Vec<StepRow>> {
         let rows = sqlx::query(
             "SELECT x.*, ARRAY(SELECT a.uri FROM app.artifacts a
                                WHERE a.run_id = $1 AND a.step_id = x.step_id AND a.attempt = x.attempt
@@ -114,7 +115,7 @@ impl Ledger {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(json!({
+                let row = json!({
                     "stepId": row.try_get::<String, _>("step_id")?,
                     "stepID": row.try_get::<String, _>("step_id")?,
                     "name": row.try_get::<String, _>("name")?,
@@ -126,7 +127,8 @@ impl Ledger {
                     "error": row.try_get::<Option<String>, _>("error")?,
                     "at": row.try_get::<i64, _>("at")?,
                     "taskKey": row.try_get::<Option<String>, _>("task_key")?,
-                }))
+                });
+                load("run_steps", row)
             })
             .collect()
     }
@@ -145,11 +147,7 @@ pub(crate) async fn compiled_insert(conn: &mut sqlx::PgConnection, c: &Compiled<
                INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
                VALUES ($1, 'CompileST', $5, $7, 0, 'plan_card', 'plan.json', $6,
                        CASE WHEN octet_length($4) <= 8192 THEN $4 END, $3, octet_length($4), 'engine-dbos')
-               ON CONFLICT DO NOTHING),
-             s AS (
-               INSERT INTO app.run_streams (run_id, key, seq, chunk)
-               SELECT $1, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'running'
-               WHERE EXISTS (SELECT 1 FROM app.runs WHERE id = $1 AND status = 'queued') ON CONFLICT DO NOTHING)
+               ON CONFLICT DO NOTHING)
              UPDATE app.runs SET plan_digest = $3, last_step = 'CompileST',
                     status = CASE status WHEN 'queued' THEN 'running' ELSE status END WHERE id = $1",
         )

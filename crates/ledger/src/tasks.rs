@@ -311,16 +311,15 @@ impl Ledger {
             // Gates before the task, as a cancel of the run locks them.
             asks_lock(&mut tx, &task.key).await?;
         }
-        // The notification goes out with the commit.
-        let written: i64 = sqlx::query_scalar(
+        // The notification goes out with the commit, for a session's end too.
+        let row = sqlx::query(
             "WITH u AS (
                UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
                       finished_at = clock_timestamp()
                 WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
                       SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
-                       WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING 1),
-             n AS (SELECT pg_notify('cofferdam', 't:' || $8))
-             SELECT (SELECT count(*) FROM u) + 0 * (SELECT count(*) FROM n)",
+                       WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING 1)
+             SELECT EXISTS (SELECT FROM u) AS written, pg_notify('cofferdam', 't:' || $8) AS told",
         )
         .bind(task.key.as_str())
         .bind(json("sbx_runs.response", end.result)?)
@@ -332,7 +331,7 @@ impl Ledger {
         .bind(task.run.as_str())
         .fetch_one(&mut *tx)
         .await?;
-        let written = written == 1;
+        let written = row.try_get("written")?;
         if written {
             if asks {
                 answers_take(&mut tx, &task.key).await?;

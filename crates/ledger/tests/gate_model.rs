@@ -54,8 +54,11 @@ struct Law {
 impl Law {
     fn spec(&self) -> GateSpec {
         let group = |name: &str| GroupId::parse(name).unwrap();
-        let escalate =
-            Escalate { group: Some(group("leads")), priority: Some(5), wait: "1h".into() };
+        let escalate = Escalate {
+            group: Some(group("leads")),
+            priority: Some(5),
+            wait: "1h".parse().unwrap(),
+        };
         GateSpec {
             quorum: self.quorum,
             veto: self.veto,

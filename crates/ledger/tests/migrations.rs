@@ -1,9 +1,17 @@
-//! Migrations on a real database: once, twice, together, and with rows that must survive.
+//! Migrations on a real database: once, twice, together, with rows that must survive, and from the baseline.
+//!
+//! `baseline/baseline.sql` is a dump of a database that the first migrations made, with the rows of
+//! `baseline/rows.sql`. Before the first release, `UPDATE_BASELINE=1` writes it anew; from then on it stays as it is.
 
-use cofferdam_ledger::Ledger;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cofferdam_ambient::env;
+use cofferdam_contracts::proof::Verdict;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::migrate::MIGRATIONS;
-use sqlx::PgPool;
+use cofferdam_ledger::{Ledger, LedgerError};
+use sqlx::{AssertSqlSafe, PgPool};
 
 /// Every column, constraint, index, trigger and function of ours, as text.
 async fn schema(sql: &PgPool) -> Vec<String> {
@@ -113,6 +121,158 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
             error.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned();
         assert!(code.starts_with("23"), "{what}: {error}");
     }
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+}
+
+fn baseline(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/baseline").join(file)
+}
+
+/// The rows of every table of ours, but for the list of migrations.
+async fn rows(sql: &PgPool) -> Vec<(String, i64)> {
+    let tables: Vec<String> = sqlx::query_scalar(
+        "SELECT tablename::text FROM pg_tables WHERE schemaname = 'app' AND tablename <> 'schema_migrations' ORDER BY 1",
+    )
+    .fetch_all(sql)
+    .await
+    .unwrap();
+    let mut counts = Vec::new();
+    for table in tables {
+        let count = format!("SELECT count(*) FROM app.{table}");
+        let rows = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(sql).await.unwrap();
+        counts.push((table, rows));
+    }
+    counts
+}
+
+/// A dump that any connection can run: without the lines that only psql reads.
+fn dumped(url: &str) -> String {
+    let said = Command::new("pg_dump")
+        .args(["--no-owner", "--no-privileges", "--inserts", "--dbname", url])
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let text = String::from_utf8(said.stdout).unwrap();
+    let is_kept =
+        |line: &&str| !line.starts_with('\\') && !line.starts_with("SET transaction_timeout");
+    text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
+}
+
+async fn baseline_write() {
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    ledger.migrate().await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    let text = std::fs::read_to_string(baseline("rows.sql")).unwrap();
+    sqlx::raw_sql(AssertSqlSafe(text)).execute(&sql).await.unwrap();
+    std::fs::write(baseline("baseline.sql"), dumped(&cluster.url())).unwrap();
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_baseline_is_migrated_by_every_later_version_and_keeps_its_rows() {
+    if env::var("UPDATE_BASELINE").is_some() {
+        baseline_write().await;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    let dump = std::fs::read_to_string(baseline("baseline.sql")).unwrap();
+    sqlx::raw_sql(AssertSqlSafe(dump)).execute(&sql).await.unwrap();
+    // The dump's own settings end with its connections.
+    sql.close().await;
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    let before = rows(&sql).await;
+    let empty: Vec<&str> =
+        before.iter().filter(|(_, n)| *n == 0).map(|(t, _)| t.as_str()).collect();
+    assert!(before.len() > 40 && empty.is_empty(), "every table has a row: {empty:?}");
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    ledger.migrate().await.unwrap();
+    let after = rows(&sql).await;
+    let lost: Vec<_> = before.iter().filter(|row| !after.contains(row)).collect();
+    assert!(lost.is_empty(), "{lost:?} of {after:?}");
+    let report = ledger.prove(None, None).await.unwrap();
+    assert_eq!(report.verdict, Verdict::Go, "{report:?}");
+    let migrated = schema(&sql).await;
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    ledger.migrate().await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    let fresh = schema(&sql).await;
+    let differs: Vec<_> = migrated.iter().filter(|line| !fresh.contains(line)).collect();
+    assert!(
+        differs.is_empty() && migrated.len() == fresh.len(),
+        "the fresh schema lacks {differs:#?}"
+    );
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_files_number_is_its_version() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let mut files: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    let listed: Vec<String> = MIGRATIONS.iter().map(|(name, _)| format!("{name}.sql")).collect();
+    assert_eq!(files, listed, "every file is a migration");
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    ledger.migrate().await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    let applied: Vec<(i64, String)> =
+        sqlx::query_as("SELECT version, description FROM app.schema_migrations ORDER BY version")
+            .fetch_all(&sql)
+            .await
+            .unwrap();
+    for ((version, description), (n, file)) in applied.iter().zip((1_i64..).zip(&files)) {
+        assert_eq!(format!("{description}.sql"), *file);
+        assert_eq!((*version, file.starts_with(&format!("{version:04}_"))), (n, true), "{file}");
+    }
+    assert_eq!(applied.len(), files.len());
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_of_another_baseline_is_refused_before_anything_is_changed() {
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    // As a version of another series leaves it: the same table, another text of the first migration.
+    let other = "CREATE SCHEMA app;
+      CREATE TABLE app.schema_migrations (version bigint PRIMARY KEY, description text NOT NULL,
+        installed_on timestamptz NOT NULL DEFAULT now(), success boolean NOT NULL, checksum bytea NOT NULL,
+        execution_time bigint NOT NULL);
+      INSERT INTO app.schema_migrations VALUES (1, '0001_law', now(), true, '\\x00', 1)";
+    sqlx::raw_sql(other).execute(&sql).await.unwrap();
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    let error = ledger.migrate().await.unwrap_err();
+    assert!(matches!(error, LedgerError::OtherBaseline { version: 1 }), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains("another baseline") && said.contains("give an empty database"), "{said}");
+    let made: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relnamespace NOT IN (
+           'pg_catalog'::regnamespace, 'information_schema'::regnamespace)",
+    )
+    .fetch_one(&sql)
+    .await
+    .unwrap();
+    assert_eq!(made, 1, "no table of ours or of the engine was made");
     sql.close().await;
     ledger.close().await;
     cluster.stop().await.unwrap();

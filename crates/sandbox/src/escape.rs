@@ -315,8 +315,8 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
             pids: Some(PIDS),
             ..Limits::default()
         },
-        net: Egress::None,
-        net_ask: false,
+        egress: Egress::None,
+        egress_ask: false,
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),

@@ -128,7 +128,7 @@ pub(crate) fn plan_on(
     refuse::written_as_root(request, class, facts)?;
     let backend =
         Backend::of(class, runtime).ok_or_else(|| PlanError::new(class::FIELD, UNHELD))?;
-    let egress = egress::plan(request).map_err(|(field, words)| PlanError::new(field, words))?;
+    let egress = egress::plan(request);
     let asked = refuse::limits(request, facts, class)?;
     if backend.is_elsewhere() {
         remote::refuse(request, asked)?;
@@ -303,9 +303,9 @@ fn effective(
         },
         limits,
         timeout_ms: request.timeout_ms,
-        net: request.net.clone(),
+        egress: request.egress.clone(),
         granted: Vec::new(),
-        build_net: request.build.as_ref().map_or(Egress::None, |build| build.net.clone()),
+        build_egress: request.build.as_ref().map_or(Egress::None, |build| build.egress.clone()),
         cache: None,
         weak: facts.weak_in(class),
     }

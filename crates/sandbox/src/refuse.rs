@@ -112,7 +112,7 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
 fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     let Some(phases) = &spec.phases else { return Ok(()) };
     if let Some(build) = &phases.build {
-        let planned = request.build.as_ref().map_or(&Egress::None, |wanted| &wanted.net);
+        let planned = request.build.as_ref().map_or(&Egress::None, |wanted| &wanted.egress);
         require(
             build.egress.as_ref().is_none_or(|egress| egress == planned),
             "spec.phases.build.egress",
@@ -127,7 +127,7 @@ fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     }
     if let Some(exec) = &phases.exec {
         require(
-            exec.egress.as_ref().is_none_or(|egress| *egress == request.net),
+            exec.egress.as_ref().is_none_or(|egress| *egress == request.egress),
             "spec.phases.exec.egress",
             "differs from net",
         )?;

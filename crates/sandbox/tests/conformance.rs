@@ -1,7 +1,7 @@
 //! One list of behaviours, held against every isolation class that this host has.
 //!
 //! ```text
-//! (behaviour x class) -> ok | absent (why)      printed, and a marked table in SPECIFICATION.md
+//! (behaviour x class) -> ok | absent (why)      printed, and a marked table in docs/conformance.md
 //! one class alone: cargo test -p cofferdam-sandbox --test sandbox the_class_microvm
 //! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test sandbox conformance   writes that table
 //! ```
@@ -48,7 +48,7 @@ const BEHAVIOURS: [(&str, Check); 40] = [
     ("files in: bytes, host file, host directory read-only or copy-on-write", |g| {
         Box::pin(files_in(g))
     }),
-    ("what was changed in a directory copy-on-write is told", |g| Box::pin(changes(g))),
+    ("changes in a copy-on-write directory are reported", |g| Box::pin(changes(g))),
     ("files out: in order, links not followed", |g| Box::pin(files_out(g))),
     ("files out: paths that leave their root are refused", |g| Box::pin(hostile_paths(g))),
     ("the host's files are read-only or absent", |g| Box::pin(host_files(g))),
@@ -61,7 +61,7 @@ const BEHAVIOURS: [(&str, Check); 40] = [
         Box::pin(full_layer(g))
     }),
     ("a quarter of a CPU is a quarter", |g| Box::pin(quarter_of_a_cpu(g))),
-    ("the wall time ends what ignores TERM and what hides", |g| Box::pin(wall_time(g))),
+    ("the wall time ends processes that ignore TERM or hide", |g| Box::pin(wall_time(g))),
     ("a daemon does not outlive its command", |g| Box::pin(daemon(g))),
     ("a flood of output is bounded and counted", |g| Box::pin(flood(g))),
     ("a task cannot kill, stop or read its agent", |g| Box::pin(agent_survives(g))),
@@ -74,7 +74,7 @@ const BEHAVIOURS: [(&str, Check); 40] = [
     ("an exhausted layer is named in the result", |g| Box::pin(exhaustion::disk(g))),
     ("open files end at their limit, which is named", |g| Box::pin(exhaustion::nofile(g))),
     ("output ends at its limit, which is named", |g| Box::pin(exhaustion::output(g))),
-    ("a wall time that ran out is named, and nothing else is", |g| Box::pin(exhaustion::wall(g))),
+    ("an expired wall time is named, and no other limit", |g| Box::pin(exhaustion::wall(g))),
     ("a zip bomb or a sparse file in files out costs what it stores", |g| {
         Box::pin(hostile::zip_bomb(g))
     }),
@@ -85,22 +85,18 @@ const BEHAVIOURS: [(&str, Check); 40] = [
         Box::pin(hostile::swapped_link(g))
     }),
     ("input is read to its end, and a terminal has a size", |g| Box::pin(talk::input(g))),
-    ("commands and files at the same time each have their own answer", |g| {
-        Box::pin(talk::crowd(g))
-    }),
+    ("concurrent commands and files each get their own answer", |g| Box::pin(talk::crowd(g))),
     ("a port of its loopback is dialled both ways", |g| Box::pin(talk::port(g))),
-    ("a program of many modules and small files ends, again and again", |g| {
+    ("a program of many modules and small files completes repeatedly", |g| {
         Box::pin(talk::modules(g))
     }),
-    ("a phase reaches the names that it lists and no other, which is a violation", |g| {
-        Box::pin(inside::names(g))
-    }),
+    ("a phase reaches its listed names; any other is a violation", |g| Box::pin(inside::names(g))),
     ("an attempt without a route is counted in its phase", |g| {
         Box::pin(inside::without_a_route(g))
     }),
-    ("the next phase ends every connection of the one before", |g| Box::pin(inside::switch(g))),
+    ("the next phase ends every earlier connection", |g| Box::pin(inside::switch(g))),
     ("a service answers every command and ends with the sandbox", |g| Box::pin(inside::service(g))),
-    ("what a build left is another task's base, copy-on-write", |g| Box::pin(inside::cache(g))),
+    ("a build's output is another task's base, copy-on-write", |g| Box::pin(inside::cache(g))),
     ("a service that fakes its health, or that the class lacks, fails the start", |g| {
         Box::pin(hostile::fake_health(g))
     }),

@@ -131,8 +131,9 @@ fn a_listed_name_is_reached_by_tunnel_and_by_name_alone() {
             assert!(said.stdout.contains(expected), "{script}: {} {}", said.stdout, said.stderr);
         }
         assert_eq!(sandbox.violations(), (Vec::new(), 0));
-        let listed = Egress::Names(vec!["a.example".into(), "b.example".into()]);
-        assert_eq!(sandbox.effective().net, listed);
+        let listed =
+            Egress::Names(vec!["a.example".parse().unwrap(), "b.example".parse().unwrap()]);
+        assert_eq!(sandbox.effective().egress, listed);
         verified(&sandbox.wipe("task-end").await);
     });
 }
@@ -282,8 +283,11 @@ fn the_switch_cuts_live_flows_and_there_is_no_way_back() {
             assert!(refuses(&sandbox, port).await, "{port}");
         }
         let sandbox = Arc::into_inner(sandbox).unwrap();
-        assert_eq!(sandbox.effective().net, Egress::None);
-        assert_eq!(sandbox.effective().build_net, Egress::Names(vec!["b.example".into()]));
+        assert_eq!(sandbox.effective().egress, Egress::None);
+        assert_eq!(
+            sandbox.effective().build_egress,
+            Egress::Names(vec!["b.example".parse().unwrap()])
+        );
         verified(&sandbox.wipe("task-end").await);
     });
 }
@@ -445,7 +449,7 @@ fn pip_downloads_through_its_mirror_in_the_build_phase_and_not_in_the_task() {
             sh(&sandbox, &plan, &format!("echo got/*; rm -r got; {download} --retries 0")).await;
         assert!(said.stdout.contains("idna"), "{}", said.stdout);
         assert_ne!(said.outcome.exit, 0, "{}", said.stdout);
-        assert_eq!(sandbox.effective().build_net, Egress::Names(vec!["@pip".into()]));
+        assert_eq!(sandbox.effective().build_egress, Egress::Names(vec!["@pip".parse().unwrap()]));
         verified(&sandbox.wipe("task-end").await);
     });
 }

@@ -91,10 +91,6 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("envRef", json!({"envRef": "dir:/srv/allowed/../../etc"})),
         ("timeoutMs", json!({"timeoutMs": 0})),
         ("timeoutMs", json!({"timeoutMs": 86_400_001})),
-        ("net", json!({"net": ["*.example.org"]})),
-        ("net", json!({"net": ["example.org", "192.0.2.1"]})),
-        ("net", json!({"net": ["example.org:443"]})),
-        ("net", json!({"net": ["@maven"]})),
         ("workdir", json!({"workdir": "work"})),
         ("workdir", json!({"workdir": "/a/../b"})),
         ("artifacts[0]", json!({"artifacts": ["../x"]})),
@@ -103,7 +99,6 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("filesIn[0].inline", file(json!({"path": "/a"}))),
         ("filesIn[0].access", file(json!({"path": "/a", "inline": "", "access": "full"}))),
         ("build.cmd", json!({"build": {"cmd": []}})),
-        ("build.net", json!({"build": {"cmd": ["true"], "net": ["localhost"]}})),
         ("build.timeoutMs", json!({"build": {"cmd": ["true"], "timeoutMs": 0}})),
         ("limits.cpu", json!({"limits": {"cpu": 5.0}})),
         ("limits.cpu", json!({"limits": {"cpu": 0.001}})),
@@ -153,7 +148,7 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("spec.image", json!({"spec": {"image": "debian"}})),
         ("spec.working_dir", json!({"workdir": "/a", "spec": {"working_dir": "/b"}})),
         ("spec.limits.pids", json!({"limits": {"pids": 1}, "spec": {"limits": {"pids": 2}}})),
-        ("spec.phases.build.egress", json!({"spec": {"phases": {"build": {"egress": ["a"]}}}})),
+        ("spec.phases.build.egress", json!({"spec": {"phases": {"build": {"egress": ["a.b"]}}}})),
         ("spec.phases.build.timeout_ms", json!({"spec": {"phases": {"build": {"timeout_ms": 5}}}})),
         ("spec.phases.exec.egress", json!({"spec": {"phases": {"exec": {"egress": ["a.b"]}}}})),
         (
@@ -217,6 +212,26 @@ fn open_files_and_output_are_what_was_asked_for() {
 }
 
 #[test]
+fn a_name_that_is_not_exact_is_no_part_of_a_request() {
+    for changes in [
+        json!({"net": ["*.example.org"]}),
+        json!({"net": ["example.org", "192.0.2.1"]}),
+        json!({"net": ["example.org:443"]}),
+        json!({"net": ["@maven"]}),
+        json!({"build": {"cmd": ["true"], "net": ["localhost"]}}),
+    ] {
+        let mut request = json!({"envRef": "host", "cmd": ["true"], "timeoutMs": 1_000});
+        for (name, value) in changes.as_object().unwrap() {
+            request[name] = value.clone();
+        }
+        let error = serde_json::from_value::<SandboxRequest>(request).unwrap_err().to_string();
+        let listed = changes.to_string().contains("@maven");
+        let word = if listed { "unknown mirror" } else { "is not an exact domain name" };
+        assert!(error.contains(word), "{changes}: {error}");
+    }
+}
+
+#[test]
 fn names_of_each_phase_are_recorded_as_asked() {
     let plan = planned(json!({
         "net": ["example.org"],
@@ -226,9 +241,9 @@ fn names_of_each_phase_are_recorded_as_asked() {
         }},
     }))
     .unwrap();
-    assert_eq!(plan.effective.net, Egress::Names(vec!["example.org".into()]));
-    let build = Egress::Names(vec!["@pip".into(), "a.example".into()]);
-    assert_eq!(plan.effective.build_net, build);
+    assert_eq!(plan.effective.egress, Egress::Names(vec!["example.org".parse().unwrap()]));
+    let build = Egress::Names(vec!["@pip".parse().unwrap(), "a.example".parse().unwrap()]);
+    assert_eq!(plan.effective.build_egress, build);
     let phases = (plan.build.unwrap().phase, plan.task.phase);
     assert_eq!(phases, (Phase::Build, Phase::Exec));
 }

@@ -118,7 +118,7 @@ impl Door {
         let foreign = |who: &str| {
             Refusal::new(
                 ErrorCode::ForeignOrigin,
-                format!("a page of {who} may not use this server"),
+                format!("a web page of {who} may not use this server"),
             )
         };
         let sites: Vec<&[u8]> = headers.get_all(&SITE).iter().map(|v| v.as_bytes()).collect();

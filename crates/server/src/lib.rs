@@ -15,6 +15,7 @@ pub mod openapi;
 mod paced;
 mod parameters;
 mod public;
+pub mod recipes;
 mod responses;
 pub mod routes;
 mod serve;

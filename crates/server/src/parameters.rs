@@ -60,10 +60,9 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         "id" if is_below("/api/recipes/") => (id::<RecipeId>(), "a recipe's id"),
         "id" if is_below("/api/dispatches/") => (id::<DispatchId>(), "a dispatch's id"),
         "id" => (id::<WorkflowId>(), "a run, by its id or its workflow's"),
-        "key" if path == STREAM => (
-            json!({"type": "string", "enum": ["status", "stdout", "stderr"]}),
-            "which of the streams",
-        ),
+        "key" if path == STREAM => {
+            (json!({"type": "string", "enum": ["status", "stdout", "stderr"]}), "the stream")
+        }
         "key" if is_below("/api/cache/") => (id::<Digest>(), "the key of a base"),
         "key" => (text(), "a key's id"),
         "gate" => (id::<GateKey>(), "a gate's key"),
@@ -79,7 +78,7 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
             (json!({"type": "string", "enum": keys}), "a key of the configuration")
         }
         "uri" => (text(), "an artifact's URI without its scheme; slashes stay as they are"),
-        "token" => (text(), "what a reply link ends with"),
+        "token" => (text(), "the last part of a reply link"),
         _ => (text(), ""),
     }
 }
@@ -106,14 +105,14 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
                 "/api/sessions" | "/api/dispatches" => (1_000, 100),
                 _ => (500, 100),
             };
-            (number(1, most, usual), "rows at most")
+            (number(1, most, usual), "maximum number of rows")
         }
         ("timeoutS", _) => (number(0, 30, 0), "seconds to wait for a change"),
         ("from", _) => (number(0, i64::from(i32::MAX), 0), "the first chunk"),
         ("olderThanS", _) => (number(0, cache::MAX_AGE_S, 0), "seconds without use"),
         ("follow", _) => (
             json!({"type": "string", "enum": ["", "0", "1", "false", "true"]}),
-            "whether to wait for what comes",
+            "whether to follow new output",
         ),
         ("active", _) => (json!({"type": "string", "enum": ["true", "false"]}), "only live ones"),
         ("status", "/api/runs") => {
@@ -137,9 +136,6 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
             "another tenant's, or * for all, for the host's admin",
         ),
         ("tenant", _) => (id::<TenantId>(), "another tenant's, for the host's admin"),
-        _ => (
-            json!({"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]*$"}),
-            "exactly this text",
-        ),
+        _ => (json!({"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]*$"}), "exact match"),
     }
 }

@@ -31,7 +31,7 @@ impl PublicUrl {
         if text.contains(['"', '<', '>', '#', '?', '\\']) {
             return Err(wrong("it has a query, a fragment or quotes"));
         }
-        let uri: Uri = text.parse().map_err(|_| wrong("it is no address"))?;
+        let uri: Uri = text.parse().map_err(|_| wrong("it is not a URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(wrong("it begins with neither http:// nor https://"));
         }
@@ -41,7 +41,7 @@ impl PublicUrl {
         }
         let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         if !port.is_empty() && authority.port_u16().is_none() {
-            return Err(wrong("its port is no number"));
+            return Err(wrong("its port is not a number"));
         }
         let host = HostName::parse(authority.host())?;
         Ok(Self { url: text.trim_end_matches('/').to_owned(), host })

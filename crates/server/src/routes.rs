@@ -4,40 +4,46 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use cofferdam_contracts::artifact::ArtifactRow;
 use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
-use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
+use cofferdam_contracts::delegation::{DelegationEnded, DelegationRequest, DelegationRow};
 use cofferdam_contracts::dispatch::{
-    DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned, SpawnRequest,
+    DispatchOutput, DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned,
+    SpawnRequest,
 };
 use cofferdam_contracts::gate::{
-    ApprovePlanRequest, GateView, HitlEvent, InboxRow, PlanApproved, ReplyAccepted, ReplyRequest,
+    ApprovePlanRequest, GateView, HitlEvent, InboxRow, InteractionRow, PlanApproved, ReplyAccepted,
+    ReplyRequest,
 };
-use cofferdam_contracts::id::{Digest, RecipeId};
-use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
+use cofferdam_contracts::health::Health;
+use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow, Role};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::ops::{
     OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
 };
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
-use cofferdam_contracts::recipe::{RecipeRef, RecipeStatus};
+use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
-    IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
+    IntentCreated, IntentRequest, RecipeRunRequest, Repro, RetryAccepted, RunHeader, RunRequest,
 };
 use cofferdam_contracts::schema::schema_of;
-use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
+use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
+use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::webhook::{
-    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRequest, WebhookRow,
+    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRequest, WebhookRow,
 };
 use cofferdam_ledger::LedgerError;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::answer::Answered;
 use crate::call::Call;
 use crate::handlers;
+use crate::recipes::{
+    RecipeExport, RecipeExported, RecipeImport, RecipeImported, RecipePromote, RecipePromoted,
+};
 
 type Handling = Pin<Box<dyn Future<Output = Answered> + Send>>;
 type Schema = fn() -> Value;
@@ -134,117 +140,6 @@ const ADMIN: &[Role] = &[Role::Admin];
 const READ: &[Role] = &[Role::Submitter, Role::Approver, Role::Operator, Role::Auditor];
 const AUDIT: &[Role] = &[Role::Auditor, Role::Operator];
 
-/// `POST /api/recipes/import`: exactly one of the three.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(extend("oneOf" = [{"required": ["yaml"]}, {"required": ["recipe"]}, {"required": ["bundle"]}]))]
-pub struct RecipeImport {
-    /// The recipe as its author wrote it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub yaml: Option<String>,
-    /// The recipe as JSON.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recipe: Option<Value>,
-    /// Every version of one, as `export` gives them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bundle: Option<RecipeBundle>,
-    /// How errors name the text, such as a file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
-    pub origin: Option<String>,
-}
-
-/// `POST /api/recipes/export`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecipeExport {
-    /// Which.
-    pub id: RecipeId,
-    /// Its version; left out: a bundle of all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 32))]
-    pub v: Option<String>,
-}
-
-/// A recipe with its versions, as it goes from one installation to another.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecipeBundle {
-    /// Which.
-    pub id: RecipeId,
-    /// Its title, or its id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4_000))]
-    pub name: Option<String>,
-    /// Oldest first.
-    #[schemars(length(min = 1, max = 500))]
-    pub versions: Vec<RecipeVersion>,
-}
-
-/// One version in a bundle.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecipeVersion {
-    /// Its version.
-    #[schemars(length(min = 1, max = 32))]
-    pub v: String,
-    /// Of its canonical form.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hash: Option<Digest>,
-    /// Where it was exported; what is imported is a draft.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<RecipeStatus>,
-    /// The recipe.
-    pub recipe: Value,
-}
-
-/// `POST /api/recipes/{id}/promote`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecipePromote {
-    /// Its version.
-    #[schemars(length(min = 1, max = 32))]
-    pub v: String,
-    /// Its content; left out: what was imported last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hash: Option<Digest>,
-    /// `candidate` or `stable`.
-    pub to: RecipeStatus,
-    /// Why, for the audit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1_000), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
-    pub reason: Option<String>,
-}
-
-/// A recipe's version as it is now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RecipePromoted {
-    /// Which.
-    pub recipe_ref: RecipeRef,
-    /// Its hash.
-    pub hash: Digest,
-    /// What it is now.
-    pub status: RecipeStatus,
-}
-
-/// An imported recipe.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RecipeImported {
-    /// Which.
-    pub recipe_ref: RecipeRef,
-    /// Its hash.
-    pub hash: String,
-    /// `draft`, unless this very content is settled already.
-    pub status: RecipeStatus,
-    /// The schema of its form.
-    pub form: Value,
-    /// Of a bundle: all of them; the rest is about the last one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub versions: Vec<RecipePromoted>,
-}
-
 macro_rules! route {
     ($method:literal $path:literal, $roles:expr, [$($query:literal),*], $request:expr, $success:literal, $response:expr, $handler:path, $summary:literal) => {
         Route {
@@ -289,73 +184,73 @@ const fn s<T: JsonSchema>() -> Option<Schema> {
 /// Every endpoint.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    route!("GET" "/healthz", &[], [], None, 200, s::<Value>(), handlers::health::healthz, "Whether database, queues and workers are well"),
+    route!("GET" "/healthz", &[], [], None, 200, s::<Health>(), handlers::health::healthz, "Whether database, queues and workers are well"),
     route!("POST" "/api/intents", SUBMIT, [], s::<IntentRequest>(), 201, s::<IntentCreated>(), handlers::runs::intent_create, "Writes an intent"),
     route!("POST" "/api/runs", SUBMIT, [], s::<RunRequest>(), 201, s::<RunHeader>(), handlers::runs::run_create, "Runs an intent; 200 where the same run exists"),
     route!("POST" "/api/run", SUBMIT, [], s::<RecipeRunRequest>(), 201, s::<RunHeader>(), handlers::runs::recipe_run, "Runs a recipe; 200 where the same run exists"),
     route!("GET" "/api/runs", READ, ["status", "limit"], None, 200, s::<Vec<RunHeader>>(), handlers::runs::run_list, "Runs, newest first"),
     route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id or its workflow's"),
-    route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
-    route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_artifacts, "Its artifacts"),
-    route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::runs::run_wipes, "Its sandboxes and the evidence that they are gone"),
-    route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "What its sandboxes may reach, by phase, and who consented"),
+    route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<StepRow>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
+    route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
+    route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
+    route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
-    route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<Value>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
+    route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
     route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
-    route!("GET" "/api/runs/{id}/repro", READ, [], None, 200, s::<Value>(), handlers::runs::run_repro, "What it takes to run it again"),
+    route!("GET" "/api/runs/{id}/repro", READ, [], None, 200, s::<Repro>(), handlers::runs::run_repro, "Inputs and versions needed to run it again"),
     route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
     route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
     route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyAccepted>(), handlers::gates::gate_reply, "Answers a gate"),
-    route!("POST" "/api/runs/{id}/gates/{gate}/links", APPROVE, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Makes a link that answers the gate once, for a person without a key"),
-    route!("GET" "/api/links/{token}", &[], [], None, 200, s::<LinkView>(), handlers::links::view, "What a reply link would answer: JSON, or a page for browsers; changes nothing"),
+    route!("POST" "/api/runs/{id}/gates/{gate}/links", APPROVE, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Creates a link with which a person without a key answers the gate once"),
+    route!("GET" "/api/links/{token}", &[], [], None, 200, s::<LinkView>(), handlers::links::view, "The gate of a reply link: JSON, or a page for browsers; changes nothing"),
     route!("POST" "/api/links/{token}", &[], [], s::<LinkReply>(), 200, s::<ReplyAccepted>(), handlers::links::reply, "Answers a gate through a reply link, once"),
-    route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Says yes to the run's plan"),
-    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Goes on with a failed run from its first step without success"),
+    route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Approves the run's plan"),
+    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Continues a failed run from its first step without success"),
     route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyAccepted>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
-    route!("GET" "/api/hitl/inbox", READ, ["limit"], None, 200, s::<Vec<InboxRow>>(), handlers::gates::inbox, "Open gates, the most urgent first"),
-    route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Who answers gates in whose place"),
-    route!("POST" "/api/delegations", APPROVE, [], s::<DelegationRequest>(), 201, s::<DelegationRow>(), handlers::delegations::create, "Lets another key answer in the caller's place, until then"),
-    route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<Value>(), handlers::delegations::end, "Ends a delegation early"),
+    route!("GET" "/api/hitl/inbox", READ, ["limit"], None, 200, s::<Vec<InboxRow>>(), handlers::gates::inbox, "Open gates, most urgent first"),
+    route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Delegations of gate answers"),
+    route!("POST" "/api/delegations", APPROVE, [], s::<DelegationRequest>(), 201, s::<DelegationRow>(), handlers::delegations::create, "Lets another key vote for the caller, until a time"),
+    route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<DelegationEnded>(), handlers::delegations::end, "Ends a delegation early"),
     route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes; the ETag is their sha256"),
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
     route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),
-    route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels it with its gates, tasks and sandboxes"),
-    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::resume, "Puts a canceled workflow back"),
+    route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels a workflow with its gates, tasks and sandboxes"),
+    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::resume, "Resumes a canceled workflow"),
     route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], Some(forking), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
-    route!("GET" "/api/ops/queue-depth", AUDIT, [], None, 200, s::<Vec<QueueDepth>>(), handlers::ops::queue_depth, "Work of the caller's tenant that waits and runs, by queue"),
-    route!("GET" "/api/ops/throughput", AUDIT, ["windowS"], None, 200, s::<Throughput>(), handlers::ops::throughput, "Runs and tasks of the caller's tenant that began and ended in the last windowS"),
+    route!("GET" "/api/ops/queue-depth", AUDIT, [], None, 200, s::<Vec<QueueDepth>>(), handlers::ops::queue_depth, "Waiting and running work of the caller's tenant, by queue"),
+    route!("GET" "/api/ops/throughput", AUDIT, ["windowS"], None, 200, s::<Throughput>(), handlers::ops::throughput, "Runs and tasks of the caller's tenant started and ended in the last windowS seconds"),
     route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),
     route!("GET" "/api/sessions/{sandbox}", READ, [], None, 200, s::<SessionView>(), handlers::sessions::get, "One session with every look at its wipe"),
     route!("POST" "/api/sessions/{sandbox}/settle", OPERATE, [], s::<SettleRequest>(), 200, s::<Settlement>(), handlers::sessions::settle, "Ends a session whose wipe could not be verified, on the operator's word"),
-    route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::list, "Recipes"),
-    route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<Value>>(), handlers::recipes::versions, "A recipe's versions"),
+    route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<RecipeRow>>(), handlers::recipes::list, "Recipes"),
+    route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<RecipeVersionRow>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),
-    route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<Value>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
-    route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoted>(), handlers::recipes::promote, "Makes a version a candidate, or stable for ever"),
+    route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<RecipeExported>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
+    route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoted>(), handlers::recipes::promote, "Makes a version a candidate, or permanently stable"),
     route!("GET" "/api/config", READ, [], None, 200, s::<Vec<ConfigEntry>>(), handlers::config::list, "The configuration in force for the caller's tenant"),
-    route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One key of it"),
+    route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One configuration key in force"),
     route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),
     route!("PUT" "/api/config/{name}", OPERATE, [], s::<ConfigPut>(), 200, s::<ConfigEntry>(), handlers::config::put, "Writes a key's next version"),
-    route!("GET" "/api/cache", READ, [], None, 200, s::<Vec<CacheEntry>>(), handlers::cache::list, "Cached dependencies, the longest unused first"),
-    route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Gives up cached dependencies that were not used for olderThanS"),
-    route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Gives up the cached dependencies of one key"),
-    route!("POST" "/api/dispatches", SUBMIT, [], s::<SpawnRequest>(), 201, s::<DispatchView>(), handlers::dispatches::spawn, "Sends an agent off"),
+    route!("GET" "/api/cache", READ, [], None, 200, s::<Vec<CacheEntry>>(), handlers::cache::list, "Cached dependencies, least recently used first"),
+    route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Evicts cached dependencies unused for olderThanS seconds"),
+    route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Evicts the cached dependencies of one key"),
+    route!("POST" "/api/dispatches", SUBMIT, [], s::<SpawnRequest>(), 201, s::<DispatchView>(), handlers::dispatches::spawn, "Starts an agent"),
     route!("GET" "/api/dispatches", READ, ["status", "active", "scope", "limit"], None, 200, s::<Vec<DispatchView>>(), handlers::dispatches::list, "Dispatches, newest first"),
-    route!("POST" "/api/dispatches/prune", OPERATE, [], s::<PruneRequest>(), 200, s::<Pruned>(), handlers::dispatches::prune, "Removes ended dispatches that are older"),
-    route!("POST" "/api/dispatches/import", OPERATE, [], s::<ImportRequest>(), 200, s::<Imported>(), handlers::dispatches::import, "Takes over ended dispatches of another database"),
+    route!("POST" "/api/dispatches/prune", OPERATE, [], s::<PruneRequest>(), 200, s::<Pruned>(), handlers::dispatches::prune, "Removes ended dispatches older than an age"),
+    route!("POST" "/api/dispatches/import", OPERATE, [], s::<ImportRequest>(), 200, s::<Imported>(), handlers::dispatches::import, "Imports ended dispatches of another database"),
     route!("GET" "/api/dispatches/tokens", READ, ["id", "scope"], None, 200, s::<DispatchTokens>(), handlers::dispatches::tokens, "Tokens of one dispatch, of a scope, or of all"),
     route!("GET" "/api/dispatches/{id}", READ, ["timeoutS"], None, 200, s::<DispatchView>(), handlers::dispatches::get, "One dispatch; waits up to timeoutS for its end"),
-    route!("GET" "/api/dispatches/{id}/output", READ, [], None, 200, s::<Value>(), handlers::dispatches::output, "Where its output is"),
-    route!("POST" "/api/dispatches/{id}/kill", OPERATE, [], None, 202, s::<DispatchView>(), handlers::dispatches::kill, "Ends it with its whole sandbox"),
-    route!("POST" "/api/dispatches/{id}/retry", OPERATE, [], None, 201, s::<DispatchView>(), handlers::dispatches::retry, "Sends it off again, as a new one that names it"),
-    route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof over everything that the key may see"),
+    route!("GET" "/api/dispatches/{id}/output", READ, [], None, 200, s::<DispatchOutput>(), handlers::dispatches::output, "Location of its output"),
+    route!("POST" "/api/dispatches/{id}/kill", OPERATE, [], None, 202, s::<DispatchView>(), handlers::dispatches::kill, "Ends a dispatch and its sandbox"),
+    route!("POST" "/api/dispatches/{id}/retry", OPERATE, [], None, 201, s::<DispatchView>(), handlers::dispatches::retry, "Repeats a dispatch, as a new one that refers to it"),
+    route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof, over all data visible to the key"),
     route!("GET" "/api/webhooks", AUDIT, [], None, 200, s::<Vec<WebhookRow>>(), handlers::webhooks::list, "Webhooks, without their secrets"),
-    route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookCreated>(), handlers::webhooks::add, "Makes a webhook; its secret is shown once"),
-    route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<Value>(), handlers::webhooks::remove, "Removes a webhook"),
+    route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookCreated>(), handlers::webhooks::add, "Creates a webhook; its secret is shown once"),
+    route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<WebhookRemoved>(), handlers::webhooks::remove, "Removes a webhook"),
     route!("GET" "/api/webhooks/{webhook}/deliveries", AUDIT, ["state", "limit"], None, 200, s::<Vec<DeliveryRow>>(), handlers::webhooks::deliveries, "Its deliveries, newest first"),
-    route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplayed>(), handlers::webhooks::replay, "Sends a delivery again that arrived or was given up"),
+    route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplayed>(), handlers::webhooks::replay, "Sends a delivered or dead delivery again"),
     route!("GET" "/api/keys", ADMIN, ["tenant"], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets; tenant: another tenant's, or * for all, for the host's admin"),
-    route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Makes a key; its secret is shown once"),
-    route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<Value>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),
+    route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Creates a key; its secret is shown once"),
+    route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<KeyRevoked>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),
 ];

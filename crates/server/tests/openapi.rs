@@ -39,6 +39,48 @@ fn every_request_schema_compiles_and_refuses_unknown_fields() {
     }
 }
 
+/// Fields of answers that publish no type: (schema, field, why). The list only shrinks.
+const UNTYPED: &[(&str, &str, &str)] = &[];
+
+/// What a schema says of itself beyond words about it.
+fn is_typed(schema: &Value) -> bool {
+    let says = ["type", "$ref", "enum", "const", "oneOf", "anyOf", "allOf"];
+    let Some(fields) = schema.as_object() else { return false };
+    match fields.get("type").and_then(Value::as_str) {
+        Some("array") => fields.get("items").is_some_and(is_typed),
+        Some("object") => {
+            let is_map = fields.get("additionalProperties").is_some_and(is_typed);
+            is_map || fields.contains_key("properties")
+        }
+        _ => says.iter().any(|word| fields.contains_key(*word)),
+    }
+}
+
+#[test]
+fn no_route_publishes_an_answer_without_a_type() {
+    let document = openapi::document();
+    let operations = document["paths"].as_object().unwrap();
+    for (path, methods) in operations {
+        for (method, operation) in methods.as_object().unwrap() {
+            for (status, answer) in operation["responses"].as_object().unwrap() {
+                let schema = &answer["content"]["application/json"]["schema"];
+                assert!(schema.is_null() || is_typed(schema), "{method} {path} {status}: {schema}");
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        for (field, property) in schema["properties"].as_object().into_iter().flatten() {
+            if !is_typed(property) {
+                found.insert((name.as_str(), field.as_str()));
+            }
+        }
+    }
+    let known: BTreeSet<(&str, &str)> =
+        UNTYPED.iter().map(|(name, field, _)| (*name, *field)).collect();
+    assert_eq!(found, known, "give the field a type, or its reason here");
+}
+
 #[test]
 fn every_reference_resolves() {
     let document = openapi::document();

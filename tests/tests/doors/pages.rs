@@ -134,11 +134,8 @@ async fn c2_without_a_key_one_is_a_submitter_of_one_tenant_and_never_the_hosts_a
     assert_eq!(up.wait_terminal(&id).await["status"], "succeeded");
     let whose = "SELECT DISTINCT tenant_id || ' ' || key_id FROM app.runs";
     assert_eq!(texts(&up.sql().await, whose).await, ["default no-auth"]);
-    // What it consented to as the host's admin, before a migration took that away, stays proven.
-    let was =
-        "SELECT concat_ws(' ', app.is_host_admin('no-auth'), app.was_host_admin('no-auth', now()),
-                                     app.was_host_admin('no-auth', now() - interval '1 year'))";
-    assert_eq!(texts(&up.sql().await, was).await, ["f f t"]);
+    let is = "SELECT app.is_host_admin('no-auth')::text";
+    assert_eq!(texts(&up.sql().await, is).await, ["false"]);
     // What it may not: the host's other directories, keys, configuration, other tenants, cancelling.
     let refused = match start(files("etc", "/etc")).await {
         (201, run) => up.wait_terminal(&text(&run, "runId")).await,

@@ -28,14 +28,6 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             "",
         ),
         (
-            "net",
-            "{name: t, exec: {run: 'true', egress: ['*.example.org']}}",
-            "retries_exceeded",
-            "BOOT_FAIL",
-            1,
-            "net",
-        ),
-        (
             "services",
             "{name: t, exec: {run: 'true'}, services: [oracle]}",
             "retries_exceeded",
@@ -121,6 +113,44 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
     }
     let report = fetched(&server, "/api/proofs").await;
     assert_eq!(report["verdict"], "GO", "failures are in order too: {report}");
+}
+
+/// Before a person could be asked to approve it.
+#[tokio::test]
+async fn a_bad_name_is_refused_at_import_submission_config_and_dispatch_by_its_field() {
+    let home = Home::new();
+    let server = home.up();
+    let recipe = |name: &str| {
+        format!(
+            "id: bad\nv: '1'\nplan:\n  gate: approve-plan\n  tasks:\n    - {{name: t, exec: {{run: 'true', egress: ['{name}']}}}}\n"
+        )
+    };
+    for name in ["*.example.org", "127.1", "a..b", "example", "@maven"] {
+        let yaml = recipe(name);
+        let body = json!({"yaml": yaml, "origin": "bad.yaml"});
+        let (status, refused) = server.post("/api/recipes/import", &body).await;
+        assert_eq!((status, &refused["code"]), (400, &json!("recipe_invalid")), "{refused}");
+        let said = text(&refused, "error");
+        assert!(said.starts_with("bad.yaml:6:"), "{said}");
+        assert!(said.contains("plan.tasks[0].exec.egress[0]: "), "{said}");
+        assert!(said.contains(&format!("{name:?}")), "{said}");
+        let config = json!({"value": [name], "expectedVersion": 0});
+        let bytes = config.to_string().into_bytes();
+        let path = "/api/config/egress.exec.allowed";
+        let (status, refused) = server.request("PUT", path, Some(&server.key), Some(bytes)).await;
+        assert_eq!((status, &refused["code"]), (400, &json!("schema_violation")), "{refused}");
+        assert_eq!(refused["details"][0]["instancePath"], "/value/0", "{refused}");
+        let spawn = json!({
+            "agent_type": "command", "prompt": "true\n", "project_dir": "/tmp",
+            "sandbox_spec": {"phases": {"exec": {"egress": [name]}}},
+        });
+        let (status, refused) = server.post("/api/dispatches", &spawn).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused.to_string().contains("egress"), "{refused}");
+        assert!(text(&refused, "error").contains(name), "{refused}");
+    }
+    assert_eq!(fetched(&server, "/api/recipes").await, json!([]), "nothing was written");
+    assert_eq!(fetched(&server, "/api/hitl/inbox").await, json!([]), "and no one is asked");
 }
 
 fn attempt_exit(attempts: &[Value]) -> i64 {
@@ -222,7 +252,8 @@ async fn a_budget_that_is_reached_ends_the_run_and_says_metric_limit_and_observe
         let wipes = fetched(&server, &format!("/api/runs/{}/wipes", text(&end, "runId"))).await;
         assert!(list(&wipes).iter().all(|w| w["status"] == "verified"), "nothing goes on: {wipes}");
     }
-    let boot = "id: boot\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true', egress: ['*.example.org']}}]}\n";
+    let boot =
+        "id: boot\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true'}, services: [oracle]}]}\n";
     let end = ran(&server, boot, json!({}), json!({"budget": {"maxRetriesPerStep": 0}})).await;
     assert_eq!(end["status"], "retries_exceeded", "{end}");
     assert_eq!(attempts(&server, &end).await.len(), 1, "no retries means one attempt");

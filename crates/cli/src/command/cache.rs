@@ -7,10 +7,10 @@ use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
 use cofferdam_sandbox::{Caches, Found, HostError};
 use serde_json::json;
 
-use super::args::At;
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::{Exit, Misuse, Negative};
-use super::session::Session;
 use super::{output, state};
 
 const MIB: u64 = 1024 * 1024;
@@ -23,29 +23,29 @@ pub(crate) struct CacheArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheCommand {
-    /// List the bases of the key's tenant with their sizes, the longest unused first
+    /// List bases of the key's tenant with their sizes, least recently used first
     Ls {
         #[arg(long)]
         json: bool,
     },
-    /// Give one base up: no task gets it any more, and its host takes it away
+    /// Evict one base: no task gets it any more, and its host removes it
     Rm {
-        /// Its key, whole or its beginning as `ls` shows it
+        /// Key of the base, complete or as abbreviated by `ls`
         #[arg(value_name = "KEY")]
         base: String,
         #[arg(long)]
         json: bool,
     },
-    /// Give up every base that was not used for some time
+    /// Evict bases that were unused for some time
     Evict {
-        /// How long nobody had it; 0: all of them
+        /// Hours without use; 0: all bases
         #[arg(long, value_name = "HOURS", default_value_t = 0)]
         unused_hours: u32,
         #[arg(long)]
         json: bool,
     },
-    /// Read every byte of this host's bases, and take damaged ones away
-    #[command(after_help = "Exit codes: 0 all whole; 1 some were damaged.")]
+    /// Read every byte of this host's bases and remove damaged ones
+    #[command(after_help = "Exit codes: 0 all intact; 1 some were damaged.")]
     Verify {
         #[arg(long)]
         json: bool,
@@ -56,12 +56,12 @@ pub(crate) async fn cache(at: &At, args: &CacheArgs) -> anyhow::Result<Exit> {
     if let CacheCommand::Verify { json } = &args.command {
         return verify(&state::dir(at)?, *json);
     }
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = act(&session.client, &args.command).await;
     let local = session.is_local();
     session.close().await?;
     if local && !matches!(args.command, CacheCommand::Ls { .. }) && outcome.is_ok() {
-        output::note("no worker runs here: the next one that starts takes it off the disk");
+        output::note("no worker runs here; the next one removes it from the disk");
     }
     outcome.map(|()| Exit::Ok)
 }
@@ -94,8 +94,8 @@ async fn whole_key(client: &Client, key: &str) -> anyhow::Result<String> {
     keys.dedup();
     match keys.as_slice() {
         [only] => Ok((*only).to_owned()),
-        [] => Err(Negative(format!("no base has the key {key}: see `cofferdam cache ls`")).into()),
-        _ => Err(Misuse(format!("{} bases have a key that begins with {key}", keys.len())).into()),
+        [] => Err(Negative(format!("no base has the key {key}; see `cofferdam cache ls`")).into()),
+        _ => Err(Misuse(format!("{} bases match {key}; give more characters", keys.len())).into()),
     }
 }
 

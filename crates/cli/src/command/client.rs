@@ -97,11 +97,14 @@ impl Client {
         read(self.send(Method::DELETE, path, None).await?).await
     }
 
-    /// The bytes of an artifact.
-    pub(crate) async fn bytes(&self, path: &str) -> anyhow::Result<Vec<u8>> {
-        let answer = self.open(path).await?;
+    /// The bytes of an artifact, by its URI.
+    pub(crate) async fn artifact(&self, uri: &str) -> anyhow::Result<Vec<u8>> {
+        let path = format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"));
+        let answer = self.open(&path).await?;
         if answer.content_length().is_some_and(|n| n > MAX_ANSWER_BYTES) {
-            anyhow::bail!("the answer is larger than {MAX_ANSWER_BYTES} bytes");
+            anyhow::bail!(
+                "the artifact is larger than {MAX_ANSWER_BYTES} bytes; fetch it from the API"
+            );
         }
         Ok(answer.bytes().await?.to_vec())
     }
@@ -131,7 +134,9 @@ async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {
     if !answer.status().is_success() {
         return Err(refused(answer).await);
     }
-    answer.json().await.context("the server's answer is not what this version understands")
+    answer.json().await.context(
+        "the server's answer does not fit this version; use the client of the server's version",
+    )
 }
 
 async fn refused(answer: Response) -> anyhow::Error {

@@ -5,11 +5,11 @@ use clap::{Args, Subcommand};
 use cofferdam_contracts::config::{ConfigEntry, ConfigScope, ConfigVersion};
 use serde_json::{Value, json};
 
-use super::args::At;
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::output;
-use super::session::Session;
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
@@ -19,34 +19,34 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print a key's value as it is in force
+    /// Print the value in force of a key
     Get {
-        /// Such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
+        /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
         #[arg(long)]
         json: bool,
     },
     /// Write a key's next version
     Set {
-        /// Such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
+        /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
-        /// The whole value as JSON; null takes an override back
+        /// The complete value as JSON; null removes an override
         value: String,
-        /// For every tenant: needs an admin key of the host's own tenant
+        /// Set for every tenant; needs an admin key of the host's own tenant
         #[arg(long)]
         global: bool,
-        /// The version that the change is based on; default: the newest
+        /// Version that the change is based on; default: the newest
         #[arg(long, value_name = "VERSION")]
         expect: Option<u32>,
     },
-    /// List keys: what is in force, and whose
+    /// List keys with the value in force and its owner
     Ls {
         #[arg(long)]
         json: bool,
     },
-    /// A key's versions, newest first
+    /// List a key's versions, newest first
     History {
-        /// Such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
+        /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
         #[arg(long)]
         json: bool,
@@ -54,7 +54,7 @@ pub(crate) enum ConfigCommand {
 }
 
 pub(crate) async fn config(at: &At, args: &ConfigArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = act(&session.client, &args.command).await;
     session.close().await?;
     outcome.map(|()| Exit::Ok)

@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::Context;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::dispatch::{
-    DispatchStatus, DispatchTokens, DispatchView, MAX_PROMPT_BYTES, MAX_SPEC_BYTES, Pruned,
-    check_spec,
+    DispatchOutput, DispatchStatus, DispatchTokens, DispatchView, MAX_PROMPT_BYTES, MAX_SPEC_BYTES,
+    Pruned, check_spec,
 };
 use cofferdam_contracts::id::DispatchId;
 use serde_json::{Map, Value, json};
 
-use super::args::At;
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::{Connection, within};
 use super::dispatch_args::{
     DispatchArgs, DispatchCommand, ListArgs, OneArgs, OutputArgs, PollArgs, SpawnArgs, TokensArgs,
     WaitArgs,
@@ -23,7 +24,6 @@ use super::dispatch_show::{show, table};
 use super::exit::{Exit, Misuse, Negative};
 use super::outfile::Target;
 use super::output;
-use super::session::Session;
 
 /// How long `spawn --json` waits for the process that it is to name: a start takes 50 ms.
 const START: Duration = Duration::from_millis(1_500);
@@ -34,7 +34,7 @@ const LONG_POLL_S: u64 = 30;
 
 /// Does one command; what is wrong on this side is said before anything is started.
 pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exit> {
-    let reading = Session::reading(at);
+    let reading = Connection::reading(at);
     match &args.command {
         DispatchCommand::Spawn(args) => {
             let body = request(args)?;
@@ -56,7 +56,7 @@ pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exi
             known(&args.id)?;
             free(&args.output)?;
             // Who waits without a server would wait for ever, so that one executes.
-            let executing = Session::executing(at);
+            let executing = Connection::executing(at);
             within(executing, async |session| wait(&session.client, args).await).await
         }
         DispatchCommand::Kill(one) => {
@@ -64,7 +64,8 @@ pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exi
             within(reading, async |session| kill(&session.client, one).await).await
         }
         DispatchCommand::Prune { older_than, json } => {
-            within(reading, async |session| prune(&session.client, *older_than, *json).await).await
+            within(reading, async |session| prune(&session.client, older_than.s(), *json).await)
+                .await
         }
         DispatchCommand::Tokens(args) => {
             args.id.as_deref().map_or(Ok(()), known)?;
@@ -79,17 +80,6 @@ pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exi
             within(reading, async |session| import(&session.client, &rows, *json).await).await
         }
     }
-}
-
-/// Acts in a session, and ends what that started, however it went.
-async fn within(
-    session: impl Future<Output = anyhow::Result<Session>>,
-    act: impl AsyncFnOnce(&Session) -> anyhow::Result<Exit>,
-) -> anyhow::Result<Exit> {
-    let session = session.await?;
-    let outcome = act(&session).await;
-    session.close().await?;
-    outcome
 }
 
 /// An id that cannot be one's is not found either.
@@ -190,15 +180,15 @@ fn request(args: &SpawnArgs) -> anyhow::Result<Value> {
         known(parent)?;
         set("parent_id", json!(parent));
     }
-    if let Some(seconds) = args.timeout {
-        set("timeout_sec", json!(seconds));
+    if let Some(timeout) = args.timeout {
+        set("timeout_sec", json!(timeout.s()));
     }
     if let Some(spec) = &args.sandbox_spec {
         set("sandbox_spec", policy(spec, args.lenient_spec)?);
     }
     if !args.cmd.is_empty() {
         if args.agent_type != "command" {
-            return Err(Misuse("a command after -- needs --type=command".into()).into());
+            return Err(Misuse("a command after -- requires --type=command".into()).into());
         }
         set("cmd", json!(args.cmd));
     }
@@ -243,11 +233,13 @@ fn policy(given: &str, lenient: bool) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-async fn spawn(session: &Session, args: &SpawnArgs, body: &Value) -> anyhow::Result<Exit> {
+async fn spawn(session: &Connection, args: &SpawnArgs, body: &Value) -> anyhow::Result<Exit> {
     let client = &session.client;
     let mut made: DispatchView = client.post("/api/dispatches", body).await?;
     if session.is_local() {
-        output::note("no server runs: it starts with the next `cofferdam up` or `dispatch wait`");
+        output::note(
+            "no server runs; the dispatch starts with the next `cofferdam up` or `dispatch wait`",
+        );
     }
     if !args.json {
         output::line(made.id.as_str());
@@ -285,7 +277,7 @@ async fn list(client: &Client, args: &ListArgs) -> anyhow::Result<Exit> {
 
 async fn wait(client: &Client, args: &WaitArgs) -> anyhow::Result<Exit> {
     let waited = Stopwatch::start();
-    let limit = args.timeout.map(Duration::from_secs);
+    let limit = args.timeout.map(|timeout| Duration::from_millis(timeout.ms()));
     let view = loop {
         let left = limit.map(|limit| limit.saturating_sub(waited.elapsed()));
         let step =
@@ -323,23 +315,21 @@ fn free(args: &OutputArgs) -> anyhow::Result<()> {
 async fn written(client: &Client, view: &DispatchView, args: &OutputArgs) -> anyhow::Result<()> {
     let Some(target) = target(args) else {
         if view.output_file.is_some() && view.status.is_terminal() {
-            output::note("its output is written to no file but the one that --output names");
+            output::note("the output is written only to the file of --output");
         }
         return Ok(());
     };
     if !view.status.is_terminal() {
-        output::note("it is not over: --output was not written");
+        output::note("the dispatch is still live: --output was not written");
         return Ok(());
     }
     let path = format!("/api/dispatches/{}/output", segment(view.id.as_str()));
-    let found: Value = client.get(&path).await?;
-    let Some(uri) = found.get("uri").and_then(Value::as_str) else {
-        output::note("it left no output: --output was not written");
+    let found: DispatchOutput = client.get(&path).await?;
+    let Some(uri) = found.uri else {
+        output::note("the dispatch left no output: --output was not written");
         return Ok(());
     };
-    let bytes =
-        client.bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"))).await?;
-    target.write(&bytes)
+    target.write(&client.artifact(&uri).await?)
 }
 
 async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {

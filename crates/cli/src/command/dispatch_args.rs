@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use cofferdam_contracts::dispatch::{AgentType, DispatchStatus};
+use cofferdam_contracts::duration::Duration;
 use cofferdam_contracts::sandbox::AccessMode;
 
-use super::args::one_of;
+use super::flag;
 
-const EXIT_CODES: &str = "Exit codes: 0 success; 1 the answer is no (not found, limit reached, a wait \
-that ended failed, cancelled or timed out); 2 an error; 3 wrong usage.";
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 negative answer (not found, limit reached, a wait \
+that ended failed, canceled or timed out); 2 an error; 3 wrong usage.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -20,31 +21,31 @@ pub(crate) struct DispatchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DispatchCommand {
-    /// Send an agent off; prints the dispatch's id
+    /// Start an agent; prints the dispatch's id
     Spawn(Box<SpawnArgs>),
-    /// One dispatch: what was asked of its sandbox and what was enforced
+    /// Show a dispatch: requested and enforced policy
     Status(OneArgs),
-    /// Dispatches, newest first
+    /// List dispatches, newest first
     List(ListArgs),
-    /// Look once; with --output, writes what one said that is over
+    /// Check once; with --output, write the output of a finished dispatch
     Poll(PollArgs),
-    /// Wait for the end; exit 0 only if it completed
+    /// Wait for a dispatch; exit 0 only if it completed
     Wait(WaitArgs),
-    /// End a dispatch with its whole sandbox
+    /// End a dispatch and its sandbox
     Kill(OneArgs),
-    /// Remove ended dispatches that are older
+    /// Remove ended dispatches older than an age
     Prune {
         /// Age, such as 12h or 7d; a plain number is seconds
-        #[arg(long, default_value = "7d", value_parser = age)]
-        older_than: u64,
+        #[arg(long, default_value = "7d", value_name = "DURATION", value_parser = flag::seconds)]
+        older_than: Duration,
         #[arg(long)]
         json: bool,
     },
-    /// Tokens of one dispatch, of a scope, or of all
+    /// Count tokens of a dispatch, a scope, or all
     Tokens(TokensArgs),
-    /// Send one that did not complete off again, as a new one that names it
+    /// Repeat a dispatch that did not complete, as a new one that refers to it
     Retry(OneArgs),
-    /// Take over the ended dispatches of another program's SQLite file, which is only read
+    /// Import ended dispatches from another program's SQLite file (read only)
     Import {
         file: PathBuf,
         #[arg(long)]
@@ -54,46 +55,46 @@ pub(crate) enum DispatchCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct SpawnArgs {
-    /// What the agent is told
+    /// File with the agent's prompt
     #[arg(long, value_name = "FILE")]
     pub prompt_file: PathBuf,
-    /// Which agent
-    #[arg(long = "type", default_value = "codex", value_parser = one_of(AgentType::ALL, AgentType::as_str))]
+    /// Agent program
+    #[arg(long = "type", default_value = "codex", value_parser = flag::one_of(AgentType::ALL, AgentType::as_str))]
     pub agent_type: String,
-    /// The directory that it works in
+    /// Project directory
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub project: PathBuf,
-    /// Kept on record for programs that read it; no command writes there (see `wait --output`)
+    /// Recorded path for programs that read it; no command writes it (see `wait --output`)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// A name for people
+    /// Display name
     #[arg(long)]
     pub name: Option<String>,
     /// The agent's model
     #[arg(long)]
     pub model: Option<String>,
-    /// The simple policy; a spec's access_mode supersedes it
-    #[arg(long, default_value = "workspace-write", value_parser = one_of(AccessMode::ALL, AccessMode::as_str))]
+    /// Access to the project; a spec's access_mode overrides it
+    #[arg(long, default_value = "workspace-write", value_parser = flag::one_of(AccessMode::ALL, AccessMode::as_str))]
     pub sandbox: String,
     /// The requested policy: JSON, or @FILE
     #[arg(long, value_name = "JSON|@FILE")]
     pub sandbox_spec: Option<String>,
-    /// Keep fields of the spec that are not known; the effective record says that they do not hold
+    /// Accept unknown fields of the spec; the effective record marks them as not enforced
     #[arg(long)]
     pub lenient_spec: bool,
-    /// End the dispatch at max_turns and max_commands, which otherwise are only reported
+    /// End the dispatch at max_turns and max_commands; otherwise only report them
     #[arg(long)]
     pub enforce: bool,
-    /// Groups dispatches
+    /// Group of dispatches
     #[arg(long)]
     pub scope_id: Option<String>,
-    /// The dispatch that spawns this one
+    /// Parent dispatch
     #[arg(long)]
     pub parent_id: Option<String>,
-    /// Seconds that it may work
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub timeout: Option<u64>,
-    /// Run after interactive work, and do not wait for the start
+    /// How long it may work, from 1s to 24h; a plain number is seconds
+    #[arg(long, value_name = "DURATION", value_parser = flag::wall_seconds)]
+    pub timeout: Option<Duration>,
+    /// Run after interactive work; return before the start
     #[arg(long)]
     pub scheduled: bool,
     #[arg(long)]
@@ -113,10 +114,10 @@ pub(crate) struct OneArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
-    /// Write what it said into this new file, once it is over
+    /// Write the output to this new file after the end
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Replace the file of --output where there is one
+    /// Replace an existing --output file
     #[arg(long, requires = "output")]
     pub force: bool,
 }
@@ -135,25 +136,25 @@ pub(crate) struct WaitArgs {
     pub id: String,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Seconds to wait; default: for as long as it takes
-    #[arg(long, value_name = "SECONDS")]
-    pub timeout: Option<u64>,
+    /// How long to wait, such as 90s; a plain number is seconds; default: for as long as it takes
+    #[arg(long, value_name = "DURATION", value_parser = flag::seconds)]
+    pub timeout: Option<Duration>,
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only those that are not over
+    /// Only live dispatches
     #[arg(long)]
     pub active: bool,
-    /// Only those with this status
-    #[arg(long, value_parser = one_of(DispatchStatus::ALL, DispatchStatus::as_str))]
+    /// Only dispatches with this status
+    #[arg(long, value_parser = flag::one_of(DispatchStatus::ALL, DispatchStatus::as_str))]
     pub status: Option<String>,
-    /// Only those of this scope
+    /// Only dispatches of this scope
     #[arg(long)]
     pub scope_id: Option<String>,
-    /// At most this many
+    /// Maximum number of rows
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
     #[arg(long)]
@@ -167,30 +168,4 @@ pub(crate) struct TokensArgs {
     pub scope_id: Option<String>,
     #[arg(long)]
     pub json: bool,
-}
-
-/// Seconds of an age.
-fn age(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text.strip_prefix(digits).unwrap_or("") {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        other => return Err(format!("{other:?} is no unit: s, m, h or d")),
-    };
-    let count: u64 =
-        digits.parse().map_err(|_| format!("{text:?} is no age, such as 12h or 7d"))?;
-    Ok(count.saturating_mul(unit).min(3_153_600_000))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::age;
-
-    #[test]
-    fn an_age_is_a_number_and_a_unit() {
-        assert_eq!((age("90"), age("2m"), age("7d")), (Ok(90), Ok(120), Ok(604_800)));
-        assert!(age("-1").is_err() && age("x").is_err() && age("3w").is_err());
-    }
 }

@@ -24,7 +24,7 @@ const MAX_VALUE_BYTES: usize = 128 * 1024;
 pub(crate) fn rows(file: &Path) -> anyhow::Result<Vec<Map<String, Value>>> {
     let shown = file.display();
     if !file.is_file() {
-        anyhow::bail!("{shown}: there is no such file");
+        anyhow::bail!("{shown}: no such file; give the dispatch database of the other program");
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let read = || -> rusqlite::Result<Vec<Map<String, Value>>> {
@@ -45,7 +45,7 @@ pub(crate) fn rows(file: &Path) -> anyhow::Result<Vec<Map<String, Value>>> {
         }
         Ok(rows)
     };
-    read().with_context(|| format!("{shown} is not a dispatch database that can be read"))
+    read().with_context(|| format!("{shown} is not a readable dispatch database"))
 }
 
 fn value(found: ValueRef<'_>) -> Value {

@@ -13,10 +13,35 @@ mod text;
 use cofferdam_sandbox::{Host, HostConfig, Runtime, monitors, survey};
 use serde_json::json;
 
-use super::args::{At, DoctorArgs};
+use super::at::At;
 use super::exit::Exit;
 use super::{output, state};
+use clap::Args;
 use report::Report;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 fit; 1 a probe saw a surprise, or (with --strict) a weak point; 2 unfit."
+)]
+pub(crate) struct DoctorArgs {
+    /// Try to escape from real sandboxes of every installed runtime, and report
+    #[arg(long)]
+    pub probe: bool,
+    /// Print a checklist for a security review (markdown, or with --json the same as JSON); probes
+    #[arg(long)]
+    pub attest: bool,
+    /// Exit 1 if anything is weak
+    #[arg(long)]
+    pub strict: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DoctorArgs {
+    pub(crate) fn probes(&self) -> bool {
+        self.probe || self.attest
+    }
+}
 
 pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;

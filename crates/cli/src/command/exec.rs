@@ -3,13 +3,58 @@
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use serde_json::{Value, json};
 
-use super::args::{At, ExecArgs};
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::{Exit, Misuse};
+use super::flag;
 use super::follow::{Followed, Manner, follow};
 use super::relay::Relay;
-use super::session::Session;
 use super::{output, run, stdin};
+use clap::Args;
+use cofferdam_contracts::duration::Duration;
+use cofferdam_contracts::egress::Egress;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Root file system: host, dir:/path, or image:NAME (see `image`)
+    #[arg(long, default_value = "host")]
+    pub image: String,
+    /// Weakest isolation class accepted: container, gvisor, microvm, remote
+    #[arg(long)]
+    pub isolation: Option<String>,
+    /// Network: none, or exact names and mirrors (@pip, @npm, @cargo, @apt), comma separated
+    #[arg(long, default_value = "none", value_name = "NAMES", value_parser = flag::egress)]
+    pub egress: Egress,
+    /// Memory in MiB
+    #[arg(long)]
+    pub mem: Option<u64>,
+    /// CPUs, such as 0.5
+    #[arg(long)]
+    pub cpu: Option<f64>,
+    /// Maximum number of processes
+    #[arg(long)]
+    pub pids: Option<u64>,
+    /// How long it may run, such as 90s; a plain number is seconds
+    #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = flag::seconds)]
+    pub timeout: Duration,
+    /// Host directory mounted as /work, copy-on-write
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// Globs of files to keep, relative to /work
+    #[arg(long, value_name = "GLOB")]
+    pub keep: Vec<String>,
+    /// Do not read standard input; otherwise a pipe or file is the command's input (text, at most 128 KiB)
+    #[arg(long)]
+    pub no_stdin: bool,
+    /// One JSON object instead of the command's output
+    #[arg(long)]
+    pub json: bool,
+    /// The command
+    #[arg(required = true, last = true)]
+    pub cmd: Vec<String>,
+}
 
 /// Where the command's input lies in its sandbox; no directory of the task's is there.
 const STDIN: &str = "/run/cofferdam/stdin";
@@ -18,7 +63,7 @@ pub(crate) async fn exec(at: &At, args: &ExecArgs) -> anyhow::Result<Exit> {
     // Before anything starts: a Ctrl-C meanwhile simply ends this process.
     let input = if args.no_stdin { None } else { stdin::read()? };
     let recipe = recipe(args, input)?;
-    let session = Session::executing(at).await?;
+    let session = Connection::executing(at).await?;
     let outcome = once(&session.client, args, &recipe).await;
     let closed = session.close().await;
     let exit = outcome?;
@@ -29,14 +74,10 @@ pub(crate) async fn exec(at: &At, args: &ExecArgs) -> anyhow::Result<Exit> {
 /// The command as a recipe, so that it leaves the same records as every other work.
 fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
     let escape = |text: &String| text.replace("${", "$${");
-    let egress = match args.egress.as_str() {
-        "none" => json!("none"),
-        names => json!(names.split(',').collect::<Vec<_>>()),
-    };
     let mut task = json!({
         "name": "exec",
         "image": args.image,
-        "exec": {"run": args.cmd.iter().map(escape).collect::<Vec<_>>(), "timeout": format!("{}s", args.timeout), "egress": egress},
+        "exec": {"run": args.cmd.iter().map(escape).collect::<Vec<_>>(), "timeout": args.timeout, "egress": args.egress},
         "limits": {},
         "artifacts": args.keep,
     });
@@ -143,7 +184,7 @@ fn besides(task: &Value, program: &str) -> Option<String> {
     let (code, why) = (text("/output/errCode"), text("/error"));
     let exit = task.pointer("/output/exit").and_then(Value::as_i64);
     if text("/status") == "canceled" {
-        return Some("canceled: its sandbox was ended".to_owned());
+        return Some("canceled; its sandbox was ended".to_owned());
     }
     match code {
         "NONE" => None,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Success.
+    /// Exit code 0.
     Ok,
     /// The answer is no: a run did not succeed, a proof found a row, a thing is not there.
     No,

@@ -11,9 +11,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::cache::CacheReport;
+use cofferdam_contracts::id::TaskKey;
+use cofferdam_contracts::ops::OpsAccepted;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
+use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
 use futures_util::StreamExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, segment};
@@ -110,16 +115,16 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             () = clock::sleep(if header.status.is_terminal() { SETTLE } else { LOOK }) => {}
             () = stdout::reader_gone(), if manner.for_output && !canceled => {
                 canceled = true;
-                cancel(client, &header, "nobody reads its output").await?;
+                cancel(client, &header, "its output has no reader").await?;
             }
             _ = interrupts.recv() => {
                 if interrupted {
-                    output::note("left; the run goes on being canceled");
+                    output::note("left; the cancel continues");
                     return Ok(Followed::Left);
                 }
                 interrupted = true;
                 canceled = true;
-                output::note("canceling; once more to leave it alone");
+                output::note("canceling; press Ctrl-C again to leave");
                 cancel(client, &header, "interrupted").await?;
             }
         }
@@ -130,7 +135,7 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
 async fn cancel(client: &Client, header: &RunHeader, reason: &str) -> anyhow::Result<()> {
     let action = json!({"actor": "cli", "reason": reason});
     let on = segment(header.workflow_id.as_str());
-    match client.post::<Value>(&format!("/api/ops/wf/{on}/cancel"), &action).await {
+    match client.post::<OpsAccepted>(&format!("/api/ops/wf/{on}/cancel"), &action).await {
         Err(error) if !error.is::<Negative>() => Err(error),
         _ => Ok(()),
     }
@@ -140,17 +145,17 @@ async fn cancel(client: &Client, header: &RunHeader, reason: &str) -> anyhow::Re
 async fn tasks_end(client: &Client, path: &str) -> anyhow::Result<()> {
     let waited = Stopwatch::start();
     while waited.elapsed() < WIPED {
-        let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
-        let runs = |s: &Value| {
-            s.get("taskKey").is_some_and(Value::is_string)
-                && s.pointer("/output/errCode").is_none_or(Value::is_null)
-        };
-        if !steps.iter().any(runs) {
+        let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
+        let mut goes_on = false;
+        for step in &steps {
+            goes_on |= step.outcome()?.is_some_and(|outcome| outcome.err_code.is_none());
+        }
+        if !goes_on {
             return Ok(());
         }
         clock::sleep(AGAIN).await;
     }
-    output::note("its sandboxes are still being ended: cofferdam session ls");
+    output::note("its sandboxes are still being ended; see `cofferdam session ls`");
     Ok(())
 }
 
@@ -159,35 +164,37 @@ fn is_live(header: &RunHeader) -> bool {
 }
 
 /// A line for each task that ended since the last look.
-async fn progress(client: &Client, path: &str, shown: &mut BTreeSet<String>) -> anyhow::Result<()> {
-    let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
+async fn progress(
+    client: &Client,
+    path: &str,
+    shown: &mut BTreeSet<TaskKey>,
+) -> anyhow::Result<()> {
+    let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
     for step in &steps {
-        let text = |name: &str| step.get(name).and_then(Value::as_str).unwrap_or("");
-        let (key, status) = (text("taskKey"), text("status"));
-        if key.is_empty() || status == "running" || !shown.insert(key.to_owned()) {
-            continue;
+        let (Some(key), Some(outcome)) = (&step.task_key, step.outcome()?) else { continue };
+        if step.status != StepStatus::Running && shown.insert(key.clone()) {
+            output::mark(step.status == StepStatus::Ok, &ended(step, &outcome));
         }
-        let name = text("stepId").trim_start_matches("ExecuteST:");
-        let wall = step.pointer("/output/metrics/wallMs").and_then(Value::as_u64).unwrap_or(0);
-        let attempt = step.get("attempt").and_then(Value::as_u64).unwrap_or(1);
-        let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-        let why =
-            step.get("error").and_then(Value::as_str).map(|e| format!(": {e}")).unwrap_or_default();
-        let code = step.pointer("/output/errCode").and_then(Value::as_str).filter(|c| *c != "NONE");
-        let code = code.map(|c| format!(" {c}")).unwrap_or_default();
-        let cache = step.pointer("/output/cache").map(cached).unwrap_or_default();
-        output::mark(status == "ok", &format!("{name} ({wall} ms{again}{cache}){code}{why}"));
     }
     Ok(())
 }
 
+/// How a task's attempt ended, in a line.
+fn ended(step: &StepRow, outcome: &TaskOutcome) -> String {
+    let wall_ms = outcome.metrics.map_or(0, |metrics| metrics.wall_ms);
+    let again = match step.attempt {
+        attempt @ 2.. => format!(", attempt {attempt}"),
+        _ => String::new(),
+    };
+    let cache = outcome.cache.as_ref().map(cached).unwrap_or_default();
+    let code = outcome.err_code.filter(|code| *code != ErrCode::None);
+    let code = code.map(|code| format!(" {}", code.as_str())).unwrap_or_default();
+    let why = step.error.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    format!("{} ({wall_ms} ms{again}{cache}){code}{why}", step.task_name())
+}
+
 /// What came of the dependency cache, after a comma.
-fn cached(report: &Value) -> String {
-    let outcome = report.get("outcome").and_then(Value::as_str).unwrap_or("");
-    let why = report.get("why").and_then(Value::as_str);
-    match (outcome, why) {
-        ("", _) => String::new(),
-        (_, Some(why)) => format!(", cache {outcome}: {why}"),
-        (_, None) => format!(", cache {outcome}"),
-    }
+fn cached(report: &CacheReport) -> String {
+    let why = report.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    format!(", cache {}{why}", report.outcome.as_str())
 }

@@ -1,172 +1,331 @@
-//! `gate ls | show | link | reply | delegate | undelegate | delegations`.
+//! `gate ls | show | link | reply | delegate | undelegate | delegations`: one function each.
 
+use clap::{Args, Subcommand};
 use cofferdam_ambient::{clock, random};
-use cofferdam_contracts::{plan_text, timeout};
+use cofferdam_contracts::delegation::{DelegationEnded, DelegationRow};
+use cofferdam_contracts::duration::Duration;
+use cofferdam_contracts::egress::{AskedName, Name};
+use cofferdam_contracts::gate::{Choice, GateView, InboxRow, ReplyAccepted, SlaStatus};
+use cofferdam_contracts::link::LinkCreated;
+use cofferdam_contracts::plan_text;
 use serde_json::{Map, Value, json};
 
-use super::args::{At, GateArgs, GateCommand};
-use super::client::{Client, segment};
-use super::exit::{Exit, Misuse};
-use super::session::Session;
+use super::at::At;
+use super::client::segment;
+use super::connection::{Connection, within};
+use super::exit::Exit;
+use super::flag;
 use super::{output, plan_show};
 
-/// What a command asks of the API, at a path.
-enum Ask {
-    Get,
-    Post(Value),
-    Delete,
+#[derive(Debug, Args)]
+pub(crate) struct GateArgs {
+    #[command(subcommand)]
+    pub command: GateCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GateCommand {
+    /// List open gates, most urgent first
+    Ls(GateListArgs),
+    /// Show a run's gates and their plan
+    Show(GateShowArgs),
+    /// Create a link with which a person without a key answers a gate once
+    Link(LinkArgs),
+    /// Answer a gate
+    Reply(ReplyArgs),
+    /// Let another key vote for this one
+    Delegate(DelegateArgs),
+    /// End a delegation early
+    Undelegate {
+        /// Its number, as `delegations` lists it
+        delegation: u64,
+    },
+    /// List delegations
+    Delegations(GateListArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GateListArgs {
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GateShowArgs {
+    /// Run id or workflow id
+    run: String,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LinkArgs {
+    /// Run id or workflow id
+    run: String,
+    /// The gate's key, as `gate ls` shows it
+    gate: String,
+    /// Name of the person who answers, for the record
+    #[arg(long = "for", value_name = "NAME")]
+    name: String,
+    /// Validity, such as 1h: at most 24h, and at most until the gate's deadline
+    #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = flag::wall)]
+    expires: Duration,
+    /// Restrict the link to this choice
+    #[arg(long, value_parser = flag::one_of(Choice::ALL, Choice::as_str))]
+    choice: Option<String>,
+    /// Address of the server for that person; default: the server's (`up --public-url`)
+    #[arg(long, value_name = "URL")]
+    base: Option<String>,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplyArgs {
+    /// Run id or workflow id
+    run: String,
+    /// The gate's key, as `gate ls` shows it
+    gate: String,
+    #[arg(long, value_parser = flag::one_of(Choice::ALL, Choice::as_str))]
+    choice: String,
+    #[arg(long)]
+    rationale: Option<String>,
+    /// Name to grant, with yes to a task that asked for it
+    #[arg(long, value_name = "NAME", requires = "until", value_parser = flag::name)]
+    grant: Option<Name>,
+    /// Duration of the grant, such as 10m
+    #[arg(long, value_name = "DURATION", requires = "grant", value_parser = flag::wall)]
+    until: Option<Duration>,
+    /// Change an editable input: NAME=VALUE, JSON or text (repeatable)
+    #[arg(long = "edit", value_name = "NAME=VALUE")]
+    edits: Vec<String>,
+    /// Idempotency key: a reply with a key that was used before changes nothing; default: a fresh key
+    #[arg(long)]
+    dedupe_key: Option<String>,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DelegateArgs {
+    /// The other key's id
+    to: String,
+    /// For how long: a duration such as 8h, or a number of seconds; at most 30 days
+    #[arg(long, value_name = "DURATION", value_parser = flag::seconds)]
+    ttl_s: Duration,
+    /// Only at gates of this group
+    #[arg(long)]
+    group: Option<String>,
+    #[arg(long)]
+    reason: Option<String>,
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
-    // What is wrong on this side is said before anything is started.
-    let (path, ask) = request(&args.command)?;
-    let session = Session::reading(at).await?;
-    let answer = answer(&session.client, &args.command, &path, &ask).await;
-    let plan = match &args.command {
-        GateCommand::Show { run, json: false } if answer.is_ok() => {
-            plan_show::fetch(&session.client, run).await
-        }
-        _ => Ok(None),
-    };
-    if matches!(args.command, GateCommand::Reply { .. }) && answer.is_ok() {
-        session.note_if_idle().await;
+    match &args.command {
+        GateCommand::Ls(args) => list(at, args).await,
+        GateCommand::Show(args) => show(at, args).await,
+        GateCommand::Link(args) => link(at, args).await,
+        GateCommand::Reply(args) => reply(at, args).await,
+        GateCommand::Delegate(args) => delegate(at, args).await,
+        GateCommand::Undelegate { delegation } => undelegate(at, *delegation).await,
+        GateCommand::Delegations(args) => delegations(at, args).await,
     }
-    session.close().await?;
-    let answer = answer?;
-    if as_json(&args.command) {
-        match rows_of(&args.command) {
-            Some(name) => output::json_rows(name, answer),
-            None => output::json(&answer),
-        }
-    } else {
-        print(&args.command, &answer);
-    }
-    if let Some(plan) = plan? {
-        output::line("");
-        plan_text::lines(&plan).iter().for_each(|line| output::line(line));
-    }
-    Ok(Exit::Ok)
 }
 
-fn request(command: &GateCommand) -> anyhow::Result<(String, Ask)> {
-    let of_gate = |run: &str, gate: &str, what: &str| {
-        format!("/api/runs/{}/gates/{}/{what}", segment(run), segment(gate))
-    };
-    Ok(match command {
-        GateCommand::Ls { .. } => ("/api/hitl/inbox?limit=200".to_owned(), Ask::Get),
-        GateCommand::Show { run, .. } => (format!("/api/runs/{}/gates", segment(run)), Ask::Get),
-        GateCommand::Link { run, gate, name, expires, choice, .. } => {
-            let ms = timeout::parse(expires).map_err(|why| Misuse(format!("--expires: {why}")))?;
-            let mut body = Map::new();
-            body.insert("for".into(), json!(name));
-            body.insert("expiresS".into(), json!(ms / 1_000));
-            if let Some(choice) = choice {
-                body.insert("choice".into(), json!(choice));
-            }
-            (of_gate(run, gate, "links"), Ask::Post(Value::Object(body)))
+fn of_gate(run: &str, gate: &str, what: &str) -> String {
+    format!("/api/runs/{}/gates/{}/{what}", segment(run), segment(gate))
+}
+
+/// Sets the fields that are given.
+fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let given = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Value::Object(given.collect())
+}
+
+async fn list(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
+    within(Connection::reading(at), async |api| {
+        let rows: Vec<InboxRow> = api.client.get("/api/hitl/inbox?limit=200").await?;
+        if args.json {
+            output::json_rows("gates", serde_json::to_value(&rows)?);
+            return Ok(Exit::Ok);
         }
-        GateCommand::Reply {
-            run,
-            gate,
-            choice,
-            rationale,
-            grant,
-            until,
-            edits,
-            dedupe_key,
-            ..
-        } => {
-            let mut payload = Map::new();
-            payload.insert("choice".into(), json!(choice));
-            if let Some(text) = rationale {
-                payload.insert("rationale".into(), json!(text));
-            }
-            if let (Some(name), Some(text)) = (grant, until) {
-                let ms = timeout::parse(text).map_err(|why| Misuse(format!("--until: {why}")))?;
-                let until = clock::now_ms().saturating_add(i64::try_from(ms)?);
-                payload.insert("grant".into(), json!({"name": name, "until": until}));
-            }
-            if !edits.is_empty() {
-                payload.insert("edits".into(), edits_of(edits)?);
-            }
-            let dedupe =
-                dedupe_key.clone().unwrap_or_else(|| format!("cli:{}", random::secret_hex(8)));
-            let body = json!({"payload": payload, "dedupeKey": dedupe, "origin": "manual"});
-            (of_gate(run, gate, "reply"), Ask::Post(body))
-        }
-        GateCommand::Delegate { to, ttl_s, group, reason, .. } => {
-            let mut body = Map::new();
-            body.insert("to".into(), json!(to));
-            body.insert("ttlS".into(), json!(ttl_s));
-            for (name, value) in [("group", group), ("reason", reason)] {
-                if let Some(value) = value {
-                    body.insert(name.into(), json!(value));
-                }
-            }
-            ("/api/delegations".to_owned(), Ask::Post(Value::Object(body)))
-        }
-        GateCommand::Undelegate { delegation } => {
-            (format!("/api/delegations/{delegation}"), Ask::Delete)
-        }
-        GateCommand::Delegations { .. } => ("/api/delegations".to_owned(), Ask::Get),
+        let now_ms = clock::now_ms();
+        let row = |row: &InboxRow| {
+            vec![
+                row.run_id.to_string(),
+                row.gate_key.to_string(),
+                relative(row.deadline, now_ms),
+                output::time(row.deadline),
+                asked(row.asks.as_ref()),
+                row.sla_status.as_str().to_owned(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
+        let head = ["RUN", "GATE", "DUE", "DEADLINE (UTC)", "ASKS FOR", "SLA"];
+        output::table_of(&head, &rows, color);
+        Ok(Exit::Ok)
     })
+    .await
 }
 
-async fn answer(
-    client: &Client,
-    command: &GateCommand,
-    path: &str,
-    ask: &Ask,
-) -> anyhow::Result<Value> {
-    let answer: Value = match ask {
-        Ask::Get => client.get(path).await?,
-        Ask::Post(body) => client.post(path, body).await?,
-        Ask::Delete => client.delete(path).await?,
-    };
-    Ok(match command {
+async fn show(at: &At, args: &GateShowArgs) -> anyhow::Result<Exit> {
+    within(Connection::reading(at), async |api| {
+        let path = format!("/api/runs/{}/gates", segment(&args.run));
+        let gates: Vec<GateView> = api.client.get(&path).await?;
+        if args.json {
+            output::json_rows("gates", serde_json::to_value(&gates)?);
+            return Ok(Exit::Ok);
+        }
+        let plan = plan_show::fetch(&api.client, &args.run).await?;
+        let row = |gate: &GateView| {
+            let decided = gate.decision.as_ref().map_or("", |made| made.decision.as_str());
+            vec![
+                gate.gate_key.to_string(),
+                gate.state.as_str().to_owned(),
+                decided.to_owned(),
+                output::time(gate.deadline_at),
+                asked(gate.asks.as_ref()),
+            ]
+        };
+        let rows: Vec<Vec<String>> = gates.iter().map(row).collect();
+        output::table(&["GATE", "STATE", "DECISION", "DEADLINE (UTC)", "ASKS FOR"], &rows);
+        if let Some(plan) = plan {
+            output::line("");
+            plan_text::lines(&plan).iter().for_each(|line| output::line(line));
+        }
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+async fn link(at: &At, args: &LinkArgs) -> anyhow::Result<Exit> {
+    let body = object([
+        ("for", Some(json!(args.name))),
+        ("expiresS", Some(json!(args.expires.ms() / 1_000))),
+        ("choice", args.choice.as_ref().map(|choice| json!(choice))),
+    ]);
+    within(Connection::reading(at), async |api| {
+        let path = of_gate(&args.run, &args.gate, "links");
+        let mut made: LinkCreated = api.client.post(&path, &body).await?;
         // As the server says it, unless the caller knows better.
-        GateCommand::Link { base: Some(base), .. } => with_url(answer, base.trim_end_matches('/')),
-        _ => answer,
+        if let Some(base) = &args.base {
+            made.url = format!("{}{}", base.trim_end_matches('/'), made.path);
+        }
+        if args.json {
+            output::json(&serde_json::to_value(&made)?);
+            return Ok(Exit::Ok);
+        }
+        output::line(&made.url);
+        output::note(&format!(
+            "anyone with this link answers as {}, once, until {} UTC",
+            made.name,
+            output::time(made.expires_at)
+        ));
+        Ok(Exit::Ok)
     })
+    .await
 }
 
-fn as_json(command: &GateCommand) -> bool {
-    match command {
-        GateCommand::Ls { json }
-        | GateCommand::Show { json, .. }
-        | GateCommand::Link { json, .. }
-        | GateCommand::Reply { json, .. }
-        | GateCommand::Delegate { json, .. }
-        | GateCommand::Delegations { json } => *json,
-        GateCommand::Undelegate { .. } => false,
-    }
+async fn reply(at: &At, args: &ReplyArgs) -> anyhow::Result<Exit> {
+    // What is wrong on this side is said before anything is started.
+    let body = answer(args)?;
+    within(Connection::reading(at), async |api| {
+        let path = of_gate(&args.run, &args.gate, "reply");
+        let accepted: ReplyAccepted = api.client.post(&path, &body).await?;
+        api.note_if_idle().await;
+        match (args.json, accepted.is_replay) {
+            (true, _) => output::json(&serde_json::to_value(&accepted)?),
+            (false, true) => output::line("replayed: this reply was there already"),
+            (false, false) => output::line("accepted"),
+        }
+        Ok(Exit::Ok)
+    })
+    .await
 }
 
-/// What the rows of a list are.
-fn rows_of(command: &GateCommand) -> Option<&'static str> {
-    match command {
-        GateCommand::Ls { .. } | GateCommand::Show { .. } => Some("gates"),
-        GateCommand::Delegations { .. } => Some("delegations"),
+/// The body of a reply.
+fn answer(args: &ReplyArgs) -> anyhow::Result<Value> {
+    let grant = match (&args.grant, args.until) {
+        (Some(name), Some(until)) => {
+            let until = clock::now_ms().saturating_add(i64::try_from(until.ms())?);
+            Some(json!({"name": name, "until": until}))
+        }
         _ => None,
-    }
+    };
+    let edits = if args.edits.is_empty() { None } else { Some(edits_of(&args.edits)?) };
+    let payload = object([
+        ("choice", Some(json!(args.choice))),
+        ("rationale", args.rationale.as_ref().map(|text| json!(text))),
+        ("grant", grant),
+        ("edits", edits),
+    ]);
+    let fresh = || format!("cli:{}", random::secret_hex(8));
+    let dedupe = args.dedupe_key.clone().unwrap_or_else(fresh);
+    Ok(json!({"payload": payload, "dedupeKey": dedupe, "origin": "manual"}))
 }
 
-/// The whole address by another base.
-fn with_url(mut made: Value, base: &str) -> Value {
-    let path = made.get("path").and_then(Value::as_str).unwrap_or("").to_owned();
-    if let Some(fields) = made.as_object_mut() {
-        fields.insert("url".into(), json!(format!("{base}{path}")));
-    }
-    made
+async fn delegate(at: &At, args: &DelegateArgs) -> anyhow::Result<Exit> {
+    let body = object([
+        ("to", Some(json!(args.to))),
+        ("ttlS", Some(json!(args.ttl_s.s()))),
+        ("group", args.group.as_ref().map(|group| json!(group))),
+        ("reason", args.reason.as_ref().map(|reason| json!(reason))),
+    ]);
+    within(Connection::reading(at), async |api| {
+        let made: DelegationRow = api.client.post("/api/delegations", &body).await?;
+        match args.json {
+            true => output::json(&serde_json::to_value(&made)?),
+            false => {
+                output::line(&format!("{}, until {} UTC", made.id, output::time(made.expires_at)));
+            }
+        }
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+async fn undelegate(at: &At, delegation: u64) -> anyhow::Result<Exit> {
+    within(Connection::reading(at), async |api| {
+        let path = format!("/api/delegations/{delegation}");
+        let _: DelegationEnded = api.client.delete(&path).await?;
+        output::line("ended");
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+async fn delegations(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
+    within(Connection::reading(at), async |api| {
+        let rows: Vec<DelegationRow> = api.client.get("/api/delegations").await?;
+        if args.json {
+            output::json_rows("delegations", serde_json::to_value(&rows)?);
+            return Ok(Exit::Ok);
+        }
+        let row = |row: &DelegationRow| {
+            vec![
+                row.id.to_string(),
+                row.from.clone(),
+                row.to.clone(),
+                row.group.as_ref().map(ToString::to_string).unwrap_or_default(),
+                output::time(row.expires_at),
+                row.ended_at.map(output::time).unwrap_or_default(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
+        output::table(&["ID", "FROM", "TO", "GROUP", "EXPIRES (UTC)", "ENDED (UTC)"], &rows);
+        Ok(Exit::Ok)
+    })
+    .await
 }
 
 /// What a gate asks for: a task's name, or consent to the plan.
-fn asked(row: &Value) -> String {
-    let said = |path: &str| row.pointer(path).and_then(Value::as_str);
-    match (said("/asks/name"), said("/asks/phase")) {
-        (Some(name), Some(phase)) => format!("{name} ({phase})"),
-        _ => "consent".to_owned(),
-    }
+fn asked(asks: Option<&AskedName>) -> String {
+    asks.map_or_else(
+        || "consent".to_owned(),
+        |asks| format!("{} ({})", asks.name, asks.phase.as_str()),
+    )
 }
 
 /// A deadline as people read one: `in 4m`, `2h ago`.
@@ -182,10 +341,10 @@ fn relative(at_ms: i64, now_ms: i64) -> String {
 }
 
 /// What is late is red and what soon will be is yellow, on a terminal.
-fn colour(sla: &str) -> Option<&'static str> {
+fn color(sla: &str) -> Option<&'static str> {
     match sla {
-        "CRITICAL" => Some("31"),
-        "WARNING" => Some("33"),
+        late if late == SlaStatus::Critical.as_str() => Some("31"),
+        soon if soon == SlaStatus::Warning.as_str() => Some("33"),
         _ => None,
     }
 }
@@ -195,95 +354,12 @@ fn edits_of(edits: &[String]) -> anyhow::Result<Value> {
     let mut fields = Map::new();
     for edit in edits {
         let Some((name, value)) = edit.split_once('=') else {
-            anyhow::bail!("--edit {edit:?} is not NAME=VALUE");
+            anyhow::bail!("--edit {edit:?}: write NAME=VALUE");
         };
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         fields.insert(name.to_owned(), value);
     }
     Ok(Value::Object(fields))
-}
-
-fn print(command: &GateCommand, answer: &Value) {
-    let text =
-        |row: &Value, name: &str| row.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
-    let time = |row: &Value, name: &str| {
-        row.get(name).and_then(Value::as_i64).map(output::time).unwrap_or_default()
-    };
-    let rows = answer.as_array().cloned().unwrap_or_default();
-    match command {
-        GateCommand::Ls { .. } => {
-            let now_ms = clock::now_ms();
-            let rows: Vec<Vec<String>> = rows
-                .iter()
-                .map(|r| {
-                    let deadline = r.get("deadline").and_then(Value::as_i64).unwrap_or(now_ms);
-                    vec![
-                        text(r, "runId"),
-                        text(r, "gateKey"),
-                        relative(deadline, now_ms),
-                        time(r, "deadline"),
-                        asked(r),
-                        text(r, "slaStatus"),
-                    ]
-                })
-                .collect();
-            let head = ["RUN", "GATE", "DUE", "DEADLINE (UTC)", "ASKS FOR", "SLA"];
-            output::table_of(&head, &rows, colour);
-        }
-        GateCommand::Show { .. } => {
-            let rows: Vec<Vec<String>> = rows
-                .iter()
-                .map(|r| {
-                    let decision =
-                        r.pointer("/decision/decision").and_then(Value::as_str).unwrap_or("");
-                    vec![
-                        text(r, "gateKey"),
-                        text(r, "state"),
-                        decision.to_owned(),
-                        time(r, "deadlineAt"),
-                        asked(r),
-                    ]
-                })
-                .collect();
-            output::table(&["GATE", "STATE", "DECISION", "DEADLINE (UTC)", "ASKS FOR"], &rows);
-        }
-        GateCommand::Link { name, .. } => {
-            output::line(&text(answer, "url"));
-            output::note(&format!(
-                "whoever holds it answers as {name}, once, until {} UTC",
-                time(answer, "expiresAt")
-            ));
-        }
-        GateCommand::Delegate { .. } => {
-            let id = answer.get("id").and_then(Value::as_i64).unwrap_or(0);
-            output::line(&format!("{id}, until {} UTC", time(answer, "expiresAt")));
-        }
-        GateCommand::Undelegate { .. } => output::line("ended"),
-        GateCommand::Delegations { .. } => {
-            let rows: Vec<Vec<String>> = rows
-                .iter()
-                .map(|r| {
-                    vec![
-                        r.get("id").map(Value::to_string).unwrap_or_default(),
-                        text(r, "from"),
-                        text(r, "to"),
-                        text(r, "group"),
-                        time(r, "expiresAt"),
-                        time(r, "endedAt"),
-                    ]
-                })
-                .collect();
-            output::table(&["ID", "FROM", "TO", "GROUP", "EXPIRES (UTC)", "ENDED (UTC)"], &rows);
-        }
-        GateCommand::Reply { .. } => {
-            let replay = answer.get("isReplay").and_then(Value::as_bool).unwrap_or(false);
-            output::line(if replay {
-                "replayed: this reply was there already"
-            } else {
-                "accepted"
-            });
-        }
-    }
 }
 
 #[cfg(test)]

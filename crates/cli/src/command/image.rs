@@ -1,6 +1,6 @@
 //! `image import | pull | build | ls | rm`: the images of this host's state directory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use cofferdam_sandbox::image::{
@@ -9,9 +9,57 @@ use cofferdam_sandbox::image::{
 use cofferdam_sandbox::{HostError, Stream};
 use serde_json::json;
 
-use super::args::{At, ImageArgs, ImageCommand};
+use super::at::At;
 use super::exit::{Exit, Negative};
 use super::{output, state};
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Import an OCI layout (directory or tar) or a tar of `docker save`
+    Import {
+        file: PathBuf,
+        /// Name of the image; default: the name in the file
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Pull an image from a registry: HOST/PATH:TAG or HOST/PATH@sha256:HEX
+    Pull {
+        reference: String,
+        /// Name of the image; default: the reference
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Build an image from a list of steps; `copy` reads the file's own directory
+    Build {
+        /// YAML: from, steps (run, copy, env, workdir, user, cmd), limits, timeout_ms
+        file: PathBuf,
+        #[arg(long)]
+        name: String,
+        /// crun, runc, an absolute path or docker; default: the best installed runtime
+        #[arg(long)]
+        runtime: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List images with their digests
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove an image and the blobs that no other image uses
+    Rm { name: String },
+}
 
 const MIB: u64 = 1024 * 1024;
 

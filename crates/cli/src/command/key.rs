@@ -1,25 +1,75 @@
 //! `key create | ls | revoke | signing`.
 
-use cofferdam_contracts::key::{KeyCreated, KeyRow};
-use serde_json::{Value, json};
+use cofferdam_contracts::key::{KeyCreated, KeyRevoked, KeyRow};
+use serde_json::json;
 
-use super::args::{At, KeyArgs, KeyCommand};
+use super::at::At;
 use super::client::segment;
+use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use super::session::Session;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Create a key; its secret is shown once
+    Create {
+        #[arg(long)]
+        tenant: Option<String>,
+        /// submitter, approver, operator, auditor or admin (repeatable)
+        #[arg(long = "role", required = true)]
+        roles: Vec<String>,
+        /// Group that gates can ask for (repeatable)
+        #[arg(long = "group")]
+        groups: Vec<String>,
+        #[arg(long)]
+        label: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List keys, without their secrets
+    Ls {
+        /// Keys of another tenant; for the host's admin
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Keys of every tenant; for the host's admin
+        #[arg(long, conflicts_with = "tenant")]
+        all: bool,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key
+    Revoke {
+        key_id: String,
+        /// Tenant of the key; for the host's admin
+        #[arg(long)]
+        tenant: Option<String>,
+    },
+    /// Show whether this host has the signing key of webhooks and reply links
+    Signing {
+        /// Replace a lost or leaked key: add webhooks again, open links become void
+        #[arg(long)]
+        replace: bool,
+    },
+}
 
 pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
     if let KeyCommand::Signing { replace } = args.command {
         return super::signing::signing(at, replace).await;
     }
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = act(&session, &args.command).await;
     session.close().await?;
     outcome.map(|()| Exit::Ok)
 }
 
-async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
+async fn act(session: &Connection, command: &KeyCommand) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
         KeyCommand::Create { tenant, roles, groups, label, json: as_json } => {
@@ -37,7 +87,7 @@ async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
             } else {
                 output::line(&created.key);
                 output::note(&format!(
-                    "key {} of tenant {}: kept nowhere else",
+                    "key {} of tenant {}; store it now, it is not shown again",
                     created.key_id, created.tenant
                 ));
             }
@@ -53,7 +103,7 @@ async fn act(session: &Session, command: &KeyCommand) -> anyhow::Result<()> {
         }
         KeyCommand::Revoke { key_id, tenant } => {
             let path = format!("/api/keys/{}{}", segment(key_id), of(tenant.as_deref()));
-            let _: Value = client.delete(&path).await?;
+            let _: KeyRevoked = client.delete(&path).await?;
             output::line("revoked");
         }
         // Of this host, not of the API: answered before a session is opened.

@@ -2,7 +2,7 @@
 //! they send a key.
 //!
 //! ```text
-//! up, shim:  bind a draft, 0600 from its first moment -> the address is had -> rename -> endpoint.json
+//! up, api:   bind a draft, 0600 from its first moment -> the address is had -> rename -> endpoint.json
 //! callers:   hold the socket's inode -> its owner -> connect -> the listener's user -> every request to that inode
 //! ```
 //! Any local user can take the TCP port that the file of a dead server still names. A socket file can be made only by a
@@ -133,7 +133,9 @@ pub(crate) async fn find(dir: &Path) -> anyhow::Result<Option<Socket>> {
                 return Err(error).with_context(|| format!("cannot connect to {}", path.display()));
             }
         },
-        Err(_) => anyhow::bail!("the server at {} takes no connections", path.display()),
+        Err(_) => {
+            anyhow::bail!("the server at {} accepts no connections; it may be dead", path.display())
+        }
     };
     let peer = stream.peer_cred()?.uid();
     if !is_trusted(peer, owner) {
@@ -157,7 +159,7 @@ fn suspect(path: &Path, uid: u32) -> String {
 
 fn denied(path: &Path) -> Misuse {
     Misuse(format!(
-        "only its owner may use {}: give --server URL, and your key in COFFERDAM_KEY or --key-file",
+        "only its owner may use {}; pass --server URL, and your key in COFFERDAM_KEY or --key-file",
         path.display()
     ))
 }

@@ -1,9 +1,11 @@
 //! One module a command family. Only this crate prints, reads the process's environment and exits.
 
 mod args;
+mod at;
 mod cache;
 mod client;
 mod config;
+mod connection;
 mod dispatch;
 mod dispatch_args;
 mod dispatch_import;
@@ -11,6 +13,7 @@ mod dispatch_show;
 mod doctor;
 mod exec;
 mod exit;
+mod flag;
 mod follow;
 mod gate;
 mod image;
@@ -31,7 +34,6 @@ mod relay;
 mod remote;
 mod run;
 mod serve;
-mod session;
 mod sessions;
 mod signing;
 mod state;
@@ -40,6 +42,7 @@ mod stdout;
 mod tail;
 mod user;
 mod webhook;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -105,7 +108,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Run(args) => run::run(&at, &args).await,
         Command::Exec(args) => exec::exec(&at, &args).await,
         Command::Up(args) => serve::serve(&at, &args, serve::Part::Both).await,
-        Command::Shim(args) => serve::serve(&at, &args, serve::Part::Shim).await,
+        Command::Api(args) => serve::serve(&at, &args, serve::Part::Api).await,
         Command::Worker(args) => serve::serve(&at, &args, serve::Part::Worker).await,
         Command::Ps(args) => read::ps(&at, &args).await,
         Command::Show(args) => read::show(&at, &args).await,

@@ -13,14 +13,15 @@ use nix::unistd::User;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::args::{At, WorkerArgs};
+use super::at::At;
 use super::exit::{Exit, Misuse};
+use super::worker::WorkerArgs;
 use super::{output, place, signing, state, user};
 
 /// What this process does.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    /// Executes.
+    /// Settings of a worker, if this process executes runs.
     pub worker: Option<&'a WorkerArgs>,
     /// Serves the API here.
     pub listen: Option<Doors>,
@@ -76,7 +77,7 @@ impl Node {
                 return Err(Misuse(COPIED.to_owned()).into());
             }
             output::note(
-                "this database is a copy of another one: nothing executes on it before `cofferdam adopt`",
+                "this database is a copy of another one; nothing executes on it before `cofferdam adopt`",
             );
         }
         let wakes = ledger.listen().await?;
@@ -180,11 +181,11 @@ async fn adopt_database(url: &str) -> anyhow::Result<()> {
     if !ledger.place_is_kept().await? {
         // Workers are refused on a copy: whoever beats here beat in the original a moment ago, or is older.
         if ledger.executors_heard().await? > 0 {
-            let why = "the database is not adopted: a worker beat in it within seconds; stop the original's workers first";
+            let why = "the database was not adopted: one of its workers is alive; stop the original's workers first";
             return Err(Misuse(why.to_owned()).into());
         }
         ledger.place_adopt().await?;
-        output::line("the database took the place of its original");
+        output::line("the database replaces its original");
     }
     ledger.close().await;
     Ok(())
@@ -226,7 +227,8 @@ async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
 pub(crate) async fn database(at: &At, superuser: bool) -> anyhow::Result<Exit> {
     if let Some(url) = &at.db {
         if superuser {
-            let why = "--superuser is the private database's; DATABASE_URL has its own roles";
+            let why =
+                "--superuser works for the private database only; DATABASE_URL has its own roles";
             return Err(Misuse(why.into()).into());
         }
         output::line(url);
@@ -236,7 +238,7 @@ pub(crate) async fn database(at: &At, superuser: bool) -> anyhow::Result<Exit> {
     let cluster = Cluster::start(&dir).await.context("the private database did not start")?;
     output::line(&if superuser { cluster.superuser_url() } else { cluster.url() });
     output::note(
-        "it answers while `cofferdam up`, or any other command on this state directory, runs",
+        "the database answers while `cofferdam up` or another command on this state directory runs",
     );
     cluster.stop().await?;
     Ok(Exit::Ok)

@@ -1,13 +1,48 @@
 //! `cancel`, `resume`, `retry`, `fork`.
 
-use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::ops::OpsAccepted;
+use cofferdam_contracts::run::{RetryAccepted, RunHeader};
 use serde_json::{Value, json};
 
-use super::args::{ActArgs, At, ForkArgs, IdArgs};
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use super::session::Session;
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct IdArgs {
+    /// Run id or workflow id
+    pub id: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ActArgs {
+    /// Run id, workflow id or task key
+    pub id: String,
+    /// Reason, for the audit
+    #[arg(long, default_value = "asked for on the command line")]
+    pub reason: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForkArgs {
+    /// Run id or workflow id
+    pub id: String,
+    /// The first step that executes again, from 0, as `show --steps` counts them
+    #[arg(long)]
+    pub step: i32,
+    /// Reason, for the audit
+    #[arg(long, default_value = "asked for on the command line")]
+    pub reason: String,
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub(crate) async fn cancel(at: &At, args: &ActArgs) -> anyhow::Result<Exit> {
     act(at, &args.id, "cancel", json!({"actor": "cli", "reason": args.reason}), args.json).await
@@ -23,28 +58,29 @@ pub(crate) async fn fork(at: &At, args: &ForkArgs) -> anyhow::Result<Exit> {
 }
 
 pub(crate) async fn retry(at: &At, args: &IdArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
-    let answer: anyhow::Result<Value> =
+    let session = Connection::reading(at).await?;
+    let answer: anyhow::Result<RetryAccepted> =
         session.client.post(&format!("/api/runs/{}/retry", segment(&args.id)), &json!({})).await;
     if answer.is_ok() {
         session.note_if_idle().await;
     }
     session.close().await?;
     let answer = answer?;
-    say(&answer, "newRunId", args.json);
-    if let Some(step) = answer.get("fromStep").and_then(Value::as_str) {
-        output::note(&format!("the run goes on from {step}"));
+    match args.json {
+        true => output::json(&serde_json::to_value(&answer)?),
+        false => output::line(answer.new_run_id.as_str()),
     }
+    output::note(&format!("the run goes on from {}", answer.from_step));
     Ok(Exit::Ok)
 }
 
 async fn act(at: &At, id: &str, op: &str, body: Value, as_json: bool) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = async {
         let workflow = workflow_of(&session.client, id).await?;
         session
             .client
-            .post::<Value>(&format!("/api/ops/wf/{}/{op}", segment(&workflow)), &body)
+            .post::<OpsAccepted>(&format!("/api/ops/wf/{}/{op}", segment(&workflow)), &body)
             .await
     }
     .await;
@@ -52,8 +88,12 @@ async fn act(at: &At, id: &str, op: &str, body: Value, as_json: bool) -> anyhow:
         session.note_if_idle().await;
     }
     session.close().await?;
-    let key = if op == "fork" { "newRunId" } else { "workflowID" };
-    say(&outcome?, key, as_json);
+    let accepted = outcome?;
+    match (as_json, &accepted.new_run_id) {
+        (true, _) => output::json(&serde_json::to_value(&accepted)?),
+        (false, Some(run)) => output::line(run.as_str()),
+        (false, None) => output::line(accepted.workflow_id.as_str()),
+    }
     Ok(Exit::Ok)
 }
 
@@ -64,12 +104,4 @@ async fn workflow_of(client: &Client, id: &str) -> anyhow::Result<String> {
     }
     let header: RunHeader = client.get(&format!("/api/runs/{}", segment(id))).await?;
     Ok(header.workflow_id.into())
-}
-
-fn say(answer: &Value, key: &str, as_json: bool) {
-    if as_json {
-        output::json(answer);
-    } else {
-        output::line(answer.get(key).and_then(Value::as_str).unwrap_or("accepted"));
-    }
 }

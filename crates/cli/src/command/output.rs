@@ -1,4 +1,4 @@
-//! stdout is data, stderr is everything else; colour only on a terminal.
+//! stdout is data, stderr is everything else; color only on a terminal.
 //!
 //! **Text of others is escaped here and nowhere else: what a terminal would act on is shown as it is
 //! written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
@@ -13,23 +13,23 @@ use serde_json::Value;
 use super::exit::Exit;
 use super::stdout;
 
-/// Whether colour may be used on a stream.
+/// Whether color may be used on a stream.
 pub(crate) fn is_colored(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && cofferdam_ambient::env::var_os("NO_COLOR").is_none()
 }
 
-/// A part of a line; the second form is in a colour of the terminal, where stdout has any.
+/// A part of a line; the second form is in a color of the terminal, where stdout has any.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ink<'a> {
     Plain(&'a str),
-    Colour(&'static str, &'a str),
+    Color(&'static str, &'a str),
 }
 
-/// The text, shown and coloured.
-fn inked(stream: &impl IsTerminal, colour: &str, text: &str) -> String {
+/// The text, shown and colored.
+fn inked(stream: &impl IsTerminal, color: &str, text: &str) -> String {
     let text = printable::line(text);
     match is_colored(stream) {
-        true => format!("\x1b[{colour}m{text}\x1b[0m"),
+        true => format!("\x1b[{color}m{text}\x1b[0m"),
         false => text.into_owned(),
     }
 }
@@ -49,11 +49,11 @@ pub(crate) fn line(text: &str) {
     put(&printable::line(text));
 }
 
-/// A line of data with colours.
+/// A line of data with colors.
 pub(crate) fn line_of(parts: &[Ink<'_>]) {
     let shown = parts.iter().map(|part| match part {
         Ink::Plain(text) => printable::line(text).into_owned(),
-        Ink::Colour(colour, text) => inked(&std::io::stdout(), colour, text),
+        Ink::Color(color, text) => inked(&std::io::stdout(), color, text),
     });
     put(&shown.collect::<String>());
 }
@@ -89,8 +89,8 @@ pub(crate) fn note(text: &str) {
 
 /// A line about what is going on, marked as good or bad.
 pub(crate) fn mark(good: bool, text: &str) {
-    let (sign, colour) = if good { ("ok", "32") } else { ("FAILED", "31") };
-    say(&format!("{} {}", inked(&std::io::stderr(), colour, sign), printable::line(text)));
+    let (sign, color) = if good { ("ok", "32") } else { ("FAILED", "31") };
+    say(&format!("{} {}", inked(&std::io::stderr(), color, sign), printable::line(text)));
 }
 
 /// An error with its causes. Its further lines are indented: none of them is a line of ours.
@@ -160,11 +160,11 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) {
     table_of(heads, rows, |_| None);
 }
 
-/// The same with the last cell of a row in the colour that it asks for.
+/// The same with the last cell of a row in the color that it asks for.
 pub(crate) fn table_of(
     heads: &[&str],
     rows: &[Vec<String>],
-    colour: impl Fn(&str) -> Option<&'static str>,
+    color: impl Fn(&str) -> Option<&'static str>,
 ) {
     let shown: Vec<Vec<String>> = rows
         .iter()
@@ -189,9 +189,9 @@ pub(crate) fn table_of(
     for row in &shown {
         let mut row = row.clone();
         if let Some(last) = row.last_mut()
-            && let Some(colour) = colour(last)
+            && let Some(color) = color(last)
         {
-            *last = inked(&std::io::stdout(), colour, last);
+            *last = inked(&std::io::stdout(), color, last);
         }
         put(&aligned(&row));
     }
@@ -199,7 +199,7 @@ pub(crate) fn table_of(
 
 /// ms since the epoch as UTC, to the second.
 pub(crate) fn time(ms: i64) -> String {
-    let iso = cofferdam_contracts::instant::iso(ms);
+    let iso = cofferdam_contracts::instant::Instant::from_ms(ms).to_string();
     iso.chars().take_while(|c| *c != '.').map(|c| if c == 'T' { ' ' } else { c }).collect()
 }
 
@@ -238,8 +238,11 @@ pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
         Some((_, made)) => document(&made()),
         None => {
             let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-            Err(super::exit::Misuse(format!("no schema {name:?}: there are {}", names.join(", ")))
-                .into())
+            Err(super::exit::Misuse(format!(
+                "unknown schema {name:?}; the names are {}",
+                names.join(", ")
+            ))
+            .into())
         }
     }
 }

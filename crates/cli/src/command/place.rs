@@ -136,11 +136,11 @@ pub(crate) fn adopt(dir: &Path) -> anyhow::Result<()> {
     let here = Place::of(dir, recorded.id.clone())?;
     let there = at(&recorded);
     if judge(&recorded, &here, there.as_ref()) == Verdict::Itself {
-        output::note("the state directory is what it says: nothing to do");
+        output::note("the state directory is not a copy; nothing to do");
         return Ok(());
     }
     if let Some(why) = lives(dir, &recorded, &here, there.as_ref()) {
-        return Err(Misuse(format!("{} is not adopted: {why}", dir.display())).into());
+        return Err(Misuse(format!("{} was not adopted: {why}", dir.display())).into());
     }
     // What the original had in memory, and where it answered, is not this one's.
     for name in ["live", "endpoint.json", local::NAME] {
@@ -153,7 +153,7 @@ pub(crate) fn adopt(dir: &Path) -> anyhow::Result<()> {
         }
     }
     replace(dir, &here).with_context(|| format!("cannot write {NAME} in {}", dir.display()))?;
-    output::line(&format!("{} took the place of {}", dir.display(), recorded.path.display()));
+    output::line(&format!("{} replaces {}", dir.display(), recorded.path.display()));
     Ok(())
 }
 

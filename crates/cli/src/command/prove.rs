@@ -2,14 +2,24 @@
 
 use cofferdam_contracts::proof::{ProofReport, Verdict};
 
-use super::args::{At, ProveArgs};
+use super::at::At;
 use super::client::segment;
+use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use super::session::Session;
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct ProveArgs {
+    /// Only this run
+    #[arg(long)]
+    pub run: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub(crate) async fn prove(at: &At, args: &ProveArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let path = match &args.run {
         Some(run) => format!("/api/runs/{}/proofs", segment(run)),
         None => "/api/proofs".to_owned(),

@@ -5,9 +5,10 @@
 //! ```
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::gate::{GateState, GateView, ReplyAccepted};
 use cofferdam_contracts::plan_text;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::Signal;
 
 use super::client::{Client, segment};
@@ -27,9 +28,9 @@ pub(crate) enum AtGate {
 
 /// The gate that waits for an answer.
 pub(crate) async fn open_gate(client: &Client, path: &str) -> anyhow::Result<Option<String>> {
-    let gates: Vec<Value> = client.get(&format!("{path}/gates")).await?;
-    let open = gates.iter().find(|g| g.get("state").and_then(Value::as_str) == Some("PENDING"));
-    Ok(open.and_then(|g| g.get("gateKey")).and_then(Value::as_str).map(str::to_owned))
+    let gates: Vec<GateView> = client.get(&format!("{path}/gates")).await?;
+    let open = gates.into_iter().find(|gate| gate.state == GateState::Pending);
+    Ok(open.map(|gate| gate.gate_key.to_string()))
 }
 
 /// Shows the plan and asks; with `--yes` answers.
@@ -89,7 +90,7 @@ async fn asked(
             Came::Answer(Answer::Line(line)) => match line.as_str() {
                 "y" | "yes" => return Ok(Ok("yes")),
                 "n" | "no" => return Ok(Ok("no")),
-                _ => output::note("answer yes or no; Ctrl-C leaves the question to others"),
+                _ => output::note("answer yes or no; Ctrl-C leaves the gate open"),
             },
             Came::Answer(Answer::End) => {
                 prompt::withdraw();
@@ -122,10 +123,9 @@ async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result
     let run = format!("/api/runs/{}", segment(header.run_id.as_str()));
     loop {
         clock::sleep(LOOK).await;
-        let gates: Vec<Value> = client.get(&format!("{run}/gates")).await?;
-        let one = gates.iter().find(|g| g.get("gateKey").and_then(Value::as_str) == Some(gate));
-        let state = one.and_then(|g| g.get("state")).and_then(Value::as_str).unwrap_or("gone");
-        if state == "PENDING" {
+        let gates: Vec<GateView> = client.get(&format!("{run}/gates")).await?;
+        let one = gates.iter().find(|found| found.gate_key.as_str() == gate);
+        if one.is_some_and(|found| found.state == GateState::Pending) {
             // A gate whose run ended is never answered, and its view stays as it was.
             let header: RunHeader = client.get(&run).await?;
             match header.status {
@@ -139,9 +139,9 @@ async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result
                 _ => return Ok("no answer is awaited any more".to_owned()),
             }
         }
-        let choice = one.and_then(|g| g.pointer("/decision/decision")).and_then(Value::as_str);
-        return Ok(match choice {
-            Some(choice) => format!("answered elsewhere: {choice}"),
+        let made = one.and_then(|found| found.decision.as_ref());
+        return Ok(match made {
+            Some(made) => format!("answered elsewhere: {}", made.decision.as_str()),
             None => "no answer is awaited any more".to_owned(),
         });
     }
@@ -160,7 +160,7 @@ async fn reply(
         "dedupeKey": format!("cli:{}", cofferdam_ambient::random::secret_hex(8)),
         "origin": "manual",
     });
-    let _: Value = client.post(&path, &body).await?;
+    let _: ReplyAccepted = client.post(&path, &body).await?;
     Ok(())
 }
 
@@ -175,7 +175,7 @@ fn elsewhere(header: &RunHeader, gate: &str) {
 /// The question stays open and this end leaves.
 fn left(header: &RunHeader, gate: &str) {
     let run = &header.run_id;
-    output::note(&format!("left; the run {run} goes on waiting at {gate}:"));
+    output::note(&format!("left; the run {run} still waits at {gate}:"));
     output::note(&format!("  answer:  cofferdam gate reply {run} {gate} --choice yes|no"));
     output::note(&format!("  follow:  cofferdam logs -f {run}"));
     output::note(&format!("  or end:  cofferdam cancel {run}"));
@@ -187,7 +187,7 @@ async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {
     let lines = plan_text::lines(&plan);
     lines.iter().take(ASKED_LINES).for_each(|line| output::note(line));
     if let Some(more) = lines.len().checked_sub(ASKED_LINES).filter(|more| *more > 0) {
-        output::note(&format!("  {more} more lines: cofferdam gate show {run} shows all of it"));
+        output::note(&format!("  {more} more lines; see `cofferdam gate show {run}`"));
     }
     Ok(())
 }

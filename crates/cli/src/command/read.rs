@@ -1,17 +1,52 @@
 //! `ps`, `show`, `logs`.
 
+use cofferdam_contracts::ops::OpsStep;
 use cofferdam_contracts::run::RunHeader;
-use serde_json::{Value, json};
+use cofferdam_contracts::step::StepRow;
+use serde_json::json;
 
-use super::args::{At, LogsArgs, PsArgs, ShowArgs};
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::Exit;
-use super::session::Session;
 use super::tail::{self, Which, tail};
 use super::{output, run, stdout};
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Only runs with this status
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Maximum number of rows
+    #[arg(long, default_value_t = 20)]
+    pub limit: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Run id or workflow id
+    pub id: String,
+    /// List the recorded steps instead, as `fork --step` counts them (needs the role of an auditor)
+    #[arg(long)]
+    pub steps: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Run id, workflow id or task key
+    pub id: String,
+    /// Follow until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+}
 
 pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let status =
         args.status.as_deref().map(|s| format!("&status={}", segment(s))).unwrap_or_default();
     let runs: anyhow::Result<Vec<RunHeader>> =
@@ -29,7 +64,7 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
                 r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
             let error = match r.held_sessions {
                 0 => r.error.clone().unwrap_or_default().chars().take(60).collect(),
-                n => format!("{n} wipes unverified: cofferdam session ls --held"),
+                n => format!("{n} wipes not verified; see `cofferdam session ls --held`"),
             };
             let held = if r.held_sessions > 0 { " (held)" } else { "" };
             vec![
@@ -46,7 +81,7 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
 }
 
 pub(crate) async fn show(at: &At, args: &ShowArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = if args.steps {
         recorded(&session.client, args).await
     } else {
@@ -62,26 +97,24 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     if args.json {
         return Ok(());
     }
-    let steps: Vec<Value> =
+    let steps: Vec<StepRow> =
         client.get(&format!("/api/runs/{}/steps", segment(header.run_id.as_str()))).await?;
-    let rows: Vec<Vec<String>> = steps
-        .iter()
-        .map(|s| {
-            let text = |name: &str| s.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
-            let attempt = s.get("attempt").and_then(Value::as_i64).unwrap_or(1).to_string();
-            let key: String = text("taskKey").chars().take(16).collect();
-            let cache = s.pointer("/output/cache/outcome").and_then(Value::as_str).unwrap_or("");
-            vec![
-                text("stepId"),
-                attempt,
-                text("status"),
-                cache.to_owned(),
-                key,
-                limits(s),
-                text("error"),
-            ]
-        })
-        .collect();
+    let mut rows = Vec::with_capacity(steps.len());
+    for step in &steps {
+        let outcome = step.outcome()?.unwrap_or_default();
+        let key = step.task_key.as_ref().map_or("", |key| key.as_str());
+        let cache = outcome.cache.as_ref().map_or("", |report| report.outcome.as_str());
+        let limits: Vec<&str> = outcome.limits_reached.iter().map(|kind| kind.as_str()).collect();
+        rows.push(vec![
+            step.step_id.to_string(),
+            step.attempt.to_string(),
+            step.status.as_str().to_owned(),
+            cache.to_owned(),
+            key.chars().take(16).collect(),
+            limits.join(","),
+            step.error.clone().unwrap_or_default(),
+        ]);
+    }
     output::line("");
     output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
     let columns = ["STEP", "ATTEMPT", "STATUS", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
@@ -93,31 +126,19 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
 async fn recorded(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.id))).await?;
     let path = format!("/api/ops/wf/{}/steps", segment(header.workflow_id.as_str()));
-    let steps: Vec<Value> = client.get(&path).await?;
+    let steps: Vec<OpsStep> = client.get(&path).await?;
     if args.json {
         output::json_rows("recordedSteps", json!(steps));
         return Ok(());
     }
-    let rows: Vec<Vec<String>> = steps
-        .iter()
-        .map(|s| {
-            let number = s.get("stepN").and_then(Value::as_i64).unwrap_or(0).to_string();
-            vec![number, s.get("name").and_then(Value::as_str).unwrap_or("").to_owned()]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> =
+        steps.iter().map(|step| vec![step.step_n.to_string(), step.name.clone()]).collect();
     output::table(&["N", "RECORDED STEP"], &rows);
     Ok(())
 }
 
-/// The limits that an attempt reached: `memory,output`.
-fn limits(step: &Value) -> String {
-    let reached = step.pointer("/output/limitsReached").and_then(Value::as_array);
-    let names: Vec<&str> = reached.into_iter().flatten().filter_map(Value::as_str).collect();
-    names.join(",")
-}
-
 pub(crate) async fn logs(at: &At, args: &LogsArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = logged(&session.client, args).await;
     session.close().await?;
     outcome.map(|()| Exit::Ok)

@@ -2,13 +2,16 @@
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
+use cofferdam_server::recipes::{RecipeImported, RecipePromoted};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::args::At;
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::output;
-use super::session::Session;
 
 #[derive(Debug, Args)]
 pub(crate) struct RecipeArgs {
@@ -25,22 +28,22 @@ pub(crate) enum RecipeCommand {
     },
     /// List a recipe's versions, newest first
     Versions {
-        /// Its id
+        /// Recipe id
         id: String,
         #[arg(long)]
         json: bool,
     },
-    /// Make a version stable: from then on nobody changes it
+    /// Make a version stable, which is immutable from then on
     Promote {
-        /// Which, as id@v
+        /// Recipe version, as id@v
         recipe: String,
-        /// A candidate for now
+        /// Promote to candidate instead
         #[arg(long)]
         candidate: bool,
-        /// The content, by its hash; default: what was imported last
+        /// Hash of the content; default: the last import
         #[arg(long, value_name = "SHA256")]
         hash: Option<String>,
-        /// Why, for the audit
+        /// Reason, for the audit
         #[arg(long, default_value = "")]
         reason: String,
         #[arg(long)]
@@ -48,12 +51,12 @@ pub(crate) enum RecipeCommand {
     },
     /// Print a version (id@v), or a bundle of all of them (id), in canonical form
     Export {
-        /// Which
+        /// Recipe id or id@v
         recipe: String,
     },
     /// Import a bundle that export printed
     Import {
-        /// Its file; - is stdin
+        /// File of the bundle; - is stdin
         file: std::path::PathBuf,
         #[arg(long)]
         json: bool,
@@ -61,7 +64,7 @@ pub(crate) enum RecipeCommand {
 }
 
 pub(crate) async fn recipe(at: &At, args: &RecipeArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = act(&session.client, &args.command).await;
     session.close().await?;
     outcome.map(|()| Exit::Ok)
@@ -70,13 +73,20 @@ pub(crate) async fn recipe(at: &At, args: &RecipeArgs) -> anyhow::Result<Exit> {
 async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
     match command {
         RecipeCommand::Ls { json } => {
-            let rows: Vec<Value> = client.get("/api/recipes").await?;
-            list(&rows, "recipes", &["id", "latestV", "versions", "name"], *json);
+            let rows: Vec<RecipeRow> = client.get("/api/recipes").await?;
+            let cells = |row: &RecipeRow| {
+                let versions = row.versions.to_string();
+                vec![row.id.to_string(), row.latest_v.clone(), versions, row.name.clone()]
+            };
+            list("recipes", &["ID", "LATESTV", "VERSIONS", "NAME"], &rows, cells, *json);
         }
         RecipeCommand::Versions { id, json } => {
             let path = format!("/api/recipes/{}/versions", segment(id));
-            let rows: Vec<Value> = client.get(&path).await?;
-            list(&rows, "versions", &["v", "status", "hash"], *json);
+            let rows: Vec<RecipeVersionRow> = client.get(&path).await?;
+            let cells = |row: &RecipeVersionRow| {
+                vec![row.v.clone(), row.status.as_str().to_owned(), row.hash.to_string()]
+            };
+            list("versions", &["V", "STATUS", "HASH"], &rows, cells, *json);
         }
         RecipeCommand::Promote { recipe, candidate, hash, reason, json } => {
             let (id, v) = reference(recipe)?;
@@ -86,7 +96,7 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
                 fields.insert("hash".into(), json!(hash));
             }
             let path = format!("/api/recipes/{}/promote", segment(id));
-            let now: Value = client.post(&path, &body).await?;
+            let now: RecipePromoted = client.post(&path, &body).await?;
             let line = format!("{recipe} is {to}");
             said(&now, &line, *json);
         }
@@ -106,8 +116,8 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
             let bundle: Value = serde_json::from_str(&text)
                 .map_err(|e| Misuse(format!("{}: {e}", file.display())))?;
             let body = json!({"bundle": bundle, "origin": file.to_string_lossy()});
-            let now: Value = client.post("/api/recipes/import", &body).await?;
-            let count = now.get("versions").and_then(Value::as_array).map_or(0, Vec::len);
+            let now: RecipeImported = client.post("/api/recipes/import", &body).await?;
+            let count = now.versions.len();
             said(&now, &format!("{count} versions imported"), *json);
         }
     }
@@ -117,29 +127,27 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
 fn reference(text: &str) -> Result<(&str, &str), Misuse> {
     text.split_once('@')
         .filter(|(id, v)| !id.is_empty() && !v.is_empty())
-        .ok_or_else(|| Misuse(format!("{text}: a version is named as id@v")))
+        .ok_or_else(|| Misuse(format!("{text:?} does not name a version; write id@v")))
 }
 
-fn said(answer: &Value, line: &str, as_json: bool) {
+fn said(answer: &impl Serialize, line: &str, as_json: bool) {
     if as_json {
-        output::json(answer);
+        output::json(&json!(answer));
     } else {
         output::line(line);
     }
 }
 
-fn list(rows: &[Value], name: &str, columns: &[&str], as_json: bool) {
+fn list<T: Serialize>(
+    name: &str,
+    heads: &[&str],
+    rows: &[T],
+    cells: impl Fn(&T) -> Vec<String>,
+    as_json: bool,
+) {
     if as_json {
-        return output::json(&json!({"schemaVersion": 1, name: rows}));
+        return output::json_rows(name, json!(rows));
     }
-    let cell = |row: &Value, column: &&str| match row.get(*column) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => String::new(),
-    };
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect();
-    let heads: Vec<String> = columns.iter().map(|column| column.to_uppercase()).collect();
-    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    output::table(&heads, &rows);
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    output::table(heads, &rows);
 }

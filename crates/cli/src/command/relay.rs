@@ -91,8 +91,7 @@ impl Relay {
             let Some(uri) = log.and_then(|l| l.get("uri")).and_then(Value::as_str) else {
                 continue;
             };
-            let path = format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"));
-            let whole = client.bytes(&path).await?;
+            let whole = client.artifact(uri).await?;
             let all = self.shown.borrow();
             let shown = all.get(&(task.to_owned(), which)).map_or(&[][..], |s| &s.bytes);
             match whole.strip_prefix(shown) {

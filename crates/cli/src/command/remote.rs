@@ -13,16 +13,16 @@ const KEY: &str = "E2B_API_KEY";
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct RemoteArgs {
-    /// With --runtime remote: the E2B API that holds the sandboxes
+    /// With --runtime remote: URL of the E2B API
     #[arg(long, env = "E2B_API_URL", value_name = "URL")]
     pub remote_url: Option<String>,
-    /// Where all its sandboxes answer; default: each at a name of its own
+    /// Single address of all its sandboxes; default: one name per sandbox
     #[arg(long, env = "E2B_SANDBOX_URL", value_name = "URL")]
     pub remote_sandbox_url: Option<String>,
-    /// What its sandboxes are made of
+    /// Template of its sandboxes
     #[arg(long, default_value = "base", value_name = "NAME")]
     pub remote_template: String,
-    /// The file with its key; default: the variable E2B_API_KEY
+    /// File with its API key; default: E2B_API_KEY
     #[arg(long, value_name = "FILE")]
     pub remote_key_file: Option<PathBuf>,
 }

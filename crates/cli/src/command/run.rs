@@ -4,23 +4,63 @@ use std::path::Path;
 
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
-use cofferdam_contracts::recipe::Recipe;
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
+use cofferdam_contracts::id::TaskKey;
+use cofferdam_contracts::policy::EgressSnapshot;
+use cofferdam_contracts::recipe::{Recipe, RecipeRef};
+use cofferdam_contracts::recipe_book::RecipeVersionRow;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::session::WipeView;
+use cofferdam_contracts::step::StepRow;
+use cofferdam_server::recipes::RecipeImported;
 use serde_json::{Map, Value, json};
 
-use super::args::{At, RunArgs};
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::{Exit, Misuse};
+use super::flag;
 use super::follow::{Followed, Manner, follow};
 use super::output;
-use super::session::Session;
+use clap::Args;
+use cofferdam_contracts::duration::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// A recipe file, or the id (or id@v) of an imported recipe
+    pub recipe: String,
+    /// An input of the recipe's form, as name=value; values are JSON or text
+    #[arg(short, long = "input", value_name = "NAME=VALUE")]
+    pub inputs: Vec<String>,
+    /// Approve the plan without asking
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// One JSON object on stdout at the end
+    #[arg(long)]
+    pub json: bool,
+    /// Print the ids and return at once
+    #[arg(long)]
+    pub detach: bool,
+    /// Idempotency key: repeating a start with the same key returns the same run; default: a fresh key
+    #[arg(long, value_name = "TEXT")]
+    pub run_key: Option<String>,
+    /// Wall time of the whole run, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = flag::wall)]
+    pub timeout: Option<Duration>,
+    /// Run after interactive work
+    #[arg(long)]
+    pub batch: bool,
+}
 
 pub(crate) async fn run(at: &At, args: &RunArgs) -> anyhow::Result<Exit> {
     // What the command line alone can get wrong is said before anything starts.
     let recipe = local_recipe(&args.recipe)?;
     let inputs = parse_inputs(&args.inputs)?;
-    let session =
-        if args.detach { Session::reading(at).await? } else { Session::executing(at).await? };
+    let session = if args.detach {
+        Connection::reading(at).await?
+    } else {
+        Connection::executing(at).await?
+    };
     let outcome = submit_and_follow(&session, args, recipe, inputs).await;
     let closed = session.close().await;
     let exit = outcome?;
@@ -29,7 +69,7 @@ pub(crate) async fn run(at: &At, args: &RunArgs) -> anyhow::Result<Exit> {
 }
 
 async fn submit_and_follow(
-    session: &Session,
+    session: &Connection,
     args: &RunArgs,
     recipe: Option<Recipe>,
     inputs: Map<String, Value>,
@@ -54,7 +94,7 @@ async fn submit_and_follow(
     match &followed {
         Followed::Ended { header, .. } => report(client, header, args.json).await?,
         Followed::Left if session.is_local() => {
-            output::note("nothing executes it until `cofferdam up` runs");
+            output::note("no worker runs; start `cofferdam up` to execute it");
         }
         Followed::Left => {}
     }
@@ -83,10 +123,10 @@ fn parse_inputs(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
         let (name, value) = pair
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
-            .ok_or_else(|| Misuse(format!("-i {pair:?} is not name=value")))?;
+            .ok_or_else(|| Misuse(format!("-i {pair:?}: write name=value")))?;
         let value = Value::String(value.to_owned());
         if inputs.insert(name.to_owned(), value).is_some() {
-            return Err(Misuse(format!("-i {name} is given twice")).into());
+            return Err(Misuse(format!("-i {name} was given twice; give it once")).into());
         }
     }
     Ok(inputs)
@@ -130,9 +170,8 @@ async fn submit(
         Some(mut recipe) => {
             anchor(&mut recipe);
             let body = json!({"recipe": recipe, "origin": args.recipe});
-            let imported: Value = client.post("/api/recipes/import", &body).await?;
-            let reference = imported.get("recipeRef").cloned().unwrap_or_default();
-            (reference, imported.get("hash").cloned(), recipe.form_schema())
+            let imported: RecipeImported = client.post("/api/recipes/import", &body).await?;
+            (imported.recipe_ref, Some(imported.hash), recipe.form_schema())
         }
         None => {
             let (reference, form) = known_recipe(client, &args.recipe).await?;
@@ -140,23 +179,16 @@ async fn submit(
         }
     };
     let run_key = args.run_key.clone().unwrap_or_else(|| Ids::from_env().hex("cli:run-key", 16));
-    let timeout_ms = args
-        .timeout
-        .as_deref()
-        .map(|t| {
-            cofferdam_contracts::timeout::parse(t).map_err(|e| Misuse(format!("--timeout: {e}")))
-        })
-        .transpose()?;
     let mut opts = json!({"runKey": run_key});
-    if let (Some(fields), Some(ms)) = (opts.as_object_mut(), timeout_ms) {
-        fields.insert("timeoutMS".into(), json!(ms));
+    if let (Some(fields), Some(timeout)) = (opts.as_object_mut(), args.timeout) {
+        fields.insert("timeoutMS".into(), json!(timeout.ms()));
     }
     if let (Some(fields), true) = (opts.as_object_mut(), args.batch) {
         fields.insert("lane".into(), json!("batch"));
     }
     let mut body = json!({"recipeRef": reference, "formData": typed(&form, inputs), "opts": opts});
     if let (Some(fields), Some(hash)) = (body.as_object_mut(), hash) {
-        fields.insert("recipeHash".into(), hash);
+        fields.insert("recipeHash".into(), json!(hash));
     }
     client.post("/api/run", &body).await
 }
@@ -173,19 +205,18 @@ fn anchor(recipe: &mut Recipe) {
     }
 }
 
-async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(Value, Value)> {
+async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(RecipeRef, Value)> {
     let (id, v) = match named.split_once('@') {
         Some((id, v)) => (id.to_owned(), v.to_owned()),
         None => {
-            let versions: Vec<Value> =
+            let versions: Vec<RecipeVersionRow> =
                 client.get(&format!("/api/recipes/{}/versions", segment(named))).await?;
-            let newest = versions.first().and_then(|v| v.get("v")).and_then(Value::as_str);
-            (named.to_owned(), newest.unwrap_or_default().to_owned())
+            let newest = versions.into_iter().next().map(|newest| newest.v);
+            (named.to_owned(), newest.unwrap_or_default())
         }
     };
-    let reference = json!({"id": id, "v": v});
-    let recipe: Recipe = client.post("/api/recipes/export", &reference).await?;
-    Ok((reference, recipe.form_schema()))
+    let recipe: Recipe = client.post("/api/recipes/export", &json!({"id": id, "v": v})).await?;
+    Ok((recipe.reference(), recipe.form_schema()))
 }
 
 /// Everything that the run left: for a program one object, for a person a summary.
@@ -195,9 +226,9 @@ pub(crate) async fn report(
     as_json: bool,
 ) -> anyhow::Result<()> {
     let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
-    let artifacts: Vec<Value> = client.get(&format!("{path}/artifacts")).await?;
-    let wipes: Vec<Value> = client.get(&format!("{path}/wipes")).await?;
-    let steps: Vec<Value> = client.get(&format!("{path}/steps")).await?;
+    let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
+    let wipes: Vec<WipeView> = client.get(&format!("{path}/wipes")).await?;
+    let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
     if as_json {
         let mut whole = serde_json::to_value(header)?;
         if let Some(fields) = whole.as_object_mut() {
@@ -205,7 +236,7 @@ pub(crate) async fn report(
             fields.insert("artifacts".into(), json!(artifacts));
             fields.insert("wipe".into(), json!(wipes));
             fields.insert("steps".into(), json!(steps));
-            let egress: Vec<Value> = client.get(&format!("{path}/egress")).await?;
+            let egress: Vec<EgressSnapshot> = client.get(&format!("{path}/egress")).await?;
             fields.insert("egress".into(), json!(egress));
         }
         output::json(&whole);
@@ -217,70 +248,61 @@ pub(crate) async fn report(
     }
     if header.held_sessions > 0 {
         output::line(&format!(
-            "held: {} of its sandboxes are not provably gone (cofferdam session ls --held)",
+            "held: the wipe of {} sandboxes is not verified (cofferdam session ls --held)",
             header.held_sessions
         ));
     }
-    if let [only] = tasks(&steps).as_slice() {
-        print_stdout(client, &artifacts, only).await?;
+    let tasks: Vec<&TaskKey> = steps.iter().filter_map(|step| step.task_key.as_ref()).collect();
+    if let [only] = tasks.as_slice() {
+        let is_log =
+            |row: &&ArtifactRow| row.kind == ArtifactKind::Stdout && row.task_key == **only;
+        if let Some(log) = artifacts.iter().find(is_log) {
+            output::raw(&client.artifact(&log.uri).await?);
+        }
     }
-    let text =
-        |row: &Value, name: &str| row.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+    print_artifacts(&artifacts);
+    print_wipes(&wipes);
+    Ok(())
+}
+
+/// What the tasks left, without what Cofferdam itself keeps beside it.
+fn print_artifacts(artifacts: &[ArtifactRow]) {
+    let own = [ArtifactKind::ArtifactIndex, ArtifactKind::Raw, ArtifactKind::Timings];
     let rows: Vec<Vec<String>> = artifacts
         .iter()
-        .filter(|a| !matches!(text(a, "kind").as_str(), "artifact_index" | "raw" | "timings"))
-        .map(|a| {
-            let size = a.get("size").and_then(Value::as_i64).unwrap_or(0);
-            let digest: String = text(a, "sha256").chars().take(12).collect();
-            vec![text(a, "stepId"), text(a, "name"), size.to_string(), digest]
+        .filter(|row| !own.contains(&row.kind))
+        .map(|row| {
+            let digest: String = row.sha256.as_str().chars().take(12).collect();
+            vec![row.step_id.to_string(), row.name.clone(), row.size.to_string(), digest]
         })
         .collect();
     if !rows.is_empty() {
         output::line("");
         output::table(&["STEP", "ARTIFACT", "BYTES", "SHA256"], &rows);
     }
-    let rows: Vec<Vec<String>> = wipes
-        .iter()
-        .map(|w| {
-            let checks =
-                w.pointer("/evidence/checks").and_then(Value::as_array).map_or(0, Vec::len);
-            let settled = w.get("settlement").is_some_and(|s| !s.is_null());
-            vec![
-                text(w, "sandboxId"),
-                text(w, "state"),
-                if settled { "settled".to_owned() } else { text(w, "status") },
-                text(w, "method"),
-                checks.to_string(),
-            ]
-        })
-        .collect();
+}
+
+fn print_wipes(wipes: &[WipeView]) {
+    let row = |wipe: &WipeView| {
+        let status = match (&wipe.settlement, wipe.status) {
+            (Some(_), _) => "settled",
+            (None, Some(status)) => status.as_str(),
+            (None, None) => "",
+        };
+        let checks = wipe.evidence.as_ref().map_or(0, |evidence| evidence.checks.len());
+        vec![
+            wipe.sandbox_id.to_string(),
+            wipe.state.as_str().to_owned(),
+            status.to_owned(),
+            wipe.method.clone().unwrap_or_default(),
+            checks.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = wipes.iter().map(row).collect();
     if !rows.is_empty() {
         output::line("");
         output::table(&["SANDBOX", "STATE", "WIPE", "METHOD", "CHECKS"], &rows);
     }
-    Ok(())
-}
-
-fn tasks(steps: &[Value]) -> Vec<String> {
-    steps
-        .iter()
-        .filter_map(|s| s.get("taskKey"))
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect()
-}
-
-async fn print_stdout(client: &Client, artifacts: &[Value], task: &str) -> anyhow::Result<()> {
-    let is =
-        |a: &Value, name: &str, value: &str| a.get(name).and_then(Value::as_str) == Some(value);
-    let log = artifacts.iter().find(|a| is(a, "kind", "stdout") && is(a, "taskKey", task));
-    if let Some(uri) = log.and_then(|l| l.get("uri")).and_then(Value::as_str) {
-        let bytes = client
-            .bytes(&format!("/api/artifacts/{}", uri.trim_start_matches("artifact://")))
-            .await?;
-        output::raw(&bytes);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,26 +1,63 @@
-//! `up`, `shim`, `worker`.
+//! `up`, `api`, `worker`.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use cofferdam_server::{Auth, Doors, Tls};
+use clap::Args;
+use cofferdam_server::{Auth, Doors, HostName, PublicUrl, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{At, ServeArgs, ShimArgs, WorkerArgs};
+use super::at::At;
 use super::exit::Exit;
 use super::local::{self, Draft};
 use super::node::{Node, Parts};
 use super::state::Endpoint;
+use super::worker::WorkerArgs;
 use super::{output, state, user};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeArgs {
+    /// Address of the API; port 0 selects a free port
+    #[arg(long, default_value = "127.0.0.1:7070")]
+    pub listen: SocketAddr,
+    /// Let callers without a key submit and approve in the tenant `default` (loopback only)
+    #[arg(long)]
+    pub no_auth: bool,
+    /// Additional host name that requests may use, such as a proxy's (repeatable)
+    #[arg(long = "allow-host", env = "COFFERDAM_ALLOW_HOST", value_delimiter = ',', value_name = "NAME", value_parser = HostName::parse)]
+    pub allow_hosts: Vec<HostName>,
+    /// Public URL of this server, such as a proxy's: the base of reply links and an allowed host name; default: the
+    /// listening address
+    #[arg(long, env = "COFFERDAM_PUBLIC_URL", value_name = "URL", value_parser = PublicUrl::parse)]
+    pub public_url: Option<PublicUrl>,
+    /// Speak TLS with the certificate chain in this PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub worker: WorkerArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ApiArgs {
+    /// Drop to this user and its groups after binding; needs root and --db
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
 
 /// Which halves of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Both,
-    Shim,
+    Api,
     Worker,
 }
 
-/// What `up` and `shim` have and `worker` has not.
+/// What `up` and `api` have and `worker` has not.
 pub(crate) trait Halves {
     fn serve(&self) -> Option<&ServeArgs>;
     fn worker(&self) -> &WorkerArgs;
@@ -38,7 +75,7 @@ impl Halves for ServeArgs {
     }
 }
 
-impl Halves for ShimArgs {
+impl Halves for ApiArgs {
     fn serve(&self) -> Option<&ServeArgs> {
         Some(&self.serve)
     }
@@ -67,7 +104,7 @@ fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, Doors)> {
     };
     if tls.is_none() && !args.listen.ip().is_loopback() {
         output::note(&format!(
-            "keys go in clear to {}: give --tls-cert and --tls-key, or let a proxy that speaks TLS reach it",
+            "keys reach {} in clear text; pass --tls-cert and --tls-key, or use a TLS proxy",
             args.listen
         ));
     }
@@ -91,7 +128,7 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
     let user = args.user().map(|name| user::wanted(at, name)).transpose()?;
     let (draft, listen) = args.serve().map(|args| doors(args, &dir)).transpose()?.unzip();
     let parts = Parts {
-        worker: (part != Part::Shim).then(|| args.worker()),
+        worker: (part != Part::Api).then(|| args.worker()),
         listen,
         allow_dirs: &args.worker().allow_dirs,
         webhook_private: args.worker().webhook_private,

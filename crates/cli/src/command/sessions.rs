@@ -4,11 +4,11 @@ use clap::{Args, Subcommand};
 use cofferdam_contracts::session::{SessionView, Settlement};
 use serde_json::json;
 
-use super::args::At;
+use super::at::At;
 use super::client::{Client, segment};
+use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::output;
-use super::session::Session;
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionArgs {
@@ -20,34 +20,34 @@ pub(crate) struct SessionArgs {
 pub(crate) enum SessionCommand {
     /// List sessions, newest first
     Ls {
-        /// Only those in this state, such as EXECUTING
+        /// Only sessions in this state, such as EXECUTING
         #[arg(long, conflicts_with = "held")]
         status: Option<String>,
-        /// Only those whose wipe could not be verified: they hold their runs
+        /// Only held sessions, whose wipe is not verified
         #[arg(long)]
         held: bool,
-        /// At most this many
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: u32,
         #[arg(long)]
         json: bool,
     },
-    /// One session with every look at its wipe
+    /// Show a session with every look at its wipe
     Show {
         sandbox: String,
         #[arg(long)]
         json: bool,
     },
-    /// End a held session although its sandbox may not be gone; recorded with you and your reason
+    /// End a held session although its sandbox may remain; recorded with actor and reason
     Settle {
         sandbox: String,
-        /// Say that you accept it
+        /// Confirm that you accept this
         #[arg(long)]
         accept: bool,
-        /// Why, for the record
+        /// Reason, for the record
         #[arg(long)]
         reason: String,
-        /// Who, for the record
+        /// Actor, for the record
         #[arg(long, default_value = "cli")]
         actor: String,
         #[arg(long)]
@@ -57,11 +57,10 @@ pub(crate) enum SessionCommand {
 
 pub(crate) async fn session(at: &At, args: &SessionArgs) -> anyhow::Result<Exit> {
     if let SessionCommand::Settle { accept: false, .. } = args.command {
-        let why =
-            "settling says that this sandbox may not be gone and that you accept it: add --accept";
+        let why = "the sandbox may still exist; add --accept to settle it anyway";
         return Err(Misuse(why.into()).into());
     }
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = act(&session.client, &args.command).await;
     session.close().await?;
     outcome.map(|()| Exit::Ok)

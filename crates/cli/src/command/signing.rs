@@ -7,7 +7,7 @@ use cofferdam_flows::Signer;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 
-use super::args::At;
+use super::at::At;
 use super::exit::{Exit, Negative};
 use super::node::{Node, Parts};
 use super::{output, state};
@@ -24,8 +24,12 @@ pub(crate) async fn signer(ledger: &Ledger, dir: &Path) -> anyhow::Result<Option
         (None, None) => state::signing_keep(dir, &Signer::fresh())?,
         (None, Some(_)) => return Ok(absent()),
     };
-    let signer = Signer::parse(&text)
-        .with_context(|| format!("signing.key of {} is no key", dir.display()))?;
+    let signer = Signer::parse(&text).with_context(|| {
+        format!(
+            "signing.key in {} is not a signing key; copy it again from a host that has it",
+            dir.display()
+        )
+    })?;
     let fingerprint = signer.fingerprint();
     let in_force = match in_force {
         None => ledger.signing_key_register(&fingerprint).await?,
@@ -54,7 +58,7 @@ pub(crate) async fn signing(at: &At, replace: bool) -> anyhow::Result<Exit> {
 async fn act(ledger: &Ledger, dir: &Path, replace: bool) -> anyhow::Result<Exit> {
     if replace {
         let fresh = Signer::fresh();
-        let signer = Signer::parse(&fresh).context("a fresh key can be read")?;
+        let signer = Signer::parse(&fresh).context("reading the fresh signing key back")?;
         let tenant = cofferdam_flows::keys::DEFAULT_TENANT.parse()?;
         state::signing_write(dir, &fresh)?;
         let fingerprint = signer.fingerprint();
@@ -69,7 +73,7 @@ async fn act(ledger: &Ledger, dir: &Path, replace: bool) -> anyhow::Result<Exit>
         };
         ledger.signing_key_replace(&fingerprint, &audit).await?;
         output::note(
-            "replaced: restart what serves, copy signing.key to the other hosts, add the webhooks again",
+            "replaced; restart the servers, copy signing.key to the other hosts, add the webhooks again",
         );
     }
     match (signer(ledger, dir).await?, ledger.signing_key().await?) {
@@ -80,7 +84,7 @@ async fn act(ledger: &Ledger, dir: &Path, replace: bool) -> anyhow::Result<Exit>
         (None, in_force) => {
             let in_force = in_force.map(|digest| digest.to_string()).unwrap_or_default();
             Err(Negative(format!(
-                "this host lacks the signing key with the fingerprint {in_force}"
+                "this host lacks the signing key with the fingerprint {in_force}; copy signing.key from a host that has it"
             ))
             .into())
         }

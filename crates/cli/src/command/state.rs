@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::args::At;
+use super::at::At;
 use super::exit::Misuse;
 use super::{local, place};
 

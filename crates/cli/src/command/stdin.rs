@@ -25,9 +25,7 @@ pub(crate) fn read() -> anyhow::Result<Option<String>> {
     let mut looked = [PollFd::new(&stdin, PollFlags::IN)];
     let patience = Timespec { tv_sec: QUIET_S, tv_nsec: 0 };
     if matches!(poll(&mut looked, Some(&patience)), Ok(0)) {
-        output::note(
-            "reading the command's input from standard input until it ends; --no-stdin leaves it alone",
-        );
+        output::note("reading the command's input from standard input; --no-stdin disables this");
     }
     let mut bytes = Vec::new();
     let most = u64::try_from(MAX_STDIN_BYTES)?.saturating_add(1);

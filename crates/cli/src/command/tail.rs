@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::step::StepRow;
 
 use super::client::{Client, segment};
 use super::follow::LOOK;
@@ -58,10 +59,10 @@ pub(crate) type Task = (String, String);
 
 /// The tasks that a run has so far, in their order.
 pub(crate) async fn tasks(client: &Client, run: &str) -> anyhow::Result<Vec<Task>> {
-    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
-    let named = steps.iter().filter_map(|s| {
-        let text = |name: &str| s.get(name).and_then(Value::as_str).map(str::to_owned);
-        Some((text("taskKey")?, text("stepId")?.trim_start_matches("ExecuteST:").to_owned()))
+    let steps: Vec<StepRow> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
+    let named = steps.iter().filter_map(|step| {
+        let key = step.task_key.as_ref()?;
+        Some((key.to_string(), step.task_name().to_owned()))
     });
     Ok(named.collect())
 }

@@ -1,14 +1,16 @@
 //! `webhook add | ls | rm | deliveries | replay`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::webhook::{DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRow};
-use serde_json::{Value, json};
+use cofferdam_contracts::webhook::{
+    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRow,
+};
+use serde_json::json;
 
-use super::args::At;
+use super::at::At;
 use super::client::segment;
+use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use super::session::Session;
 
 #[derive(Debug, Args)]
 pub(crate) struct WebhookArgs {
@@ -18,10 +20,11 @@ pub(crate) struct WebhookArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WebhookCommand {
-    /// Make a webhook; its secret is shown once
+    /// Create a webhook; its secret is shown once
     Add {
         url: String,
-        /// gate.opened, gate.reminded, gate.decided, gate.timed_out, gate.escalated, gate.canceled or run.terminal (repeatable); default: all
+        /// Event: gate.opened, gate.reminded, gate.decided, gate.timed_out, gate.escalated, gate.canceled or
+        /// run.terminal (repeatable); default: all
         #[arg(long = "event", value_name = "EVENT")]
         events: Vec<String>,
         #[arg(long)]
@@ -34,12 +37,12 @@ pub(crate) enum WebhookCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a webhook; what is on its way is given up
+    /// Remove a webhook and drop its pending deliveries
     Rm { webhook: String },
     /// List a webhook's deliveries, newest first
     Deliveries {
         webhook: String,
-        /// Only those that are pending, delivered or dead
+        /// Only deliveries in this state: pending, delivered or dead
         #[arg(long)]
         status: Option<String>,
         #[arg(long, default_value_t = 50)]
@@ -47,18 +50,18 @@ pub(crate) enum WebhookCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Send a delivery again that arrived or was given up
+    /// Send a delivered or dead delivery again
     Replay { webhook: String, delivery: String },
 }
 
 pub(crate) async fn webhook(at: &At, args: &WebhookArgs) -> anyhow::Result<Exit> {
-    let session = Session::reading(at).await?;
+    let session = Connection::reading(at).await?;
     let outcome = act(&session, &args.command).await;
     session.close().await?;
     outcome.map(|()| Exit::Ok)
 }
 
-async fn act(session: &Session, command: &WebhookCommand) -> anyhow::Result<()> {
+async fn act(session: &Connection, command: &WebhookCommand) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
         WebhookCommand::Add { url, events, label, json: as_json } => {
@@ -77,7 +80,7 @@ async fn act(session: &Session, command: &WebhookCommand) -> anyhow::Result<()> 
             } else {
                 output::line(&made.secret);
                 output::note(&format!(
-                    "the secret of webhook {}: kept nowhere else",
+                    "secret of webhook {}; store it now, it is not shown again",
                     made.webhook_id
                 ));
             }
@@ -91,7 +94,8 @@ async fn act(session: &Session, command: &WebhookCommand) -> anyhow::Result<()> 
             }
         }
         WebhookCommand::Rm { webhook } => {
-            let _: Value = client.delete(&format!("/api/webhooks/{}", segment(webhook))).await?;
+            let _: WebhookRemoved =
+                client.delete(&format!("/api/webhooks/{}", segment(webhook))).await?;
             output::line("removed");
         }
         WebhookCommand::Deliveries { webhook, status, limit, json: as_json } => {
@@ -115,7 +119,7 @@ async fn act(session: &Session, command: &WebhookCommand) -> anyhow::Result<()> 
                 segment(delivery)
             );
             let _: DeliveryReplayed = client.post(&path, &json!({})).await?;
-            output::line("on its way again");
+            output::line("queued for delivery");
         }
     }
     Ok(())

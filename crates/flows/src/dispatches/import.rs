@@ -147,7 +147,7 @@ fn value_of(kind: Kind, found: &Value) -> Result<Value, String> {
 
 fn whole(text: &str) -> Result<Value, String> {
     let integral = text.split('.').next().unwrap_or(text);
-    let number: i64 = integral.parse().map_err(|_| format!("{text:?} is no number"))?;
+    let number: i64 = integral.parse().map_err(|_| format!("{text:?} is not a number"))?;
     Ok(Value::from(number))
 }
 

@@ -24,7 +24,7 @@ use cofferdam_contracts::dispatch::{
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{DispatchId, IntentId, RunId, WorkflowId};
-use cofferdam_contracts::policy::Asked;
+use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::run::{Constraints, IntentRequest};
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase};
@@ -223,9 +223,9 @@ impl Flows {
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
         self.ledger.quota_admit(&who.tenant).await?;
-        if let Egress::Names(names) = &work.request.net {
+        if let Egress::Names(entries) = &work.request.egress {
             // A dispatch has no build phase: `work::work_of` refuses one.
-            let asked = Asked { phase: Phase::Exec, names };
+            let asked = AskedNames { phase: Phase::Exec, entries };
             let wanted = vec![("sandbox_spec.phases.exec.egress".to_owned(), asked)];
             let first = of.and_then(|of| of.intent.as_ref()).map(|(intent, _)| intent);
             egress::admit_names(&self.ledger, who, first, &wanted).await?;

@@ -67,7 +67,7 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
         tools_allowed,
         tools_denied,
         writable,
-        sockets: !work.request.net.is_none() || serves.is_some_and(|list| !list.is_empty()),
+        sockets: !work.request.egress.is_none() || serves.is_some_and(|list| !list.is_empty()),
         // An agent with events of its own is counted by them.
         max_execs: work
             .max_commands
@@ -176,7 +176,7 @@ impl<'a> Watch<'a> {
         enforced(&mut record, effective);
         let refused = refused(seen, result);
         record.egress_observed = EgressObserved {
-            allowed: effective.net.clone(),
+            allowed: effective.egress.clone(),
             refused: result.violations.iter().map(|v| v.count).sum::<u64>()
                 + result.violations_unlisted,
         };
@@ -277,7 +277,7 @@ fn record(work: &AgentWork) -> SandboxEffective {
         phases: Some(PhasesSpec {
             build: None,
             exec: Some(PhaseSpec {
-                egress: Some(work.request.net.clone()),
+                egress: Some(work.request.egress.clone()),
                 timeout_ms: Some(work.request.timeout_ms),
             }),
         }),

@@ -80,13 +80,9 @@ impl Ledger {
                  deadline_at, round, spec, bindings, parts, inputs, groups)
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp() + make_interval(secs => $8), $9, $10, $11,
                  $12, $13, $14)
-               ON CONFLICT DO NOTHING RETURNING run_id),
-             u AS (
-               UPDATE app.runs SET status = 'waiting_input', next_action = 'APPROVE_PLAN' FROM g
-                WHERE id = g.run_id AND status IN ('queued','running','repairing') RETURNING id)
-             INSERT INTO app.run_streams (run_id, key, seq, chunk)
-             SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'waiting_input'
-               FROM u ON CONFLICT DO NOTHING",
+               ON CONFLICT DO NOTHING RETURNING run_id)
+             UPDATE app.runs SET status = 'waiting_input', next_action = 'APPROVE_PLAN' FROM g
+              WHERE id = g.run_id AND status IN ('queued','running','repairing')",
         )
         .bind(new.run.as_str())
         .bind(new.workflow)
@@ -130,11 +126,7 @@ impl Ledger {
                 WHERE run_id = $1 AND gate_key = $2 AND topic = $3 AND state = 'received'),
              u AS (
                UPDATE app.runs SET status = 'running', next_action = 'NONE'
-                WHERE id = $1 AND status = 'waiting_input' RETURNING id),
-             s AS (
-               INSERT INTO app.run_streams (run_id, key, seq, chunk)
-               SELECT id, 'status', (SELECT count(*)::int FROM app.run_streams WHERE run_id = $1 AND key = 'status'), 'running'
-                 FROM u ON CONFLICT DO NOTHING)
+                WHERE id = $1 AND status = 'waiting_input')
              SELECT pg_notify('cofferdam', 'g:' || $1), pg_notify('cofferdam', 'r:' || $1)",
         )
         .bind(run.as_str())

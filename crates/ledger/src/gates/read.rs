@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::egress::AskedName;
 use cofferdam_contracts::gate::{
-    GateState, GateView, InboxRow, PromptResult, ResultState, SlaStatus, VoteRow,
+    GateState, GateView, InboxRow, InteractionRow, PromptResult, ResultState, SlaStatus, VoteRow,
 };
 use cofferdam_contracts::id::{GateKey, RunId, TenantId, WorkflowId};
 use serde_json::Value;
@@ -74,7 +74,7 @@ impl Ledger {
     }
 
     /// A run's replies, oldest first, refused ones included.
-    pub async fn interaction_list(&self, run: &RunId, limit: i64) -> Result<Vec<Value>> {
+    pub async fn interaction_list(&self, run: &RunId, limit: i64) -> Result<Vec<InteractionRow>> {
         let rows: Vec<Value> = sqlx::query_scalar(
             "SELECT jsonb_build_object('workflowID', workflow_id, 'gateKey', gate_key, 'topic', topic,
                       'dedupeKey', dedupe_key, 'payloadHash', payload_hash, 'payload', payload, 'origin', origin,
@@ -85,7 +85,7 @@ impl Ledger {
         .bind(limit)
         .fetch_all(self.pool())
         .await?;
-        Ok(rows)
+        rows.into_iter().map(|row| load("human_interactions", row)).collect()
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn plan(
         dirs: dirs(cache),
         build: json!({
             "cmd": build.cmd,
-            "net": build.net,
+            "net": build.egress,
             "env": build.env,
             "workdir": workdir,
             "user": user,

@@ -49,7 +49,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofferdam_ambient::env;
-use cofferdam_contracts::sandbox::{BuildPhase, Phase, SandboxRequest, Violation};
+use cofferdam_contracts::egress::Entry as Listed;
+use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -59,7 +60,7 @@ use entry::Entry;
 use forward::{Forward, Target};
 use listen::{ADDRESS, PROXY_PORT};
 use mirror::Mirror;
-use policy::{MirrorName, Rules, Wanted};
+use policy::{MirrorName, Rules};
 use serve::Context;
 use violation::Log;
 
@@ -96,22 +97,21 @@ impl fmt::Debug for Variables {
 /// The lists of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Planned {
-    build: Vec<Wanted>,
-    exec: Vec<Wanted>,
+    build: Vec<Listed>,
+    exec: Vec<Listed>,
     build_asks: bool,
     exec_asks: bool,
 }
 
-/// Reads a request's lists, or names the field that is wrong.
-pub(crate) fn plan(request: &SandboxRequest) -> Result<Planned, (&'static str, String)> {
-    let none = cofferdam_contracts::sandbox::Egress::None;
-    let build = request.build.as_ref().map_or(&none, |BuildPhase { net, .. }| net);
-    Ok(Planned {
-        build: policy::parse(build).map_err(|words| ("build.net", words))?,
-        exec: policy::parse(&request.net).map_err(|words| ("net", words))?,
-        build_asks: request.build.as_ref().is_some_and(|build| build.ask),
-        exec_asks: request.net_ask,
-    })
+/// The lists of a request.
+pub(crate) fn plan(request: &SandboxRequest) -> Planned {
+    let build = request.build.as_ref();
+    Planned {
+        build: build.map_or_else(Vec::new, |build| build.egress.entries().to_vec()),
+        exec: request.egress.entries().to_vec(),
+        build_asks: build.is_some_and(|build| build.ask),
+        exec_asks: request.egress_ask,
+    }
 }
 
 /// Why a sandbox's network cannot be what its plan says.
@@ -192,15 +192,15 @@ impl Resources {
         &self,
         phase: Phase,
         asks: bool,
-        wanted: &[Wanted],
+        wanted: &[Listed],
         ca: &mut Option<PathBuf>,
     ) -> Result<PhaseNet, EgressError> {
         let (mut rules, mut env) = (Rules::new(phase), Variables::default());
         rules.ask = asks;
         for entry in wanted {
             match entry {
-                Wanted::Name(name) => rules.allow(name.clone()),
-                Wanted::Mirror(name) => {
+                Listed::Name(name) => rules.allow(name.clone()),
+                Listed::Mirror(name) => {
                     let found = self.mirror(*name).await?;
                     let (mirror, via) = (&found.mirror, found.mirror.via.as_ref());
                     for origin in &mirror.origins {

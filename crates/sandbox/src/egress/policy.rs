@@ -1,102 +1,13 @@
 //! What a phase may reach: exact names and their ports, everything else is refused. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
-use cofferdam_contracts::sandbox::{Egress, Phase, ViolationWhy};
+use cofferdam_contracts::egress::{MAX_NAME_BYTES, Phase, ViolationWhy};
+pub(crate) use cofferdam_contracts::egress::{Mirror as MirrorName, Name};
 
 use super::dial::Upstream;
 use super::forward::Target;
-
-/// Bytes of a name: the protocol's own bound.
-const MAX_NAME_BYTES: usize = 253;
-const MAX_LABEL_BYTES: usize = 63;
-
-/// A whole domain name in lower case, never an address in disguise.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name(String);
-
-impl Name {
-    /// Two labels at least, and the last begins with a letter: what resolvers read as an address
-    /// (`127.1`, `0x7f.1`, `2130706433`) is none.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let name = text.to_ascii_lowercase();
-        let label = |label: &str| {
-            (1..=MAX_LABEL_BYTES).contains(&label.len())
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        let top = name.rsplit('.').next()?;
-        let whole = name.len() <= MAX_NAME_BYTES
-            && name.contains('.')
-            && name.split('.').all(label)
-            && top.starts_with(|c: char| c.is_ascii_alphabetic());
-        whole.then_some(Self(name))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A registry that the machine's own client configuration names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MirrorName {
-    Pip,
-    Npm,
-    Cargo,
-    Apt,
-}
-
-impl MirrorName {
-    pub(crate) const ALL: [Self; 4] = [Self::Pip, Self::Npm, Self::Cargo, Self::Apt];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pip => "@pip",
-            Self::Npm => "@npm",
-            Self::Cargo => "@cargo",
-            Self::Apt => "@apt",
-        }
-    }
-}
-
-/// One entry of a phase's list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    Name(Name),
-    Mirror(MirrorName),
-}
-
-/// Reads a phase's list, or says what is wrong with it.
-pub(crate) fn parse(egress: &Egress) -> Result<Vec<Wanted>, String> {
-    let Egress::Names(names) = egress else { return Ok(Vec::new()) };
-    names.iter().map(|text| entry(text)).collect()
-}
-
-fn entry(text: &str) -> Result<Wanted, String> {
-    if text.starts_with('@') {
-        return MirrorName::ALL
-            .into_iter()
-            .find(|mirror| mirror.as_str() == text)
-            .map(Wanted::Mirror)
-            .ok_or_else(|| format!("{text:?} is no mirror: @pip, @npm, @cargo and @apt are"));
-    }
-    Name::parse(text).map(Wanted::Name).ok_or_else(|| {
-        format!(
-            "{text:?} is not an exact domain name: no wildcard, port, address or path can be \
-             enforced"
-        )
-    })
-}
 
 /// What is spoken on a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,36 +140,6 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_exact_names_and_known_mirrors_are_read() {
-        for text in ["a.example", "A.Example", "x-1.b.co", "@pip", "@apt", "xn--p1ai.xn--p1ai"] {
-            assert!(entry(text).is_ok(), "{text}");
-        }
-        for text in [
-            "*.example",
-            "example",
-            "a.example:443",
-            "1.2.3.4",
-            "127.1",
-            "0x7f.1",
-            "::1",
-            "a..b",
-            "https://a.example",
-            "a.example/x",
-            "-a.example",
-            "a_b.example",
-            "@maven",
-            "",
-            ".a.b",
-            "a.example.",
-            "ä.example",
-            "2130706433",
-            "a.example@b.example",
-        ] {
-            assert!(entry(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_name_is_admitted_at_its_own_ports_and_nothing_else_is() {

@@ -1,4 +1,4 @@
-//! The table of `SPECIFICATION.md`: what each class was seen to do.
+//! The table of `docs/conformance.md`: what each class was seen to do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +16,11 @@ const BEGIN: &str =
     "<!-- conformance: written by sandbox/tests/conformance.rs, UPDATE_GOLDENS=1 -->\n";
 const END: &str = "<!-- /conformance -->\n";
 
-/// The table of SPECIFICATION.md: each behaviour with what each class was seen to do.
+/// Each behaviour with what each class was seen to do.
 type Table = Vec<(String, BTreeMap<&'static str, String>)>;
 
-fn specification() -> (PathBuf, String, String, String) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SPECIFICATION.md");
+fn page() -> (PathBuf, String, String, String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
     let text = fs::read_to_string(&path).unwrap();
     let (head, tail) = text.split_once(BEGIN).expect("the begin mark");
     let (table, tail) = tail.split_once(END).expect("the end mark");
@@ -53,7 +53,7 @@ static WRITING: Mutex<()> = Mutex::new(());
 /// Compares a class' column with what was seen of it just now, or writes what was seen.
 pub fn compare(class: Class, seen: &[(&str, &str)]) {
     let _one = WRITING.lock();
-    let (path, head, text, tail) = specification();
+    let (path, head, text, tail) = page();
     let old = parsed(&text);
     if env::var("UPDATE_GOLDENS").is_some() {
         let row = |(name, cell): &(&str, &str)| {
@@ -74,9 +74,9 @@ pub fn compare(class: Class, seen: &[(&str, &str)]) {
 /// Its cells are what each class was seen to do when it was written (`behaves_as_listed`, which compares); of a class
 /// that this host lacks, only the rows are known.
 #[test]
-fn b3_the_specification_has_a_row_for_every_behaviour_and_no_cell_that_nobody_saw() {
+fn b3_the_page_has_a_row_for_every_behaviour_and_no_cell_that_nobody_saw() {
     // Of limits and files of this host, which are most of the list, `remote` has none: see `remote.rs`.
-    let (_, _, text, _) = specification();
+    let (_, _, text, _) = page();
     let table = parsed(&text);
     let names: Vec<&str> = table.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, BEHAVIOURS.map(|(name, _)| name));

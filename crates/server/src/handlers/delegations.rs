@@ -1,9 +1,8 @@
 //! Delegations: made by who gives them, listed for everybody of the tenant.
 
 use axum::http::StatusCode;
-use cofferdam_contracts::delegation::DelegationRequest;
+use cofferdam_contracts::delegation::{DelegationEnded, DelegationRequest};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use serde_json::json;
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
@@ -20,8 +19,11 @@ pub(crate) async fn create(mut call: Call) -> Answered {
 pub(crate) async fn end(call: Call) -> Answered {
     let id =
         call.param("delegation").parse::<i64>().ok().filter(|id| *id > 0).ok_or_else(|| {
-            Refusal::new(ErrorCode::InvalidId, "a delegation is named by its number")
+            Refusal::new(
+                ErrorCode::InvalidId,
+                "a delegation's id is its number, as `cofferdam gate delegations` lists it",
+            )
         })?;
     call.flows().delegation_end(&call.who, id).await?;
-    ok(&json!({"ended": true}))
+    ok(&DelegationEnded { ended: true })
 }

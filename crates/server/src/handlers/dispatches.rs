@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::dispatch::{DispatchStatus, ImportRequest, PruneRequest, SpawnRequest};
+use cofferdam_contracts::dispatch::{
+    DispatchOutput, DispatchStatus, ImportRequest, PruneRequest, SpawnRequest,
+};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::DispatchId;
 use cofferdam_ledger::dispatches::DispatchFilter;
 use cofferdam_ledger::listen::{Wake, woken};
-use serde_json::json;
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::{Call, query_error};
@@ -67,7 +68,7 @@ pub(crate) async fn output(call: Call) -> Answered {
         Some(run) => call.flows().ledger.dispatch_output(run).await?,
         None => None,
     };
-    ok(&json!({"uri": uri}))
+    ok(&DispatchOutput { uri })
 }
 
 pub(crate) async fn kill(call: Call) -> Answered {

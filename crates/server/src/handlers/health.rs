@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use cofferdam_contracts::health::{Health, QueueBacklog};
 use cofferdam_ledger::engine::Backlog;
-use serde_json::{Value, json};
 
 use crate::answer::{Answered, json as answer};
 use crate::call::Call;
@@ -24,13 +24,15 @@ pub(crate) async fn healthz(call: Call) -> Answered {
             let is_well = workers > 0;
             let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
             let queue =
-                |b: &Backlog| json!({"name": b.queue, "depth": b.depth, "oldestMs": b.oldest_ms});
-            let queues: Vec<Value> = backlogs.iter().map(queue).collect();
-            answer(
-                status,
-                &json!({"ok": is_well, "db": true, "workers": workers, "heldSessions": held, "queues": queues}),
-            )
+                |b: Backlog| QueueBacklog { name: b.queue, depth: b.depth, oldest_ms: b.oldest_ms };
+            let queues = Some(backlogs.into_iter().map(queue).collect());
+            let (workers, held_sessions) = (Some(workers), Some(held));
+            answer(status, &Health { ok: is_well, db: true, workers, held_sessions, queues })
         }
-        _ => answer(StatusCode::SERVICE_UNAVAILABLE, &json!({"ok": false, "db": false})),
+        _ => {
+            let (workers, held_sessions, queues) = (None, None, None);
+            let health = Health { ok: false, db: false, workers, held_sessions, queues };
+            answer(StatusCode::SERVICE_UNAVAILABLE, &health)
+        }
     }
 }

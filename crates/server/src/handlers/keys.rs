@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::TenantId;
-use serde_json::json;
+use cofferdam_contracts::key::KeyRevoked;
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::{Call, query_error};
@@ -33,10 +33,10 @@ pub(crate) async fn revoke(call: Call) -> Answered {
     if key == call.who.key_id {
         return Err(Refusal::new(
             cofferdam_contracts::error::ErrorCode::StateConflict,
-            "a key does not revoke itself: use another admin key",
+            "a key cannot revoke itself; use another admin key",
         )
         .into());
     }
     call.flows().key_revoke(&call.who, tenant(&call)?.as_ref(), &key).await?;
-    ok(&json!({"revoked": key}))
+    ok(&KeyRevoked { revoked: key })
 }

@@ -1,4 +1,4 @@
-//! The exact six, and two reads beside them.
+//! Workflow operations, and two reads beside them.
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;

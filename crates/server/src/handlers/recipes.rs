@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
-use crate::routes::{
-    RecipeBundle, RecipeExport, RecipeImport, RecipeImported, RecipePromote, RecipePromoted,
-    RecipeVersion,
+use crate::recipes::{
+    RecipeBundle, RecipeExport, RecipeExported, RecipeImport, RecipeImported, RecipePromote,
+    RecipePromoted, RecipeVersion,
 };
 
 pub(crate) async fn list(call: Call) -> Answered {
@@ -58,7 +58,7 @@ fn parse(request: &RecipeImport) -> Result<Vec<Recipe>, Refusal> {
         (None, None, Some(bundle)) => bundle.versions.iter().map(|v| version(bundle, v)).collect(),
         _ => Err(Refusal::violations(&[Violation {
             instance_path: String::new(),
-            message: "exactly one of yaml, recipe and bundle".into(),
+            message: "pass exactly one of yaml, recipe and bundle".into(),
         }])),
     }
 }
@@ -78,7 +78,7 @@ fn version(bundle: &RecipeBundle, version: &RecipeVersion) -> Result<Recipe, Ref
         || recipe.v != version.v
         || version.hash.as_ref().is_some_and(|h| *h != hash)
     {
-        let why = format!("{}@{}: the content is not what the bundle says", bundle.id, version.v);
+        let why = format!("{}@{}: the content does not match the bundle", bundle.id, version.v);
         return Err(Refusal::new(ErrorCode::RecipeInvalid, why));
     }
     Ok(recipe)
@@ -89,7 +89,8 @@ pub(crate) async fn export(mut call: Call) -> Answered {
     let ledger = &call.flows().ledger;
     if wanted.v.is_some() {
         let found = ledger.recipe_find(&call.who.tenant, &wanted.id, wanted.v.as_deref()).await?;
-        return ok(&found.ok_or_else(|| Refusal::not_found("recipe"))?);
+        let found = found.ok_or_else(|| Refusal::not_found("recipe"))?;
+        return ok(&RecipeExported::Recipe(Box::new(found)));
     }
     let all = ledger.recipe_bundle(&call.who.tenant, &wanted.id).await?;
     let Some((_, newest)) = all.last() else {
@@ -106,7 +107,7 @@ pub(crate) async fn export(mut call: Call) -> Answered {
                 .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?,
         });
     }
-    ok(&RecipeBundle { id: wanted.id, name, versions })
+    ok(&RecipeExported::Bundle(RecipeBundle { id: wanted.id, name, versions }))
 }
 
 pub(crate) async fn promote(mut call: Call) -> Answered {
@@ -115,7 +116,8 @@ pub(crate) async fn promote(mut call: Call) -> Answered {
     if request.to == RecipeStatus::Draft {
         return Err(Refusal::violations(&[Violation {
             instance_path: "/to".into(),
-            message: "candidate or stable: a version never becomes a draft again".into(),
+            message: "the target is candidate or stable; a version never becomes a draft again"
+                .into(),
         }])
         .into());
     }

@@ -3,9 +3,8 @@
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::WorkflowId;
-use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest, RunStatus};
+use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest, RunStatus};
 use cofferdam_flows::submit::Submitted;
-use serde_json::json;
 
 use crate::answer::{Answer, Answered, json as answer, ok};
 use crate::call::Call;
@@ -74,18 +73,18 @@ pub(crate) async fn run_repro(call: Call) -> Answered {
         .ok_or_else(|| Refusal::not_found("run"))?;
     let recipe =
         ledger.recipe_by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash).await?;
-    ok(&json!({
-        "schemaVersion": 1,
-        "runId": header.run_id,
-        "intentHash": header.intent_hash,
-        "recipe": recipe,
-        "recipeHash": context.recipe_hash,
-        "formData": context.inputs,
-        "constraints": context.constraints,
-        "budget": context.budget,
-        "planDigest": ledger.run_plan_digest(&header.run_id).await?,
-        "appVersion": header.app_version,
-    }))
+    ok(&Repro {
+        schema_version: 1,
+        plan_digest: ledger.run_plan_digest(&header.run_id).await?,
+        run_id: header.run_id,
+        intent_hash: header.intent_hash,
+        recipe,
+        recipe_hash: context.recipe_hash,
+        form_data: context.inputs,
+        constraints: context.constraints,
+        budget: context.budget,
+        app_version: header.app_version,
+    })
 }
 
 pub(crate) async fn artifact_get(call: Call) -> Answered {

@@ -3,8 +3,7 @@
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{DeliveryId, WebhookId};
-use cofferdam_contracts::webhook::DeliveryState;
-use serde_json::json;
+use cofferdam_contracts::webhook::{DeliveryState, WebhookRemoved};
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
@@ -21,7 +20,7 @@ pub(crate) async fn add(mut call: Call) -> Answered {
 pub(crate) async fn remove(call: Call) -> Answered {
     let webhook: WebhookId = call.id("webhook")?;
     call.flows().webhook_remove(&call.who, &webhook).await?;
-    ok(&json!({"removed": webhook}))
+    ok(&WebhookRemoved { removed: webhook })
 }
 
 pub(crate) async fn deliveries(call: Call) -> Answered {

@@ -7,7 +7,7 @@ use cofferdam_sandbox::{Class, Finding, Grade, HostFacts, Offer, Runtime};
 use serde_json::{Value, json};
 
 use super::selftest::Probed;
-use crate::command::args::At;
+use crate::command::at::At;
 use crate::command::client::Client;
 use crate::command::exit::Exit;
 use crate::command::{local, output, state};
@@ -69,7 +69,7 @@ impl Database {
                 format!("PostgreSQL {major} ({}){whose}", bin.display())
             }
             Self::Absent => {
-                "no PostgreSQL server here: apt-get install postgresql, or give DATABASE_URL".into()
+                "no PostgreSQL server found; apt-get install postgresql, or set DATABASE_URL".into()
             }
         }
     }

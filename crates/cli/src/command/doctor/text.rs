@@ -4,11 +4,11 @@ use cofferdam_sandbox::{Finding, Grade};
 
 use super::report::Report;
 use super::selftest::Probed;
-use crate::command::output::Ink::{self, Colour, Plain};
+use crate::command::output::Ink::{self, Color, Plain};
 use crate::command::output::{line, line_of};
 
 pub(super) fn unfit(problem: &str) {
-    line_of(&[Colour("31", "unfit"), Plain(" this host cannot hold sandboxes yet")]);
+    line_of(&[Color("31", "unfit"), Plain(" this host cannot hold sandboxes yet")]);
     line(&format!("  {problem}"));
 }
 
@@ -22,18 +22,18 @@ pub(super) fn print(report: &Report) {
         count => format!("; {count} weak"),
     };
     let ready = format!(" this host is ready: isolation classes {}{weak}", present.join(", "));
-    line_of(&[Colour("32", "fit"), Plain(&ready)]);
+    line_of(&[Color("32", "fit"), Plain(&ready)]);
     line("classes");
     for (class, present, note) in report.classes() {
-        let mark = if present { Colour("32", "present") } else { Colour("33", "absent ") };
+        let mark = if present { Color("32", "present") } else { Color("33", "absent ") };
         row_of(class, mark, &note);
     }
     line("host");
     line(&row("runtime", &report.facts.runtime.path.to_string_lossy()));
     line(&row("database", &report.database.words()));
     if let Some(held) = report.held.filter(|held| *held > 0) {
-        let found = format!("{held} whose wipe could not be verified");
-        row_of("sessions", Colour("31", "held"), &found);
+        let found = format!("{held} with a wipe that is not verified");
+        row_of("sessions", Color("31", "held"), &found);
         line(&format!("  {:<24}       mend: cofferdam session ls --held", ""));
     }
     for finding in &report.findings {
@@ -46,9 +46,9 @@ pub(super) fn print(report: &Report) {
 
 fn print_finding(finding: &Finding) {
     let mark = match finding.grade {
-        Grade::Good => Colour("32", "good"),
+        Grade::Good => Color("32", "good"),
         Grade::Fact => Plain("    "),
-        Grade::Weak => Colour("33", "weak"),
+        Grade::Weak => Color("33", "weak"),
     };
     row_of(finding.id, mark, &finding.found);
     if let Some(mend) = finding.mend {
@@ -63,12 +63,12 @@ fn print_probed(probed: &Probed) {
         Ok(test) => test,
         Err(error) => {
             let error = format!(" {error}");
-            return line_of(&[Plain("  "), Colour("31", "FAILED"), Plain(&error)]);
+            return line_of(&[Plain("  "), Color("31", "FAILED"), Plain(&error)]);
         }
     };
     let wide = test.probes.iter().map(|probe| probe.id.len()).max().unwrap_or(0);
     for probe in &test.probes {
-        let mark = if probe.ok { Colour("32", "ok      ") } else { Colour("31", "SURPRISE") };
+        let mark = if probe.ok { Color("32", "ok      ") } else { Color("31", "SURPRISE") };
         let seen = format!(" {:<wide$}  {}: {}", probe.id, probe.tries, probe.observed);
         line_of(&[Plain("  "), mark, Plain(&seen)]);
         if !probe.ok {

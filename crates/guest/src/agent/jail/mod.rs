@@ -44,7 +44,7 @@ const MAX_REASON: usize = 1_024;
 pub struct Jailed {
     /// What is to be started in its place.
     pub command: Command,
-    /// Ours.
+    /// Our end of the socket pair.
     pub socket: UnixStream,
     /// Theirs: to be dropped once it is started.
     pub theirs: UnixStream,

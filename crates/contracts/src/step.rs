@@ -1,0 +1,129 @@
+//! A run's steps and its tasks' attempts, as readers see them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cache::CacheReport;
+use crate::id::{StepId, TaskKey};
+use crate::named::named;
+use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics};
+
+named! {
+    /// How far a step came.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum StepStatus {
+        /// It ended as asked.
+        Ok = "ok",
+        /// It ended otherwise.
+        Failed = "failed",
+        /// It was canceled.
+        Canceled = "canceled",
+        /// A task's attempt that has no result yet.
+        Running = "running",
+    }
+}
+
+/// A step of a run (`CompileST`, ..), or one attempt of one of its tasks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StepRow {
+    /// The step; of a task `ExecuteST:` and its name.
+    pub step_id: StepId,
+    /// The same id, as clients of the engine's own API spell it.
+    #[serde(rename = "stepID")]
+    pub engine_step_id: StepId,
+    /// The step, or the task's name.
+    pub name: String,
+    /// The attempt's key; `null` for a step of the run itself.
+    pub task_key: Option<TaskKey>,
+    /// Which attempt, from 1.
+    #[schemars(range(min = 1))]
+    pub attempt: i32,
+    /// How far it came.
+    pub status: StepStatus,
+    /// When it first started, ms since the epoch; `null` before that.
+    pub started_at: Option<i64>,
+    /// When it ended, ms since the epoch; of a running attempt when it was written.
+    pub at: i64,
+    /// Of a task's attempt a [`TaskOutcome`]; of another step what that step recorded.
+    #[schemars(schema_with = "output")]
+    pub output: Option<Value>,
+    /// Why it failed, in words.
+    pub error: Option<String>,
+    /// URIs of its artifacts, in their order.
+    pub artifact_refs: Vec<String>,
+}
+
+fn output(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let task = generator.subschema_for::<TaskOutcome>();
+    schemars::json_schema!({"anyOf": [
+        task,
+        {"description": "What another step recorded.", "type": ["object", "array", "string", "number", "boolean", "null"]}
+    ]})
+}
+
+impl StepRow {
+    /// What a task's attempt came to; `None` for a step of the run itself.
+    ///
+    /// # Errors
+    /// An output that is not a task's.
+    pub fn outcome(&self) -> Result<Option<TaskOutcome>, serde_json::Error> {
+        match (&self.task_key, &self.output) {
+            (Some(_), Some(output)) => serde_json::from_value(output.clone()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The task's name without the step's: `ExecuteST:build` is `build`.
+    #[must_use]
+    pub fn task_name(&self) -> &str {
+        self.step_id.as_str().trim_start_matches("ExecuteST:")
+    }
+}
+
+/// What came of one attempt of a task. Everything is `null` while it runs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TaskOutcome {
+    /// How it ended.
+    pub err_code: Option<ErrCode>,
+    /// Exit status of the task's command.
+    pub exit: Option<i32>,
+    /// What it used.
+    pub metrics: Option<Metrics>,
+    /// The sandbox that ran it.
+    pub sandbox_ref: Option<String>,
+    /// The policy as it was enforced.
+    pub effective: Option<EffectivePolicy>,
+    /// The limits that it reached.
+    pub limits_reached: Vec<LimitKind>,
+    /// What came of the dependency cache.
+    pub cache: Option<CacheReport>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(task_key: Option<&str>, output: Value) -> StepRow {
+        serde_json::from_value(json!({
+            "stepId": "ExecuteST:a", "stepID": "ExecuteST:a", "name": "a", "taskKey": task_key,
+            "attempt": 1, "status": "running", "startedAt": null, "at": 5, "output": output,
+            "error": null, "artifactRefs": [],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_running_attempt_has_an_outcome_without_a_word() {
+        let empty = json!({"errCode": null, "exit": null, "metrics": null, "sandboxRef": null,
+            "effective": null, "limitsReached": [], "cache": null});
+        let key = "a".repeat(64);
+        assert_eq!(row(Some(&key), empty).outcome().unwrap(), Some(TaskOutcome::default()));
+        assert_eq!(row(None, json!({"tasks": 3})).outcome().unwrap(), None);
+        assert!(row(Some(&key), json!({"tasks": 3})).outcome().is_err());
+        assert_eq!(row(None, Value::Null).task_name(), "a");
+    }
+}
