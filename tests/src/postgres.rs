@@ -127,7 +127,9 @@ impl Postgres {
         self.dir.path().join("log")
     }
 
-    fn log(&self) -> String {
+    /// What the server wrote.
+    #[must_use]
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 

@@ -1,8 +1,10 @@
 //! The house rules that a compiler does not hold: which crate may import which, who knows the
 //! database, how long a file may be, and what is never said.
 
+mod floors;
 mod messages;
 mod nouns;
+mod sandbox_floors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -415,11 +417,11 @@ fn every_crate_inherits_the_workspace_lints() {
 const RESOLVED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/src/cache/identity.rs", 1, "constant paths of the host"),
     ("crates/sandbox/src/cache/store.rs", 1, "the state directory"),
-    ("crates/sandbox/src/hostpath/mod.rs", 2, "the operator's allowed directories"),
-    ("crates/sandbox/src/hostpath/register.rs", 1, "the state directory"),
-    ("crates/sandbox/src/host.rs", 1, "the state directory"),
-    ("crates/sandbox/src/image/store.rs", 1, "the state directory"),
-    ("crates/sandbox/src/traces.rs", 1, "the state directory"),
+    ("crates/sandbox/src/host/hostpath/mod.rs", 2, "the operator's allowed directories"),
+    ("crates/sandbox/src/host/hostpath/register.rs", 1, "the state directory"),
+    ("crates/sandbox/src/life/host/detect.rs", 1, "the state directory"),
+    ("crates/sandbox/src/images/store.rs", 1, "the state directory"),
+    ("crates/sandbox/src/host/traces.rs", 1, "the state directory"),
 ];
 /// Where a tenant's text for a host path comes from, as source lines name it.
 const TENANTS_TEXT: [&str; 4] =
@@ -440,7 +442,7 @@ fn c1_only_one_module_turns_a_tenants_text_into_a_host_path() {
         let may =
             RESOLVED.iter().find(|(file, ..)| *file == name).map_or(0, |(_, count, _)| *count);
         assert!(found <= may, "{name} resolves {found} paths, {may} are listed with a reason");
-        if name.starts_with("crates/sandbox/src/hostpath/") {
+        if name.starts_with("crates/sandbox/src/host/hostpath/") {
             assert!(!text.contains("for HostPath {\n    type"), "{name}: HostPath is no Path");
             assert!(!text.contains("AsRef<Path> for HostPath"), "{name}: HostPath is no Path");
             assert!(!text.contains("pub fn path(") && !text.contains("HostPath(pub"), "{name}");
@@ -458,7 +460,7 @@ fn c1_only_one_module_turns_a_tenants_text_into_a_host_path() {
             }
         }
     }
-    let input = fs::read_to_string(root().join("crates/sandbox/src/input.rs")).unwrap();
-    let plan = fs::read_to_string(root().join("crates/sandbox/src/plan.rs")).unwrap();
+    let input = fs::read_to_string(root().join("crates/sandbox/src/spec/input.rs")).unwrap();
+    let plan = fs::read_to_string(root().join("crates/sandbox/src/spec/plan.rs")).unwrap();
     assert!(input.contains("source: HostPath,") && plan.contains("pub source: HostPath,"));
 }

@@ -295,7 +295,9 @@ async fn whoever_ends_a_task_ends_its_asks_and_one_who_lost_the_end_to_another_e
     let sql = up.sql().await;
     // As a worker that took the task over ends it.
     let end = "UPDATE app.sbx_runs SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
-                      response = app.canceled_response(task_key, 'by another worker')";
+                      response = jsonb_build_object('exit', -1, 'stdout', '', 'stderr', '', 'filesOut', '[]'::jsonb, 'metrics',
+                        '{\"wallMs\":0,\"cpuMs\":0,\"memPeakMB\":0}'::jsonb, 'sandboxRef', '', 'errCode', 'CMD_NONZERO',
+                        'taskKey', task_key, 'cause', 'by another worker')";
     sqlx::query(end).execute(&sql).await.unwrap();
     assert_eq!(texts(&sql, "SELECT state FROM app.human_gates").await, ["canceled"]);
     // Of the next task the gate stays open, whatever this one's first worker finds at its own end.

@@ -55,6 +55,7 @@ mod quota;
 mod remote;
 mod retries;
 mod skips;
+mod statements;
 mod storm;
 mod storms;
 mod supply;

@@ -6,6 +6,7 @@
 //! ```
 //! Names are those of the table's columns: the orchestrators that read them read the table too.
 
+mod end;
 mod record;
 
 use schemars::JsonSchema;
@@ -19,6 +20,7 @@ use crate::named::named;
 use crate::sandbox::{AccessMode, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
+pub use end::{DispatchEnd, Ended, ended};
 pub use record::{AgentViolation, EgressObserved, Peaks, SandboxEffective, ViolationKind};
 
 /// Bytes of a sandbox spec: a policy that a person can still read.

@@ -145,6 +145,12 @@ impl Refusal {
         Self::new(ErrorCode::NotFound, format!("{what} not found"))
     }
 
+    /// `internal`: a fault of ours, of which the caller learns nothing more.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(ErrorCode::Internal, "internal error; the server's log has the cause")
+    }
+
     /// A list of violations.
     #[must_use]
     pub fn violations(violations: &[Violation]) -> Self {
@@ -164,9 +170,30 @@ impl Refusal {
     }
 }
 
+/// An error and its causes, outermost first, as one line for a log or a record.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        words = format!("{words}: {inner}");
+        source = inner.source();
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_has_every_cause() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Layer(&'static str, #[source] Option<Box<Layer>>);
+        let deep = Layer("a", Some(Box::new(Layer("b", Some(Box::new(Layer("c", None)))))));
+        assert_eq!(error_chain(&deep), "a: b: c");
+    }
 
     #[test]
     fn the_text_of_a_code_is_its_serialized_form() {

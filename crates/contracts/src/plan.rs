@@ -120,12 +120,38 @@ fn unreachable_key() -> TaskKey {
     TaskKey::parse(&"0".repeat(64)).unwrap_or_else(|_| unreachable_key())
 }
 
+/// Why a recipe has no plan for a form.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CompileError {
+    /// The recipe, the form or a bound forbids it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It lists files, and the caller cannot: whether it has a plan is known only on a worker.
+    #[error("the recipe lists files, which only a worker does")]
+    NeedsFiles,
+}
+
+impl CompileError {
+    /// What the caller gets.
+    #[must_use]
+    pub fn refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            needs_files @ Self::NeedsFiles => {
+                Refusal::new(ErrorCode::RecipeInvalid, needs_files.to_string())
+            }
+        }
+    }
+}
+
 /// Why a task has no plan.
 enum Fault {
     /// Something in it does not hold together.
     Invalid(String),
     /// It would be larger than a plan may be.
     TooLarge { metric: &'static str, limit: usize },
+    /// It lists files.
+    NeedsFiles,
 }
 
 impl From<String> for Fault {
@@ -144,20 +170,22 @@ impl Fault {
     fn of(error: TemplateError, field: &str) -> Self {
         match error {
             TemplateError::TooLarge { metric, limit } => Self::TooLarge { metric, limit },
+            TemplateError::NeedsFiles => Self::NeedsFiles,
             other => Self::Invalid(format!("{field}: {other}")),
         }
     }
 
-    fn refusal(self, recipe: &Recipe, task: &TaskSpec) -> Refusal {
+    fn of_task(self, recipe: &Recipe, task: &TaskSpec) -> CompileError {
         match self {
-            Self::Invalid(why) => broken(recipe, task, &why),
+            Self::NeedsFiles => CompileError::NeedsFiles,
+            Self::Invalid(why) => broken(recipe, task, &why).into(),
             Self::TooLarge { metric, limit } => {
                 let why = format!(
                     "recipe {}@{}: task {:?}: {metric} would pass {limit}",
                     recipe.id, recipe.v, task.name
                 );
                 let details = serde_json::json!({"metric": metric, "limit": limit});
-                Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details)
+                Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details).into()
             }
         }
     }
@@ -179,12 +207,15 @@ fn fixed_bytes(spec: &TaskSpec) -> usize {
 
 /// Compiles a recipe for one form with the configuration of this moment. `glob` lists files;
 /// everything else is pure. Every byte of the plan is charged to a budget before it is made.
+///
+/// # Errors
+/// [`CompileError::NeedsFiles`] where `glob` answers [`GlobError::Elsewhere`](crate::template::GlobError).
 pub fn compile(
     recipe: &Recipe,
     form: &Value,
     settings: &Settings,
     glob: Globber<'_>,
-) -> Result<Plan, Refusal> {
+) -> Result<Plan, CompileError> {
     shell::check(recipe, shell::Held::Editable).map_err(|why| invalid(recipe, &why))?;
     let mut config =
         Config { settings, used: settings.ceilings().iter().map(|c| c.source).collect() };
@@ -194,13 +225,13 @@ pub fn compile(
         let scope = Scope { form, item: None, glob, budget: &budget };
         let items = match &spec.each {
             None => None,
-            Some(each) => Some(items_of(each, &scope).map_err(|e| e.refusal(recipe, spec))?),
+            Some(each) => Some(items_of(each, &scope).map_err(|e| e.of_task(recipe, spec))?),
         };
         let count = items.as_ref().map_or(1, Vec::len);
         // Before anything is built, so that a fan-out over its caps costs nothing.
         over_caps(recipe, tasks.len() + count)?;
         let fixed = fixed_bytes(spec).saturating_mul(count);
-        budget.charge(fixed).map_err(|e| Fault::of(e, "egress").refusal(recipe, spec))?;
+        budget.charge(fixed).map_err(|e| Fault::of(e, "egress").of_task(recipe, spec))?;
         match items {
             None => tasks.push(task_of(recipe, spec, &scope, &mut config)?),
             Some(items) => {
@@ -222,9 +253,10 @@ pub fn compile(
     if longest > cap {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,
-            format!("a task may run {longest} minutes, caps.sandbox_minutes is {cap}"),
+            format!("a task may run {longest} minutes, caps.sandbox_minutes is {cap}; shorten it, or raise the cap"),
         )
-        .with(serde_json::json!({"metric": "sandbox_minutes", "limit": cap, "observed": longest, "sum": minutes})));
+        .with(serde_json::json!({"metric": "sandbox_minutes", "limit": cap, "observed": longest, "sum": minutes}))
+        .into());
     }
     Ok(Plan {
         recipe_ref: recipe.reference(),
@@ -241,7 +273,9 @@ fn over_caps(recipe: &Recipe, tasks: usize) -> Result<(), Refusal> {
     if tasks > cap {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,
-            format!("the plan has {tasks} tasks, caps.steps is {cap}"),
+            format!(
+                "the plan has {tasks} tasks, caps.steps is {cap}; start fewer, or raise the cap"
+            ),
         )
         .with(serde_json::json!({"metric": "steps", "limit": cap, "observed": tasks})));
     }
@@ -325,8 +359,8 @@ fn task_of(
     spec: &TaskSpec,
     scope: &Scope<'_>,
     config: &mut Config<'_>,
-) -> Result<PlanTask, Refusal> {
-    let mut task = rendered(recipe, spec, scope, config).map_err(|e| e.refusal(recipe, spec))?;
+) -> Result<PlanTask, CompileError> {
+    let mut task = rendered(recipe, spec, scope, config).map_err(|e| e.of_task(recipe, spec))?;
     if let Work::Sandbox(request) = &mut task.work {
         let what = format!("recipe {}@{}: task {:?}", recipe.id, recipe.v, task.name);
         config.settings.settle(&what, request)?;

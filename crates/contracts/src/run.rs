@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::id::{Digest, IntentId, RecipeId, RunId, TaskKey, TenantId, WorkflowId};
 use crate::named::named;
 use crate::recipe::{Lane, Recipe, RecipeRef};
+use crate::terms::{RunTerms, with_terms};
 
 /// `POST /api/intents`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,57 +90,34 @@ pub struct Budget {
     pub max_wall_clock_ms: Option<u64>,
 }
 
-/// `POST /api/runs`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RunRequest {
-    /// The intent to run.
-    pub intent_id: IntentId,
-    /// Always `intentQ` for a parent; anything else is a policy violation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue_name: Option<String>,
-    /// The tenant's partition of `sbxQ`; default the tenant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub queue_partition_key: Option<String>,
-    /// The recipe; default `shell`, whose form is `{cmd}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recipe_name: Option<RecipeId>,
-    /// Its version; default the newest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 32))]
-    pub recipe_version: Option<String>,
-    /// Urgency: interactive or batch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lane: Option<Lane>,
-    /// Priority within the queue, lower first; default the lane's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2_147_483_647))]
-    pub priority: Option<i32>,
-    /// Expected load.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workload: Option<Workload>,
-    /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<Budget>,
-    /// Wall time of the run in milliseconds.
-    #[serde(default, rename = "timeoutMS", skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 2_592_000_000_u64))]
-    pub timeout_ms: Option<u64>,
-    /// The caller's trace id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub trace_id: Option<String>,
-    /// A second live run with this id on the queue is refused.
-    #[serde(default, rename = "deduplicationID", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
-    pub deduplication_id: Option<String>,
-    /// Must be the key's own tenant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenant_id: Option<TenantId>,
-    /// Reserved for callers that name a task's key; must be absent for a parent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task_key: Option<TaskKey>,
+with_terms! {
+    /// `POST /api/runs`.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct RunRequest {
+        /// The intent to run.
+        pub intent_id: IntentId,
+        /// Always `intentQ` for a parent; anything else is a policy violation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub queue_name: Option<String>,
+        /// The recipe; default `shell`, whose form is `{cmd}`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub recipe_name: Option<RecipeId>,
+        /// Its version; default the newest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 1, max = 32))]
+        pub recipe_version: Option<String>,
+        /// A second live run with this id on the queue is refused.
+        #[serde(default, rename = "deduplicationID", skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 1, max = 256))]
+        pub deduplication_id: Option<String>,
+        /// Must be the key's own tenant.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tenant_id: Option<TenantId>,
+        /// Reserved for callers that name a task's key; must be absent for a parent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub task_key: Option<TaskKey>,
+    }
 }
 
 /// `POST /api/run`: intent and run of a recipe in one.
@@ -159,43 +137,20 @@ pub struct RecipeRunRequest {
     pub opts: RunOpts,
 }
 
-/// Options of a recipe run.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RunOpts {
-    /// Distinguishes runs that are otherwise equal: equal starts with equal keys are one run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub run_key: Option<String>,
-    /// Partition of `sbxQ`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub queue_partition_key: Option<String>,
-    /// Urgency: interactive or batch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lane: Option<Lane>,
-    /// Priority of the workflow; lower is claimed earlier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2_147_483_647))]
-    pub priority: Option<i32>,
-    /// Expected load.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workload: Option<Workload>,
-    /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<Budget>,
-    /// Wall time of the run in milliseconds.
-    #[serde(default, rename = "timeoutMS", skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 2_592_000_000_u64))]
-    pub timeout_ms: Option<u64>,
-    /// The caller's trace id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub trace_id: Option<String>,
-    /// How long the plan gate waits, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 86_400))]
-    pub plan_approval_timeout_s: Option<u32>,
+with_terms! {
+    /// Options of a recipe run.
+    #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct RunOpts {
+        /// Distinguishes runs that are otherwise equal: equal starts with equal keys are one run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 1, max = 128))]
+        pub run_key: Option<String>,
+        /// How long the plan gate waits, in seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 1, max = 86_400))]
+        pub plan_approval_timeout_s: Option<u32>,
+    }
 }
 
 named! {

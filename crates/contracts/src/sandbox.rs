@@ -17,7 +17,9 @@ use crate::id::{Digest, TaskKey};
 pub use crate::limit::LimitKind;
 use crate::named::named;
 use crate::service::{Service, ServiceReport};
-pub use crate::wipe::{WipeCheck, WipeEvidence, WipeStatus};
+pub use crate::wipe::{
+    Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus,
+};
 
 /// Longest wall time one task may ask for: one day. A bound so that a lost sandbox cannot hold a
 /// slot for ever.
@@ -427,6 +429,34 @@ pub struct SandboxResult {
     /// What an agent did, where the task was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<crate::dispatch::AgentReport>>,
+}
+
+impl SandboxResult {
+    /// The answer of an attempt of which nothing is known: no sandbox, no output, and the cause.
+    #[must_use]
+    pub fn unanswered(task_key: TaskKey, cause: Option<String>) -> Self {
+        Self {
+            exit: -1,
+            stdout: String::new(),
+            stderr: String::new(),
+            files_out: Vec::new(),
+            metrics: Metrics::default(),
+            sandbox_ref: String::new(),
+            err_code: ErrCode::CmdNonzero,
+            dropped_bytes: 0,
+            task_key,
+            artifact_index_ref: None,
+            services: Vec::new(),
+            cause,
+            permanent: false,
+            permanent_everywhere: false,
+            limits_reached: Vec::new(),
+            violations: Vec::new(),
+            violations_unlisted: 0,
+            cache: None,
+            agent: None,
+        }
+    }
 }
 
 fn is_zero(n: &u64) -> bool {

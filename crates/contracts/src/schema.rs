@@ -68,9 +68,12 @@ fn words(error: &ValidationError<'_>) -> String {
 /// Bytes of a request into JSON: the first thing that happens to a body. An object that names a
 /// member twice has no one meaning, so it is refused as well.
 pub fn parse_json(body: &[u8]) -> Result<Value, Refusal> {
-    serde_json::from_slice::<strict::Strict>(body)
-        .map(|strict| strict.0)
-        .map_err(|_| Refusal::new(ErrorCode::InvalidJson, "invalid json"))
+    serde_json::from_slice::<strict::Strict>(body).map(|strict| strict.0).map_err(|_| {
+        Refusal::new(
+            ErrorCode::InvalidJson,
+            "the body is not valid JSON; send one document in UTF-8, each member named once",
+        )
+    })
 }
 
 /// What no row can hold as it is: a NUL in a text, or a whole number that the canonical form, whose

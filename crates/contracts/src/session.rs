@@ -176,7 +176,7 @@ pub fn findings(evidence: &WipeEvidence) -> Vec<String> {
         .filter(|check| !check.ok)
         .map(|check| {
             let seen = check.observed.as_deref().unwrap_or("not as it must be");
-            format!("{} {}: {seen}", check.kind, check.subject)
+            format!("{} {}: {seen}", check.kind().as_str(), check.subject())
         })
         .collect()
 }

@@ -52,10 +52,22 @@ pub enum TemplateError {
         /// The bound.
         limit: usize,
     },
+    /// It lists files, and whoever renders it here cannot.
+    #[error("its files are listed when the plan is compiled on a worker")]
+    NeedsFiles,
+}
+
+/// Why `glob` yields no files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GlobError {
+    /// No files are listed here.
+    Elsewhere,
+    /// The directory or the pattern is refused, and why.
+    Refused(String),
 }
 
 /// Lists files for `glob(dir, pattern)`: an effect, so it is handed in.
-pub type Globber<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<String>, String>;
+pub type Globber<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<String>, GlobError>;
 
 /// The bytes that a plan may still have.
 #[derive(Debug)]
@@ -298,7 +310,10 @@ fn evaluate<'s>(expr: &str, scope: &'s Scope<'_>) -> Result<Cow<'s, Value>, Temp
         let (Some(dir), Some(pattern)) = (dir.as_str(), pattern.as_str()) else {
             return Err(wrong(expr, "glob wants two texts"));
         };
-        let files = (scope.glob)(dir, pattern).map_err(|why| wrong(expr, &why))?;
+        let files = (scope.glob)(dir, pattern).map_err(|error| match error {
+            GlobError::Elsewhere => TemplateError::NeedsFiles,
+            GlobError::Refused(why) => wrong(expr, &why),
+        })?;
         if files.len() > MAX_FANOUT {
             return Err(TemplateError::TooMany(expr.to_owned()));
         }
@@ -367,8 +382,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn none(_: &str, _: &str) -> Result<Vec<String>, String> {
-        Err("no files here".into())
+    fn none(_: &str, _: &str) -> Result<Vec<String>, GlobError> {
+        Err(GlobError::Refused("no files here".into()))
     }
 
     #[test]

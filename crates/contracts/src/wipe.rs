@@ -1,9 +1,12 @@
 //! The evidence that a sandbox is gone.
 
-use schemars::JsonSchema;
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, SandboxId};
+pub use crate::looked::{Looked, SeenProcess, WipeKind};
 use crate::named::named;
 
 named! {
@@ -17,20 +20,99 @@ named! {
     }
 }
 
-/// One thing that was looked for after the wipe.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+named! {
+    /// How a sandbox was taken away.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum WipeMethod {
+        /// Its writable layer lay in memory and was unmounted.
+        TmpfsUnmount = "tmpfs-unmount",
+        /// Its writable layer lay encrypted on disk, and the kernel destroyed the key.
+        FscryptKeyDestroyed = "fscrypt-key-destroyed",
+        /// The same, and the key had gone before.
+        FscryptImageDeleted = "fscrypt-image-deleted",
+        /// The kernel had taken it away before anybody looked: an orphan.
+        Absence = "absence",
+        /// The provider that held it says that it has no such sandbox.
+        RemoteAbsence = "remote-absence",
+        /// No worker of its host was there to look.
+        None = "none",
+    }
+}
+
+impl PartialEq<&str> for WipeMethod {
+    fn eq(&self, name: &&str) -> bool {
+        self.as_str() == *name
+    }
+}
+
+/// One thing that was looked for after the wipe. In JSON it is `{kind, subject, ok, observed}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub struct WipeCheck {
-    /// `mount`, `layer` (the file system that took all writes, kept by nobody), `cgroup`, `process`, `netns`,
-    /// `directory`, `runtime-state`, `sentinel`, `base`, `cache-base`, or `host` where there is nobody to look.
-    pub kind: String,
-    /// What exactly: a path, a pid, an inode.
-    pub subject: String,
+    /// What was looked for.
+    pub looked: Looked,
     /// Whether it is as it must be (absent; for a base: unchanged).
     pub ok: bool,
     /// What was seen, where not ok.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<String>,
+}
+
+impl WipeCheck {
+    /// A look that found this, or nothing.
+    #[must_use]
+    pub fn new(looked: Looked, observed: Option<String>) -> Self {
+        Self { looked, ok: observed.is_none(), observed }
+    }
+
+    /// What kind of thing.
+    #[must_use]
+    pub fn kind(&self) -> WipeKind {
+        self.looked.kind()
+    }
+
+    /// Which one, in words.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        self.looked.subject()
+    }
+}
+
+/// One thing that was looked for after the wipe.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    /// What kind of thing.
+    kind: WipeKind,
+    /// What exactly: a path, a pid, an inode.
+    subject: String,
+    /// Whether it is as it must be (absent; for a base: unchanged).
+    ok: bool,
+    /// What was seen, where not ok.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    observed: Option<String>,
+}
+
+impl From<Written> for WipeCheck {
+    fn from(Written { kind, subject, ok, observed }: Written) -> Self {
+        Self { looked: Looked::read(kind, subject), ok, observed }
+    }
+}
+
+impl From<WipeCheck> for Written {
+    fn from(check: WipeCheck) -> Self {
+        let (kind, subject) = (check.kind(), check.subject());
+        Self { kind, subject, ok: check.ok, observed: check.observed }
+    }
+}
+
+impl JsonSchema for WipeCheck {
+    fn schema_name() -> Cow<'static, str> {
+        "WipeCheck".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Written::json_schema(generator)
+    }
 }
 
 /// The evidence of one wipe: `app.secure_wipe_evidence`.
@@ -39,10 +121,8 @@ pub struct WipeCheck {
 pub struct WipeEvidence {
     /// The sandbox that is gone.
     pub sandbox_id: SandboxId,
-    /// How: `tmpfs-unmount`; of a layer on disk `fscrypt-key-destroyed`, or `fscrypt-image-deleted`
-    /// where the key had gone before; `absence` for an orphan that the kernel had already taken
-    /// away; `none` where nobody could look.
-    pub method: String,
+    /// How it was taken away.
+    pub method: WipeMethod,
     /// Why: `task-end`, `boot-fail`, `canceled`, `orphan`.
     pub reason: String,
     /// The verdict.

@@ -9,14 +9,14 @@ use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest};
 use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
-use cofferdam_contracts::template::{RenderBudget, Scope, render, render_value};
+use cofferdam_contracts::template::{GlobError, RenderBudget, Scope, render, render_value};
 use cofferdam_contracts::webhook::WebhookRequest;
 use cofferdam_hostile::fuzz;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-fn no_files(_: &str, _: &str) -> Result<Vec<String>, String> {
+fn no_files(_: &str, _: &str) -> Result<Vec<String>, GlobError> {
     Ok(vec!["a".to_owned(), "b".to_owned()])
 }
 

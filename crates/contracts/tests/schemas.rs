@@ -6,19 +6,20 @@ use crate::golden;
 use std::collections::BTreeSet;
 use std::fs;
 
-use cofferdam_contracts::artifact::ArtifactIndex;
+use cofferdam_contracts::artifact::{ArtifactIndex, ArtifactRow};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
-use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
+use cofferdam_contracts::delegation::{DelegationEnded, DelegationRequest, DelegationRow};
 use cofferdam_contracts::dispatch::{
-    DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned, SandboxEffective,
-    SpawnRequest,
+    DispatchOutput, DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned,
+    SandboxEffective, SpawnRequest,
 };
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
-    ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, PlanApproved, Prompt,
-    PromptResult, ReplyAccepted, ReplyRequest,
+    ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, InteractionRow, PlanApproved,
+    Prompt, PromptResult, ReplyAccepted, ReplyRequest,
 };
-use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow};
+use cofferdam_contracts::health::Health;
+use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
@@ -26,16 +27,18 @@ use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::profile::{Ceiling, Profile};
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe::Recipe;
+use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
-    IntentCreated, IntentRequest, RecipeRunRequest, RetryAccepted, RunHeader, RunRequest,
+    IntentCreated, IntentRequest, RecipeRunRequest, Repro, RetryAccepted, RunHeader, RunRequest,
 };
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
-use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement};
+use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
+use cofferdam_contracts::step::{StepRow, TaskOutcome};
 use cofferdam_contracts::webhook::{
-    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRequest, WebhookRow,
+    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRequest, WebhookRow,
 };
 use serde_json::{Value, json};
 
@@ -47,6 +50,7 @@ fn published() -> Vec<(&'static str, Value)> {
     schemas![
         ApprovePlanRequest,
         ArtifactIndex,
+        ArtifactRow,
         Ceiling,
         ConfigEntry,
         ConfigPut,
@@ -54,22 +58,27 @@ fn published() -> Vec<(&'static str, Value)> {
         Decision,
         DeliveryReplayed,
         DeliveryRow,
+        DelegationEnded,
         DelegationRequest,
         DelegationRow,
+        DispatchOutput,
         DispatchTokens,
         DispatchView,
         EffectivePolicy,
         EgressSnapshot,
         ErrorBody,
         GateView,
+        Health,
         HitlEvent,
         ImportRequest,
         Imported,
         InboxRow,
+        InteractionRow,
         IntentCreated,
         IntentRequest,
         KeyCreated,
         KeyRequest,
+        KeyRevoked,
         KeyRow,
         LinkCreated,
         LinkReply,
@@ -89,8 +98,11 @@ fn published() -> Vec<(&'static str, Value)> {
         Pruned,
         Recipe,
         RecipeRunRequest,
+        RecipeRow,
+        RecipeVersionRow,
         ReplyAccepted,
         ReplyRequest,
+        Repro,
         RetryAccepted,
         RunHeader,
         RunRequest,
@@ -101,11 +113,15 @@ fn published() -> Vec<(&'static str, Value)> {
         SessionView,
         SettleRequest,
         Settlement,
+        StepRow,
+        TaskOutcome,
         WebhookCreated,
+        WebhookRemoved,
         WebhookRequest,
         WebhookRow,
         SpawnRequest,
         WipeEvidence,
+        WipeView,
     ]
 }
 

@@ -13,8 +13,10 @@ use serde_json::json;
 
 use crate::compile::Card;
 use crate::decide::{self, Next, Round};
+use crate::flow::{Flow, step_error};
 use crate::patience::patiently;
-use crate::run::{Flow, This, step_error};
+use crate::round::{blocked, stop_tasks};
+use crate::this::This;
 
 /// Where a workflow begins: at first, and behind each failure that somebody had retried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,13 +82,14 @@ pub(crate) async fn begin(this: &This<'_>, card: Option<&Card>, retry: u32) -> F
 async fn begin_read(this: &This<'_>, gated: bool, retry: u32) -> Flow<Begin> {
     let ledger = &this.flows.ledger;
     let run = this.context().await?;
-    let standing = patiently(|| ledger.consent_standing(&run.id)).await.map_err(step_error)?;
-    let progress = patiently(|| ledger.run_progress(&run.id)).await.map_err(step_error)?;
+    let standing =
+        patiently(|| ledger.gates().consent_standing(&run.id)).await.map_err(step_error)?;
+    let progress = patiently(|| ledger.runs().progress(&run.id)).await.map_err(step_error)?;
     let begin = decide_begin(&standing, &progress, gated, retry);
     let Begin::Execute { plan: digest, budget, .. } = begin else { return Ok(begin) };
     let plan = this.plan(&digest).await?;
-    if let Some(blocked) = crate::run::blocked(this.flows, run, plan).await? {
-        crate::run::stop_tasks(this.flows, run, &blocked).await?;
+    if let Some(blocked) = blocked(this.flows, run, plan).await? {
+        stop_tasks(this.flows, run, &blocked).await?;
         let round = Round { ok: 0, missed: Vec::new(), blocked: Some(blocked), drift: None };
         if let Next::Finish { status, error } = decide::after_round(&round, 1, &budget) {
             let output = json!({"blocked": round.blocked});

@@ -43,7 +43,7 @@ impl<'a> Asks<'a> {
                 name: &asked.name,
                 ttl_s: ttl_s(timeout_ms),
             };
-            match ledger.egress_ask(&ask).await {
+            match ledger.egress().ask(&ask).await {
                 Ok(gate) => {
                     tracing::info!(task = %self.task.key, name = asked.name, gate = ?gate, "a task asks for a name");
                     // An earlier execution's answer may be there already.
@@ -62,7 +62,7 @@ impl<'a> Asks<'a> {
         if !self.waiting || !due {
             return;
         }
-        match ledger.egress_settle(&self.task.key).await {
+        match ledger.egress().settle(&self.task.key).await {
             Ok(settled) => self.apply(sandbox, settled),
             Err(error) => tracing::warn!(%error, "answers to a task's asks were not read"),
         }

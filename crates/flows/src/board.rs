@@ -66,7 +66,7 @@ impl Board {
             clock::sleep(PAUSE).await;
             let moves: Vec<SessionMove> = self.lock().drain().map(|(_, one)| one).collect();
             if !moves.is_empty()
-                && let Err(error) = ledger.sessions_advance(&moves).await
+                && let Err(error) = ledger.sessions().advance(&moves).await
             {
                 tracing::warn!(%error, "states of sessions were not written");
             }

@@ -7,19 +7,20 @@ use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::{Digest, StepId, TaskKey};
-use cofferdam_contracts::plan::{self, Plan};
+use cofferdam_contracts::plan::{self, CompileError, Plan};
 use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
-use cofferdam_contracts::template::MAX_FANOUT;
+use cofferdam_contracts::template::{GlobError, MAX_FANOUT};
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::steps::Compiled;
-use cofferdam_ledger::{Ledger, LedgerError};
+use cofferdam_ledger::steps::{Compiled, ToCompile};
 use cofferdam_sandbox::{Allowed, HostPath, Links};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::error::{Error, Result};
 use crate::{config, decide};
 
 /// The step's name in the ledger and in the engine.
@@ -43,17 +44,21 @@ pub(crate) async fn compile(
     ledger: &Ledger,
     allowed: &Allowed,
     run: &RunContext,
-) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
+) -> Result<(Card, Option<(Digest, Plan)>)> {
     // What was committed stands: by now the configuration may say something else.
-    if let Some(text) = ledger.step_first_plan(&run.id).await? {
+    let (recipe, hash) = (&run.recipe_id, &run.recipe_hash);
+    let to_compile = ToCompile { run: &run.id, tenant: &run.tenant, recipe, hash };
+    let context = ledger.steps().compile_context(&to_compile).await?;
+    if let Some(text) = context.plan {
         return committed(run, &text);
     }
-    let settings = config::settings(ledger, &run.tenant).await?;
+    let settings = config::table(&context.config)?;
     let planned = match crate::dispatches::plan_of(run) {
         Some(planned) => planned,
-        None => match recipe_of(ledger, run).await? {
+        None => match stored_or_builtin(context.recipe, run) {
             Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, allowed).await,
-            Err(refusal) => Err(refusal),
+            Err(Error::Refused(refusal)) => Err(refusal),
+            Err(error) => return Err(error),
         },
     };
     let attempt = run.retries + 1;
@@ -62,7 +67,7 @@ pub(crate) async fn compile(
         Err(refusal) => {
             let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
             let key = compile_key(run, &run.inputs, attempt)?;
-            ledger.step_diagnostic(&run.id, COMPILE, &key, &text).await?;
+            ledger.steps().diagnostic(&run.id, COMPILE, &key, &text).await?;
             let error = Some(refusal.message);
             return Ok((Card { digest: None, gate: None, error, budget: run.budget }, None));
         }
@@ -72,7 +77,8 @@ pub(crate) async fn compile(
     let key = compile_key(run, &run.inputs, attempt)?;
     let step = step_id(COMPILE)?;
     ledger
-        .step_compiled(&Compiled {
+        .steps()
+        .compiled(&Compiled {
             run: &run.id,
             task_key: &key,
             plan: &String::from_utf8_lossy(&bytes),
@@ -96,38 +102,37 @@ fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> (Card, Option<(Dige
 }
 
 /// The plan card of a compilation whose worker was lost before the engine heard of it.
-fn committed(run: &RunContext, text: &str) -> Result<(Card, Option<(Digest, Plan)>), LedgerError> {
-    let plan = serde_json::from_str(text)
-        .map_err(|e| LedgerError::Row { what: "plan card", why: e.to_string() })?;
+fn committed(run: &RunContext, text: &str) -> Result<(Card, Option<(Digest, Plan)>)> {
+    let plan = serde_json::from_str(text).map_err(Error::corrupt("plan card"))?;
     Ok(compiled(run, canonical::digest_bytes(text.as_bytes()), plan))
 }
 
 /// The plan as CompileST left it, checked against its digest.
-pub(crate) async fn plan_read(
-    ledger: &Ledger,
-    run: &RunContext,
-    digest: &Digest,
-) -> Result<Plan, LedgerError> {
-    let wrong = |why: &str| LedgerError::Row { what: "plan card", why: why.to_owned() };
-    let text = ledger.step_plan(&run.id, digest).await?.ok_or_else(|| wrong("missing"))?;
+pub(crate) async fn plan_read(ledger: &Ledger, run: &RunContext, digest: &Digest) -> Result<Plan> {
+    let wrong = Error::corrupt("plan card");
+    let text = ledger.steps().plan(&run.id, digest).await?.ok_or_else(|| wrong("missing"))?;
     if canonical::digest_bytes(text.as_bytes()) != *digest {
         return Err(wrong("its bytes do not have the digest that was compiled"));
     }
-    serde_json::from_str(&text).map_err(|e| wrong(&e.to_string()))
+    serde_json::from_str(&text).map_err(Error::corrupt("plan card"))
 }
 
-pub(crate) async fn recipe_of(
-    ledger: &Ledger,
-    run: &RunContext,
-) -> Result<Result<Recipe, Refusal>, LedgerError> {
-    let stored = ledger.recipe_by_hash(&run.tenant, &run.recipe_id, &run.recipe_hash).await?;
-    Ok(stored
-        .or_else(|| builtin_by_hash(&run.recipe_hash))
-        .ok_or_else(|| Refusal::not_found("the run's recipe")))
+/// The recipe that the run pinned.
+///
+/// # Errors
+/// [`Error::Refused`] where no recipe has that hash any more.
+pub(crate) async fn recipe_of(ledger: &Ledger, run: &RunContext) -> Result<Recipe> {
+    let stored = ledger.recipes().by_hash(&run.tenant, &run.recipe_id, &run.recipe_hash).await?;
+    stored_or_builtin(stored, run)
+}
+
+fn stored_or_builtin(stored: Option<Recipe>, run: &RunContext) -> Result<Recipe> {
+    let recipe = stored.or_else(|| builtin_by_hash(&run.recipe_hash));
+    Ok(recipe.ok_or_else(|| Refusal::not_found("the run's recipe"))?)
 }
 
 fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
-    crate::submit::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
+    crate::recipes::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
 }
 
 /// Compiling may walk directories, so it leaves the runtime's own threads alone.
@@ -157,7 +162,8 @@ fn plan_of(
 ) -> Result<Plan, Refusal> {
     // An intent that was written before its recipe was chosen has none of the form's defaults yet.
     with_defaults(&recipe.form_schema(), &mut form);
-    let plan = plan::compile(recipe, &form, settings, &|dir, pattern| glob(allowed, dir, pattern))?;
+    let list = |dir: &str, pattern: &str| glob(allowed, dir, pattern).map_err(GlobError::Refused);
+    let plan = plan::compile(recipe, &form, settings, &list).map_err(CompileError::refusal)?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,
@@ -168,23 +174,18 @@ fn plan_of(
     Ok(plan)
 }
 
-pub(crate) fn step_id(text: &str) -> Result<StepId, LedgerError> {
-    StepId::parse(text).map_err(|e| LedgerError::Row { what: "step id", why: e.to_string() })
+pub(crate) fn step_id(text: &str) -> Result<StepId> {
+    StepId::parse(text).map_err(Error::corrupt("step id"))
 }
 
 /// Compilation is an effect with a key of its own, over what it reads.
-pub(crate) fn compile_key(
-    run: &RunContext,
-    inputs: &Value,
-    attempt: u32,
-) -> Result<TaskKey, LedgerError> {
+pub(crate) fn compile_key(run: &RunContext, inputs: &Value, attempt: u32) -> Result<TaskKey> {
     let identity = json!({
         "intentId": run.intent_id, "runId": run.id, "stepId": COMPILE, "attempt": attempt,
         "request": {"recipeHash": run.recipe_hash, "inputs": inputs},
     });
     let digest = canonical::digest(&identity)?;
-    TaskKey::parse(digest.as_str())
-        .map_err(|e| LedgerError::Row { what: "task key", why: e.to_string() })
+    TaskKey::parse(digest.as_str()).map_err(Error::corrupt("task key"))
 }
 
 /// Entries that one `glob` looks at: a large repository, not a whole disk.

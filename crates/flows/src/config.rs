@@ -9,22 +9,23 @@ use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::policy::grants_seen_by;
 use cofferdam_contracts::profile::Settings;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::config::NewConfig;
 use cofferdam_ledger::keys::{DEFAULT_TENANT, Principal};
-use cofferdam_ledger::{Ledger, LedgerError};
 use serde_json::{Value, json};
 
 use crate::Flows;
+use crate::error::{Error, Result};
 
 /// The table that a tenant's plans are compiled with now.
-pub(crate) async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings, LedgerError> {
-    table(&ledger.config_rows(tenant).await?)
+pub(crate) async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings> {
+    table(&ledger.config().rows(tenant).await?)
 }
 
-fn table(rows: &[ConfigRow]) -> Result<Settings, LedgerError> {
-    config::settings(rows)
-        .map_err(|e| LedgerError::Row { what: "dynamic_config.value", why: e.to_string() })
+/// The table of rows that are read already.
+pub(crate) fn table(rows: &[ConfigRow]) -> Result<Settings> {
+    config::settings(rows).map_err(Error::corrupt("dynamic_config.value"))
 }
 
 /// A value as a tenant may see it: a grant of mirrors names other tenants, which are nobody's business
@@ -41,8 +42,8 @@ fn shown(key: ConfigKey, value: Value, tenant: &TenantId) -> Value {
 
 impl Flows {
     /// Every key as it is in force for the caller's tenant.
-    pub async fn config_list(&self, who: &Principal) -> Result<Vec<ConfigEntry>, LedgerError> {
-        let mut entries = config::entries(&self.ledger.config_rows(&who.tenant).await?);
+    pub async fn config_list(&self, who: &Principal) -> Result<Vec<ConfigEntry>> {
+        let mut entries = config::entries(&self.ledger.config().rows(&who.tenant).await?);
         for entry in &mut entries {
             entry.value = shown(entry.key, std::mem::take(&mut entry.value), &who.tenant);
         }
@@ -50,11 +51,7 @@ impl Flows {
     }
 
     /// One key as it is in force for the caller's tenant.
-    pub async fn config_get(
-        &self,
-        who: &Principal,
-        key: ConfigKey,
-    ) -> Result<ConfigEntry, LedgerError> {
+    pub async fn config_get(&self, who: &Principal, key: ConfigKey) -> Result<ConfigEntry> {
         let found = self.config_list(who).await?.into_iter().find(|entry| entry.key == key);
         Ok(found.ok_or_else(|| Refusal::not_found("key"))?)
     }
@@ -65,8 +62,8 @@ impl Flows {
         who: &Principal,
         key: ConfigKey,
         limit: i64,
-    ) -> Result<Vec<ConfigVersion>, LedgerError> {
-        let mut versions = self.ledger.config_history(&who.tenant, key, limit).await?;
+    ) -> Result<Vec<ConfigVersion>> {
+        let mut versions = self.ledger.config().history(&who.tenant, key, limit).await?;
         for version in &mut versions {
             version.value = shown(key, std::mem::take(&mut version.value), &who.tenant);
         }
@@ -79,7 +76,7 @@ impl Flows {
         who: &Principal,
         key: ConfigKey,
         put: &ConfigPut,
-    ) -> Result<ConfigEntry, LedgerError> {
+    ) -> Result<ConfigEntry> {
         if put.scope == WriteScope::Global && !who.is_host_admin() {
             let why = "the host's configuration needs an admin key of the host's own tenant";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
@@ -94,7 +91,7 @@ impl Flows {
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
         let value = config::check(&key, &put.value)?;
-        let rows = self.ledger.config_rows(&who.tenant).await?;
+        let rows = self.ledger.config().rows(&who.tenant).await?;
         below_ceilings(key, put.scope, &value, &rows)?;
         let name = key.to_string();
         let entry = Audit {
@@ -105,18 +102,13 @@ impl Flows {
         };
         let new =
             NewConfig { scope: put.scope, key, expected: put.expected_version, value: &value };
-        if !self.ledger.config_put(&new, &entry).await? {
+        if !self.ledger.config().put(&new, &entry).await? {
             return Err(self.outdated(who, key, put).await?.into());
         }
         self.config_get(who, key).await
     }
 
-    async fn outdated(
-        &self,
-        who: &Principal,
-        key: ConfigKey,
-        put: &ConfigPut,
-    ) -> Result<Refusal, LedgerError> {
+    async fn outdated(&self, who: &Principal, key: ConfigKey, put: &ConfigPut) -> Result<Refusal> {
         let now = self.config_get(who, key).await?;
         let newest = match put.scope {
             WriteScope::Tenant => now.tenant_version,
@@ -135,7 +127,7 @@ fn below_ceilings(
     scope: WriteScope,
     value: &serde_json::Value,
     rows: &[ConfigRow],
-) -> Result<(), LedgerError> {
+) -> Result<()> {
     if value.is_null() {
         return Ok(());
     }
@@ -151,10 +143,8 @@ fn below_ceilings(
             }
     };
     let settings = table(&rows.iter().filter(above).cloned().collect::<Vec<_>>())?;
-    let wrong = |e: serde_json::Error| LedgerError::Row {
-        what: "dynamic_config.value",
-        why: e.to_string(),
-    };
+    let wrong =
+        |e: serde_json::Error| Error::Corrupt { what: "dynamic_config.value", why: e.to_string() };
     let what = key.to_string();
     match key {
         ConfigKey::ExecAllowed

@@ -1,8 +1,19 @@
 //! The decisions of a run, pure: no clock, no randomness, no IO.
+//!
+//! | decided elsewhere, as purely | where |
+//! |---|---|
+//! | what a reply to a gate comes to, and who may answer | `contracts::reply`, `contracts::tally` |
+//! | which egress names a run may use, and whose consent that is | `egress::snapshots` |
+//! | whether what was approved is what would run | `contracts::consent::differences` |
+//! | how the phases of a task add up to its result | `verdict` |
+//! | where a retried run goes on | `again` |
+//! | which cached bases are evicted | `evict` |
+//! | how an agent's dispatch ended | `contracts::dispatch` |
 
 use cofferdam_contracts::consent::Difference;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::recipe::Caps;
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::recipe::{Caps, Recipe};
 use cofferdam_contracts::run::{Budget, RunStatus, Workload};
 use cofferdam_contracts::sandbox::ErrCode;
 use serde::{Deserialize, Serialize};
@@ -48,7 +59,7 @@ pub struct Round {
 /// A budget that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocked {
-    /// Which.
+    /// The exceeded metric, such as `steps`.
     pub metric: String,
     /// Its bound.
     pub limit: u64,
@@ -68,7 +79,7 @@ pub enum Next {
     },
     /// The run is over.
     Finish {
-        /// How.
+        /// Terminal status of the run.
         status: RunStatus,
         /// Why, where it did not succeed.
         error: Option<String>,
@@ -226,6 +237,25 @@ pub fn slice_ms(left_ms: u64, pause_ms: Option<u64>) -> u64 {
     }
 }
 
+/// Whether a cache that names this organisation is the tenant's.
+pub(crate) fn is_own_cache(org: Option<&str>, tenant: &TenantId) -> bool {
+    org.is_none_or(|org| org == tenant.as_str())
+}
+
+/// Refuses a recipe that names another tenant's cache: before anything is written.
+pub(crate) fn own_caches(recipe: &Recipe, tenant: &TenantId) -> Result<(), Refusal> {
+    for (index, task) in recipe.plan.tasks.iter().enumerate() {
+        let Some((said, cache)) = task.said_cache() else { continue };
+        let org = cache.org.as_deref();
+        if !is_own_cache(org, tenant) {
+            let field = format!("plan.tasks[{index}].{said}.org");
+            let why = format!("{field}: {org:?} is not the key's tenant");
+            return Err(Refusal::new(ErrorCode::PolicyViolation, why).with(json!({"field": field})));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,5 +350,19 @@ mod tests {
         let budget = Budget { max_wall_clock_ms: Some(50), ..Budget::default() };
         assert_eq!(deadline(100, Some(80), &budget), Some(150));
         assert_eq!(deadline(100, None, &Budget::default()), None);
+    }
+
+    #[test]
+    fn a_recipe_that_names_another_tenants_cache_is_refused_by_the_field() {
+        let yaml = "id: t\nv: \"1\"\nplan:\n  tasks:\n    - name: a\n      cache: {org: acme, repo: r, paths: [l]}\n      build: {run: b}\n      exec: {run: e}\n";
+        let recipe = Recipe::from_yaml("t.yaml", yaml).unwrap();
+        let tenant = |text| TenantId::parse(text).unwrap();
+        assert!(own_caches(&recipe, &tenant("acme")).is_ok());
+        let refusal = own_caches(&recipe, &tenant("zenith")).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::PolicyViolation);
+        assert!(refusal.message.starts_with("plan.tasks[0].cache.org"), "{}", refusal.message);
+        assert!(
+            is_own_cache(None, &tenant("acme")) && !is_own_cache(Some("Acme"), &tenant("acme"))
+        );
     }
 }

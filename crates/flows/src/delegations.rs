@@ -4,11 +4,11 @@
 use cofferdam_contracts::delegation::{DelegationRequest, DelegationRow};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::key::Role;
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::gates::NewDelegation;
 use cofferdam_ledger::keys::Principal;
 
 use crate::Flows;
+use crate::error::Result;
 
 impl Flows {
     /// Gives the caller's own standing to another key.
@@ -16,7 +16,7 @@ impl Flows {
         &self,
         who: &Principal,
         request: &DelegationRequest,
-    ) -> Result<DelegationRow, LedgerError> {
+    ) -> Result<DelegationRow> {
         if request.to == who.key_id {
             return Err(Refusal::new(
                 ErrorCode::PolicyViolation,
@@ -24,8 +24,10 @@ impl Flows {
             )
             .into());
         }
-        self.ledger
-            .delegation_create(&NewDelegation {
+        let made = self
+            .ledger
+            .delegations()
+            .create(&NewDelegation {
                 tenant: &who.tenant,
                 from: &who.key_id,
                 to: &request.to,
@@ -33,12 +35,13 @@ impl Flows {
                 ttl_s: request.ttl_s,
                 reason: request.reason.as_deref().unwrap_or(""),
             })
-            .await
+            .await?;
+        Ok(made)
     }
 
     /// Ends a delegation: the giver its own, an admin any.
-    pub async fn delegation_end(&self, who: &Principal, id: i64) -> Result<(), LedgerError> {
+    pub async fn delegation_end(&self, who: &Principal, id: i64) -> Result<()> {
         let anybody = who.roles.contains(&Role::Admin);
-        self.ledger.delegation_end(&who.tenant, id, &who.key_id, anybody).await
+        Ok(self.ledger.delegations().end(&who.tenant, id, &who.key_id, anybody).await?)
     }
 }

@@ -7,8 +7,11 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::egress::GrantedName;
 use cofferdam_contracts::id::TaskKey;
-use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxResult, SessionState};
+use cofferdam_contracts::sandbox::{
+    EffectivePolicy, ErrCode, FileOut, SandboxResult, SessionState, WipeEvidence,
+};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
@@ -16,14 +19,14 @@ use cofferdam_sandbox::{
     Collected, Command, CommandEnd, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd, Stream,
 };
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
 
 use crate::ask::Asks;
-use crate::cache::Deps;
+use crate::attempt::{End, blank};
+use crate::deps::Deps;
 use crate::dispatches;
+use crate::executor::{Executor, meant};
 use crate::output::Output;
 use crate::settle::alert;
-use crate::task::{End, Executor, blank};
 use crate::verdict;
 
 /// How often a running task's output is offered to watchers.
@@ -72,18 +75,13 @@ pub(crate) async fn drive(
     mut wakes: Receiver<Wake>,
 ) -> End {
     let Job { plan, mut deps, agent } = job;
-    let id = sandbox.id().clone();
     let attestation = executor.host.attest(sandbox.effective()).await;
-    executor.board.made(&id, attestation.clone(), sandbox.kill_handle());
+    executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
+    if agent.is_some() {
+        note_process(executor, task, &sandbox).await;
+    }
     let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
     let watch = agent.map(dispatches::Watch::new);
-    // Elsewhere it has no process that a person could look at here.
-    if agent.is_some()
-        && sandbox.init_pid() != 0
-        && let Err(error) = executor.flows.ledger.dispatch_pid(&task.key, sandbox.init_pid()).await
-    {
-        tracing::warn!(%error, task = %task.key, "the dispatch's process was not noted");
-    }
     let mut running = Running {
         executor,
         task,
@@ -94,43 +92,21 @@ pub(crate) async fn drive(
         asks: Asks::new(&executor.flows, task),
         is_unwanted: false,
     };
-    let mut result = blank(task, id.as_str(), ErrCode::CmdNonzero, None);
+    let mut result = blank(task, sandbox.id().as_str(), ErrCode::CmdNonzero, None);
     let outcome = running.phases(plan, &mut deps, &mut result).await;
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
     watched.show(executor, &task.key, true).await;
-    let mut canceled = false;
-    let mut kept = Kept::default();
-    let mut seen = None;
-    match outcome {
-        Ok((outcome, in_build)) => {
-            verdict::ran(&mut result, &outcome, in_build);
-            let stopped = watch.as_ref().and_then(dispatches::Watch::stopped);
-            canceled = verdict::ended(&mut result, is_unwanted, stopped);
-            let idle = watch.as_ref().and_then(|watch| watch.ran_nothing(outcome.seen.as_ref()));
-            verdict::idle(&mut result, idle);
-            kept = collect(executor, task, &sandbox, (plan, agent), &mut result).await;
-            seen = outcome.seen;
-        }
-        Err(SandboxError::Killed) if watch.as_ref().is_some_and(|w| w.stopped().is_some()) => {
-            result.cause = watch.as_ref().and_then(dispatches::Watch::stopped);
-        }
-        Err(e) => canceled = verdict::broke(&mut result, &e),
-    }
+    let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
+    let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
+    let kept = match judged {
+        Judged::Ran { .. } => collect(executor, task, &sandbox, (plan, agent), &mut result).await,
+        Judged::Broke { .. } => Kept::default(),
+    };
     let services = sandbox.services();
-    result.services = services.iter().map(|end| end.report.clone()).collect();
-    let mut effective = sandbox.effective().clone();
-    result.cache = deps.map(|deps| deps.report);
-    effective.cache.clone_from(&result.cache);
-    effective.granted = granted;
-    (result.violations, result.violations_unlisted) = sandbox.violations();
-    result.metrics.boot_ms = sandbox.boot_ms();
-    result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
-    executor.board.set(&id, SessionState::RemoteWipeVerifying);
-    let wiping = Stopwatch::start();
-    let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
-    result.metrics.wipe_ms = wiping.elapsed_ms();
-    alert(&evidence);
+    let effective = report(&mut result, &sandbox, &services, deps, granted);
+    let canceled = judged.canceled();
+    let evidence = wipe(executor, sandbox, canceled, &mut result).await;
     let (out, err) = watched.out.into_inner().unwrap_or_else(PoisonError::into_inner);
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
@@ -146,6 +122,88 @@ pub(crate) async fn drive(
         attestation: Some(attestation),
         canceled,
     }
+}
+
+/// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.
+async fn note_process(executor: &Executor, task: &TaskContext, sandbox: &Sandbox) {
+    let pid = sandbox.init_pid();
+    if pid != 0
+        && let Err(error) = executor.flows.ledger.dispatches().pid(&task.key, pid).await
+    {
+        tracing::warn!(%error, task = %task.key, "the dispatch's process was not noted");
+    }
+}
+
+/// How the commands of a sandbox ended. Each says whether that was by a cancel.
+enum Judged {
+    /// The deciding command ended: its files are collected.
+    Ran { canceled: bool },
+    /// The sandbox broke under it, or was killed: nothing can be collected.
+    Broke { canceled: bool },
+}
+
+impl Judged {
+    const fn canceled(&self) -> bool {
+        match self {
+            Self::Ran { canceled } | Self::Broke { canceled } => *canceled,
+        }
+    }
+}
+
+fn judge(
+    result: &mut SandboxResult,
+    outcome: Result<(ExecOutcome, bool), SandboxError>,
+    watch: Option<&dispatches::Watch<'_>>,
+    is_unwanted: bool,
+) -> Judged {
+    let stopped = watch.and_then(dispatches::Watch::stopped);
+    match outcome {
+        Ok((outcome, in_build)) => {
+            verdict::ran(result, &outcome, in_build);
+            let canceled = verdict::ended(result, is_unwanted, stopped);
+            let idle = watch.and_then(|watch| watch.ran_nothing(outcome.seen.as_ref()));
+            verdict::idle(result, idle);
+            Judged::Ran { canceled }
+        }
+        Err(SandboxError::Killed) if stopped.is_some() => {
+            result.cause = stopped;
+            Judged::Broke { canceled: false }
+        }
+        Err(error) => Judged::Broke { canceled: verdict::broke(result, &error) },
+    }
+}
+
+/// What the sandbox says of itself while it is there; the policy that was in force.
+fn report(
+    result: &mut SandboxResult,
+    sandbox: &Sandbox,
+    services: &[ServiceEnd],
+    deps: Option<Deps>,
+    granted: Vec<GrantedName>,
+) -> EffectivePolicy {
+    result.services = services.iter().map(|end| end.report.clone()).collect();
+    result.cache = deps.map(|deps| deps.report);
+    (result.violations, result.violations_unlisted) = sandbox.violations();
+    result.metrics.boot_ms = sandbox.boot_ms();
+    result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
+    let mut effective = sandbox.effective().clone();
+    effective.cache.clone_from(&result.cache);
+    effective.granted = granted;
+    effective
+}
+
+async fn wipe(
+    executor: &Executor,
+    sandbox: Sandbox,
+    canceled: bool,
+    result: &mut SandboxResult,
+) -> WipeEvidence {
+    executor.board.set(sandbox.id(), SessionState::RemoteWipeVerifying);
+    let wiping = Stopwatch::start();
+    let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
+    result.metrics.wipe_ms = wiping.elapsed_ms();
+    alert(&evidence);
+    evidence
 }
 
 /// The commands of a sandbox, watched and cancelable.
@@ -245,22 +303,6 @@ impl Running<'_> {
             }
         }
     }
-}
-
-/// Whether a wake-up may mean an answer to what the task asked, and whether it may mean its cancel:
-/// one that was lost may mean both. Pure.
-fn meant(wake: &Result<Wake, RecvError>, task: &TaskContext) -> (bool, bool) {
-    match wake {
-        Ok(Wake::Gate(run)) => (run == task.run.as_str(), false),
-        Ok(Wake::Cancel(key)) => (false, key == task.key.as_str()),
-        Ok(Wake::All) | Err(_) => (true, true),
-        Ok(_) => (false, false),
-    }
-}
-
-/// Whether a wake-up may mean the task's cancel. Pure.
-pub(crate) fn may_cancel(wake: &Result<Wake, RecvError>, task: &TaskContext) -> bool {
-    meant(wake, task).1
 }
 
 /// What is kept of a sandbox beside its streams.

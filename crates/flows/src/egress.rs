@@ -19,11 +19,13 @@ use cofferdam_contracts::policy::{
 };
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::sandbox::SandboxRequest;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::keys::{DEFAULT_TENANT, Principal};
 use cofferdam_ledger::policies::{Granted, NewSnapshot, OrgPolicy};
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::{Ledger, LedgerError};
 use serde_json::json;
+
+use crate::error::Result;
 
 /// The organisation's lists, by phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,10 +35,10 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    async fn read(ledger: &Ledger, tenant: &TenantId) -> Result<Self, LedgerError> {
+    async fn read(ledger: &Ledger, tenant: &TenantId) -> Result<Self> {
         Ok(Self {
-            build: ledger.policy_allowed(tenant, Phase::Build).await?,
-            exec: ledger.policy_allowed(tenant, Phase::Exec).await?,
+            build: ledger.egress().policy_allowed(tenant, Phase::Build).await?,
+            exec: ledger.egress().policy_allowed(tenant, Phase::Exec).await?,
         })
     }
 
@@ -108,7 +110,7 @@ pub(crate) async fn admit(
     who: &Principal,
     intent: Option<&IntentId>,
     recipe: &Recipe,
-) -> Result<(), LedgerError> {
+) -> Result<()> {
     let wanted = recipe_names(recipe);
     admit_lists(ledger, who, intent, &wanted, asks_a_person(recipe.plan.gate.as_ref())).await
 }
@@ -119,7 +121,7 @@ pub(crate) async fn admit_names(
     who: &Principal,
     intent: Option<&IntentId>,
     wanted: &[(String, AskedNames<'_>)],
-) -> Result<(), LedgerError> {
+) -> Result<()> {
     admit_lists(ledger, who, intent, wanted, false).await
 }
 
@@ -129,18 +131,18 @@ async fn admit_lists(
     intent: Option<&IntentId>,
     wanted: &[(String, AskedNames<'_>)],
     will_be_asked: bool,
-) -> Result<(), LedgerError> {
+) -> Result<()> {
     if wanted.is_empty() {
         return Ok(());
     }
     let wrote_it = match intent {
-        Some(intent) if who.is_host_admin() => ledger.intent_is_host_admins(intent).await?,
+        Some(intent) if who.is_host_admin() => ledger.egress().is_host_admins(intent).await?,
         _ => who.is_host_admin(),
     };
     if wrote_it {
         return Ok(());
     }
-    let grants = ledger.mirror_grants().await?;
+    let grants = ledger.egress().mirror_grants().await?;
     for (field, asked) in wanted {
         ungranted(field, asked.entries, &grants, &who.tenant)?;
     }
@@ -156,22 +158,19 @@ async fn admit_lists(
     Ok(())
 }
 
-/// Whether the operator still grants what a run that is about to execute has listed.
-pub(crate) async fn mirrors_of(
-    ledger: &Ledger,
-    run: &RunContext,
-    plan: &Plan,
-) -> Result<Result<(), Refusal>, LedgerError> {
+/// Refuses a run that is about to execute and lists a mirror that the operator no longer grants.
+pub(crate) async fn mirrors_of(ledger: &Ledger, run: &RunContext, plan: &Plan) -> Result<()> {
     let phases = [Phase::Build, Phase::Exec].map(|phase| (phase, policies_of(plan, phase)));
     let lists =
         || phases.iter().flat_map(|(phase, all)| lists_of(all).map(move |list| (*phase, list)));
     if run.by_host_admin || lists().next().is_none() {
-        return Ok(Ok(()));
+        return Ok(());
     }
-    let grants = ledger.mirror_grants().await?;
-    Ok(lists().try_for_each(|(phase, list)| {
-        ungranted(&format!("{}.egress", phase.as_str()), list, &grants, &run.tenant)
-    }))
+    let grants = ledger.egress().mirror_grants().await?;
+    for (phase, list) in lists() {
+        ungranted(&format!("{}.egress", phase.as_str()), list, &grants, &run.tenant)?;
+    }
+    Ok(())
 }
 
 /// The lists of a plan's phase that are not empty.
@@ -185,7 +184,7 @@ pub(crate) async fn consent_of(
     run: &RunContext,
     plan: &Plan,
     approver: Option<String>,
-) -> Result<Consent, LedgerError> {
+) -> Result<Consent> {
     let has_names = [Phase::Build, Phase::Exec]
         .iter()
         .any(|phase| lists_of(&policies_of(plan, *phase)).next().is_some());

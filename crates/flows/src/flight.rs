@@ -19,8 +19,7 @@ use cofferdam_sandbox::{Boarding, CacheBase, CacheWanted, Flight};
 use tokio::sync::broadcast::Receiver;
 
 use crate::cache::{lookup, on_disk};
-use crate::drive::may_cancel;
-use crate::task::Executor;
+use crate::executor::{Executor, may_cancel};
 
 /// How often a waiting task looks whether the build is over: a lock says nothing by itself, and asking costs
 /// two calls of the kernel.
@@ -100,7 +99,7 @@ impl Wait<'_> {
     /// Whoever is known to be dead is not waited for. What the ledger cannot say now it says later.
     async fn look_for_life(&mut self, by: Option<String>) {
         let Some(by) = by.and_then(|by| ExecutorId::parse(&by).ok()) else { return };
-        if let Ok(false) = self.executor.flows.ledger.executor_is_live(&by).await {
+        if let Ok(false) = self.executor.flows.ledger.executors().is_live(&by).await {
             self.dead = Some(by);
         }
     }

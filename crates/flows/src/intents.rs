@@ -1,14 +1,13 @@
 //! Intents: what is wanted, before anything is decided about it.
 
-use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::IntentId;
 use cofferdam_contracts::run::{IntentCreated, IntentRequest};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 
 use crate::Flows;
+use crate::error::{Error, Result};
 
 impl Flows {
     /// Writes an intent.
@@ -16,14 +15,14 @@ impl Flows {
         &self,
         who: &Principal,
         request: &IntentRequest,
-    ) -> Result<IntentCreated, LedgerError> {
-        self.ledger.quota_admit(&who.tenant).await?;
+    ) -> Result<IntentCreated> {
+        self.ledger.runs().quota_admit(&who.tenant).await?;
         let name = format!("intent:{}:{}", who.tenant, self.sequence());
-        let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16))).map_err(|e| {
-            Refusal::new(cofferdam_contracts::error::ErrorCode::Internal, e.to_string())
-        })?;
+        let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
+            .map_err(Error::corrupt("id"))?;
         self.ledger
-            .intent_create(&NewIntent {
+            .intents()
+            .create(&NewIntent {
                 id: &id,
                 tenant: &who.tenant,
                 request,

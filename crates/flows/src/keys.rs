@@ -4,13 +4,13 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
 use cofferdam_ledger::keys::{NewKey, Principal};
 use serde_json::json;
 
 use crate::Flows;
+use crate::error::{Error, Result};
 
 /// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
 const SECRET_BYTES: usize = 32;
@@ -32,11 +32,7 @@ fn within_reach(who: &Principal, tenant: &TenantId) -> Result<(), Refusal> {
 
 impl Flows {
     /// Makes a key; only its hash is kept.
-    pub async fn key_create(
-        &self,
-        who: &Principal,
-        request: &KeyRequest,
-    ) -> Result<KeyCreated, LedgerError> {
+    pub async fn key_create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated> {
         let mut roles = request.roles.clone();
         roles.sort_unstable();
         roles.dedup();
@@ -54,18 +50,18 @@ impl Flows {
         &self,
         who: &Principal,
         tenant: Option<&TenantId>,
-    ) -> Result<Vec<KeyRow>, LedgerError> {
+    ) -> Result<Vec<KeyRow>> {
         let tenant = tenant.unwrap_or(&who.tenant);
         within_reach(who, tenant)?;
-        self.ledger.key_list(Some(tenant)).await
+        Ok(self.ledger.keys().list(Some(tenant)).await?)
     }
 
     /// Every tenant's keys, for the host's own admin.
-    pub async fn key_list_all(&self, who: &Principal) -> Result<Vec<KeyRow>, LedgerError> {
+    pub async fn key_list_all(&self, who: &Principal) -> Result<Vec<KeyRow>> {
         if !who.is_host_admin() {
             return Err(foreign().into());
         }
-        self.ledger.key_list(None).await
+        Ok(self.ledger.keys().list(None).await?)
     }
 
     /// Revokes a key of a tenant: of the caller's, where none is named.
@@ -74,20 +70,19 @@ impl Flows {
         who: &Principal,
         tenant: Option<&TenantId>,
         key_id: &str,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<()> {
         let tenant = tenant.unwrap_or(&who.tenant);
         within_reach(who, tenant)?;
         let audit = Audit { tenant, ..Audit::by(who, "key.revoke", key_id) };
-        if !self.ledger.key_revoke(tenant, key_id, &audit).await? {
+        if !self.ledger.keys().revoke(tenant, key_id, &audit).await? {
             return Err(Refusal::not_found("key").into());
         }
         Ok(())
     }
 
     /// A fresh admin key for this host's state directory, for instance after its file was lost.
-    pub async fn key_local(&self) -> Result<KeyCreated, LedgerError> {
-        let tenant = TenantId::parse(DEFAULT_TENANT)
-            .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+    pub async fn key_local(&self) -> Result<KeyCreated> {
+        let tenant = TenantId::parse(DEFAULT_TENANT).map_err(Error::corrupt("id"))?;
         self.key_mint(HOST, &tenant, &[Role::Admin], &[], Some("state directory")).await
     }
 
@@ -98,7 +93,7 @@ impl Flows {
         roles: &[Role],
         groups: &[GroupId],
         label: Option<&str>,
-    ) -> Result<KeyCreated, LedgerError> {
+    ) -> Result<KeyCreated> {
         let key = format!("cfd_{}", secret_hex(SECRET_BYTES));
         let key_id = format!("k_{}", secret_hex(8));
         let new = NewKey { key_id: &key_id, secret: &key, tenant, roles, groups, label };
@@ -111,7 +106,7 @@ impl Flows {
             reason: label.unwrap_or(""),
             detail: Some(json!({"roles": roles, "groups": groups})),
         };
-        self.ledger.key_create(&new, &audit).await?;
+        self.ledger.keys().create(&new, &audit).await?;
         Ok(KeyCreated { key_id, key, tenant: tenant.clone(), roles: roles.to_vec() })
     }
 }

@@ -11,20 +11,24 @@
 
 mod again;
 mod ask;
+mod attempt;
 mod board;
 mod cache;
+mod claims;
 mod compile;
 pub mod config;
-mod consent;
 pub mod decide;
 pub mod delegations;
-mod dispatch;
+mod deps;
 mod dispatches;
 mod drive;
 mod egress;
+mod error;
 mod evict;
+mod executor;
 mod flight;
-mod gate;
+mod flow;
+mod gates;
 mod host;
 pub mod intents;
 pub mod keys;
@@ -36,22 +40,24 @@ mod outbound;
 mod output;
 mod patience;
 pub mod recipes;
-pub mod reply;
 pub mod retry;
+mod round;
 mod run;
 pub mod settle;
 mod sign;
 pub mod submit;
 mod takeover;
 mod task;
+mod this;
 mod verdict;
 pub mod webhooks;
 mod worker;
 
+pub use error::{Error, Result};
 pub use host::host_id;
 pub use outbound::Reach;
 pub use sign::Signer;
-pub use worker::{FlowsError, Worker, WorkerConfig};
+pub use worker::{StartError, Worker, WorkerConfig};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,9 +71,9 @@ use cofferdam_sandbox::Allowed;
 /// What every entry point of this crate needs: the ledger, its wake-ups and where ids come from.
 #[derive(Debug, Clone)]
 pub struct Flows {
-    /// Rows.
+    /// Connection to the ledger.
     pub ledger: Ledger,
-    /// Wake-ups.
+    /// Wake-ups by notification.
     pub wakes: Wakes,
     /// Fresh ids.
     pub ids: Ids,

@@ -26,6 +26,8 @@ use cofferdam_ledger::links::LinkedGate;
 use serde_json::json;
 
 use crate::Flows;
+use crate::error::{Error, Result};
+use crate::gates::reply::{link_stands, reply};
 
 /// Bytes of a link's answer: a form is filled in by hand.
 const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
@@ -50,7 +52,7 @@ impl Guesses {
     }
 }
 
-fn spent(why: &str) -> LedgerError {
+fn spent(why: &str) -> Error {
     Refusal::new(ErrorCode::LinkSpent, format!("this link no longer answers: {why}")).into()
 }
 
@@ -63,14 +65,14 @@ impl Flows {
         gate: &GateKey,
         request: &LinkRequest,
         public_url: &str,
-    ) -> Result<LinkCreated, LedgerError> {
+    ) -> Result<LinkCreated> {
         let signer = self.signer()?;
-        let linked = self.ledger.link_gate(&who.tenant, run, gate).await?;
+        let linked = self.ledger.links().gate(&who.tenant, run, gate).await?;
         if !linked.is_waiting {
             let why = "the gate does not wait for an answer";
             return Err(Refusal::new(ErrorCode::StateConflict, why).into());
         }
-        self.ledger.gate_link_stands(who, &linked.run, gate).await?;
+        link_stands(&self.ledger, who, &linked.run, gate).await?;
         let expires_at = clock::now_ms()
             .saturating_add(i64::from(request.expires_s) * 1_000)
             .min(linked.deadline_at);
@@ -86,9 +88,8 @@ impl Flows {
             name: request.name.clone(),
             expires_at,
         };
-        let token = signer.link(&claim).ok_or_else(|| {
-            Refusal::new(ErrorCode::Internal, "the link could not be written down")
-        })?;
+        let token =
+            signer.link(&claim).ok_or_else(|| Error::corrupt("link")("it has no JSON form"))?;
         let audit = Audit {
             detail: Some(json!({
                 "linkId": claim.id, "gate": claim.gate, "for": claim.name, "choice": claim.choice,
@@ -96,7 +97,7 @@ impl Flows {
             })),
             ..Audit::by(who, "gate.link", claim.run.as_str())
         };
-        self.ledger.link_create(&claim, linked.plan_digest.as_ref(), &audit).await?;
+        self.ledger.links().create(&claim, linked.plan_digest.as_ref(), &audit).await?;
         let path = format!("/api/links/{token}");
         Ok(LinkCreated {
             link_id: claim.id,
@@ -108,7 +109,7 @@ impl Flows {
     }
 
     /// What a link would answer.
-    pub async fn link_view(&self, token: &str) -> Result<LinkView, LedgerError> {
+    pub async fn link_view(&self, token: &str) -> Result<LinkView> {
         let (claim, gate) = self.link_open(token).await?;
         let (plan, plan_left_out) = match &gate.plan_digest {
             Some(digest) => self.link_plan(&claim.run, digest).await?,
@@ -129,13 +130,9 @@ impl Flows {
     }
 
     /// The plan with this digest, line by line, as far as a page holds it.
-    async fn link_plan(
-        &self,
-        run: &RunId,
-        digest: &Digest,
-    ) -> Result<(Vec<String>, usize), LedgerError> {
-        let broken = |why: String| LedgerError::Row { what: "artifacts.plan_card", why };
-        let text = self.ledger.step_plan(run, digest).await?;
+    async fn link_plan(&self, run: &RunId, digest: &Digest) -> Result<(Vec<String>, usize)> {
+        let broken = |why: String| Error::Corrupt { what: "artifacts.plan_card", why };
+        let text = self.ledger.steps().plan(run, digest).await?;
         let text = text.ok_or_else(|| broken(format!("{run} has no plan {digest}")))?;
         if digest_bytes(text.as_bytes()) != *digest {
             return Err(broken(format!("the plan of {run} is not the one with its digest")));
@@ -145,11 +142,7 @@ impl Flows {
     }
 
     /// Answers through a link, once, with the gate service's own checks.
-    pub async fn link_reply(
-        &self,
-        token: &str,
-        reply: &LinkReply,
-    ) -> Result<ReplyAccepted, LedgerError> {
+    pub async fn link_reply(&self, token: &str, said: &LinkReply) -> Result<ReplyAccepted> {
         let (claim, _) = self.link_open(token).await?;
         let violation = |message: &str| {
             Refusal::violations(&[Violation {
@@ -157,11 +150,11 @@ impl Flows {
                 message: message.into(),
             }])
         };
-        if reply.payload.to_string().len() > MAX_PAYLOAD_BYTES {
+        if said.payload.to_string().len() > MAX_PAYLOAD_BYTES {
             return Err(violation("is larger than 16 KiB").into());
         }
         if let Some(only) = claim.choice
-            && choice_of(&reply.payload)?.0 != only
+            && choice_of(&said.payload)?.0 != only
         {
             return Err(violation("this link makes another choice").into());
         }
@@ -170,35 +163,36 @@ impl Flows {
             tenant: claim.tenant.clone(),
             roles: vec![Role::Approver],
         };
-        let replied = self
-            .ledger
-            .gate_reply(&Reply {
+        let replied = reply(
+            &self.ledger,
+            &Reply {
                 principal: &who,
                 run_or_workflow: claim.run.as_str(),
                 key: &claim.gate,
                 topic: Some(&claim.topic),
-                payload: &reply.payload,
+                payload: &said.payload,
                 dedupe_key: &format!("link:{}", claim.id),
                 origin: Origin::External,
                 approved_by: &who.key_id,
-            })
-            .await;
+            },
+        )
+        .await;
         match replied {
             // The link's own dedupe key was there: somebody was faster with the same link.
             Ok(replied) if replied.is_replay => Err(spent("it was used")),
             Ok(_) => Ok(ReplyAccepted { ok: true, is_replay: false }),
-            Err(LedgerError::Refusal(refusal)) if refusal.code == ErrorCode::DedupeConflict => {
+            Err(Error::Refused(refusal)) if refusal.code == ErrorCode::DedupeConflict => {
                 Err(spent("it was used"))
             }
             // The trigger had the last word: used, expired or void since the checks above.
-            Err(LedgerError::Refused(..)) => {
+            Err(Error::Ledger(LedgerError::Refused(..))) => {
                 Err(spent("it was used, expired, or its gate changed"))
             }
             Err(other) => Err(other),
         }
     }
 
-    async fn link_open(&self, token: &str) -> Result<(LinkClaim, LinkedGate), LedgerError> {
+    async fn link_open(&self, token: &str) -> Result<(LinkClaim, LinkedGate)> {
         let Some(claim) = self.signer()?.link_claim(token) else {
             if self.guesses.another(clock::now_ms()) {
                 let why = "this link was not made by this installation, or part of it is missing; open the whole link";
@@ -207,7 +201,7 @@ impl Flows {
             let why = "too many invalid reply links; retry in a minute";
             return Err(Refusal::new(ErrorCode::TooManyGuesses, why).into());
         };
-        let Some(stand) = self.ledger.link_stand(&claim).await? else {
+        let Some(stand) = self.ledger.links().stand(&claim).await? else {
             let why = "this database never made this link";
             return Err(Refusal::new(ErrorCode::LinkInvalid, why).into());
         };
@@ -220,7 +214,7 @@ impl Flows {
         if stand.is_revoked {
             return Err(spent("the key that made it was revoked"));
         }
-        let gate = self.ledger.link_gate(&claim.tenant, claim.run.as_str(), &claim.gate).await?;
+        let gate = self.ledger.links().gate(&claim.tenant, claim.run.as_str(), &claim.gate).await?;
         if gate.digest != claim.digest || gate.topic != claim.topic {
             return Err(spent("what it would approve has changed"));
         }

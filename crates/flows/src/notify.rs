@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::WebhookId;
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::webhooks::{Attempted, Due, Next};
 use tokio::sync::OnceCell;
 use tokio::task::{Id, JoinSet};
 
 use crate::Flows;
+use crate::error::Result;
 use crate::outbound::{self, ATTEMPT_LIMIT, NotPublic};
 use crate::sign::Signer;
 
@@ -53,7 +53,7 @@ pub(crate) struct Sender {
 /// Attempts that go on, by their task, each with its webhook.
 #[derive(Default)]
 struct Flying {
-    tasks: JoinSet<Result<(), LedgerError>>,
+    tasks: JoinSet<Result<()>>,
     webhooks: HashMap<Id, WebhookId>,
 }
 
@@ -121,7 +121,7 @@ impl Sender {
     }
 
     /// Begins what is due, as far as there is room; how long until something else is.
-    async fn take(self: &Arc<Self>, flying: &mut Flying) -> Result<Option<Duration>, LedgerError> {
+    async fn take(self: &Arc<Self>, flying: &mut Flying) -> Result<Option<Duration>> {
         let ledger = &self.flows.ledger;
         loop {
             let room = flying.room();
@@ -129,9 +129,10 @@ impl Sender {
                 // The next one that lands makes room.
                 return Ok(None);
             }
-            let batch = ledger.deliveries_claim(room, PER_WEBHOOK_CLAIM, &flying.busy()).await?;
+            let batch =
+                ledger.webhooks().deliveries_claim(room, PER_WEBHOOK_CLAIM, &flying.busy()).await?;
             if batch.is_empty() {
-                let next = ledger.deliveries_next_ms(&flying.busy()).await?;
+                let next = ledger.webhooks().deliveries_next_ms(&flying.busy()).await?;
                 return Ok(next.map(|ms| Duration::from_millis(ms.max(1))));
             }
             for due in batch {
@@ -142,7 +143,7 @@ impl Sender {
         }
     }
 
-    async fn attempt(&self, due: &Due) -> Result<(), LedgerError> {
+    async fn attempt(&self, due: &Due) -> Result<()> {
         let watch = Stopwatch::start();
         let (status, error) = match self.send(due).await {
             Ok(status) if (200..300).contains(&status) => (Some(status), None),
@@ -160,7 +161,7 @@ impl Sender {
             worker: &self.worker,
             next,
         };
-        self.flows.ledger.delivery_attempted(due, &end).await
+        Ok(self.flows.ledger.webhooks().delivery_attempted(due, &end).await?)
     }
 
     /// The answer's status; its body is not read. An error says what kind, never the URL.

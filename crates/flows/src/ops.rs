@@ -3,12 +3,12 @@
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{RunId, WorkflowId};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use serde_json::{Value, json};
 
 use crate::Flows;
+use crate::error::{Error, Result};
 
 fn audit<'a>(
     who: &'a Principal,
@@ -47,9 +47,9 @@ impl Flows {
         who: &Principal,
         on: &WorkflowId,
         action: &OpsAction,
-    ) -> Result<OpsAccepted, LedgerError> {
+    ) -> Result<OpsAccepted> {
         no_step(action)?;
-        self.ledger.ops_cancel(on, &audit(who, "cancel", on, action, None)).await?;
+        self.ledger.ops().cancel(on, &audit(who, "cancel", on, action, None)).await?;
         Ok(accepted(on))
     }
 
@@ -59,9 +59,9 @@ impl Flows {
         who: &Principal,
         on: &WorkflowId,
         action: &OpsAction,
-    ) -> Result<OpsAccepted, LedgerError> {
+    ) -> Result<OpsAccepted> {
         no_step(action)?;
-        self.ledger.ops_resume(on, &audit(who, "resume", on, action, None)).await?;
+        self.ledger.ops().resume(on, &audit(who, "resume", on, action, None)).await?;
         Ok(accepted(on))
     }
 
@@ -71,7 +71,7 @@ impl Flows {
         who: &Principal,
         on: &WorkflowId,
         action: &OpsAction,
-    ) -> Result<OpsAccepted, LedgerError> {
+    ) -> Result<OpsAccepted> {
         let step_n = action.step_n.ok_or_else(|| {
             Refusal::violations(&[Violation {
                 instance_path: "/stepN".into(),
@@ -80,20 +80,20 @@ impl Flows {
         })?;
         let source = self
             .ledger
-            .ops_get(&who.tenant, on)
+            .ops()
+            .get(&who.tenant, on)
             .await?
             .ok_or_else(|| Refusal::not_found("workflow"))?;
-        let Some(run) = self.ledger.ops_run(&who.tenant, &source.workflow_id).await? else {
+        let Some(run) = self.ledger.ops().run(&who.tenant, &source.workflow_id).await? else {
             return Err(Refusal::new(ErrorCode::StateConflict, "fork the run, not its task").into());
         };
         let mut new = self
             .ledger
-            .run_template(&who.tenant, &run)
+            .runs()
+            .template(&who.tenant, &run)
             .await?
             .ok_or_else(|| Refusal::not_found("run"))?;
-        let n = self.ledger.ops_forks(on).await? + 1;
-        let internal =
-            |e: cofferdam_contracts::id::IdError| Refusal::new(ErrorCode::Internal, e.to_string());
+        let n = self.ledger.ops().forks(on).await? + 1;
         new.workflow_id = WorkflowId::parse(&format!("{on}.f{n}")).map_err(|_| {
             Refusal::new(
                 ErrorCode::StateConflict,
@@ -102,13 +102,14 @@ impl Flows {
         })?;
         new.id =
             RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{}", new.workflow_id), 16)))
-                .map_err(internal)?;
+                .map_err(Error::corrupt("id"))?;
         new.retry_of = Some(run);
         new.asked_by = Some(who.key_id.clone());
         let detail =
             json!({"forkedWorkflowID": new.workflow_id, "newRunId": new.id, "stepN": step_n});
         self.ledger
-            .ops_fork(on, step_n, &new, &audit(who, "fork", on, action, Some(detail)))
+            .ops()
+            .fork(on, step_n, &new, &audit(who, "fork", on, action, Some(detail)))
             .await?;
         Ok(OpsAccepted {
             forked_workflow_id: Some(new.workflow_id),

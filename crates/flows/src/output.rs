@@ -83,7 +83,7 @@ impl Pending {
     /// Stores it. An adjunct: a failure costs watchers a chunk, nothing else.
     pub(crate) async fn store(self, ledger: &Ledger, task: &TaskKey) {
         if let Err(error) =
-            ledger.stream_append(task.as_str(), self.key, self.seq, &[self.text]).await
+            ledger.streams().append(task.as_str(), self.key, self.seq, &[self.text]).await
         {
             tracing::debug!(%error, %task, "a chunk of output was not stored for watchers");
         }

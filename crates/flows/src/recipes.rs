@@ -1,29 +1,45 @@
 //! Recipes: imported as drafts, moved on by an operator, each with its audit row.
 
 use cofferdam_contracts::recipe::Recipe;
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::recipes::{Promotion, Stored};
 
 use crate::Flows;
-use crate::submit::internal;
+use crate::error::{Error, Result};
+
+/// The recipe of a run that names none: one shell command, `{cmd}`.
+const SHELL_RECIPE: &str = r#"
+id: shell
+v: "1"
+title: Run one shell command in a sandbox
+form:
+  type: object
+  required: [cmd]
+  additionalProperties: false
+  properties:
+    cmd: {type: string, minLength: 1, maxLength: 100000, description: the command for /bin/sh -c}
+plan:
+  tasks:
+    - {name: shell, exec: {run: "${form.cmd}"}}
+"#;
+
+/// The built-in recipe. `None` never happens: a test parses the text.
+pub(crate) fn builtin() -> Option<Recipe> {
+    Recipe::from_yaml("built-in", SHELL_RECIPE).ok()
+}
 
 impl Flows {
     /// Imports recipes as drafts, all or none. A text that is new needs room in the tenant's quota.
-    pub async fn recipes_import(
-        &self,
-        who: &Principal,
-        recipes: &[Recipe],
-    ) -> Result<Vec<Stored>, LedgerError> {
+    pub async fn recipes_import(&self, who: &Principal, recipes: &[Recipe]) -> Result<Vec<Stored>> {
         for recipe in recipes {
-            let text = recipe.hash().map_err(internal)?;
-            if self.ledger.recipe_by_hash(&who.tenant, &recipe.id, &text).await?.is_none() {
-                self.ledger.quota_admit(&who.tenant).await?;
+            let text = recipe.hash().map_err(Error::corrupt("id"))?;
+            if self.ledger.recipes().by_hash(&who.tenant, &recipe.id, &text).await?.is_none() {
+                self.ledger.runs().quota_admit(&who.tenant).await?;
                 break;
             }
         }
-        self.ledger.recipes_import(who, recipes).await
+        Ok(self.ledger.recipes().import(who, recipes).await?)
     }
 
     /// Makes a version a candidate, or stable: from then on nobody changes it.
@@ -32,9 +48,17 @@ impl Flows {
         who: &Principal,
         promotion: &Promotion<'_>,
         reason: &str,
-    ) -> Result<Stored, LedgerError> {
+    ) -> Result<Stored> {
         let target = format!("{}@{}", promotion.id, promotion.v);
         let audit = Audit { reason, ..Audit::by(who, "recipe.promote", &target) };
-        self.ledger.recipe_promote(promotion, &audit).await
+        Ok(self.ledger.recipes().promote(promotion, &audit).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_built_in_recipe_parses() {
+        assert!(super::builtin().is_some());
     }
 }

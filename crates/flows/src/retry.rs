@@ -5,12 +5,12 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::run::{RetryAccepted, RunStatus};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::retries::Retried;
 
 use crate::Flows;
+use crate::error::Result;
 
 /// A run's row says that it failed a moment before its workflow has ended, and a lost worker's workflow
 /// ends with the next worker: above the time in which that takes it over, below that of a request.
@@ -20,21 +20,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Flows {
     /// Goes on with a failed run: what succeeded keeps its results, what was decided stays decided.
-    pub async fn run_retry(
-        &self,
-        who: &Principal,
-        run_or_workflow: &str,
-    ) -> Result<RetryAccepted, LedgerError> {
+    pub async fn run_retry(&self, who: &Principal, run_or_workflow: &str) -> Result<RetryAccepted> {
         let header = self
             .ledger
-            .run_header(&who.tenant, run_or_workflow)
+            .runs()
+            .header(&who.tenant, run_or_workflow)
             .await?
             .ok_or_else(|| Refusal::not_found("run"))?;
         let audit =
             Audit { reason: "retry", ..Audit::by(who, "retry", header.workflow_id.as_str()) };
         let waited = Stopwatch::start();
         let from_step = loop {
-            match self.ledger.run_retry(&header.run_id, &audit).await? {
+            match self.ledger.runs().retry(&header.run_id, &audit).await? {
                 Retried::From(step) => break step,
                 Retried::NotNow(status) => return Err(not_now(status).into()),
                 Retried::Dispatch => {

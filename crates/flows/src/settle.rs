@@ -3,11 +3,11 @@
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{WipeEvidence, WipeStatus};
 use cofferdam_contracts::session::{SettleRequest, Settlement, findings};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 
 use crate::Flows;
+use crate::error::Result;
 
 /// Says so where a wipe could not be verified.
 pub(crate) fn alert(evidence: &WipeEvidence) {
@@ -24,13 +24,13 @@ impl Flows {
         who: &Principal,
         sandbox: &SandboxId,
         request: &SettleRequest,
-    ) -> Result<Settlement, LedgerError> {
+    ) -> Result<Settlement> {
         let audit = Audit {
             actor: &request.actor,
             reason: &request.reason,
             ..Audit::by(who, "session.settle", sandbox.as_str())
         };
-        let settlement = self.ledger.session_settle(sandbox, &audit).await?;
+        let settlement = self.ledger.sessions().settle(sandbox, &audit).await?;
         tracing::warn!(%sandbox, actor = request.actor, "a session was settled without a verified wipe");
         Ok(settlement)
     }

@@ -4,42 +4,24 @@ use cofferdam_contracts::canonical::digest;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, WorkflowId};
-use cofferdam_contracts::plan;
+use cofferdam_contracts::plan::{self, CompileError};
 use cofferdam_contracts::profile::Settings;
-use cofferdam_contracts::recipe::{Lane, Recipe};
+use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{
-    Budget, Constraints, IntentRequest, RecipeRunRequest, RunHeader, RunRequest,
+    Constraints, IntentRequest, RecipeRunRequest, RunHeader, RunOpts, RunRequest,
 };
 use cofferdam_contracts::schema::{Validator, with_defaults};
-use cofferdam_ledger::LedgerError;
+use cofferdam_contracts::template::GlobError;
+use cofferdam_contracts::terms::RunTerms;
 use cofferdam_ledger::engine::INTENT_QUEUE;
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
 use serde_json::{Value, json};
 
+use crate::error::{Error, Result};
+use crate::recipes::builtin;
 use crate::{Flows, config, decide, egress};
-
-/// The recipe of a run that names none: one shell command, `{cmd}`.
-const SHELL_RECIPE: &str = r#"
-id: shell
-v: "1"
-title: Run one shell command in a sandbox
-form:
-  type: object
-  required: [cmd]
-  additionalProperties: false
-  properties:
-    cmd: {type: string, minLength: 1, maxLength: 100000, description: the command for /bin/sh -c}
-plan:
-  tasks:
-    - {name: shell, exec: {run: "${form.cmd}"}}
-"#;
-
-/// The built-in recipe. `None` never happens: a test parses the text.
-pub(crate) fn builtin() -> Option<Recipe> {
-    Recipe::from_yaml("built-in", SHELL_RECIPE).ok()
-}
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -50,38 +32,49 @@ pub struct Submitted {
     pub is_replay: bool,
 }
 
-/// What a start decides beside its recipe.
-struct Terms {
-    partition_key: String,
-    priority: i32,
-    budget: Option<Budget>,
-    timeout_ms: Option<u64>,
-    trace_id: Option<String>,
+/// A request for a run, whichever door it came through.
+struct Start<'a> {
+    who: &'a Principal,
+    intent: Intent<'a>,
+    recipe: Recipe,
+    /// As it was sent: neither validated nor filled in.
+    form: Value,
+    terms: RunTerms,
+    /// A second live run with this id is refused.
     dedup: Option<String>,
-    intent_hash: Option<Digest>,
 }
 
-pub(crate) fn internal(error: impl std::fmt::Display) -> LedgerError {
-    Refusal::new(ErrorCode::Internal, error.to_string()).into()
+/// Where the intent of a run comes from.
+enum Intent<'a> {
+    /// It was written before.
+    Stored(&'a IntentId),
+    /// The request makes it: equal requests are one intent, and so one run.
+    Made(&'a RunOpts),
+}
+
+impl Intent<'_> {
+    fn stored(&self) -> Option<&IntentId> {
+        match self {
+            Self::Stored(id) => Some(id),
+            Self::Made(_) => None,
+        }
+    }
 }
 
 impl Flows {
     /// `POST /api/runs`.
-    pub async fn run_submit(
-        &self,
-        who: &Principal,
-        request: &RunRequest,
-    ) -> Result<Submitted, LedgerError> {
+    pub async fn run_submit(&self, who: &Principal, request: &RunRequest) -> Result<Submitted> {
         // An unknown intent is 404 before policy is looked at.
         let intent = self
             .ledger
-            .intent_by_id(&who.tenant, &request.intent_id)
+            .intents()
+            .by_id(&who.tenant, &request.intent_id)
             .await?
             .ok_or_else(|| Refusal::not_found("intent"))?;
         own_tenant(who, request)?;
         let version = request.recipe_version.as_deref();
         let stored = match &request.recipe_name {
-            Some(name) => self.ledger.recipe_find(&who.tenant, name, version).await?,
+            Some(name) => self.ledger.recipes().find(&who.tenant, name, version).await?,
             None => None,
         };
         let recipe = stored
@@ -90,28 +83,15 @@ impl Flows {
             })
             .filter(|r| version.is_none_or(|v| r.v == v))
             .ok_or_else(|| Refusal::not_found("recipe"))?;
-        crate::cache::own_caches(&recipe, &who.tenant)?;
-        let form = form_of(&recipe, intent.inputs)?;
-        preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
-        egress::admit(&self.ledger, who, Some(&request.intent_id), &recipe).await?;
-        self.ledger.quota_admit(&who.tenant).await?;
-        decide::queue_policy(
-            &recipe.caps,
-            request.workload.as_ref(),
-            request.budget.as_ref(),
-            request.timeout_ms,
-        )?;
-        let lane = request.lane.or(recipe.queue.map(|q| q.lane)).unwrap_or_default();
-        let terms = Terms {
-            partition_key: partition(who, request.queue_partition_key.as_deref())?,
-            priority: request.priority.unwrap_or(lane.priority()),
-            budget: request.budget,
-            timeout_ms: request.timeout_ms,
-            trace_id: request.trace_id.clone(),
+        self.start(Start {
+            who,
+            intent: Intent::Stored(&request.intent_id),
+            recipe,
+            form: intent.inputs,
+            terms: request.terms(),
             dedup: request.deduplication_id.clone(),
-            intent_hash: None,
-        };
-        self.start(who, &request.intent_id, &recipe, terms).await
+        })
+        .await
     }
 
     /// `POST /api/run`: two equal starts are one run.
@@ -119,12 +99,12 @@ impl Flows {
         &self,
         who: &Principal,
         request: &RecipeRunRequest,
-    ) -> Result<Submitted, LedgerError> {
+    ) -> Result<Submitted> {
         let reference = &request.recipe_ref;
         let (tenant, id, ledger) = (&who.tenant, &reference.id, &self.ledger);
         let found = match &request.recipe_hash {
-            Some(hash) => ledger.recipe_by_hash(tenant, id, hash).await?,
-            None => ledger.recipe_find(tenant, id, Some(&reference.v)).await?,
+            Some(hash) => ledger.recipes().by_hash(tenant, id, hash).await?,
+            None => ledger.recipes().find(tenant, id, Some(&reference.v)).await?,
         };
         let recipe = found
             .filter(|recipe| recipe.v == reference.v)
@@ -134,95 +114,85 @@ impl Flows {
                 builtin().filter(meant)
             })
             .ok_or_else(|| Refusal::not_found("recipe"))?;
-        crate::cache::own_caches(&recipe, &who.tenant)?;
-        let form = form_of(&recipe, Value::Object(request.form_data.clone()))?;
-        preview(&recipe, &form, &config::settings(&self.ledger, &who.tenant).await?)?;
-        egress::admit(&self.ledger, who, None, &recipe).await?;
-        self.ledger.quota_admit(&who.tenant).await?;
-        let opts = &request.opts;
-        decide::queue_policy(
-            &recipe.caps,
-            opts.workload.as_ref(),
-            opts.budget.as_ref(),
-            opts.timeout_ms,
-        )?;
-        let partition_key = partition(who, opts.queue_partition_key.as_deref())?;
-        let constraints = Constraints { plan_approval_timeout_s: opts.plan_approval_timeout_s };
-        let Value::Object(inputs) = form else { return Err(internal("a form is an object")) };
-        let intent = IntentRequest {
-            goal: recipe.title.clone().unwrap_or_else(|| format!("{}@{}", recipe.id, recipe.v)),
-            inputs,
-            constraints,
-            connectors: None,
-        };
-        let hash = digest(&json!({
-            "tenant": who.tenant, "intent": intent, "recipe": reference,
-            "recipeHash": recipe.hash()?, "runKey": opts.run_key,
-        }))?;
-        let id = IntentId::parse(&format!("ih_{hash}")).map_err(internal)?;
-        self.ledger
-            .intent_create(&NewIntent {
-                id: &id,
-                tenant: &who.tenant,
-                request: &intent,
-                hash: Some(&hash),
-                key_id: &who.key_id,
-                origin: Origin::ApiShim,
-            })
-            .await?;
-        let lane: Lane = opts.lane.or(recipe.queue.map(|q| q.lane)).unwrap_or_default();
-        let terms = Terms {
-            partition_key,
-            priority: opts.priority.unwrap_or(lane.priority()),
-            budget: opts.budget,
-            timeout_ms: opts.timeout_ms,
-            trace_id: opts.trace_id.clone(),
+        self.start(Start {
+            who,
+            intent: Intent::Made(&request.opts),
+            recipe,
+            form: Value::Object(request.form_data.clone()),
+            terms: request.opts.terms(),
             dedup: None,
-            intent_hash: Some(hash),
-        };
-        self.start(who, &id, &recipe, terms).await
+        })
+        .await
     }
 
-    async fn start(
-        &self,
-        who: &Principal,
-        intent: &IntentId,
-        recipe: &Recipe,
-        terms: Terms,
-    ) -> Result<Submitted, LedgerError> {
+    /// Every check, then the writes.
+    async fn start(&self, start: Start<'_>) -> Result<Submitted> {
+        let Start { who, intent, recipe, form, terms, dedup } = start;
+        decide::own_caches(&recipe, &who.tenant)?;
+        let form = form_of(&recipe, form)?;
+        let (rows, over_quota) = self.ledger.config().admission(&who.tenant).await?;
+        preview(&recipe, &form, &config::table(&rows)?)?;
+        egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
+        if let Some(refusal) = over_quota {
+            return Err(refusal.into());
+        }
+        decide::queue_policy(
+            &recipe.caps,
+            terms.workload.as_ref(),
+            terms.budget.as_ref(),
+            terms.timeout_ms,
+        )?;
+        let partition_key = partition(who, terms.queue_partition_key.as_deref())?;
+        let lane = terms.lane.or(recipe.queue.map(|q| q.lane)).unwrap_or_default();
+        let (intent_id, intent_hash, made) = match intent {
+            Intent::Stored(id) => (id.clone(), None, None),
+            Intent::Made(opts) => {
+                let (id, hash, made) = intent_made(who, &recipe, form, opts)?;
+                (id, Some(hash), Some(made))
+            }
+        };
+        let run_id = format!("rn_{}", self.ids.hex(&format!("run:{intent_id}:0"), 16));
         let new = NewRun {
-            id: RunId::parse(&format!("rn_{}", self.ids.hex(&format!("run:{intent}:0"), 16)))
-                .map_err(internal)?,
-            intent_id: intent.clone(),
-            workflow_id: WorkflowId::parse(intent.as_str()).map_err(internal)?,
+            id: RunId::parse(&run_id).map_err(Error::corrupt("run id"))?,
+            workflow_id: WorkflowId::parse(intent_id.as_str())
+                .map_err(Error::corrupt("workflow id"))?,
+            intent_id,
             tenant: who.tenant.clone(),
             recipe: recipe.reference(),
             recipe_hash: recipe.hash()?,
-            intent_hash: terms.intent_hash,
+            intent_hash,
             trace_id: terms.trace_id,
             budget: terms.budget,
             timeout_ms: terms.timeout_ms,
-            partition_key: terms.partition_key,
-            priority: terms.priority,
-            dedup: terms.dedup,
+            partition_key,
+            priority: terms.priority.unwrap_or(lane.priority()),
+            dedup,
             retry_count: 0,
             retry_of: None,
             asked_by: None,
             origin: Origin::ApiShim,
             key_id: who.key_id.clone(),
         };
-        match self.ledger.run_start(&new).await {
-            Ok(Started::Created) => {
-                let mut header = self
-                    .ledger
-                    .run_header(&who.tenant, new.id.as_str())
-                    .await?
-                    .ok_or_else(|| internal("a run that was just written is not there"))?;
+        self.run_start(&new, made.as_ref()).await
+    }
+
+    /// Writes the run, or finds the one that its intent has already.
+    async fn run_start(&self, new: &NewRun, made: Option<&IntentRequest>) -> Result<Submitted> {
+        let intent = made.map(|request| NewIntent {
+            id: &new.intent_id,
+            tenant: &new.tenant,
+            request,
+            hash: new.intent_hash.as_ref(),
+            key_id: &new.key_id,
+            origin: new.origin,
+        });
+        match self.ledger.runs().start(new, intent.as_ref()).await {
+            Ok(Started::Created(mut header)) => {
                 header.is_replay = Some(false);
-                Ok(Submitted { header, is_replay: false })
+                Ok(Submitted { header: *header, is_replay: false })
             }
             Ok(Started::Existing(existing)) => {
-                same_run(&new, &existing)?;
+                same_run(new, &existing)?;
                 let mut header = existing.header;
                 header.is_replay = Some(true);
                 Ok(Submitted { header, is_replay: true })
@@ -232,9 +202,33 @@ impl Flows {
                 "a live run with this deduplicationID is queued or running",
             )
             .into()),
-            Err(e) => Err(e),
+            Err(e) => Err(e.into()),
         }
     }
+}
+
+/// The intent of a recipe's run, whose id is the hash of what was asked.
+fn intent_made(
+    who: &Principal,
+    recipe: &Recipe,
+    form: Value,
+    opts: &RunOpts,
+) -> Result<(IntentId, Digest, IntentRequest)> {
+    let Value::Object(inputs) = form else {
+        return Err(Error::corrupt("form")("it is not an object"));
+    };
+    let intent = IntentRequest {
+        goal: recipe.title.clone().unwrap_or_else(|| format!("{}@{}", recipe.id, recipe.v)),
+        inputs,
+        constraints: Constraints { plan_approval_timeout_s: opts.plan_approval_timeout_s },
+        connectors: None,
+    };
+    let hash = digest(&json!({
+        "tenant": who.tenant, "intent": intent, "recipe": recipe.reference(),
+        "recipeHash": recipe.hash()?, "runKey": opts.run_key,
+    }))?;
+    let id = IntentId::parse(&format!("ih_{hash}")).map_err(Error::corrupt("intent id"))?;
+    Ok((id, hash, intent))
 }
 
 fn own_tenant(who: &Principal, request: &RunRequest) -> Result<(), Refusal> {
@@ -287,10 +281,9 @@ fn form_of(recipe: &Recipe, mut form: Value) -> Result<Value, Refusal> {
 
 /// Compiles without looking at files, so that what can be known now is refused now.
 fn preview(recipe: &Recipe, form: &Value, settings: &Settings) -> Result<(), Refusal> {
-    const LATER: &str = "files are listed when the plan is compiled";
-    match plan::compile(recipe, form, settings, &|_, _| Err(LATER.to_owned())) {
-        Err(refusal) if !refusal.message.contains(LATER) => Err(refusal),
-        _ => Ok(()),
+    match plan::compile(recipe, form, settings, &|_, _| Err(GlobError::Elsewhere)) {
+        Ok(_) | Err(CompileError::NeedsFiles) => Ok(()),
+        Err(CompileError::Refused(refusal)) => Err(refusal),
     }
 }
 
@@ -324,11 +317,6 @@ mod tests {
 
     fn who() -> Principal {
         Principal { key_id: "k".into(), tenant: TenantId::parse("acme").unwrap(), roles: vec![] }
-    }
-
-    #[test]
-    fn the_built_in_recipe_parses() {
-        assert!(builtin().is_some());
     }
 
     #[test]

@@ -20,16 +20,18 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::run::RunStatus;
-use cofferdam_contracts::sandbox::{SessionState, WipeCheck, WipeEvidence, WipeStatus};
-use cofferdam_ledger::LedgerError;
+use cofferdam_contracts::sandbox::{
+    Looked, SessionState, WipeCheck, WipeEvidence, WipeMethod, WipeStatus,
+};
 use cofferdam_ledger::executors::Lead;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
 use cofferdam_sandbox::{verify_absent, verify_again};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::error::Result;
+use crate::executor::Executor;
 use crate::settle::alert;
-use crate::task::Executor;
 
 /// A worker beats this often.
 const BEAT: Duration = Duration::from_secs(1);
@@ -145,9 +147,11 @@ impl Takeover {
         let id = &self.executor.id;
         let beat = async {
             match anew {
-                false => tokio::time::timeout(BEAT_TIMEOUT, ledger.executor_beat(id, &alive)).await,
+                false => {
+                    tokio::time::timeout(BEAT_TIMEOUT, ledger.executors().beat(id, &alive)).await
+                }
                 true => {
-                    let beat = ledger.executor_beat_anew(id, &alive);
+                    let beat = ledger.executors().beat_anew(id, &alive);
                     tokio::time::timeout(BEAT_ANEW_TIMEOUT, beat).await
                 }
             }
@@ -199,7 +203,7 @@ impl Takeover {
 
     fn fence(&self) {
         self.executor.host.doubt(true);
-        tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops: its work is somebody else's now");
+        tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops; another worker has its work");
         // Nothing that it does as the leader, or claims, counts from now on: statements ask for its state.
         let _ = self.fenced.send(true);
     }
@@ -213,11 +217,13 @@ impl Takeover {
         }
     }
 
-    async fn lead(&self, thorough: bool) -> Result<(), LedgerError> {
+    async fn lead(&self, thorough: bool) -> Result<()> {
         let ledger = &self.executor.flows.ledger;
-        let Some(lead) = ledger.lead(&self.executor.id, LEASE_MS).await? else { return Ok(()) };
+        let Some(lead) = ledger.executors().lead(&self.executor.id, LEASE_MS).await? else {
+            return Ok(());
+        };
         let dead_after_ms = self.arrival().dead_after_ms();
-        for gone in ledger.executors_take_over(&lead, dead_after_ms).await? {
+        for gone in ledger.executors().take_over(&lead, dead_after_ms).await? {
             let (worker, workflows) = (gone.executor, gone.workflows);
             match gone.is_new {
                 true => tracing::warn!(
@@ -232,25 +238,25 @@ impl Takeover {
                 ),
             }
         }
-        ledger.release_delayed(&lead).await?;
+        ledger.queues().release_delayed(&lead).await?;
         if thorough {
             self.close_unclosed(&lead).await?;
-            ledger.gates_late_wake(&lead).await?;
-            for lost in ledger.sessions_unreachable(&lead, UNREACHABLE_MS).await? {
+            ledger.gates().late_wake(&lead).await?;
+            for lost in ledger.sessions().unreachable(&lead, UNREACHABLE_MS).await? {
                 let evidence = unreached(&lost);
                 alert(&evidence);
-                ledger.session_unreached(&lead, &evidence).await?;
+                ledger.sessions().unreached(&lead, &evidence).await?;
             }
         }
         Ok(())
     }
 
     /// Ends the runs that nobody ended: first what they still do, and in a later turn the run itself.
-    async fn close_unclosed(&self, lead: &Lead) -> Result<(), LedgerError> {
+    async fn close_unclosed(&self, lead: &Lead) -> Result<()> {
         let ledger = &self.executor.flows.ledger;
-        for left in ledger.runs_unclosed(lead, UNCLOSED_MS).await? {
+        for left in ledger.runs().unclosed(lead, UNCLOSED_MS).await? {
             if left.works {
-                ledger.tasks_cancel(&left.run).await?;
+                ledger.ops().tasks_cancel(&left.run).await?;
                 continue;
             }
             let status = match left.engine.as_str() {
@@ -258,8 +264,12 @@ impl Takeover {
                 _ => RunStatus::Failed,
             };
             let why = format!("its workflow ended as {}, and the run with it", left.engine);
-            tracing::warn!(run = %left.run, why, "a run that nobody ended is ended");
-            ledger.run_finish(&left.run, status, Some(&why), "ExecuteST", &Value::Null).await?;
+            tracing::warn!(run = %left.run, why, "an orphaned run is ended");
+            // Whether it is a dispatch's is not read for so rare a case.
+            ledger
+                .runs()
+                .finish(&left.run, status, Some(&why), "ExecuteST", &Value::Null, true)
+                .await?;
         }
         Ok(())
     }
@@ -274,9 +284,9 @@ impl Takeover {
         }
     }
 
-    async fn look(&self, early: &mut HashMap<SandboxId, u32>) -> Result<(), LedgerError> {
+    async fn look(&self, early: &mut HashMap<SandboxId, u32>) -> Result<()> {
         let executor = &self.executor;
-        for due in executor.flows.ledger.sessions_due(&executor.host_id).await? {
+        for due in executor.flows.ledger.sessions().due(&executor.host_id).await? {
             let (evidence, terminal) = look_at(executor, &due).await;
             if due.last.is_none() {
                 let looks = early.entry(due.sandbox.clone()).or_insert(0);
@@ -308,16 +318,16 @@ async fn record(
     executor: &Executor,
     evidence: &WipeEvidence,
     terminal: SessionState,
-) -> Result<(), LedgerError> {
+) -> Result<()> {
     alert(evidence);
-    executor.flows.ledger.session_look(evidence, terminal).await
+    Ok(executor.flows.ledger.sessions().look(evidence, terminal).await?)
 }
 
 /// The evidence that there is nobody to look.
 fn unreached(lost: &UnreachableSession) -> WipeEvidence {
     WipeEvidence {
         sandbox_id: lost.sandbox.clone(),
-        method: "none".into(),
+        method: WipeMethod::None,
         reason: "orphan".into(),
         status: WipeStatus::Failed,
         wiped_at_ms: clock::now_ms(),
@@ -327,33 +337,28 @@ fn unreached(lost: &UnreachableSession) -> WipeEvidence {
         base_after: None,
         cache_before: None,
         cache_after: None,
-        checks: vec![WipeCheck {
-            kind: "host".into(),
-            subject: lost.host_id.clone(),
-            ok: false,
-            observed: Some("no worker of this host is alive, so nobody can look".into()),
-        }],
+        checks: vec![WipeCheck::new(
+            Looked::Host(lost.host_id.clone()),
+            Some("no worker of this host is alive, so its sandboxes cannot be checked".into()),
+        )],
         not_recheckable: Vec::new(),
     }
 }
 
 /// At start and at the end: what this host's dead workers left, and what nobody remembers. A wipe
 /// that fails here is looked at again by a worker that lives.
-pub(crate) async fn reconcile(executor: &Executor) -> Result<(), LedgerError> {
+pub(crate) async fn reconcile(executor: &Executor) -> Result<()> {
     let ledger = &executor.flows.ledger;
-    for due in ledger.sessions_due(&executor.host_id).await? {
+    for due in ledger.sessions().due(&executor.host_id).await? {
         let (evidence, terminal) = look_at(executor, &due).await;
         if evidence.status == WipeStatus::Verified {
-            ledger.session_look(&evidence, terminal).await?;
+            ledger.sessions().look(&evidence, terminal).await?;
         }
     }
-    let live = ledger.sessions_open(&executor.host_id).await?;
+    let live = ledger.sessions().open(&executor.host_id).await?;
     let unknown = cofferdam_sandbox::reconcile(&executor.host, |id| live.contains(id)).await;
     if !unknown.is_empty() {
-        tracing::warn!(
-            sandboxes = unknown.len(),
-            "sandboxes that nobody remembered were destroyed"
-        );
+        tracing::warn!(sandboxes = unknown.len(), "sandboxes without a row were destroyed");
     }
     Ok(())
 }

@@ -12,88 +12,44 @@ use std::sync::Arc;
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
-use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
+use cofferdam_contracts::id::{SandboxId, TaskKey};
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::sandbox::{
-    AccessMode, EffectivePolicy, ErrCode, FileOut, Metrics, SandboxRequest, SandboxResult,
-    WipeEvidence,
-};
-use cofferdam_contracts::session::Attestation;
+use cofferdam_contracts::sandbox::{AccessMode, ErrCode, FileOut, SandboxRequest};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
-use cofferdam_ledger::tasks::{Place, TaskContext, TaskEnd};
-use cofferdam_sandbox::{Host, HostPath, Input, Plan, provision_on, verify_absent};
+use cofferdam_ledger::runs::RunContext;
+use cofferdam_ledger::tasks::{NewTask, Place, TaskContext};
+use cofferdam_sandbox::{HostPath, Input, Plan, provision_on, verify_absent};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
-use crate::Flows;
-use crate::board::Board;
-use crate::cache::{self, Unprepared};
+use crate::attempt::{End, blank};
 use crate::decide::MAX_EXECUTIONS;
+use crate::deps::{self, Unprepared};
 use crate::dispatches;
-use crate::drive::{Job, drive, may_cancel};
+use crate::drive::{Job, drive};
 use crate::egress;
-use crate::memory::{MemoryBudget, MemoryShare};
+use crate::executor::{Executor, may_cancel};
+use crate::flow::{Flow, FlowError, step_error};
+use crate::memory::MemoryShare;
 use crate::patience::patiently;
-use crate::run::{Flow, FlowError, step_error};
 
 /// The step's name in the engine.
 const EXECUTE: &str = "ExecuteST";
-
-/// What a worker needs to execute tasks.
-#[derive(Debug)]
-pub(crate) struct Executor {
-    pub flows: Flows,
-    pub id: ExecutorId,
-    pub host_id: String,
-    /// For everybody: host directories only below the allowed roots.
-    pub host: Host,
-    /// Where its sandboxes are now.
-    pub board: Board,
-    /// A base of the dependency cache was made: whoever keeps it within bounds should look.
-    pub promoted: tokio::sync::Notify,
-    /// For the host's own admin, whose key is worth as much as this host's root anyway.
-    pub open_host: Host,
-    /// What its sandboxes may take of the host's memory together.
-    pub memory: MemoryBudget,
-}
-
-/// How an attempt ended, before it is committed.
-pub(crate) struct End {
-    pub result: SandboxResult,
-    pub effective: Option<EffectivePolicy>,
-    pub artifacts: Vec<NewArtifact>,
-    pub evidence: Option<WipeEvidence>,
-    pub attestation: Option<Attestation>,
-    pub canceled: bool,
-}
-
-impl End {
-    /// One before any sandbox was up.
-    fn bare(result: SandboxResult, evidence: Option<WipeEvidence>) -> Self {
-        Self {
-            result,
-            effective: None,
-            artifacts: Vec::new(),
-            evidence,
-            attestation: None,
-            canceled: false,
-        }
-    }
-}
 
 /// The workflow's body.
 pub(crate) async fn task_workflow(executor: Arc<Executor>) -> Flow<ErrCode> {
     let id = dbos::workflow_id().unwrap_or_default();
     let key = TaskKey::parse(&id)
-        .map_err(|e| dbos::Error::Application(FlowError::Ledger(e.to_string())))?;
+        .map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
     step(EXECUTE, || execute(&executor, &key)).await
 }
 
 async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let ledger = &executor.flows.ledger;
-    let sandbox = SandboxId::parse(&format!("sb{}", cofferdam_ambient::random::secret_hex(10)))
-        .map_err(|e| dbos::Error::Application(FlowError::Ledger(e.to_string())))?;
+    let name = executor.host.name();
+    let name = name.map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
+    let sandbox = name.id().clone();
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
     // Before the start is on record: whoever cancels a recorded start must be heard.
     let wakes = executor.flows.wakes.subscribe();
@@ -103,10 +59,10 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         state_dir: &state_dir,
         sandbox: &sandbox,
     };
-    let task = patiently(|| ledger.task_begin(key, &place))
+    let task = patiently(|| ledger.tasks().begin(key, &place))
         .await
         .map_err(step_error)?
-        .ok_or_else(|| dbos::Error::Application(FlowError::Ledger(format!("no task {key}"))))?;
+        .ok_or_else(|| dbos::Error::Application(FlowError::Step(format!("no task {key}"))))?;
     if let Some(code) = task.finished {
         return Ok(code);
     }
@@ -132,23 +88,35 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         }
     };
     executor.board.forget(&sandbox);
-    let committed = TaskEnd {
-        task: &task,
-        result: &end.result,
-        effective: end.effective.as_ref(),
-        artifacts: &end.artifacts,
-        evidence: end.evidence.as_ref(),
-        attestation: end.attestation.as_ref(),
-        canceled: end.canceled,
-    };
-    if patiently(|| ledger.task_finish(&committed)).await.map_err(step_error)? {
+    let committed = end.committed(&task);
+    if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
         return Ok(end.result.err_code);
     }
     // Somebody else's result stands, or will: what counts is the ledger's, never this execution's.
-    match patiently(|| ledger.task_err_code(key)).await.map_err(step_error)? {
+    match patiently(|| ledger.tasks().err_code(key)).await.map_err(step_error)? {
         Some(code) => Ok(code),
         None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
     }
+}
+
+/// The end of an attempt that only keeps a text, which its parent can write as well as a worker could.
+pub(crate) fn kept(run: &RunContext, task: &NewTask) -> Option<(TaskContext, End)> {
+    let Work::Value(text) = &task.work else { return None };
+    let context = TaskContext {
+        key: task.key.clone(),
+        run: run.id.clone(),
+        tenant: run.tenant.clone(),
+        step_id: task.step_id.clone(),
+        attempt: task.attempt,
+        work: task.work.clone(),
+        by_host_admin: false,
+        over_quota: None,
+        execution_no: 1,
+        egress: Vec::new(),
+        finished: None,
+    };
+    let end = value(&context, text);
+    Some((context, end))
 }
 
 fn value(task: &TaskContext, text: &str) -> End {
@@ -167,40 +135,6 @@ fn value(task: &TaskContext, text: &str) -> End {
         bytes: text.as_bytes().to_vec(),
     }];
     End { artifacts, ..End::bare(result, None) }
-}
-
-pub(crate) fn blank(
-    task: &TaskContext,
-    sandbox: &str,
-    err_code: ErrCode,
-    cause: Option<String>,
-) -> SandboxResult {
-    SandboxResult {
-        exit: -1,
-        stdout: String::new(),
-        stderr: String::new(),
-        files_out: Vec::new(),
-        metrics: Metrics::default(),
-        sandbox_ref: sandbox.to_owned(),
-        err_code,
-        dropped_bytes: 0,
-        services: Vec::new(),
-        task_key: task.key.clone(),
-        artifact_index_ref: Some(cofferdam_contracts::artifact::uri(
-            &task.run,
-            &task.step_id,
-            &task.key,
-            "index.json",
-        )),
-        cause,
-        permanent: false,
-        permanent_everywhere: false,
-        limits_reached: Vec::new(),
-        violations: Vec::new(),
-        violations_unlisted: 0,
-        cache: None,
-        agent: None,
-    }
 }
 
 /// An end at which no sandbox was made: nothing of it may exist, which is looked for all the same.
@@ -287,7 +221,7 @@ async fn run_in_sandbox(
         }
     };
     let made_of = (host, &plan, inputs.as_slice());
-    let (deps, base) = match cache::prepare(executor, task, request, made_of, &mut wakes).await {
+    let (deps, base) = match deps::prepare(executor, task, request, made_of, &mut wakes).await {
         Ok(prepared) => prepared,
         Err(Unprepared::Refused(why)) => {
             let cause = format!("this host cannot enforce {why}");
@@ -303,6 +237,7 @@ async fn run_in_sandbox(
             return End::bare(result, Some(*e.evidence));
         }
     };
+    host.expect(&plan, &sandbox);
     drive(executor, task, Job { plan: &plan, deps, agent }, sandbox, wakes).await
 }
 
@@ -366,7 +301,8 @@ async fn inputs(
                 let stored = executor
                     .flows
                     .ledger
-                    .artifact_read(&task.tenant, uri)
+                    .artifacts()
+                    .read(&task.tenant, uri)
                     .await
                     .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
                     .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
@@ -392,11 +328,5 @@ fn mode(access: AccessMode) -> u32 {
     match access {
         AccessMode::ReadOnly => 0o444,
         AccessMode::WorkspaceWrite | AccessMode::Full => 0o644,
-    }
-}
-
-impl Executor {
-    pub(crate) async fn is_canceled(&self, key: &TaskKey) -> bool {
-        self.flows.ledger.workflow_is_canceled(key.as_str()).await.unwrap_or(false)
     }
 }

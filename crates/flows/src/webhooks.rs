@@ -4,12 +4,12 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DeliveryId, WebhookId};
 use cofferdam_contracts::webhook::{DeliveryReplayed, EventType, WebhookCreated, WebhookRequest};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::webhooks::NewWebhook;
 use serde_json::json;
 
+use crate::error::{Error, Result};
 use crate::sign::Signer;
 use crate::{Flows, outbound};
 
@@ -30,14 +30,14 @@ impl Flows {
         &self,
         who: &Principal,
         request: &WebhookRequest,
-    ) -> Result<WebhookCreated, LedgerError> {
+    ) -> Result<WebhookCreated> {
         let signer = self.signer()?;
         let url = outbound::parse(&request.url, self.reach)?;
         let mut events = request.events.clone().unwrap_or_else(|| EventType::ALL.to_vec());
         events.sort_unstable();
         events.dedup();
-        let id = WebhookId::parse(&format!("wh_{}", secret_hex(16)))
-            .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+        let id =
+            WebhookId::parse(&format!("wh_{}", secret_hex(16))).map_err(Error::corrupt("id"))?;
         let new = NewWebhook {
             id: &id,
             tenant: &who.tenant,
@@ -49,7 +49,7 @@ impl Flows {
             detail: Some(json!({"url": url.as_str(), "events": events})),
             ..Audit::by(who, "webhook.add", id.as_str())
         };
-        self.ledger.webhook_add(&new, &entry).await?;
+        self.ledger.webhooks().add(&new, &entry).await?;
         Ok(WebhookCreated {
             secret: signer.webhook_secret(&id),
             url: url.as_str().to_owned(),
@@ -59,13 +59,9 @@ impl Flows {
     }
 
     /// Removes one of the caller's webhooks.
-    pub async fn webhook_remove(
-        &self,
-        who: &Principal,
-        webhook: &WebhookId,
-    ) -> Result<(), LedgerError> {
+    pub async fn webhook_remove(&self, who: &Principal, webhook: &WebhookId) -> Result<()> {
         let entry = Audit::by(who, "webhook.remove", webhook.as_str());
-        if self.ledger.webhook_remove(&who.tenant, webhook, &entry).await? {
+        if self.ledger.webhooks().remove(&who.tenant, webhook, &entry).await? {
             return Ok(());
         }
         Err(Refusal::not_found("webhook").into())
@@ -77,9 +73,10 @@ impl Flows {
         who: &Principal,
         webhook: &WebhookId,
         delivery: &DeliveryId,
-    ) -> Result<DeliveryReplayed, LedgerError> {
+    ) -> Result<DeliveryReplayed> {
         let entry = Audit::by(who, "webhook.replay", delivery.as_str());
-        match self.ledger.delivery_replay(&who.tenant, webhook, delivery, &entry).await? {
+        match self.ledger.webhooks().delivery_replay(&who.tenant, webhook, delivery, &entry).await?
+        {
             Some(true) => Ok(DeliveryReplayed { accepted: true, delivery_id: delivery.clone() }),
             Some(false) => Err(Refusal::new(
                 ErrorCode::StateConflict,

@@ -1,4 +1,4 @@
-//! A worker: the engine, the dispatcher and the watch over the living and the dead.
+//! A worker: the engine, the claimer and the watch over the living and the dead.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,11 +19,12 @@ use tokio::task::JoinHandle;
 
 use crate::Flows;
 use crate::board::Board;
-use crate::dispatch::{Dispatcher, Registered, Started};
+use crate::claims::{Claimer, Registered, Started};
+use crate::error::{Error, Result};
+use crate::executor::Executor;
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::takeover::{Arrival, Takeover, reconcile};
-use crate::task::Executor;
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
 /// keeps for ever what it has once opened, at 3 MB of the host each. Measured one
@@ -35,13 +36,13 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a worker does not start.
 #[derive(Debug, thiserror::Error)]
-pub enum FlowsError {
+pub enum StartError {
     /// This host cannot hold sandboxes.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The ledger.
+    /// The ledger, or what it has of this host.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    Flows(#[from] Error),
     /// The engine.
     #[error("the workflow engine: {0}")]
     Engine(String),
@@ -69,7 +70,7 @@ pub struct WorkerConfig {
 pub struct Worker {
     executor: Arc<Executor>,
     engine: DBOS,
-    dispatcher: JoinHandle<()>,
+    claimer: JoinHandle<()>,
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
     cache: JoinHandle<()>,
@@ -79,7 +80,7 @@ pub struct Worker {
 
 impl Worker {
     /// Looks at the host, reconciles it, launches the engine and starts to claim.
-    pub async fn start(flows: Flows, config: WorkerConfig) -> Result<Self, FlowsError> {
+    pub async fn start(flows: Flows, config: WorkerConfig) -> Result<Self, StartError> {
         let host_config = HostConfig {
             state_dir: config.state_dir,
             allowed_roots: config.allowed_roots,
@@ -91,7 +92,7 @@ impl Worker {
         let memory = MemoryBudget::new(host.facts().mem_mb, config.memory_mb);
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
-            .map_err(|e| FlowsError::Engine(e.to_string()))?;
+            .map_err(|e| StartError::Engine(e.to_string()))?;
         let executor = Arc::new(Executor {
             flows: flows.clone(),
             id: id.clone(),
@@ -105,23 +106,25 @@ impl Worker {
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
             .ledger
-            .executor_join(&NewExecutor { id: &id, host_id: &executor.host_id, pid })
-            .await?;
+            .executors()
+            .join(&NewExecutor { id: &id, host_id: &executor.host_id, pid })
+            .await
+            .map_err(Error::from)?;
         reconcile(&executor).await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
             executor_id: Some(id.to_string()),
             max_connections: ENGINE_CONNECTIONS,
             migrate: false,
-            // The dispatcher claims; the engine's own poller serves only its internal queue.
+            // The claimer claims; the engine's own poller serves only its internal queue.
             listen_queues: Some(Vec::new()),
             notification_coalesce: Some(Duration::ZERO),
             ..Config::new("cofferdam", flows.ledger.engine_url())
         });
         let registered =
-            register(&engine, &executor).map_err(|e| FlowsError::Engine(e.to_string()))?;
-        engine.launch().await.map_err(|e| FlowsError::Engine(e.to_string()))?;
-        let dispatcher = Arc::new(Dispatcher {
+            register(&engine, &executor).map_err(|e| StartError::Engine(e.to_string()))?;
+        engine.launch().await.map_err(|e| StartError::Engine(e.to_string()))?;
+        let claimer = Arc::new(Claimer {
             flows,
             id,
             registered,
@@ -151,7 +154,7 @@ impl Worker {
             engine,
             board,
             sender,
-            dispatcher: tokio::spawn(dispatcher.run()),
+            claimer: tokio::spawn(claimer.run()),
             takeover: tokio::spawn(takeover.run()),
             fenced,
         })
@@ -168,8 +171,8 @@ impl Worker {
     /// Stops claiming, ends its sandboxes with evidence and gives its workflows back. Where the database
     /// does not answer it is not waited for: a leader gives the workflows back, and the next worker of this
     /// host finds the sessions.
-    pub async fn stop(self) -> Result<(), LedgerError> {
-        self.dispatcher.abort();
+    pub async fn stop(self) -> Result<()> {
+        self.claimer.abort();
         self.takeover.abort();
         self.cache.abort();
         // What it claimed is due again when its claim runs out.
@@ -187,11 +190,11 @@ impl Worker {
         given_back
     }
 
-    async fn give_back(&self) -> Result<(), LedgerError> {
+    async fn give_back(&self) -> Result<()> {
         let (ledger, id) = (&self.executor.flows.ledger, &self.executor.id);
         let leave = async {
-            ledger.resign(id).await?;
-            ledger.executor_leave(id).await
+            ledger.executors().resign(id).await?;
+            ledger.executors().leave(id).await
         };
         let silent = |_| LedgerError::silent();
         let given_back =
@@ -218,7 +221,7 @@ fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered>
         })?
     };
     let escalation = engine.register_workflow(ESCALATION_WORKFLOW, move |()| {
-        crate::gate::escalation_workflow(Arc::clone(&flows))
+        crate::gates::wait::escalation_workflow(Arc::clone(&flows))
     })?;
     Ok(Registered { run, task, escalation })
 }

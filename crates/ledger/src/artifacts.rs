@@ -3,11 +3,11 @@
 use cofferdam_contracts::artifact::{self, ArtifactIndex, ArtifactItem, ArtifactKind, ArtifactRow};
 use cofferdam_contracts::canonical::{canonical, digest_bytes};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::{Result, load};
+use crate::families::Artifacts;
 use crate::tasks::TaskContext;
 
 /// Bytes up to which text is kept in the row itself: one page of the database.
@@ -41,44 +41,78 @@ pub(crate) async fn artifacts_insert(
     task: &TaskContext,
     artifacts: &[NewArtifact],
 ) -> Result<()> {
-    let place = |name: &str| artifact::uri(&task.run, &task.step_id, &task.key, name);
-    let mut items = Vec::with_capacity(artifacts.len());
-    for new in artifacts {
-        items.push(ArtifactItem {
-            kind: new.kind,
-            uri: place(&new.name),
-            sha256: digest_bytes(&new.bytes),
-        });
+    let index = index(task, artifacts)?;
+    Rows::of(task, &index, artifacts).insert(conn, task).await
+}
+
+/// The same rows for a statement that takes no blob; `None` where there is one.
+pub(crate) fn inline_rows(
+    task: &TaskContext,
+    artifacts: &[NewArtifact],
+) -> Result<Option<Vec<Value>>> {
+    let index = index(task, artifacts)?;
+    let rows = Rows::of(task, &index, artifacts);
+    if rows.blobs.iter().any(Option::is_some) {
+        return Ok(None);
     }
+    let about = rows.kinds.iter().zip(&rows.names).zip(&rows.uris).zip(&rows.inlines);
+    let all = about.zip(rows.digests.iter().zip(&rows.sizes)).enumerate();
+    Ok(Some(
+        all.map(|(idx, ((((kind, name), uri), inline), (sha256, size)))| {
+            json!({
+                "task_key": task.key, "idx": idx, "kind": kind, "name": name, "uri": uri, "inline": inline,
+                "sha256": sha256, "size": size,
+            })
+        })
+        .collect(),
+    ))
+}
+
+fn place(task: &TaskContext, name: &str) -> String {
+    artifact::uri(&task.run, &task.step_id, &task.key, name)
+}
+
+/// The bytes of an attempt's index.
+pub(crate) fn index(task: &TaskContext, artifacts: &[NewArtifact]) -> Result<Vec<u8>> {
+    let items = artifacts.iter().map(|new| ArtifactItem {
+        kind: new.kind,
+        uri: place(task, &new.name),
+        sha256: digest_bytes(&new.bytes),
+    });
     let index = ArtifactIndex {
         task_key: task.key.clone(),
         provider: crate::tasks::provider(&task.work).into(),
-        raw_ref: place("raw.json"),
+        raw_ref: place(task, "raw.json"),
         created_at: cofferdam_ambient::clock::now_ms(),
-        items,
+        items: items.collect(),
     };
-    let index = canonical(&index)?;
-    let all = std::iter::once((ArtifactKind::ArtifactIndex, "index.json", index.as_slice()))
-        .chain(artifacts.iter().map(|a| (a.kind, a.name.as_str(), a.bytes.as_slice())));
-    let mut rows = Rows::default();
-    for (kind, name, bytes) in all {
-        rows.push(kind, name, place(name), bytes);
-    }
-    rows.insert(conn, task).await
+    Ok(canonical(&index)?)
 }
 
+/// Artifacts column by column, as `unnest` takes them.
 #[derive(Default)]
-struct Rows<'a> {
-    kinds: Vec<&'static str>,
-    names: Vec<String>,
-    uris: Vec<String>,
-    inlines: Vec<Option<&'a str>>,
-    blobs: Vec<Option<&'a [u8]>>,
-    digests: Vec<String>,
-    sizes: Vec<i64>,
+pub(crate) struct Rows<'a> {
+    pub kinds: Vec<&'static str>,
+    pub names: Vec<String>,
+    pub uris: Vec<String>,
+    pub inlines: Vec<Option<&'a str>>,
+    pub blobs: Vec<Option<&'a [u8]>>,
+    pub digests: Vec<String>,
+    pub sizes: Vec<i64>,
 }
 
 impl<'a> Rows<'a> {
+    /// The index and what it lists.
+    pub(crate) fn of(task: &TaskContext, index: &'a [u8], artifacts: &'a [NewArtifact]) -> Self {
+        let all = std::iter::once((ArtifactKind::ArtifactIndex, "index.json", index))
+            .chain(artifacts.iter().map(|a| (a.kind, a.name.as_str(), a.bytes.as_slice())));
+        let mut rows = Self::default();
+        for (kind, name, bytes) in all {
+            rows.push(kind, name, place(task, name), bytes);
+        }
+        rows
+    }
+
     fn push(&mut self, kind: ArtifactKind, name: &str, uri: String, bytes: &'a [u8]) {
         // PostgreSQL text holds no NUL, so such a file is a blob however small.
         let text = (bytes.len() <= INLINE_BYTES && !bytes.contains(&0))
@@ -122,9 +156,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl Ledger {
+impl Artifacts<'_> {
     /// A run's artifacts, in order, latest attempts only.
-    pub async fn artifact_list(&self, run: &RunId) -> Result<Vec<ArtifactRow>> {
+    pub async fn list(self, run: &RunId) -> Result<Vec<ArtifactRow>> {
         let rows = sqlx::query(
             "SELECT step_id, task_key, attempt, idx, kind, name, uri, sha256, size, app.ms(created_at) AS at
                FROM app.latest_artifacts WHERE run_id = $1 ORDER BY step_id, task_key, idx LIMIT 100000",
@@ -152,7 +186,7 @@ impl Ledger {
     }
 
     /// The bytes behind a URI, if the tenant owns its run.
-    pub async fn artifact_read(&self, tenant: &TenantId, uri: &str) -> Result<Option<Stored>> {
+    pub async fn read(self, tenant: &TenantId, uri: &str) -> Result<Option<Stored>> {
         let row = sqlx::query(
             "SELECT a.sha256, a.kind, a.inline, b.bytes FROM app.artifacts a
                JOIN app.runs r ON r.id = a.run_id LEFT JOIN app.blobs b ON b.sha256 = a.sha256

@@ -9,19 +9,19 @@ use crate::keys::Principal;
 /// One action by hand.
 #[derive(Debug, Clone)]
 pub struct Audit<'a> {
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: &'a TenantId,
     /// By which key.
     pub key_id: &'a str,
     /// Who, as they say.
     pub actor: &'a str,
-    /// What.
+    /// Operation, such as `cancel`.
     pub op: &'a str,
     /// To what.
     pub target: &'a str,
-    /// Why.
+    /// Reason, for the record.
     pub reason: &'a str,
-    /// More.
+    /// Further facts, by operation.
     pub detail: Option<Value>,
 }
 

@@ -6,9 +6,9 @@ use serde_json::json;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::{Audit, append};
 use crate::error::{LedgerError, Result, id};
+use crate::families::Cache;
 
 /// Rows that a listing answers with; a host has far fewer bases.
 const MAX_ENTRIES: i64 = 10_000;
@@ -96,10 +96,10 @@ impl Evicted {
     }
 }
 
-impl Ledger {
+impl Cache<'_> {
     /// The tenant's base of a key at a place; it counts as used now.
-    pub async fn cache_find(
-        &self,
+    pub async fn find(
+        self,
         place: &CachePlace<'_>,
         org: &TenantId,
         key: &Digest,
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Records that a start of a task runs on a base. `false`: the base was doomed meanwhile.
-    pub async fn cache_use(&self, entry: i64, task: &TaskKey, execution_no: i32) -> Result<bool> {
+    pub async fn record_use(self, entry: i64, task: &TaskKey, execution_no: i32) -> Result<bool> {
         let done = sqlx::query(
             "INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin)
              SELECT $2, $3, entry_id, 'engine-dbos' FROM app.dependency_cache_index
@@ -137,11 +137,11 @@ impl Ledger {
         .bind(execution_no)
         .execute(self.pool())
         .await?;
-        Ok(done.rows_affected() == 1 || self.cache_was_used(entry, task, execution_no).await?)
+        Ok(done.rows_affected() == 1 || self.was_used(entry, task, execution_no).await?)
     }
 
     /// Whether the record is there already: a statement whose answer was lost is sent again.
-    async fn cache_was_used(&self, entry: i64, task: &TaskKey, execution_no: i32) -> Result<bool> {
+    async fn was_used(self, entry: i64, task: &TaskKey, execution_no: i32) -> Result<bool> {
         Ok(sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM app.dependency_cache_uses
                              WHERE entry_id = $1 AND task_key = $2 AND execution_no = $3)",
@@ -155,11 +155,7 @@ impl Ledger {
 
     /// Records a base that stands on the disk now. What was on record under its key was not there any
     /// more, or it could not have got its name. A replay writes nothing.
-    pub async fn cache_insert(
-        &self,
-        place: &CachePlace<'_>,
-        new: &NewCacheEntry<'_>,
-    ) -> Result<()> {
+    pub async fn insert(self, place: &CachePlace<'_>, new: &NewCacheEntry<'_>) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         sqlx::query(
             "UPDATE app.dependency_cache_index
@@ -195,7 +191,7 @@ impl Ledger {
     }
 
     /// Every base that a place should have or take away, the longest unused first.
-    pub async fn cache_held(&self, place: &CachePlace<'_>) -> Result<Vec<CacheHeld>> {
+    pub async fn held(self, place: &CachePlace<'_>) -> Result<Vec<CacheHeld>> {
         let rows = sqlx::query(
             "SELECT entry_id, key, bytes, state = 'doomed' AS doomed,
                     app.ms(clock_timestamp()) - app.ms(last_used_at) AS idle_ms
@@ -221,7 +217,7 @@ impl Ledger {
     }
 
     /// Records that a base is gone from its host's disk.
-    pub async fn cache_evicted(&self, entry: i64, why: Evicted) -> Result<()> {
+    pub async fn evicted(self, entry: i64, why: Evicted) -> Result<()> {
         sqlx::query(
             "UPDATE app.dependency_cache_index
                 SET state = 'evicted', evicted_at = clock_timestamp(), evicted_why = $2
@@ -235,7 +231,7 @@ impl Ledger {
     }
 
     /// A tenant's bases, the longest unused first.
-    pub async fn cache_list(&self, org: &TenantId) -> Result<Vec<CacheEntry>> {
+    pub async fn list(self, org: &TenantId) -> Result<Vec<CacheEntry>> {
         let rows = sqlx::query(
             "SELECT key, org_id, repo_id, lock_hash, host_id, digest, bytes, files, state, created_by,
                     app.ms(created_at) AS created_at, app.ms(last_used_at) AS last_used_at
@@ -251,8 +247,8 @@ impl Ledger {
 
     /// Dooms a tenant's bases of one key, or without a key all that were not used for so long, and
     /// wakes their hosts. The number of bases.
-    pub async fn cache_doom(
-        &self,
+    pub async fn doom(
+        self,
         org: &TenantId,
         key: Option<&Digest>,
         idle_ms: i64,

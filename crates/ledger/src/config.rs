@@ -1,24 +1,60 @@
 //! `app.dynamic_config`: append-only; a change is one more version, and its audit row goes with it.
 
 use cofferdam_contracts::config::{ConfigKey, ConfigRow, ConfigScope, ConfigVersion, WriteScope};
+use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::TenantId;
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::{self, Audit};
-use crate::error::{LedgerError, Result, id};
+use crate::error::{LedgerError, Result, id, load};
+use crate::families::Config;
 
 /// Whom the host's own value belongs to: no tenant's id has this shape.
 const HOST: &str = "*";
 
+/// The keys of this version, as a parameter.
+pub(crate) fn known() -> Vec<String> {
+    ConfigKey::all().map(|key| key.to_string()).collect()
+}
+
+/// SQL: the newest version of every key in one value, for a statement that reads more.
+pub(crate) fn rows_json(host: &str, tenant: &str, keys: &str) -> String {
+    format!(
+        "(SELECT jsonb_agg(jsonb_build_array(c.tenant_id, c.key, c.version, c.value)) FROM (
+            SELECT DISTINCT ON (tenant_id, key) tenant_id, key, version, value
+              FROM app.dynamic_config WHERE tenant_id IN ({host}, {tenant}) AND key = ANY({keys})
+             ORDER BY tenant_id, key, version DESC) c)"
+    )
+}
+
+/// Reads [`rows_json`] back.
+pub(crate) fn rows_of(value: Option<Value>) -> Result<Vec<ConfigRow>> {
+    let Some(value) = value else { return Ok(Vec::new()) };
+    let rows: Vec<(String, String, u32, Value)> = load("dynamic_config", value)?;
+    rows.into_iter()
+        .map(|(owner, key, version, value)| {
+            let key = key
+                .parse()
+                .map_err(|_| LedgerError::Row { what: "dynamic_config.key", why: key.clone() })?;
+            let scope = if owner == HOST { ConfigScope::Global } else { ConfigScope::Tenant };
+            Ok(ConfigRow { key, scope, version, value })
+        })
+        .collect()
+}
+
+/// Whom the host's own value belongs to.
+pub(crate) const fn host() -> &'static str {
+    HOST
+}
+
 /// One more version.
 #[derive(Debug, Clone)]
 pub struct NewConfig<'a> {
-    /// Whose.
+    /// Owner: the host, or one tenant.
     pub scope: WriteScope,
-    /// Which.
+    /// Configuration key.
     pub key: ConfigKey,
     /// The newest version, as the writer knows it.
     pub expected: u32,
@@ -42,11 +78,10 @@ fn version_of(row: &PgRow) -> Result<u32> {
         .map_err(|e| LedgerError::Row { what: "dynamic_config.version", why: e.to_string() })
 }
 
-impl Ledger {
+impl Config<'_> {
     /// The newest version of every key, of the host and of the tenant. Keys that this version does
     /// not know are a newer one's, and none of its business.
-    pub async fn config_rows(&self, tenant: &TenantId) -> Result<Vec<ConfigRow>> {
-        let known: Vec<String> = ConfigKey::all().map(|key| key.to_string()).collect();
+    pub async fn rows(self, tenant: &TenantId) -> Result<Vec<ConfigRow>> {
         let rows = sqlx::query(
             "SELECT DISTINCT ON (tenant_id, key) tenant_id, key, version, value
                FROM app.dynamic_config WHERE tenant_id IN ($1, $2) AND key = ANY($3)
@@ -54,7 +89,7 @@ impl Ledger {
         )
         .bind(HOST)
         .bind(tenant.as_str())
-        .bind(&known)
+        .bind(known())
         .fetch_all(self.pool())
         .await?;
         rows.iter()
@@ -69,9 +104,24 @@ impl Ledger {
             .collect()
     }
 
+    /// The same rows, and the refusal of a tenant whose quota is full, in one statement.
+    pub async fn admission(self, tenant: &TenantId) -> Result<(Vec<ConfigRow>, Option<Refusal>)> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {} AS rows, app.blobs_over_quota($2, $4) AS over",
+            rows_json("$1", "$2", "$3")
+        )))
+        .bind(HOST)
+        .bind(tenant.as_str())
+        .bind(known())
+        .bind(crate::quota::default_mb())
+        .fetch_one(self.pool())
+        .await?;
+        Ok((rows_of(row.try_get("rows")?)?, crate::quota::refusal(row.try_get("over")?)))
+    }
+
     /// A key's versions, newest first. Who wrote the host's is only for the host's own tenant.
-    pub async fn config_history(
-        &self,
+    pub async fn history(
+        self,
         tenant: &TenantId,
         key: ConfigKey,
         limit: i64,
@@ -106,7 +156,7 @@ impl Ledger {
 
     /// Appends the next version and its audit, together; `false` where the newest version is another
     /// than expected. Two writers at once: the primary key lets one through.
-    pub async fn config_put(&self, new: &NewConfig<'_>, entry: &Audit<'_>) -> Result<bool> {
+    pub async fn put(self, new: &NewConfig<'_>, entry: &Audit<'_>) -> Result<bool> {
         let owner = match new.scope {
             WriteScope::Tenant => entry.tenant.as_str(),
             WriteScope::Global => HOST,

@@ -1,6 +1,6 @@
 //! `app.dispatches` and `app.dispatch_runs`: agents that were sent off. A dispatch, its intent, its
-//! run and the run's workflow are written together; what follows a start is written by the run's own
-//! transactions (`app.dispatch_settle`).
+//! run and the run's workflow are written together; its end is written by the run's own transactions
+//! (`dispatch_end`).
 
 use cofferdam_contracts::dispatch::{DispatchStatus, DispatchTokens, DispatchView, SpawnRequest};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
@@ -10,9 +10,9 @@ use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::Ledger;
 use crate::audit::Audit;
-use crate::error::{LedgerError, Result, id, json, load};
+use crate::error::{Checked, LedgerError, OpError, Result, id, json, load};
+use crate::families::Dispatches;
 use crate::intents::NewIntent;
 use crate::runs::{NewRun, run_insert};
 
@@ -123,7 +123,7 @@ fn view_of(row: &PgRow) -> Result<DispatchView> {
 }
 
 /// What our own triggers raise has codes of its own; the caller may know what they say.
-fn limited(error: LedgerError) -> LedgerError {
+fn limited(error: LedgerError) -> OpError {
     if let LedgerError::Statement(sqlx::Error::Database(db)) = &error {
         let code = db.code().unwrap_or_default();
         if LIMITS.contains(&code.as_ref()) {
@@ -134,16 +134,12 @@ fn limited(error: LedgerError) -> LedgerError {
             return Refusal::not_found("the parent dispatch").into();
         }
     }
-    error
+    error.into()
 }
 
-impl Ledger {
+impl Dispatches<'_> {
     /// Writes a dispatch with its intent, its run and its workflow, or nothing at all.
-    pub async fn dispatch_spawn(
-        &self,
-        new: &NewDispatch<'_>,
-        audit: Option<&Audit<'_>>,
-    ) -> Result<()> {
+    pub async fn spawn(self, new: &NewDispatch<'_>, audit: Option<&Audit<'_>>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, new.intent).await?;
         let request = new.request;
@@ -197,8 +193,8 @@ impl Ledger {
     }
 
     /// A tenant's dispatch.
-    pub async fn dispatch_by_id(
-        &self,
+    pub async fn by_id(
+        self,
         tenant: &TenantId,
         dispatch: &DispatchId,
     ) -> Result<Option<DispatchView>> {
@@ -212,8 +208,8 @@ impl Ledger {
     }
 
     /// A tenant's dispatches, newest first.
-    pub async fn dispatch_list(
-        &self,
+    pub async fn list(
+        self,
         tenant: &TenantId,
         filter: &DispatchFilter<'_>,
     ) -> Result<Vec<DispatchView>> {
@@ -233,8 +229,8 @@ impl Ledger {
     }
 
     /// What steering it needs.
-    pub async fn dispatch_context(
-        &self,
+    pub async fn context(
+        self,
         tenant: &TenantId,
         dispatch: &DispatchId,
     ) -> Result<Option<DispatchContext>> {
@@ -273,7 +269,7 @@ impl Ledger {
     }
 
     /// Notes the process of a dispatch's sandbox on its host, for operators.
-    pub async fn dispatch_pid(&self, task: &TaskKey, pid: u32) -> Result<()> {
+    pub async fn pid(self, task: &TaskKey, pid: u32) -> Result<()> {
         sqlx::query(
             "UPDATE app.dispatches d SET pid = $2 FROM app.dispatch_runs m, app.sbx_runs s
               WHERE s.task_key = $1 AND m.run_id = s.run_id AND d.id = m.dispatch_id
@@ -287,8 +283,8 @@ impl Ledger {
     }
 
     /// Removes ended dispatches that are older, with the record of who did it.
-    pub async fn dispatch_prune(
-        &self,
+    pub async fn prune(
+        self,
         tenant: &TenantId,
         older_than_sec: u64,
         audit: &Audit<'_>,
@@ -312,8 +308,8 @@ impl Ledger {
     }
 
     /// Tokens of a tenant's dispatches: of one, of a scope, or of all.
-    pub async fn dispatch_tokens(
-        &self,
+    pub async fn tokens(
+        self,
         tenant: &TenantId,
         dispatch: Option<&DispatchId>,
         scope: Option<&str>,
@@ -340,7 +336,7 @@ impl Ledger {
     }
 
     /// The artifact with a run's output.
-    pub async fn dispatch_output(&self, run: &RunId) -> Result<Option<String>> {
+    pub async fn output(self, run: &RunId) -> Result<Option<String>> {
         Ok(sqlx::query_scalar(
             "SELECT uri FROM app.artifacts WHERE run_id = $1 AND kind = 'stdout'
               ORDER BY attempt DESC LIMIT 1",
@@ -375,14 +371,9 @@ pub enum Taken {
     Refused(String),
 }
 
-impl Ledger {
+impl Dispatches<'_> {
     /// Takes a row over as it is; it has no run and never will.
-    pub async fn dispatch_import(
-        &self,
-        tenant: &TenantId,
-        key_id: &str,
-        row: &ImportRow,
-    ) -> Result<Taken> {
+    pub async fn import(self, tenant: &TenantId, key_id: &str, row: &ImportRow) -> Result<Taken> {
         let mut tx = self.pool().begin().await?;
         let same: Option<bool> = sqlx::query_scalar(
             "SELECT m.tenant_id = $3 AND to_jsonb(d) = to_jsonb(jsonb_populate_record(NULL::app.dispatches, $2))

@@ -3,9 +3,10 @@
 use cofferdam_contracts::id::ExecutorId;
 use sqlx::Row;
 
+use crate::APP_VERSION;
 use crate::error::Result;
 use crate::executors::Lead;
-use crate::{APP_VERSION, Ledger};
+use crate::families::Queues;
 
 /// The engine's name of the parent workflow.
 pub const RUN_WORKFLOW: &str = "run";
@@ -15,7 +16,7 @@ pub const TASK_WORKFLOW: &str = "task";
 pub const ESCALATION_WORKFLOW: &str = "escalation";
 /// Parents and control.
 pub const INTENT_QUEUE: &str = "intentQ";
-/// Fan-out.
+/// Queue of tasks, one sandbox each.
 pub const SBX_QUEUE: &str = "sbxQ";
 /// Escalations and other small control work.
 pub const CONTROL_QUEUE: &str = "controlQ";
@@ -41,11 +42,11 @@ pub(crate) struct Enqueue<'a> {
     pub priority: i32,
 }
 
-impl Ledger {
+impl Queues<'_> {
     /// Takes as many queued workflows as the queue's limits leave to a worker that runs `running` of
     /// them already; at most 64 where there is no limit.
     pub async fn claim(
-        &self,
+        self,
         queue: &str,
         executor: &ExecutorId,
         running: i32,
@@ -69,7 +70,7 @@ impl Ledger {
     }
 
     /// Releases workflows whose delay has passed, as the leader.
-    pub async fn release_delayed(&self, lead: &Lead) -> Result<u64> {
+    pub async fn release_delayed(self, lead: &Lead) -> Result<u64> {
         let done = sqlx::query(
             "WITH moved AS (
                UPDATE dbos.workflow_status
@@ -87,7 +88,7 @@ impl Ledger {
     }
 
     pub(crate) async fn enqueue_on(
-        &self,
+        self,
         conn: &mut sqlx::PgConnection,
         item: &Enqueue<'_>,
     ) -> Result<bool> {
@@ -114,9 +115,9 @@ pub struct Backlog {
     pub oldest_ms: i64,
 }
 
-impl Ledger {
+impl Queues<'_> {
     /// The queues on which something waits, for `/healthz`.
-    pub async fn backlogs(&self) -> Result<Vec<Backlog>> {
+    pub async fn backlogs(self) -> Result<Vec<Backlog>> {
         let rows = sqlx::query(
             "SELECT queue_name, count(*) AS depth,
                     greatest(0, app.ms(clock_timestamp()) - min(created_at))::bigint AS oldest_ms
@@ -139,7 +140,7 @@ impl Ledger {
 
     /// The workflows that this executor owns. Those that the engine took itself, from the queue of
     /// its own, are only among them until it starts them.
-    pub async fn claimed(&self, executor: &ExecutorId, own: &str) -> Result<Vec<String>> {
+    pub async fn claimed(self, executor: &ExecutorId, own: &str) -> Result<Vec<String>> {
         Ok(sqlx::query_scalar(
             "SELECT workflow_uuid FROM dbos.workflow_status
               WHERE executor_id = $1 AND status = 'PENDING'
@@ -152,7 +153,7 @@ impl Ledger {
     }
 
     /// Gives a claimed workflow back to its queue, if it is still this executor's.
-    pub async fn unclaim(&self, workflow: &str, executor: &ExecutorId) -> Result<()> {
+    pub async fn unclaim(self, workflow: &str, executor: &ExecutorId) -> Result<()> {
         sqlx::query(
             "UPDATE dbos.workflow_status SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL
               WHERE workflow_uuid = $1 AND executor_id = $2 AND status = 'PENDING'",

@@ -1,5 +1,6 @@
 //! What can go wrong with the ledger, classified by SQLSTATE, never by a message's text.
 
+use cofferdam_contracts::canonical::CanonicalError;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 
 /// A failed ledger operation.
@@ -34,9 +35,35 @@ pub enum LedgerError {
     /// A migration failed.
     #[error("migrating the database failed")]
     Migrate(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The caller's request contradicts recorded truth.
+}
+
+/// Why an operation that holds a request against recorded truth did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// The request contradicts recorded truth.
     #[error(transparent)]
-    Refusal(#[from] Refusal),
+    Refused(#[from] Refusal),
+    /// The operation failed.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl From<CanonicalError> for LedgerError {
+    fn from(error: CanonicalError) -> Self {
+        Self::Row { what: "canonical form", why: error.to_string() }
+    }
+}
+
+impl From<CanonicalError> for OpError {
+    fn from(error: CanonicalError) -> Self {
+        Self::Ledger(error.into())
+    }
+}
+
+impl From<sqlx::Error> for OpError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Ledger(error.into())
+    }
 }
 
 impl From<sqlx::Error> for LedgerError {
@@ -109,11 +136,10 @@ impl LedgerError {
         matches!(self, Self::Refused(_, sqlx::Error::Database(db)) if db.code().as_deref() == Some("23505"))
     }
 
-    /// What the caller is told; the operator's log gets the source.
+    /// What the caller gets; the operator's log gets the source.
     #[must_use]
-    pub fn refusal(self) -> Refusal {
+    pub fn refusal(&self) -> Refusal {
         match self {
-            Self::Refusal(refusal) => refusal,
             Self::Unavailable(sqlx::Error::Database(db))
                 if db.code().as_deref() == Some("53100") =>
             {
@@ -125,15 +151,16 @@ impl LedgerError {
             Self::Unavailable(_) => {
                 Refusal::new(ErrorCode::Unavailable, "the database cannot be reached; try again")
             }
-            _ => {
-                Refusal::new(ErrorCode::Internal, "internal error; the server's log has the cause")
-            }
+            _ => Refusal::internal(),
         }
     }
 }
 
 /// The result of a ledger operation.
 pub type Result<T> = std::result::Result<T, LedgerError>;
+
+/// The result of an operation that may refuse.
+pub type Checked<T> = std::result::Result<T, OpError>;
 
 /// Parses a stored JSON value strictly.
 pub(crate) fn load<T: serde::de::DeserializeOwned>(

@@ -5,8 +5,9 @@ use cofferdam_contracts::id::{ExecutorId, SandboxId};
 
 use sqlx::{Connection, Row};
 
+use crate::APP_VERSION;
 use crate::error::Result;
-use crate::{APP_VERSION, Ledger};
+use crate::families::Executors;
 
 /// A worker as it announces itself.
 #[derive(Debug, Clone)]
@@ -37,9 +38,9 @@ pub struct TakenOver {
     pub workflows: u64,
 }
 
-impl Ledger {
+impl Executors<'_> {
     /// Announces a worker.
-    pub async fn executor_join(&self, new: &NewExecutor<'_>) -> Result<()> {
+    pub async fn join(self, new: &NewExecutor<'_>) -> Result<()> {
         sqlx::query(
             "INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ($1, $2, $3, $4)",
         )
@@ -54,17 +55,13 @@ impl Ledger {
 
     /// One heartbeat, of the worker and of those of its sandboxes that it sees alive, in one statement.
     /// `false`: this executor was declared dead, so its work is somebody else's now.
-    pub async fn executor_beat(&self, executor: &ExecutorId, alive: &[SandboxId]) -> Result<bool> {
+    pub async fn beat(self, executor: &ExecutorId, alive: &[SandboxId]) -> Result<bool> {
         beat(&mut *self.steady().acquire().await?, executor, alive).await
     }
 
     /// The same over a connection that is made for it: where a beat was not answered in time, the connection
     /// may be what is lost, and a worker has no time to find out.
-    pub async fn executor_beat_anew(
-        &self,
-        executor: &ExecutorId,
-        alive: &[SandboxId],
-    ) -> Result<bool> {
+    pub async fn beat_anew(self, executor: &ExecutorId, alive: &[SandboxId]) -> Result<bool> {
         let options = self.steady().connect_options();
         let mut connection = sqlx::PgConnection::connect_with(&options).await?;
         let beaten = beat(&mut connection, executor, alive).await?;
@@ -74,7 +71,7 @@ impl Ledger {
     }
 
     /// A worker leaves in good order: what it still held goes back to its queues.
-    pub async fn executor_leave(&self, executor: &ExecutorId) -> Result<u64> {
+    pub async fn leave(self, executor: &ExecutorId) -> Result<u64> {
         let given_back: Option<i64> = sqlx::query_scalar("SELECT app.executor_end($1, 'left')")
             .bind(executor.as_str())
             .fetch_one(self.pool())
@@ -85,8 +82,8 @@ impl Ledger {
     /// The leader's turn, in one statement: whoever was silent for so long is dead, and what lies under an
     /// executor that is not alive is queued again. An executor that comes back finds itself dead at its next
     /// heartbeat and stops. `None`: nobody is declared dead.
-    pub async fn executors_take_over(
-        &self,
+    pub async fn take_over(
+        self,
         lead: &Lead,
         dead_after_ms: Option<i64>,
     ) -> Result<Vec<TakenOver>> {
@@ -109,7 +106,7 @@ impl Ledger {
     }
 
     /// Renews this executor's lease, or takes a free one; `None` while somebody else leads. Never waits.
-    pub async fn lead(&self, executor: &ExecutorId, lease_ms: i64) -> Result<Option<Lead>> {
+    pub async fn lead(self, executor: &ExecutorId, lease_ms: i64) -> Result<Option<Lead>> {
         let term: Option<i64> = sqlx::query_scalar("SELECT app.lead($1, $2)")
             .bind(executor.as_str())
             .bind(lease_ms)
@@ -119,7 +116,7 @@ impl Ledger {
     }
 
     /// Lets another one lead at once.
-    pub async fn resign(&self, executor: &ExecutorId) -> Result<()> {
+    pub async fn resign(self, executor: &ExecutorId) -> Result<()> {
         sqlx::query("UPDATE app.leader SET until = '-infinity' WHERE executor_id = $1")
             .bind(executor.as_str())
             .execute(self.steady())
@@ -128,13 +125,13 @@ impl Ledger {
     }
 
     /// Whether a worker is not known to be dead or gone; one that was never announced is.
-    pub async fn executor_is_live(&self, executor: &ExecutorId) -> Result<bool> {
+    pub async fn is_live(self, executor: &ExecutorId) -> Result<bool> {
         let live = "SELECT EXISTS (SELECT 1 FROM app.executors WHERE id = $1 AND state = 'live')";
         Ok(sqlx::query_scalar(live).bind(executor.as_str()).fetch_one(self.pool()).await?)
     }
 
     /// How many workers were heard lately, for `/healthz`: a row says nothing where nobody leads.
-    pub async fn executors_heard(&self) -> Result<i64> {
+    pub async fn heard(self) -> Result<i64> {
         Ok(sqlx::query_scalar(
             "SELECT count(*) FROM app.executors
               WHERE state = 'live' AND heartbeat_at > clock_timestamp() - interval '10 seconds'",

@@ -26,7 +26,7 @@ mod armed {
 #[cfg(debug_assertions)]
 pub use armed::fail_point;
 
-/// Nothing.
+/// Does nothing in this build.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub fn fail_point(_place: &str) {}

@@ -12,15 +12,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::{LedgerError, Result, id, json as encoded};
+use crate::families::EgressRows;
 
 /// A name to be asked for.
 #[derive(Debug, Clone)]
 pub struct NewAsk<'a> {
     /// The run.
     pub run: &'a RunId,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: &'a TenantId,
     /// The task's attempt.
     pub task: &'a TaskKey,
@@ -68,10 +68,10 @@ async fn event<T: Serialize + Sync>(
     Ok(())
 }
 
-impl Ledger {
+impl EgressRows<'_> {
     /// Opens the gate of a name, once for each attempt, phase and name; the gate's key. `None` where the
     /// run is over.
-    pub async fn egress_ask(&self, new: &NewAsk<'_>) -> Result<Option<GateKey>> {
+    pub async fn ask(self, new: &NewAsk<'_>) -> Result<Option<GateKey>> {
         let mut tx = self.pool().begin().await?;
         // Tasks of one run number their gates in turn.
         sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('egress:' || $1, 0))")
@@ -143,7 +143,7 @@ impl Ledger {
     }
 
     /// Takes the answers to a running task's asks: decisions are published, grants recorded, gates resolved.
-    pub async fn egress_settle(&self, task: &TaskKey) -> Result<Settled> {
+    pub async fn settle(self, task: &TaskKey) -> Result<Settled> {
         let mut tx = self.pool().begin().await?;
         answers_take(&mut tx, task).await?;
         let rows = sqlx::query(

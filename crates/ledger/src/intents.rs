@@ -6,15 +6,16 @@ use cofferdam_contracts::run::{Constraints, IntentRequest};
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::{Result, json, load};
+use crate::families::Intents;
+use crate::runs::Query;
 
 /// An intent to be written.
 #[derive(Debug, Clone)]
 pub struct NewIntent<'a> {
     /// Its id.
     pub id: &'a IntentId,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: &'a TenantId,
     /// What is wanted.
     pub request: &'a IntentRequest,
@@ -35,15 +36,15 @@ pub struct Intent {
     pub constraints: Constraints,
 }
 
-impl Ledger {
+impl Intents<'_> {
     /// Writes an intent; an equal id is the same intent, since ids are random or content hashes.
-    pub async fn intent_create(&self, new: &NewIntent<'_>) -> Result<()> {
+    pub async fn create(self, new: &NewIntent<'_>) -> Result<()> {
         let mut conn = self.pool().acquire().await?;
         intent_insert(&mut conn, new).await
     }
 
     /// A tenant's intent.
-    pub async fn intent_by_id(&self, tenant: &TenantId, id: &IntentId) -> Result<Option<Intent>> {
+    pub async fn by_id(self, tenant: &TenantId, id: &IntentId) -> Result<Option<Intent>> {
         let row = sqlx::query(
             "SELECT inputs, constraints FROM app.intents WHERE id = $1 AND tenant_id = $2",
         )
@@ -82,4 +83,22 @@ pub(crate) async fn intent_insert(
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// An intent beside its run, in one statement behind the run's 23 parameters; without one, nothing.
+pub(crate) const INTENT: &str =
+    "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, connectors, intent_hash, key_id, origin)
+     SELECT $2, $4, $24, $25, $26, $27, $8, $28, $29 WHERE $24::text IS NOT NULL ON CONFLICT (id) DO NOTHING";
+
+/// Binds what [`INTENT`] needs besides the run's.
+pub(crate) fn intent_bind(query: Query, new: Option<&NewIntent<'_>>) -> Result<Query> {
+    let request = new.map(|new| new.request);
+    let connectors = request.and_then(|request| request.connectors.as_ref());
+    Ok(query
+        .bind(request.map(|request| request.goal.clone()))
+        .bind(request.map(|request| Value::Object(request.inputs.clone())))
+        .bind(request.map(|r| json("intents.constraints", &r.constraints)).transpose()?)
+        .bind(connectors.map(|c| json("intents.connectors", c)).transpose()?)
+        .bind(new.map(|new| new.key_id.to_owned()))
+        .bind(new.map(|new| new.origin.as_str())))
 }

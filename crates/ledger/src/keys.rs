@@ -6,9 +6,9 @@ use cofferdam_contracts::key::{KeyRow, Role};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::{Audit, append};
 use crate::error::{LedgerError, Result, id};
+use crate::families::Keys;
 
 /// The tenant of the host's own keys, the first one's among them.
 pub const DEFAULT_TENANT: &str = "default";
@@ -49,7 +49,7 @@ pub struct NewKey<'a> {
     pub key_id: &'a str,
     /// Only its hash is kept.
     pub secret: &'a str,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: &'a TenantId,
     /// What it may do.
     pub roles: &'a [Role],
@@ -69,9 +69,9 @@ pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
         .collect()
 }
 
-impl Ledger {
+impl Keys<'_> {
     /// Stores a key by its hash, with its audit row.
-    pub async fn key_create(&self, new: &NewKey<'_>, audit: &Audit<'_>) -> Result<()> {
+    pub async fn create(self, new: &NewKey<'_>, audit: &Audit<'_>) -> Result<()> {
         let groups: Vec<&str> = new.groups.iter().map(GroupId::as_str).collect();
         let roles: Vec<&str> = new.roles.iter().map(|r| r.as_str()).collect();
         let mut tx = self.pool().begin().await?;
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// Who a secret belongs to; `None` where it is unknown or revoked.
-    pub async fn key_principal(&self, secret: &str) -> Result<Option<Principal>> {
+    pub async fn principal(self, secret: &str) -> Result<Option<Principal>> {
         let row = sqlx::query(
             "SELECT key_id, tenant_id, roles FROM app.api_keys WHERE key_hash = $1 AND revoked_at IS NULL",
         )
@@ -111,7 +111,7 @@ impl Ledger {
     }
 
     /// A tenant's keys, or every tenant's, newest first.
-    pub async fn key_list(&self, tenant: Option<&TenantId>) -> Result<Vec<KeyRow>> {
+    pub async fn list(self, tenant: Option<&TenantId>) -> Result<Vec<KeyRow>> {
         let rows = sqlx::query(
             "SELECT key_id, tenant_id, roles, groups, label, app.ms(created_at) AS created, app.ms(revoked_at) AS revoked
                FROM app.api_keys WHERE tenant_id = $1 OR $1::text IS NULL ORDER BY created_at DESC LIMIT 500",
@@ -139,12 +139,7 @@ impl Ledger {
     }
 
     /// Revokes a key, with its audit row; `false` where the tenant has no such working key.
-    pub async fn key_revoke(
-        &self,
-        tenant: &TenantId,
-        key_id: &str,
-        audit: &Audit<'_>,
-    ) -> Result<bool> {
+    pub async fn revoke(self, tenant: &TenantId, key_id: &str, audit: &Audit<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let done = sqlx::query(
             "UPDATE app.api_keys SET revoked_at = clock_timestamp()

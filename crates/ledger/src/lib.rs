@@ -9,11 +9,14 @@ pub mod audit;
 pub mod cache;
 pub mod cluster;
 pub mod config;
+mod dispatch_end;
 pub mod dispatches;
+mod ends;
 pub mod engine;
 pub mod error;
 pub mod executors;
 pub mod failpoint;
+pub mod families;
 pub mod gates;
 pub mod grants;
 pub mod intents;
@@ -29,6 +32,7 @@ pub mod proofs;
 pub mod quota;
 pub mod recipes;
 pub mod retries;
+mod rounds;
 pub mod runs;
 pub mod sessions;
 pub mod settlements;
@@ -46,13 +50,13 @@ use cofferdam_ambient::clock;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-pub use error::{LedgerError, Result};
+pub use error::{Checked, LedgerError, OpError, Result};
 use wire::Wires;
 
 /// The version that stamps every workflow row; a worker runs only rows of its own version. It
 /// changes when a workflow's steps change, so that a rolling upgrade never replays old history
 /// through new code.
-pub const APP_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-w2");
+pub const APP_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-w3");
 
 /// Connections of one process. 2 cores saturate well below this; PostgreSQL allows 100 in all.
 const MAX_CONNECTIONS: u32 = 12;

@@ -10,9 +10,9 @@ use cofferdam_contracts::link::LinkClaim;
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::audit::Audit;
-use crate::error::{Result, id};
+use crate::error::{Checked, Result, id};
+use crate::families::Links;
 use crate::gates::asked;
 
 /// A gate as a link sees it.
@@ -47,14 +47,14 @@ pub struct LinkStand {
     pub is_revoked: bool,
 }
 
-impl Ledger {
+impl Links<'_> {
     /// A gate that a link is made for, or leads to.
-    pub async fn link_gate(
-        &self,
+    pub async fn gate(
+        self,
         tenant: &TenantId,
         run_or_workflow: &str,
         gate: &GateKey,
-    ) -> Result<LinkedGate> {
+    ) -> Checked<LinkedGate> {
         let run: Option<String> = sqlx::query_scalar(
             "SELECT id FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2",
         )
@@ -99,8 +99,8 @@ impl Ledger {
     }
 
     /// Records a link together with who made it.
-    pub async fn link_create(
-        &self,
+    pub async fn create(
+        self,
         claim: &LinkClaim,
         plan: Option<&Digest>,
         audit: &Audit<'_>,
@@ -130,7 +130,7 @@ impl Ledger {
     }
 
     /// Where a link stands; `None` where this database never recorded it.
-    pub async fn link_stand(&self, claim: &LinkClaim) -> Result<Option<LinkStand>> {
+    pub async fn stand(self, claim: &LinkClaim) -> Result<Option<LinkStand>> {
         let row = sqlx::query(
             "SELECT used_at IS NOT NULL AS used, expires_at <= clock_timestamp() AS expired,
                     EXISTS (SELECT 1 FROM app.api_keys k

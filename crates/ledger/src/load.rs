@@ -4,12 +4,12 @@ use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::ops::{QueueDepth, Throughput};
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::Result;
+use crate::families::Queues;
 
-impl Ledger {
+impl Queues<'_> {
     /// A tenant's work by queue, also where there is none.
-    pub async fn queue_depth(&self, tenant: &TenantId) -> Result<Vec<QueueDepth>> {
+    pub async fn depth(self, tenant: &TenantId) -> Result<Vec<QueueDepth>> {
         let rows = sqlx::query(
             "WITH mine AS (
                SELECT w.queue_name, w.status, w.created_at FROM dbos.workflow_status w
@@ -45,7 +45,7 @@ impl Ledger {
     }
 
     /// What of a tenant's work began and ended in the last seconds.
-    pub async fn throughput(&self, tenant: &TenantId, window_s: i64) -> Result<Throughput> {
+    pub async fn throughput(self, tenant: &TenantId, window_s: i64) -> Result<Throughput> {
         let row = sqlx::query(
             "WITH w AS (SELECT clock_timestamp() - make_interval(secs => $2) AS since)
              SELECT (SELECT count(*) FROM app.runs r, w WHERE r.tenant_id = $1 AND r.created_at > w.since) AS started,

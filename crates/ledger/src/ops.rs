@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::{Audit, append};
-use crate::error::{Result, id};
+use crate::dispatch_end::{canceled_answer, dispatch_settle};
+use crate::error::{Checked, OpError, Result, id};
+use crate::families::Ops;
 use crate::gates::deliver;
 use crate::runs::{NewRun, run_insert};
 
@@ -32,10 +33,10 @@ struct Target {
     is_parent: bool,
 }
 
-impl Ledger {
+impl Ops<'_> {
     /// A tenant's workflows, newest first.
-    pub async fn ops_list(
-        &self,
+    pub async fn list(
+        self,
         tenant: &TenantId,
         status: Option<&str>,
         name: Option<&str>,
@@ -55,8 +56,8 @@ impl Ledger {
     }
 
     /// One workflow with its audit.
-    pub async fn ops_get(
-        &self,
+    pub async fn get(
+        self,
         tenant: &TenantId,
         workflow: &WorkflowId,
     ) -> Result<Option<OpsWorkflow>> {
@@ -67,11 +68,11 @@ impl Ledger {
             .await?;
         let Some(row) = row else { return Ok(None) };
         let mut found = workflow_of(&row)?;
-        found.audit = Some(self.ops_audit(workflow).await?);
+        found.audit = Some(self.audit(workflow).await?);
         Ok(Some(found))
     }
 
-    async fn ops_audit(&self, workflow: &WorkflowId) -> Result<Vec<OpsAudit>> {
+    async fn audit(self, workflow: &WorkflowId) -> Result<Vec<OpsAudit>> {
         let rows = sqlx::query(
             "SELECT op, actor, reason, app.ms(created_at) AS at, target, detail->>'forkedWorkflowID' AS forked
                FROM app.audit WHERE target = $1 ORDER BY id DESC LIMIT 500",
@@ -96,7 +97,7 @@ impl Ledger {
     }
 
     /// A workflow's recorded steps.
-    pub async fn ops_steps(&self, workflow: &WorkflowId) -> Result<Vec<OpsStep>> {
+    pub async fn steps(self, workflow: &WorkflowId) -> Result<Vec<OpsStep>> {
         let rows = sqlx::query(
             "SELECT function_id, function_name, output, error, child_workflow_id FROM dbos.operation_outputs
               WHERE workflow_uuid = $1 ORDER BY function_id LIMIT 10000",
@@ -122,7 +123,7 @@ impl Ledger {
     }
 
     /// Cancels a workflow; a run's with its gates, its tasks and its sandboxes.
-    pub async fn ops_cancel(&self, workflow: &WorkflowId, audit: &Audit<'_>) -> Result<()> {
+    pub async fn cancel(self, workflow: &WorkflowId, audit: &Audit<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !["PENDING", "ENQUEUED", "DELAYED"].contains(&target.status.as_str()) {
@@ -140,14 +141,16 @@ impl Ledger {
     }
 
     /// Cancels whatever of a run's tasks has not ended; the run itself goes on to its own end.
-    pub async fn tasks_cancel(&self, run: &RunId) -> Result<()> {
-        let mut conn = self.pool().acquire().await?;
-        cancel_workflows(&mut conn, None, Some(run), run).await
+    pub async fn tasks_cancel(self, run: &RunId) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        cancel_workflows(&mut tx, None, Some(run), run).await?;
+        tx.commit().await?;
+        Ok(())
     }
 
     /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair. Its plan's gate
     /// waits again, and of what its tasks asked, the questions of those that will run again.
-    pub async fn ops_resume(&self, workflow: &WorkflowId, audit: &Audit<'_>) -> Result<()> {
+    pub async fn resume(self, workflow: &WorkflowId, audit: &Audit<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !["CANCELLED", "ENQUEUED"].contains(&target.status.as_str()) {
@@ -205,13 +208,13 @@ impl Ledger {
     }
 
     /// Repeats a run from one of its recorded steps as a new run; the original is only read.
-    pub async fn ops_fork(
-        &self,
+    pub async fn fork(
+        self,
         workflow: &WorkflowId,
         step_n: i32,
         new: &NewRun,
         audit: &Audit<'_>,
-    ) -> Result<()> {
+    ) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !target.is_parent {
@@ -246,7 +249,7 @@ impl Ledger {
     }
 
     /// How many forks and retries an intent's workflow has: numbers the next.
-    pub async fn ops_forks(&self, workflow: &WorkflowId) -> Result<i64> {
+    pub async fn forks(self, workflow: &WorkflowId) -> Result<i64> {
         Ok(sqlx::query_scalar("SELECT count(*) FROM app.audit WHERE target = $1 AND op = 'fork'")
             .bind(workflow.as_str())
             .fetch_one(self.pool())
@@ -254,7 +257,7 @@ impl Ledger {
     }
 
     /// The run behind a parent workflow.
-    pub async fn ops_run(&self, tenant: &TenantId, workflow: &WorkflowId) -> Result<Option<RunId>> {
+    pub async fn run(self, tenant: &TenantId, workflow: &WorkflowId) -> Result<Option<RunId>> {
         let found: Option<String> =
             sqlx::query_scalar("SELECT id FROM app.runs WHERE workflow_id = $1 AND tenant_id = $2")
                 .bind(workflow.as_str())
@@ -265,7 +268,7 @@ impl Ledger {
     }
 
     /// Whether a task's workflow was canceled: what its worker asks when it is woken.
-    pub async fn workflow_is_canceled(&self, workflow: &str) -> Result<bool> {
+    pub async fn workflow_is_canceled(self, workflow: &str) -> Result<bool> {
         Ok(sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM dbos.workflow_status WHERE workflow_uuid = $1 AND status = 'CANCELLED')",
         )
@@ -279,7 +282,7 @@ async fn target_lock(
     conn: &mut sqlx::PgConnection,
     tenant: &TenantId,
     workflow: &WorkflowId,
-) -> Result<Target> {
+) -> Checked<Target> {
     let row = sqlx::query(
         "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent
            FROM dbos.workflow_status w
@@ -301,7 +304,7 @@ async fn target_lock(
     })
 }
 
-fn wrong_state(op: &str, status: &str, wanted: &str) -> crate::LedgerError {
+fn wrong_state(op: &str, status: &str, wanted: &str) -> OpError {
     Refusal::new(
         ErrorCode::StateConflict,
         format!("cannot {op} what is {}: it must be {wanted}", said(status)),
@@ -325,7 +328,7 @@ fn said(status: &str) -> &str {
 
 /// A held run ends by its sessions' wipes or settlements: cancelling it would hide that one of its
 /// sandboxes may still be there.
-async fn held_refuse(conn: &mut sqlx::PgConnection, run: &RunId) -> Result<()> {
+async fn held_refuse(conn: &mut sqlx::PgConnection, run: &RunId) -> Checked<()> {
     let held: Vec<String> = sqlx::query_scalar(
         "SELECT sandbox_id FROM app.held_sessions WHERE run_id = $1 ORDER BY sandbox_id LIMIT 50",
     )
@@ -392,7 +395,7 @@ async fn cancel_workflows(
                      SELECT 1 FROM app.sbx_executions e WHERE e.task_key = w.workflow_uuid)))),
          answered AS (
            UPDATE app.sbx_runs SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
-                  response = app.canceled_response(task_key, 'canceled before it started')
+                  response = $4 || jsonb_build_object('taskKey', task_key)
             WHERE task_key IN (SELECT id FROM queued) AND response IS NULL),
          w AS (
            UPDATE dbos.workflow_status SET status = 'CANCELLED', deduplication_id = NULL,
@@ -405,9 +408,10 @@ async fn cancel_workflows(
     .bind(workflow.map(WorkflowId::as_str))
     .bind(tasks_of.map(RunId::as_str))
     .bind(run.as_str())
-    .execute(conn)
+    .bind(canceled_answer("canceled before it started")?)
+    .execute(&mut *conn)
     .await?;
-    Ok(())
+    dispatch_settle(conn, run).await
 }
 
 /// A gate is asked and answered within one run. So a fork from the middle of one starts where the

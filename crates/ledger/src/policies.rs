@@ -8,8 +8,8 @@ use cofferdam_contracts::policy::{
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::{Result, id, json, load};
+use crate::families::EgressRows;
 
 /// A snapshot to be written with the first tasks of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +49,9 @@ pub struct Granted {
     pub whole: bool,
 }
 
-impl Ledger {
+impl EgressRows<'_> {
     /// A run's snapshots, build first.
-    pub async fn snapshot_list(&self, run: &RunId) -> Result<Vec<EgressSnapshot>> {
+    pub async fn snapshot_list(self, run: &RunId) -> Result<Vec<EgressSnapshot>> {
         let rows = sqlx::query(
             "SELECT phase, policy, policy_digest, source, policy_key, policy_version, approver, app.ms(created_at) AS at
                FROM app.egress_policy_snapshots WHERE run_id = $1 ORDER BY phase",
@@ -84,7 +84,7 @@ impl Ledger {
     /// The newest list of names that the tenant's tasks may reach in a phase without a gate: its own,
     /// else the host's. A `null` takes a list back.
     pub async fn policy_allowed(
-        &self,
+        self,
         tenant: &TenantId,
         phase: Phase,
     ) -> Result<Option<OrgPolicy>> {
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// Which tenant may use which mirror: the host's newest word, and no tenant's own.
-    pub async fn mirror_grants(&self) -> Result<MirrorGrants> {
+    pub async fn mirror_grants(self) -> Result<MirrorGrants> {
         let value: Option<Value> = sqlx::query_scalar(
             "SELECT value FROM app.dynamic_config WHERE key = $1 AND tenant_id = '*' ORDER BY version DESC LIMIT 1",
         )
@@ -123,7 +123,7 @@ impl Ledger {
     }
 
     /// Whether the host's own admin wrote an intent; one that is not there yet is nobody else's.
-    pub async fn intent_is_host_admins(&self, intent: &IntentId) -> Result<bool> {
+    pub async fn is_host_admins(self, intent: &IntentId) -> Result<bool> {
         Ok(sqlx::query_scalar(
             "SELECT coalesce((SELECT app.is_host_admin(i.key_id) FROM app.intents i WHERE i.id = $1), true)",
         )

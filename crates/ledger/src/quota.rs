@@ -5,8 +5,8 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use serde_json::json;
 
-use crate::Ledger;
-use crate::error::Result;
+use crate::error::Checked;
+use crate::families::Runs;
 
 /// The quota where no row says otherwise, as a parameter of SQL.
 pub(crate) fn default_mb() -> i64 {
@@ -25,9 +25,9 @@ pub(crate) fn refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
     Some(Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details))
 }
 
-impl Ledger {
+impl Runs<'_> {
     /// Refuses where what the tenant has stored fills its quota.
-    pub async fn quota_admit(&self, tenant: &TenantId) -> Result<()> {
+    pub async fn quota_admit(self, tenant: &TenantId) -> Checked<()> {
         let over: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.blobs_over_quota($1, $2)")
             .bind(tenant.as_str())
             .bind(default_mb())

@@ -7,9 +7,9 @@ use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::audit::{Audit, append};
-use crate::error::{LedgerError, Result, id, json as encode, load};
+use crate::error::{Checked, LedgerError, Result, id, json as encode, load};
+use crate::families::Recipes;
 use crate::keys::Principal;
 
 /// A stored version: its hash and its status.
@@ -34,10 +34,10 @@ pub struct Promotion<'a> {
     pub to: RecipeStatus,
 }
 
-impl Ledger {
+impl Recipes<'_> {
     /// Imports recipes as drafts with an audit row each, all or none; a stable `id@v` with other content refuses.
     /// Only a text that the host's own admin brought has the host's reach.
-    pub async fn recipes_import(&self, who: &Principal, recipes: &[Recipe]) -> Result<Vec<Stored>> {
+    pub async fn import(self, who: &Principal, recipes: &[Recipe]) -> Checked<Vec<Stored>> {
         let mut tx = self.pool().begin().await?;
         let mut stored = Vec::with_capacity(recipes.len());
         for recipe in recipes {
@@ -53,11 +53,7 @@ impl Ledger {
     }
 
     /// Moves a version on, `draft` to `candidate` to `stable`, with its audit row. What it has already is no change.
-    pub async fn recipe_promote(
-        &self,
-        promotion: &Promotion<'_>,
-        audit: &Audit<'_>,
-    ) -> Result<Stored> {
+    pub async fn promote(self, promotion: &Promotion<'_>, audit: &Audit<'_>) -> Checked<Stored> {
         let Promotion { id: recipe, v, hash, to } = promotion;
         let mut tx = self.pool().begin().await?;
         if !recipe_lock(&mut tx, audit.tenant, recipe).await? {
@@ -110,8 +106,8 @@ impl Ledger {
     }
 
     /// Every version of a recipe with its content, oldest first.
-    pub async fn recipe_bundle(
-        &self,
+    pub async fn bundle(
+        self,
         tenant: &TenantId,
         recipe: &RecipeId,
     ) -> Result<Vec<(Stored, Recipe)>> {
@@ -135,8 +131,8 @@ impl Ledger {
     }
 
     /// The recipe that `id` (and `v`) names now: stable first, then the newest import.
-    pub async fn recipe_find(
-        &self,
+    pub async fn find(
+        self,
         tenant: &TenantId,
         recipe: &RecipeId,
         v: Option<&str>,
@@ -155,8 +151,8 @@ impl Ledger {
     }
 
     /// The recipe that a run pinned.
-    pub async fn recipe_by_hash(
-        &self,
+    pub async fn by_hash(
+        self,
         tenant: &TenantId,
         id: &RecipeId,
         hash: &Digest,
@@ -173,7 +169,7 @@ impl Ledger {
     }
 
     /// A tenant's recipes.
-    pub async fn recipe_list(&self, tenant: &TenantId) -> Result<Vec<RecipeRow>> {
+    pub async fn list(self, tenant: &TenantId) -> Result<Vec<RecipeRow>> {
         let rows = sqlx::query(
             "SELECT r.id, r.title, count(DISTINCT v.v) AS versions, app.ms(max(v.imported_at)) AS imported,
                     (array_agg(v.v ORDER BY v.imported_at DESC))[1] AS latest
@@ -200,11 +196,7 @@ impl Ledger {
     }
 
     /// A recipe's versions, newest first.
-    pub async fn recipe_versions(
-        &self,
-        tenant: &TenantId,
-        id: &RecipeId,
-    ) -> Result<Vec<RecipeVersionRow>> {
+    pub async fn versions(self, tenant: &TenantId, id: &RecipeId) -> Result<Vec<RecipeVersionRow>> {
         let rows = sqlx::query(
             "SELECT v, hash, status, app.ms(imported_at) AS imported FROM app.recipe_versions
               WHERE tenant_id = $1 AND id = $2 ORDER BY imported_at DESC LIMIT 500",
@@ -245,7 +237,7 @@ async fn import_one(
     conn: &mut sqlx::PgConnection,
     who: &Principal,
     recipe: &Recipe,
-) -> Result<Stored> {
+) -> Checked<Stored> {
     let tenant = &who.tenant;
     let hash =
         recipe.hash().map_err(|e| LedgerError::Row { what: "recipe", why: e.to_string() })?;

@@ -7,9 +7,10 @@ use cofferdam_contracts::id::{RunId, StepId};
 use cofferdam_contracts::run::RunStatus;
 use sqlx::Row;
 
+use crate::APP_VERSION;
 use crate::audit::{Audit, append};
 use crate::error::{LedgerError, Result, id};
-use crate::{APP_VERSION, Ledger};
+use crate::families::Runs;
 
 /// What asking for a retry did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,10 +48,10 @@ const FROM_STEP: &str = "SELECT CASE
     ELSE 'ExecuteST' END
   FROM app.runs r WHERE r.id = $1";
 
-impl Ledger {
+impl Runs<'_> {
     /// Queues a failed run's own workflow again: an explicit repair, recorded with its audit row. What
     /// the run has recorded stays; its workflow replays it and goes on behind it.
-    pub async fn run_retry(&self, run: &RunId, audit: &Audit<'_>) -> Result<Retried> {
+    pub async fn retry(self, run: &RunId, audit: &Audit<'_>) -> Result<Retried> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT r.status, w.status AS engine, r.recipe_id = 'dispatch' AS dispatch
@@ -82,7 +83,7 @@ impl Ledger {
     }
 
     /// What a run has behind it, read when it goes on.
-    pub async fn run_progress(&self, run: &RunId) -> Result<Progress> {
+    pub async fn progress(self, run: &RunId) -> Result<Progress> {
         let row = sqlx::query(
             "SELECT (SELECT coalesce(max(round), 0) FROM app.human_gates
                       WHERE run_id = $1 AND plan_digest IS NOT NULL) AS last_round,

@@ -10,10 +10,13 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
+use crate::APP_VERSION;
+use crate::dispatch_end::{RECIPE, dispatch_settle};
 use crate::engine::{INTENT_QUEUE, RUN_WORKFLOW};
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::executors::Lead;
-use crate::{APP_VERSION, Ledger};
+use crate::families::Runs;
+use crate::intents::{INTENT, NewIntent, intent_bind};
 
 /// A run to be started.
 #[derive(Debug, Clone)]
@@ -24,7 +27,7 @@ pub struct NewRun {
     pub intent_id: IntentId,
     /// Its workflow.
     pub workflow_id: WorkflowId,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: TenantId,
     /// The recipe.
     pub recipe: RecipeRef,
@@ -34,7 +37,7 @@ pub struct NewRun {
     pub intent_hash: Option<Digest>,
     /// The caller's trace.
     pub trace_id: Option<String>,
-    /// Bounds.
+    /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
     pub budget: Option<Budget>,
     /// Wall time.
     pub timeout_ms: Option<u64>,
@@ -63,13 +66,13 @@ pub struct RunContext {
     pub id: RunId,
     /// Its intent.
     pub intent_id: IntentId,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: TenantId,
     /// The recipe.
     pub recipe_id: RecipeId,
     /// Its hash.
     pub recipe_hash: Digest,
-    /// Bounds.
+    /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
     pub budget: Budget,
     /// Wall time.
     pub timeout_ms: Option<u64>,
@@ -91,11 +94,19 @@ pub struct RunContext {
     pub retries: u32,
 }
 
+impl RunContext {
+    /// Whether it is a dispatch's run.
+    #[must_use]
+    pub fn is_dispatch(&self) -> bool {
+        self.recipe_id.as_str() == RECIPE
+    }
+}
+
 /// What a start did.
 #[derive(Debug, Clone)]
 pub enum Started {
     /// The run is new.
-    Created,
+    Created(Box<RunHeader>),
     /// The workflow had a run already.
     Existing(Box<ExistingRun>),
 }
@@ -105,7 +116,7 @@ pub enum Started {
 pub struct ExistingRun {
     /// Its header.
     pub header: RunHeader,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: TenantId,
     /// Its partition.
     pub partition_key: String,
@@ -157,23 +168,27 @@ fn budget_of(value: Option<Value>) -> Result<Option<Budget>> {
     value.map(|v| load("runs.budget", v)).transpose()
 }
 
-impl Ledger {
-    /// Writes the run and queues its workflow, together or not at all. A workflow id that has a run
-    /// already writes nothing.
-    pub async fn run_start(&self, new: &NewRun) -> Result<Started> {
-        let mut conn = self.pool().acquire().await?;
-        if run_insert(&mut conn, new, true).await? {
-            return Ok(Started::Created);
+impl Runs<'_> {
+    /// Writes the run, with its intent where that is new too, and queues its workflow, together or not at all.
+    /// A workflow id that has a run already writes nothing.
+    pub async fn start(self, new: &NewRun, intent: Option<&NewIntent<'_>>) -> Result<Started> {
+        // What HEADER reads besides the run: its workflow was queued a moment ago.
+        let text = format!(
+            "WITH i AS ({INTENT}), r AS ({INSERT})
+             SELECT {HEADER}, {ENQUEUE} AS queued FROM r CROSS JOIN (SELECT 'ENQUEUED'::text AS status) w"
+        );
+        let query = intent_bind(run_query(text, new, true)?, intent)?;
+        if let Some(row) = query.fetch_optional(self.pool()).await? {
+            return Ok(Started::Created(Box::new(header_of(&row)?)));
         }
-        drop(conn);
-        let existing = self.run_existing(&new.workflow_id).await?.ok_or(LedgerError::Row {
+        let existing = self.existing(&new.workflow_id).await?.ok_or(LedgerError::Row {
             what: "runs",
             why: format!("{} conflicts with a run that is not there", new.workflow_id),
         })?;
         Ok(Started::Existing(Box::new(existing)))
     }
 
-    async fn run_existing(&self, workflow: &WorkflowId) -> Result<Option<ExistingRun>> {
+    async fn existing(self, workflow: &WorkflowId) -> Result<Option<ExistingRun>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
               WHERE r.workflow_id = $1"
@@ -193,8 +208,8 @@ impl Ledger {
     }
 
     /// A tenant's run by its id or its workflow's.
-    pub async fn run_header(
-        &self,
+    pub async fn header(
+        self,
         tenant: &TenantId,
         run_or_workflow: &str,
     ) -> Result<Option<RunHeader>> {
@@ -210,8 +225,8 @@ impl Ledger {
     }
 
     /// A tenant's runs, newest first.
-    pub async fn run_list(
-        &self,
+    pub async fn list(
+        self,
         tenant: &TenantId,
         status: Option<RunStatus>,
         limit: i64,
@@ -230,7 +245,7 @@ impl Ledger {
     }
 
     /// The run of a workflow, with its intent: what a workflow reads first.
-    pub async fn run_context(&self, workflow: &str) -> Result<Option<RunContext>> {
+    pub async fn context(self, workflow: &str) -> Result<Option<RunContext>> {
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
                     r.partition_key, r.priority, r.key_id, app.ms(coalesce(t.last, r.created_at)) AS began, t.retries,
@@ -268,7 +283,7 @@ impl Ledger {
     }
 
     /// What a fork copies of its source.
-    pub async fn run_template(&self, tenant: &TenantId, run: &RunId) -> Result<Option<NewRun>> {
+    pub async fn template(self, tenant: &TenantId, run: &RunId) -> Result<Option<NewRun>> {
         let row = sqlx::query(
             "SELECT intent_id, workflow_id, recipe_id, recipe_v, recipe_hash, intent_hash, trace_id, budget,
                     timeout_ms, partition_key, priority, retry_count, key_id
@@ -312,7 +327,7 @@ impl Ledger {
     }
 
     /// The digest of the plan that CompileST left.
-    pub async fn run_plan_digest(&self, run: &RunId) -> Result<Option<Digest>> {
+    pub async fn plan_digest(self, run: &RunId) -> Result<Option<Digest>> {
         let found = sqlx::query_scalar::<_, Option<String>>(
             "SELECT plan_digest FROM app.runs WHERE id = $1",
         )
@@ -325,20 +340,22 @@ impl Ledger {
 
     /// Ends a run: its status, its `ExecuteST` row and the status stream, together. `false` where
     /// it had ended already.
-    pub async fn run_finish(
-        &self,
+    /// `is_dispatch`: whether it may be a dispatch's, which ends with it: one statement for every other run.
+    pub async fn finish(
+        self,
         run: &RunId,
         status: RunStatus,
         error: Option<&str>,
         step: &str,
         output: &Value,
+        is_dispatch: bool,
     ) -> Result<bool> {
         let step_status = match status {
             RunStatus::Succeeded => "ok",
             RunStatus::Canceled => "canceled",
             _ => "failed",
         };
-        let moved = sqlx::query(
+        let finish = sqlx::query(
             "WITH u AS (
                UPDATE app.runs SET status = $2, next_action = $3, last_step = $4, error = $5,
                       finished_at = clock_timestamp()
@@ -355,15 +372,22 @@ impl Ledger {
         .bind(step)
         .bind(error)
         .bind(step_status)
-        .bind(output)
-        .execute(self.pool())
-        .await?;
-        Ok(moved.rows_affected() == 1)
+        .bind(output);
+        if !is_dispatch {
+            return Ok(finish.execute(self.pool()).await?.rows_affected() == 1);
+        }
+        let mut tx = self.pool().begin().await?;
+        let moved = finish.execute(&mut *tx).await?.rows_affected() == 1;
+        if moved {
+            dispatch_settle(&mut tx, run).await?;
+        }
+        tx.commit().await?;
+        Ok(moved)
     }
 
     /// Runs that the engine calls over and the ledger does not, for longer than a worker takes to end its
     /// own: whoever should have ended them could not reach the database, or died. Only for the leader.
-    pub async fn runs_unclosed(&self, lead: &Lead, grace_ms: i64) -> Result<Vec<UnclosedRun>> {
+    pub async fn unclosed(self, lead: &Lead, grace_ms: i64) -> Result<Vec<UnclosedRun>> {
         let rows = sqlx::query(
             "SELECT r.id, w.status,
                     EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND s.response IS NULL)
@@ -395,7 +419,7 @@ impl Ledger {
 /// A run whose workflow is over and which nobody ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnclosedRun {
-    /// Which.
+    /// Id of the run.
     pub run: RunId,
     /// How the engine calls its workflow.
     pub engine: String,
@@ -411,46 +435,52 @@ fn next_action(status: RunStatus) -> &'static str {
     }
 }
 
-/// One statement: the run's row, its status stream and, with `enqueue`, its workflow.
+/// The run's row. `$21`: its workflow is queued with it.
+const INSERT: &str = "INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
+         recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
+         retry_of, app_version, origin, key_id, asked_by)
+       VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22, $23)
+       ON CONFLICT (workflow_id) DO NOTHING RETURNING *";
+const ENQUEUE: &str = "CASE WHEN $21 THEN app.enqueue(r.workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) END";
+
+/// A statement with what it is bound to.
+pub(crate) type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+fn run_query(text: String, new: &NewRun, enqueue: bool) -> Result<Query> {
+    Ok(sqlx::query(sqlx::AssertSqlSafe(text))
+        .bind(new.id.to_string())
+        .bind(new.intent_id.to_string())
+        .bind(new.workflow_id.to_string())
+        .bind(new.tenant.to_string())
+        .bind(new.recipe.id.to_string())
+        .bind(new.recipe.v.clone())
+        .bind(new.recipe_hash.to_string())
+        .bind(new.intent_hash.as_ref().map(|digest| digest.as_str().to_owned()))
+        .bind(new.trace_id.clone())
+        .bind(new.budget.as_ref().map(|b| json("runs.budget", b)).transpose()?)
+        .bind(new.timeout_ms.and_then(|ms| i64::try_from(ms).ok()))
+        .bind(new.partition_key.clone())
+        .bind(new.priority)
+        .bind(new.retry_count)
+        .bind(new.retry_of.as_ref().map(|run| run.as_str().to_owned()))
+        .bind(APP_VERSION)
+        .bind(new.origin.as_str())
+        .bind(RUN_WORKFLOW)
+        .bind(INTENT_QUEUE)
+        // The engine's key is a queue's, and all tenants share the queue; a tenant id has no colon.
+        .bind(new.dedup.as_ref().map(|dedup| format!("{}:{dedup}", new.tenant)))
+        .bind(enqueue)
+        .bind(new.key_id.clone())
+        .bind(new.asked_by.clone()))
+}
+
+/// The run's row and, with `enqueue`, its workflow, in the caller's transaction.
 pub(crate) async fn run_insert(
     conn: &mut sqlx::PgConnection,
     new: &NewRun,
     enqueue: bool,
 ) -> Result<bool> {
-    let created = sqlx::query(
-        "WITH r AS (
-           INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
-             recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
-             retry_of, app_version, origin, key_id, asked_by)
-           VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22, $23)
-           ON CONFLICT (workflow_id) DO NOTHING RETURNING workflow_id)
-         SELECT CASE WHEN $21 THEN app.enqueue(workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) END FROM r",
-    )
-    .bind(new.id.as_str())
-    .bind(new.intent_id.as_str())
-    .bind(new.workflow_id.as_str())
-    .bind(new.tenant.as_str())
-    .bind(new.recipe.id.as_str())
-    .bind(&new.recipe.v)
-    .bind(new.recipe_hash.as_str())
-    .bind(new.intent_hash.as_ref().map(Digest::as_str))
-    .bind(&new.trace_id)
-    .bind(new.budget.as_ref().map(|b| json("runs.budget", b)).transpose()?)
-    .bind(new.timeout_ms.and_then(|ms| i64::try_from(ms).ok()))
-    .bind(&new.partition_key)
-    .bind(new.priority)
-    .bind(new.retry_count)
-    .bind(new.retry_of.as_ref().map(RunId::as_str))
-    .bind(APP_VERSION)
-    .bind(new.origin.as_str())
-    .bind(RUN_WORKFLOW)
-    .bind(INTENT_QUEUE)
-    // The engine's key is a queue's, and all tenants share the queue; a tenant id has no colon.
-    .bind(new.dedup.as_ref().map(|dedup| format!("{}:{dedup}", new.tenant)))
-    .bind(enqueue)
-    .bind(&new.key_id)
-    .bind(&new.asked_by)
-    .execute(conn)
-    .await?;
+    let text = format!("WITH r AS ({INSERT}) SELECT {ENQUEUE} FROM r");
+    let created = run_query(text, new, enqueue)?.execute(conn).await?;
     Ok(created.rows_affected() == 1)
 }

@@ -14,9 +14,10 @@ use cofferdam_contracts::session::{Attestation, WipeView, findings};
 use serde_json::{Value, json as object};
 use sqlx::Row;
 
-use crate::Ledger;
+use crate::dispatch_end::{canceled_answer, dispatch_settle};
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::executors::Lead;
+use crate::families::Sessions;
 
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
@@ -36,7 +37,7 @@ pub struct SessionMove {
     pub attestation: Option<Attestation>,
 }
 
-fn attestation_json(attestation: Option<&Attestation>) -> Result<Option<Value>> {
+pub(crate) fn attestation_json(attestation: Option<&Attestation>) -> Result<Option<Value>> {
     attestation.map(|facts| json("sessions.attestation", facts)).transpose()
 }
 
@@ -60,10 +61,10 @@ pub struct UnreachableSession {
     pub host_id: String,
 }
 
-impl Ledger {
+impl Sessions<'_> {
     /// Moves live sessions on, all in one statement. One that has ended, or whose wipe is on record
     /// already, stays as it is. A run that has a session of another mode's class has that mode.
-    pub async fn sessions_advance(&self, moves: &[SessionMove]) -> Result<()> {
+    pub async fn advance(self, moves: &[SessionMove]) -> Result<()> {
         let mut ids = Vec::with_capacity(moves.len());
         let mut states = Vec::with_capacity(moves.len());
         let mut facts = Vec::with_capacity(moves.len());
@@ -98,7 +99,7 @@ impl Ledger {
 
     /// The same for a session that is about to end.
     pub(crate) async fn run_of_mode(
-        &self,
+        self,
         evidence: Option<&WipeEvidence>,
         attestation: Option<&Attestation>,
     ) -> Result<()> {
@@ -111,7 +112,7 @@ impl Ledger {
 
     /// The runs of these sessions, which are not native. A statement of its own: it holds no session while
     /// it waits for a run.
-    async fn runs_of_mode(&self, mode: &str, sandboxes: &[&str]) -> Result<()> {
+    async fn runs_of_mode(self, mode: &str, sandboxes: &[&str]) -> Result<()> {
         if sandboxes.is_empty() {
             return Ok(());
         }
@@ -129,7 +130,7 @@ impl Ledger {
 
     /// Sessions of this host that have not ended and are to be looked at now: those without a look
     /// whose worker is no longer alive, and those whose next look is due.
-    pub async fn sessions_due(&self, host_id: &str) -> Result<Vec<DueSession>> {
+    pub async fn due(self, host_id: &str) -> Result<Vec<DueSession>> {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.state_dir, w.evidence, w.terminal_state FROM app.remote_execution_sessions s
                LEFT JOIN app.executors e ON e.id = s.executor_id
@@ -165,8 +166,8 @@ impl Ledger {
 
     /// Sessions that nobody looked at, whose worker has been gone for so long, on hosts where no
     /// worker is alive. Only for the leader.
-    pub async fn sessions_unreachable(
-        &self,
+    pub async fn unreachable(
+        self,
         lead: &Lead,
         gone_for_ms: i64,
     ) -> Result<Vec<UnreachableSession>> {
@@ -196,7 +197,7 @@ impl Ledger {
     }
 
     /// The ids of sessions that have not ended, for a host's own reconciliation.
-    pub async fn sessions_open(&self, host_id: &str) -> Result<Vec<SandboxId>> {
+    pub async fn open(self, host_id: &str) -> Result<Vec<SandboxId>> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT s.sandbox_id FROM app.remote_execution_sessions s JOIN app.executors e ON e.id = s.executor_id
               WHERE s.host_id = $1 AND s.ended_at IS NULL AND e.state = 'live'",
@@ -209,11 +210,7 @@ impl Ledger {
 
     /// Records a look at a session that nobody executes any more. Verified: it ends in `terminal`.
     /// Failed: it is held, and looked at again. What ended is told to its run, which waits for it.
-    pub async fn session_look(
-        &self,
-        evidence: &WipeEvidence,
-        terminal: SessionState,
-    ) -> Result<()> {
+    pub async fn look(self, evidence: &WipeEvidence, terminal: SessionState) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         session_close(&mut tx, evidence, terminal, None, Origin::EngineDbos).await?;
         session_answered(&mut tx, &evidence.sandbox_id).await?;
@@ -222,7 +219,7 @@ impl Ledger {
     }
 
     /// The same for a session whose host has nobody to look; only the leader says so.
-    pub async fn session_unreached(&self, lead: &Lead, evidence: &WipeEvidence) -> Result<()> {
+    pub async fn unreached(self, lead: &Lead, evidence: &WipeEvidence) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         let leads: bool = sqlx::query_scalar("SELECT app.leads($1, $2)")
             .bind(lead.executor.as_str())
@@ -239,7 +236,7 @@ impl Ledger {
     }
 
     /// A run's wipes, oldest first.
-    pub async fn wipe_list(&self, run: &RunId) -> Result<Vec<WipeView>> {
+    pub async fn wipes(self, run: &RunId) -> Result<Vec<WipeView>> {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.task_key, s.state, w.terminal_state, w.wipe_status, w.reason, w.method, w.evidence,
                     app.ms(w.wipe_timestamp) AS at, s.wipe_looks,
@@ -306,7 +303,7 @@ pub(crate) async fn session_close(
     .bind(evidence.wiped_at_ms)
     .bind(evidence.status.as_str())
     .bind(&evidence.reason)
-    .bind(&evidence.method)
+    .bind(evidence.method.as_str())
     .bind(is_verified)
     .bind(json("secure_wipe_evidence.evidence", evidence)?)
     .bind(origin.as_str())
@@ -352,20 +349,27 @@ pub(crate) async fn session_answered(
     conn: &mut sqlx::PgConnection,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    sqlx::query(
+    let told: Vec<(String, bool)> = sqlx::query_as(
         "WITH r AS (SELECT run_id, task_key, ended_at FROM app.remote_execution_sessions WHERE sandbox_id = $1),
          answered AS (
            UPDATE app.sbx_runs s SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
-                  response = app.canceled_response(s.task_key, 'canceled, and its worker was lost')
+                  response = $2 || jsonb_build_object('taskKey', s.task_key)
              FROM r, dbos.workflow_status w
             WHERE s.task_key = r.task_key AND s.response IS NULL
               AND w.workflow_uuid = s.task_key AND w.status = 'CANCELLED' RETURNING s.run_id)
-         SELECT pg_notify('cofferdam', 't:' || run_id)
-           FROM (SELECT run_id FROM answered UNION SELECT run_id FROM r WHERE ended_at IS NOT NULL) x",
+         SELECT run_id, run_id IN (SELECT run_id FROM answered)
+           FROM (SELECT run_id FROM answered UNION SELECT run_id FROM r WHERE ended_at IS NOT NULL) x
+          CROSS JOIN LATERAL pg_notify('cofferdam', 't:' || run_id)",
     )
     .bind(sandbox.as_str())
-    .execute(conn)
+    .bind(canceled_answer("canceled, and its worker was lost")?)
+    .fetch_all(&mut *conn)
     .await?;
+    for (run, is_answered) in told {
+        if is_answered {
+            dispatch_settle(conn, &id("sbx_runs.run_id", &run)?).await?;
+        }
+    }
     Ok(())
 }
 

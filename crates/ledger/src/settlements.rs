@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::{Audit, append};
-use crate::error::{Result, id, load};
+use crate::error::{Checked, Result, id, load};
+use crate::families::Sessions;
 use crate::sessions::{session_answered, state_of};
 
 const VIEW: &str = "SELECT s.sandbox_id, s.run_id, s.task_key, s.execution_no, s.state, s.class, s.host_id, s.executor_id,
@@ -25,10 +25,10 @@ const VIEW: &str = "SELECT s.sandbox_id, s.run_id, s.task_key, s.execution_no, s
   LEFT JOIN app.wipe_settlements d ON d.sandbox_id = s.sandbox_id
  WHERE s.tenant_id = $1";
 
-impl Ledger {
+impl Sessions<'_> {
     /// A tenant's sessions, newest first, of one state or all.
-    pub async fn session_list(
-        &self,
+    pub async fn list(
+        self,
         tenant: &TenantId,
         state: Option<SessionState>,
         limit: i64,
@@ -45,11 +45,7 @@ impl Ledger {
     }
 
     /// One session with every look at its wipe.
-    pub async fn session_get(
-        &self,
-        tenant: &TenantId,
-        sandbox: &SandboxId,
-    ) -> Result<Option<SessionView>> {
+    pub async fn get(self, tenant: &TenantId, sandbox: &SandboxId) -> Result<Option<SessionView>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!("{VIEW} AND s.sandbox_id = $2")))
             .bind(tenant.as_str())
             .bind(sandbox.as_str())
@@ -74,11 +70,7 @@ impl Ledger {
 
     /// Ends a held session by an operator's decision over its last look: decision, end and audit row
     /// commit together, and the run that waits for it is told.
-    pub async fn session_settle(
-        &self,
-        sandbox: &SandboxId,
-        audit: &Audit<'_>,
-    ) -> Result<Settlement> {
+    pub async fn settle(self, sandbox: &SandboxId, audit: &Audit<'_>) -> Checked<Settlement> {
         let mut tx = self.pool().begin().await?;
         let state: String = sqlx::query_scalar(
             "SELECT state FROM app.remote_execution_sessions
@@ -126,7 +118,7 @@ impl Ledger {
     }
 
     /// How many sessions of all tenants are held, for `/healthz`.
-    pub async fn sessions_held(&self) -> Result<i64> {
+    pub async fn held(self) -> Result<i64> {
         Ok(sqlx::query_scalar("SELECT count(*) FROM app.held_sessions")
             .fetch_one(self.pool())
             .await?)

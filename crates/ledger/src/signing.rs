@@ -2,12 +2,12 @@
 
 use cofferdam_contracts::id::Digest;
 
-use crate::Ledger;
 use crate::error::{Result, id};
+use crate::families::Keys;
 
-impl Ledger {
+impl Keys<'_> {
     /// The fingerprint of the key in force; `None` before the first process has brought one.
-    pub async fn signing_key(&self) -> Result<Option<Digest>> {
+    pub async fn signing_key(self) -> Result<Option<Digest>> {
         let found: Option<String> =
             sqlx::query_scalar("SELECT fingerprint FROM app.signing_keys WHERE retired_at IS NULL")
                 .fetch_optional(self.pool())
@@ -16,7 +16,7 @@ impl Ledger {
     }
 
     /// Puts a key in force where none is; of two that try at once, one wins. The one in force.
-    pub async fn signing_key_register(&self, fingerprint: &Digest) -> Result<Option<Digest>> {
+    pub async fn signing_key_register(self, fingerprint: &Digest) -> Result<Option<Digest>> {
         sqlx::query(
             "INSERT INTO app.signing_keys (fingerprint) SELECT $1
               WHERE NOT EXISTS (SELECT 1 FROM app.signing_keys WHERE retired_at IS NULL)
@@ -31,7 +31,7 @@ impl Ledger {
     /// Retires the key in force and puts another one there: every secret and link of the old one is
     /// worth nothing from then on.
     pub async fn signing_key_replace(
-        &self,
+        self,
         fingerprint: &Digest,
         audit: &crate::audit::Audit<'_>,
     ) -> Result<()> {

@@ -1,12 +1,15 @@
 //! `app.run_steps`, and the plan that CompileST leaves.
 
-use cofferdam_contracts::id::{Digest, RunId, TaskKey};
+use cofferdam_contracts::config::ConfigRow;
+use cofferdam_contracts::id::{Digest, RecipeId, RunId, TaskKey, TenantId};
+use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::step::StepRow;
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::Ledger;
+use crate::config;
 use crate::error::{Result, load};
+use crate::families::Steps;
 
 /// What CompileST commits.
 #[derive(Debug, Clone)]
@@ -27,15 +30,39 @@ pub struct Compiled<'a> {
     pub output: Value,
 }
 
-impl Ledger {
+/// Whose plan is to be compiled, and from what.
+#[derive(Debug, Clone, Copy)]
+pub struct ToCompile<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Tenant that owns it.
+    pub tenant: &'a TenantId,
+    /// The recipe that the run pinned.
+    pub recipe: &'a RecipeId,
+    /// Its content.
+    pub hash: &'a Digest,
+}
+
+/// What a compilation begins with.
+#[derive(Debug, Clone)]
+pub struct CompileContext {
+    /// The plan's text, where CompileST committed one already: as it was before anybody edited its inputs.
+    pub plan: Option<String>,
+    /// The recipe, where it is stored.
+    pub recipe: Option<Recipe>,
+    /// The configuration in force.
+    pub config: Vec<ConfigRow>,
+}
+
+impl Steps<'_> {
     /// The step, the plan card and the run's plan digest, in one statement. A replay changes nothing.
-    pub async fn step_compiled(&self, c: &Compiled<'_>) -> Result<()> {
+    pub async fn compiled(self, c: &Compiled<'_>) -> Result<()> {
         let mut conn = self.pool().acquire().await?;
         compiled_insert(&mut conn, c).await
     }
 
     /// The text of the plan with this digest, as CompileST or an edit left it.
-    pub async fn step_plan(&self, run: &RunId, digest: &Digest) -> Result<Option<String>> {
+    pub async fn plan(self, run: &RunId, digest: &Digest) -> Result<Option<String>> {
         Ok(sqlx::query_scalar(
             "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
                FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
@@ -47,22 +74,39 @@ impl Ledger {
         .await?)
     }
 
-    /// The plan's text as CompileST left it, before anybody edited its inputs.
-    pub async fn step_first_plan(&self, run: &RunId) -> Result<Option<String>> {
-        Ok(sqlx::query_scalar(
-            "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
-               FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
-              WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card'
-              ORDER BY a.attempt LIMIT 1",
-        )
-        .bind(run.as_str())
-        .fetch_optional(self.pool())
-        .await?)
+    /// What CompileST reads, in one statement.
+    pub async fn compile_context(self, c: &ToCompile<'_>) -> Result<CompileContext> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT (SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
+                       FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
+                      WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card'
+                      ORDER BY a.attempt LIMIT 1) AS plan,
+                    (SELECT v.json FROM app.recipe_versions v
+                      WHERE v.tenant_id = $3 AND v.id = $5 AND v.hash = $6 LIMIT 1) AS recipe,
+                    {} AS config",
+            config::rows_json("$2", "$3", "$4")
+        )))
+        .bind(c.run.as_str())
+        .bind(config::host())
+        .bind(c.tenant.as_str())
+        .bind(config::known())
+        .bind(c.recipe.as_str())
+        .bind(c.hash.as_str())
+        .fetch_one(self.pool())
+        .await?;
+        Ok(CompileContext {
+            plan: row.try_get("plan")?,
+            recipe: row
+                .try_get::<Option<Value>, _>("recipe")?
+                .map(|value| load("recipe_versions.json", value))
+                .transpose()?,
+            config: config::rows_of(row.try_get("config")?)?,
+        })
     }
 
     /// A diagnosis beside a step: a blocked budget, a recipe that does not compile.
-    pub async fn step_diagnostic(
-        &self,
+    pub async fn diagnostic(
+        self,
         run: &RunId,
         step: &str,
         key: &TaskKey,
@@ -85,7 +129,7 @@ impl Ledger {
     }
 
     /// A run's steps and its tasks' attempts, in order.
-    pub async fn step_list(&self, run: &RunId) -> Result<Vec<StepRow>> {
+    pub async fn list(self, run: &RunId) -> Result<Vec<StepRow>> {
         let rows = sqlx::query(
             "SELECT x.*, ARRAY(SELECT a.uri FROM app.artifacts a
                                WHERE a.run_id = $1 AND a.step_id = x.step_id AND a.attempt = x.attempt

@@ -3,8 +3,8 @@
 
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::Result;
+use crate::families::Streams;
 
 /// One chunk.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -17,10 +17,10 @@ pub struct Chunk {
     pub seq: i32,
 }
 
-impl Ledger {
+impl Streams<'_> {
     /// Appends a task's output; `seq` is the writer's own count, so a replay writes nothing twice.
-    pub async fn stream_append(
-        &self,
+    pub async fn append(
+        self,
         owner: &str,
         key: &str,
         first_seq: i32,
@@ -43,8 +43,8 @@ impl Ledger {
     }
 
     /// Chunks from `from_seq` on.
-    pub async fn stream_read(
-        &self,
+    pub async fn read(
+        self,
         owner: &str,
         key: &str,
         from_seq: i32,

@@ -1,21 +1,18 @@
 //! `app.sbx_runs` and `app.sbx_executions`: one effect, one key; every physical start on record.
 
-use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, SandboxRequest, SandboxResult, SessionState, WipeEvidence,
+    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
 use cofferdam_contracts::session::Attestation;
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::artifacts::{NewArtifact, artifacts_insert};
-use crate::engine::{SBX_QUEUE, TASK_WORKFLOW};
-use crate::error::{LedgerError, Result, id, json, load};
-use crate::grants::{answers_take, asks_lock};
-use crate::policies::{Granted, NewSnapshot, snapshots_json};
-use crate::{APP_VERSION, Ledger};
+use crate::artifacts::NewArtifact;
+use crate::error::{Result, id, load};
+use crate::families::Tasks;
+use crate::policies::{Granted, NewSnapshot};
 
 /// A task attempt to be queued.
 #[derive(Debug, Clone)]
@@ -34,7 +31,7 @@ pub struct NewTask {
 
 /// How the tasks of a round are queued.
 #[derive(Debug, Clone)]
-pub struct Round<'a> {
+pub struct Wave<'a> {
     /// The run.
     pub run: &'a RunId,
     /// Its workflow.
@@ -47,6 +44,10 @@ pub struct Round<'a> {
     pub tasks: &'a [NewTask],
     /// The run's egress policies, where these may be its first tasks: they commit together.
     pub snapshots: &'a [NewSnapshot],
+    /// The ends of those that only keep a text.
+    pub values: &'a [TaskEnd<'a>],
+    /// The worker that says so.
+    pub executor: &'a ExecutorId,
 }
 
 /// An attempt that a worker has to execute.
@@ -56,7 +57,7 @@ pub struct TaskContext {
     pub key: TaskKey,
     /// Its run.
     pub run: RunId,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: TenantId,
     /// Its step.
     pub step_id: StepId,
@@ -93,6 +94,15 @@ pub struct TaskOutcome {
     pub resumed: bool,
 }
 
+impl TaskOutcome {
+    /// An attempt that kept its text.
+    #[must_use]
+    pub fn kept(key: TaskKey) -> Self {
+        let (exit, cause) = (0, None);
+        Self { key, err_code: ErrCode::None, exit, cause, permanent: false, resumed: false }
+    }
+}
+
 /// Who executes, and where.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -125,61 +135,11 @@ pub struct TaskEnd<'a> {
     pub canceled: bool,
 }
 
-impl Ledger {
-    /// Writes the attempts and queues their workflows, together. A replay writes nothing.
-    pub async fn tasks_enqueue(&self, round: &Round<'_>) -> Result<()> {
-        let mut steps = Vec::new();
-        let mut keys = Vec::new();
-        let mut attempts = Vec::new();
-        let mut names = Vec::new();
-        let mut providers = Vec::new();
-        let mut requests = Vec::new();
-        for task in round.tasks {
-            steps.push(task.step_id.as_str());
-            keys.push(task.key.as_str());
-            attempts.push(i32::try_from(task.attempt).unwrap_or(i32::MAX));
-            names.push(task.name.as_str());
-            providers.push(provider(&task.work));
-            requests.push(json("sbx_runs.request", &task.work)?);
-        }
-        sqlx::query(
-            "WITH t AS (
-               INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
-               SELECT $1, s, k, a, n, p, r, 'engine-dbos'
-                 FROM unnest($2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[]) AS x(s, k, a, n, p, r)
-               ON CONFLICT DO NOTHING),
-             e AS (
-               INSERT INTO app.egress_policy_snapshots
-                 (run_id, phase, policy, policy_digest, source, policy_key, policy_version, approver, origin)
-               SELECT $1, phase, policy, app.policy_digest(policy), source, policy_key, policy_version, approver, 'engine-dbos'
-                 FROM jsonb_to_recordset($14) AS x(phase text, policy jsonb, source text, policy_key text,
-                                                   policy_version integer, approver text)
-               ON CONFLICT DO NOTHING)
-             SELECT count(app.enqueue(k, $8, 'null', $9, $10, $11, NULL, $12, $13, 0)) FROM unnest($3::text[]) k",
-        )
-        .bind(round.run.as_str())
-        .bind(&steps)
-        .bind(&keys)
-        .bind(&attempts)
-        .bind(&names)
-        .bind(&providers)
-        .bind(&requests)
-        .bind(TASK_WORKFLOW)
-        .bind(SBX_QUEUE)
-        .bind(round.partition)
-        .bind(round.priority)
-        .bind(APP_VERSION)
-        .bind(round.parent)
-        .bind(snapshots_json(round.snapshots)?)
-        .execute(self.pool())
-        .await?;
-        Ok(())
-    }
-
+impl Tasks<'_> {
     /// The outcomes of those attempts that have ended with all their sessions: one whose sandbox is
     /// not provably gone, or settled, has not. `None` once their run was canceled.
     pub async fn round_outcomes(
-        &self,
+        self,
         workflow: &str,
         keys: &[TaskKey],
     ) -> Result<Option<Vec<TaskOutcome>>> {
@@ -223,7 +183,7 @@ impl Ledger {
     }
 
     /// How an attempt ended, if it has.
-    pub async fn task_err_code(&self, key: &TaskKey) -> Result<Option<ErrCode>> {
+    pub async fn err_code(self, key: &TaskKey) -> Result<Option<ErrCode>> {
         let found: Option<Option<String>> =
             sqlx::query_scalar("SELECT err_code FROM app.sbx_runs WHERE task_key = $1")
                 .bind(key.as_str())
@@ -234,11 +194,7 @@ impl Ledger {
 
     /// Records a physical start and opens its session, unless the attempt has ended. A sandbox starts
     /// once: whoever says it again, because the answer was lost with the database, finds what it began.
-    pub async fn task_begin(
-        &self,
-        key: &TaskKey,
-        place: &Place<'_>,
-    ) -> Result<Option<TaskContext>> {
+    pub async fn begin(self, key: &TaskKey, place: &Place<'_>) -> Result<Option<TaskContext>> {
         let row = sqlx::query(
             "WITH t AS (
                SELECT s.*, r.tenant_id,
@@ -298,57 +254,8 @@ impl Ledger {
         .transpose()
     }
 
-    /// Result, artifacts, terminal session and wipe evidence in one transaction. `false`: the
-    /// attempt had ended already (another worker was faster), or this execution's worker was declared
-    /// dead: then what it saw may be its successor taking its sandbox away, and only the session's
-    /// end is written.
-    pub async fn task_finish(&self, end: &TaskEnd<'_>) -> Result<bool> {
-        let task = end.task;
-        self.run_of_mode(end.evidence, end.attestation).await?;
-        let mut tx = self.pool().begin().await?;
-        let asks = task.work.request().is_some_and(SandboxRequest::asks);
-        if asks {
-            // Gates before the task, as a cancel of the run locks them.
-            asks_lock(&mut tx, &task.key).await?;
-        }
-        // The notification goes out with the commit, for a session's end too.
-        let row = sqlx::query(
-            "WITH u AS (
-               UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
-                      finished_at = clock_timestamp()
-                WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
-                      SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
-                       WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING 1)
-             SELECT EXISTS (SELECT FROM u) AS written, pg_notify('cofferdam', 't:' || $8) AS told",
-        )
-        .bind(task.key.as_str())
-        .bind(json("sbx_runs.response", end.result)?)
-        .bind(end.result.err_code.as_str())
-        .bind(json("sbx_runs.metrics", &end.result.metrics)?)
-        .bind(end.effective.map(|e| json("sbx_runs.effective", e)).transpose()?)
-        .bind(end.canceled)
-        .bind(task.execution_no)
-        .bind(task.run.as_str())
-        .fetch_one(&mut *tx)
-        .await?;
-        let written = row.try_get("written")?;
-        if written {
-            if asks {
-                answers_take(&mut tx, &task.key).await?;
-            }
-            artifacts_insert(&mut tx, task, end.artifacts).await?;
-        }
-        if let Some(evidence) = end.evidence {
-            let terminal = terminal_state(end.canceled, end.result.err_code);
-            let (attested, origin) = (end.attestation, Origin::EngineDbos);
-            crate::sessions::session_close(&mut tx, evidence, terminal, attested, origin).await?;
-        }
-        tx.commit().await?;
-        Ok(written)
-    }
-
     /// A run's budgeted use so far: sandbox milliseconds and artifact bytes.
-    pub async fn tasks_usage(&self, run: &RunId) -> Result<(i64, i64)> {
+    pub async fn usage(self, run: &RunId) -> Result<(i64, i64)> {
         let row = sqlx::query(
             "SELECT (SELECT coalesce(sum((metrics->>'wallMs')::bigint), 0)::bigint FROM app.sbx_runs WHERE run_id = $1) AS ms,
                     (SELECT coalesce(sum(size), 0)::bigint FROM app.artifacts WHERE run_id = $1) AS bytes",
@@ -360,7 +267,7 @@ impl Ledger {
     }
 
     /// The run that a task belongs to, if the tenant owns it.
-    pub async fn task_run(&self, tenant: &TenantId, key: &TaskKey) -> Result<Option<RunId>> {
+    pub async fn run(self, tenant: &TenantId, key: &TaskKey) -> Result<Option<RunId>> {
         let found: Option<String> = sqlx::query_scalar(
             "SELECT s.run_id FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id
               WHERE s.task_key = $1 AND r.tenant_id = $2",
@@ -390,11 +297,5 @@ pub(crate) fn provider(work: &Work) -> &'static str {
         Work::Sandbox(request) => request.class_min().as_str(),
         Work::Agent(work) => work.request.class_min().as_str(),
         Work::Value(_) => "engine",
-    }
-}
-
-impl From<cofferdam_contracts::canonical::CanonicalError> for LedgerError {
-    fn from(error: cofferdam_contracts::canonical::CanonicalError) -> Self {
-        Self::Row { what: "canonical form", why: error.to_string() }
     }
 }

@@ -14,9 +14,9 @@ use cofferdam_contracts::webhook::{DeliveryRow, DeliveryState, EventType, Webhoo
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::Audit;
-use crate::error::{LedgerError, Result, id};
+use crate::error::{Checked, LedgerError, Result, id};
+use crate::families::Webhooks;
 
 /// Webhooks of one tenant: every event is written once for each.
 const MAX_WEBHOOKS: i64 = 32;
@@ -28,7 +28,7 @@ const LEASE_MS: i64 = 60_000;
 pub struct NewWebhook<'a> {
     /// Its id.
     pub id: &'a WebhookId,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: &'a TenantId,
     /// Where to.
     pub url: &'a str,
@@ -47,7 +47,7 @@ pub struct Due {
     pub webhook: WebhookId,
     /// Where to.
     pub url: String,
-    /// What.
+    /// Body of the event, as sent.
     pub body: String,
     /// Which attempt this is, from 1.
     pub attempt: i32,
@@ -100,9 +100,9 @@ fn events_of(row: &PgRow) -> Result<Vec<EventType>> {
         .collect()
 }
 
-impl Ledger {
+impl Webhooks<'_> {
     /// Makes a webhook, unless its tenant has enough of them.
-    pub async fn webhook_add(&self, new: &NewWebhook<'_>, audit: &Audit<'_>) -> Result<()> {
+    pub async fn add(self, new: &NewWebhook<'_>, audit: &Audit<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         // Two that add at the same time take turns, so that neither passes the bound.
         sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('webhooks:' || $1, 0))")
@@ -134,8 +134,8 @@ impl Ledger {
     }
 
     /// Removes a webhook and gives up what is on its way. `false` where the tenant has no such one.
-    pub async fn webhook_remove(
-        &self,
+    pub async fn remove(
+        self,
         tenant: &TenantId,
         webhook: &WebhookId,
         audit: &Audit<'_>,
@@ -166,7 +166,7 @@ impl Ledger {
     }
 
     /// A tenant's webhooks, newest first.
-    pub async fn webhook_list(&self, tenant: &TenantId) -> Result<Vec<WebhookRow>> {
+    pub async fn list(self, tenant: &TenantId) -> Result<Vec<WebhookRow>> {
         let rows = sqlx::query(
             "SELECT w.id, w.url, w.events, w.label, app.ms(w.created_at) AS created, app.ms(w.removed_at) AS removed,
                     (SELECT count(*) FROM app.webhook_deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending') AS pending,
@@ -193,8 +193,8 @@ impl Ledger {
     }
 
     /// A webhook's deliveries, newest first; `None` where the tenant has no such webhook.
-    pub async fn delivery_list(
-        &self,
+    pub async fn deliveries(
+        self,
         tenant: &TenantId,
         webhook: &WebhookId,
         state: Option<DeliveryState>,
@@ -227,7 +227,7 @@ impl Ledger {
     /// Sends a delivery again that arrived or was given up: a new round. `None` where there is no such
     /// one, `false` where it is on its way anyway or its webhook is gone.
     pub async fn delivery_replay(
-        &self,
+        self,
         tenant: &TenantId,
         webhook: &WebhookId,
         delivery: &DeliveryId,
@@ -263,7 +263,7 @@ impl Ledger {
 
     /// Takes at most `limit` of what is due and `each` of one webhook, none of the `busy` ones, so that no
     /// other sender does for a while.
-    pub async fn deliveries_claim(&self, limit: i64, each: i64, busy: &[&str]) -> Result<Vec<Due>> {
+    pub async fn deliveries_claim(self, limit: i64, each: i64, busy: &[&str]) -> Result<Vec<Due>> {
         let rows = sqlx::query(
             "WITH due AS (
                SELECT id, row_number() OVER (PARTITION BY webhook_id ORDER BY next_at, id) AS n
@@ -302,7 +302,7 @@ impl Ledger {
 
     /// In how many ms the next one is due that is none of the `busy` webhooks', where any is: 0 for one
     /// that is due already.
-    pub async fn deliveries_next_ms(&self, busy: &[&str]) -> Result<Option<u64>> {
+    pub async fn deliveries_next_ms(self, busy: &[&str]) -> Result<Option<u64>> {
         let ms: Option<i64> = sqlx::query_scalar(
             "SELECT app.ms(min(next_at)) - app.ms(clock_timestamp()) FROM app.webhook_deliveries
               WHERE state = 'pending' AND NOT webhook_id = ANY ($1)",
@@ -315,7 +315,7 @@ impl Ledger {
 
     /// Records an attempt and moves its delivery, together. Nothing moves where another attempt was
     /// begun meanwhile: that one's end counts.
-    pub async fn delivery_attempted(&self, due: &Due, end: &Attempted<'_>) -> Result<()> {
+    pub async fn delivery_attempted(self, due: &Due, end: &Attempted<'_>) -> Result<()> {
         let (state, after_ms) = match end.next {
             Next::Delivered => ("delivered", None),
             Next::Dead => ("dead", None),

@@ -30,7 +30,7 @@ async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_nex
     let begin = async |sandbox: &str| {
         let sandbox = SandboxId::parse(sandbox).unwrap();
         let place = Place { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
-        ledger.task_begin(&key, &place).await.unwrap().unwrap().execution_no
+        ledger.tasks().begin(&key, &place).await.unwrap().unwrap().execution_no
     };
     // The commit reached the database, its answer did not reach the worker.
     for _ in 0..3 {

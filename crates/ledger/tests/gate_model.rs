@@ -8,16 +8,20 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use cofferdam_contracts::consent::Facts;
-use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::{Origin, plan_form};
 use cofferdam_contracts::gate_spec::{Escalate, GateSpec, OnTimeout, SelfApproval, Silence};
 use cofferdam_contracts::id::{GateKey, GroupId, RunId, TenantId};
 use cofferdam_contracts::key::Role;
+use cofferdam_contracts::reply::{
+    Answer, Earlier, GateStage, LockedGate, Outcome, Seen, Voter, decide_reply,
+};
+use cofferdam_contracts::tally::{Ballot, Delegated, Person};
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::cluster::Cluster;
-use cofferdam_ledger::gates::{Deadline, NewDelegation, NewGate, Reply};
+use cofferdam_ledger::gates::{Deadline, NewDelegation, NewGate, Replied, Reply};
 use cofferdam_ledger::keys::{NewKey, Principal};
-use cofferdam_ledger::{Ledger, LedgerError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -132,6 +136,21 @@ struct Model {
 }
 
 impl Model {
+    fn new(law: Law) -> Self {
+        Self {
+            law,
+            state: State::Open,
+            late: false,
+            escalated: false,
+            journaled: false,
+            widened: false,
+            votes: vec![],
+            ledger: BTreeMap::new(),
+            delegations: vec![],
+            reminders: vec![],
+        }
+    }
+
     fn asked(&self, who: usize) -> bool {
         !self.law.grouped || who <= 2 || (who == 3 && self.widened)
     }
@@ -245,7 +264,7 @@ impl World {
             facts: &facts,
             ttl_s: 3_600,
         };
-        let times = self.ledger.gate_open(&new).await.unwrap();
+        let times = self.ledger.gates().open(&new).await.unwrap();
         (times.created_at, times.deadline_at)
     }
 
@@ -256,24 +275,37 @@ impl World {
             roles: vec![Role::Approver],
         };
         let payload = json!({"choice": if yes { "yes" } else { "no" }});
-        let said = self
-            .ledger
-            .gate_reply(&Reply {
-                principal: &principal,
-                run_or_workflow: self.run.as_str(),
-                key: &self.key,
-                topic: None,
-                payload: &payload,
-                dedupe_key: &format!("d{dedupe}"),
-                origin: Origin::Manual,
-                approved_by: "a",
-            })
-            .await;
+        let reply = Reply {
+            principal: &principal,
+            run_or_workflow: self.run.as_str(),
+            key: &self.key,
+            topic: None,
+            payload: &payload,
+            dedupe_key: &format!("d{dedupe}"),
+            origin: Origin::Manual,
+            approved_by: "a",
+        };
+        let said = self.answer(&reply).await;
         match said {
             Ok(replied) if replied.is_replay => Said::Replay,
             Ok(_) => Said::Fresh,
-            Err(LedgerError::Refusal(refusal)) => Said::Refused(refusal.code),
-            Err(other) => panic!("{other:?}"),
+            Err(refusal) => Said::Refused(refusal.code),
+        }
+    }
+
+    /// As `flows` does it: lock, read, decide, record.
+    async fn answer(&self, reply: &Reply<'_>) -> Result<Replied, Refusal> {
+        let held =
+            self.ledger.gates().lock(reply.principal, reply.run_or_workflow, reply.key).await;
+        let mut held = held.unwrap();
+        let seen = held.read(reply).await.unwrap();
+        let key_id = &reply.principal.key_id;
+        let answer = Answer { key_id, topic: reply.topic, payload: reply.payload };
+        let outcome = decide_reply(held.gate(), &seen, answer, held.now_us())?;
+        let replied = held.record(reply, &outcome).await.unwrap();
+        match outcome {
+            Outcome::Void { refusal, .. } => Err(refusal),
+            Outcome::Replay { .. } | Outcome::Counts(_) => Ok(replied),
         }
     }
 
@@ -338,18 +370,7 @@ fn foretold(m: &Model) -> Value {
 async fn play(world: &World, law: Law, ops: Vec<Op>) -> Result<(), String> {
     let spec = law.spec();
     let times = world.open(&spec).await;
-    let mut m = Model {
-        law,
-        state: State::Open,
-        late: false,
-        escalated: false,
-        journaled: false,
-        widened: false,
-        votes: vec![],
-        ledger: BTreeMap::new(),
-        delegations: vec![],
-        reminders: vec![],
-    };
+    let mut m = Model::new(law);
     for (n, op) in ops.iter().enumerate() {
         step(world, &mut m, &spec, times, op)
             .await
@@ -389,7 +410,7 @@ async fn step(
                 ttl_s: 3_600,
                 reason: "",
             };
-            let made = ledger.delegation_create(&new).await.map_err(|e| e.to_string())?;
+            let made = ledger.delegations().create(&new).await.map_err(|e| e.to_string())?;
             m.delegations.push((made.id, *from, *to, true));
         }
         Op::End { nth } => {
@@ -397,7 +418,8 @@ async fn step(
             d.3 = false;
             let by = PEOPLE[d.1].0;
             ledger
-                .delegation_end(&world.tenant, d.0, by, false)
+                .delegations()
+                .end(&world.tenant, d.0, by, false)
                 .await
                 .map_err(|e| e.to_string())?;
         }
@@ -412,7 +434,8 @@ async fn step(
         Op::TimeOut => {
             let topic = "human:approve-plan";
             let over = ledger
-                .gate_time_out(&world.run, &world.workflow, &world.key, topic, 3_600)
+                .gates()
+                .time_out(&world.run, &world.workflow, &world.key, topic, 3_600)
                 .await
                 .map_err(|e| e.to_string())?;
             let over = match over {
@@ -424,12 +447,16 @@ async fn step(
             return differ(&over, &m.time_out());
         }
         Op::Escalate if m.escalated => {
-            ledger.gate_escalate(&world.workflow, &world.key).await.map_err(|e| e.to_string())?;
+            ledger
+                .gates()
+                .escalate(&world.workflow, &world.key)
+                .await
+                .map_err(|e| e.to_string())?;
             m.escalate();
         }
         Op::Escalate => {}
         Op::Remind { n } => {
-            ledger.gate_remind(&world.run, &world.key, *n).await.map_err(|e| e.to_string())?;
+            ledger.gates().remind(&world.run, &world.key, *n).await.map_err(|e| e.to_string())?;
             if m.state == State::Open && !m.reminders.contains(n) {
                 m.reminders.push(*n);
             }
@@ -467,12 +494,150 @@ async fn world(ledger: &Ledger, sql: &PgPool, n: u64) -> World {
     }
 }
 
+/// A gate in memory: what the ledger would have, and the decision over it.
+struct Rows {
+    gate: LockedGate,
+    ballots: Vec<Ballot>,
+    delegations: Vec<(i64, usize, usize, bool)>,
+    earlier: BTreeMap<u8, Earlier>,
+}
+
+impl Rows {
+    fn new(law: &Law) -> Self {
+        let spec = law.spec();
+        let gate = LockedGate {
+            stage: GateStage::Open,
+            topic: "human:approve-plan".into(),
+            groups: spec.group.iter().cloned().collect(),
+            spec,
+            form: plan_form(),
+            inputs: None,
+            submitters: vec!["k0".into()],
+            is_for_plan: true,
+            deadline_us: 10,
+        };
+        Self { gate, ballots: vec![], delegations: vec![], earlier: BTreeMap::new() }
+    }
+
+    fn reply(&mut self, who: usize, dedupe: u8, yes: bool, late: bool) -> Said {
+        let person = |n: usize| Person {
+            key_id: PEOPLE[n].0.into(),
+            roles: vec![Role::Approver],
+            groups: GroupId::parse(PEOPLE[n].1).into_iter().collect(),
+        };
+        let lent = self.delegations.iter().filter(|d| d.3 && d.2 == who);
+        let lent = lent.map(|d| Delegated { id: d.0, from: person(d.1), group: None }).collect();
+        let is_open = self.gate.stage == GateStage::Open;
+        let counts = self.gate.is_counted() && is_open;
+        let seen = Seen {
+            ballots: if counts { self.ballots.clone() } else { vec![] },
+            voter: Voter::Key(person(who), lent),
+            earlier: self.earlier.get(&dedupe).cloned(),
+        };
+        let payload = json!({"choice": if yes { "yes" } else { "no" }});
+        let answer = Answer { key_id: PEOPLE[who].0, topic: None, payload: &payload };
+        let now_us = if late { 11 } else { 10 };
+        let (hash, recorded, said) = match decide_reply(&self.gate, &seen, answer, now_us) {
+            Ok(Outcome::Replay { .. }) => return Said::Replay,
+            Err(refusal) => return Said::Refused(refusal.code),
+            Ok(Outcome::Void { hash, recorded, refusal }) => {
+                (hash, recorded, Said::Refused(refusal.code))
+            }
+            Ok(Outcome::Counts(vote)) => {
+                let recorded = vote.recorded();
+                if vote.decides {
+                    self.gate.stage = GateStage::Received;
+                }
+                self.ballots.push(Ballot {
+                    voter: PEOPLE[who].0.into(),
+                    authority: vote.standing.authority,
+                    choice: vote.choice,
+                });
+                (vote.hash, recorded, Said::Fresh)
+            }
+        };
+        let key_id = PEOPLE[who].0.into();
+        self.earlier.insert(dedupe, Earlier { key_id, payload_hash: hash, recorded, at: 1 });
+        said
+    }
+}
+
+/// The pure decision by itself, thousands of times in the time that the database takes for a few.
+#[test]
+fn the_decision_alone_does_what_the_model_does() {
+    let mut runner = runner("the_decision_alone_does_what_the_model_does", 2_000);
+    let outcome = runner.run(&(law(), prop::collection::vec(op(), 1..40)), |(law, ops)| {
+        let (mut rows, mut m) = (Rows::new(&law), Model::new(law));
+        for (n, op) in ops.iter().enumerate() {
+            match op {
+                Op::Reply { who, dedupe, yes } => {
+                    let said = rows.reply(*who, *dedupe, *yes, m.late);
+                    let want = m.reply(*who, *dedupe, *yes);
+                    prop_assert_eq!(said, want, "step {} {:?}", n, op);
+                    let received = matches!(m.state, State::Received(_));
+                    prop_assert_eq!(rows.gate.stage == GateStage::Received, received);
+                    prop_assert_eq!(rows.ballots.len(), m.votes.len());
+                }
+                Op::Delegate { from, to } if from != to => {
+                    let lent = (i64::try_from(n).unwrap(), *from, *to, true);
+                    rows.delegations.push(lent);
+                    m.delegations.push(lent);
+                }
+                Op::End { nth } => {
+                    for all in [&mut rows.delegations, &mut m.delegations] {
+                        all.iter_mut()
+                            .filter(|d| d.3)
+                            .nth(*nth)
+                            .into_iter()
+                            .for_each(|d| d.3 = false);
+                    }
+                }
+                Op::Expire => {
+                    for all in [&mut rows.delegations, &mut m.delegations] {
+                        all.iter_mut().for_each(|d| d.3 = false);
+                    }
+                }
+                Op::DeadlinePasses => m.late = m.late || m.state == State::Open,
+                Op::TimeOut => {
+                    m.time_out();
+                    if m.state == State::TimedOut {
+                        rows.gate.stage = GateStage::TimedOut;
+                    }
+                }
+                Op::Escalate if m.escalated => {
+                    m.escalate();
+                    let leads = GroupId::parse("leads").unwrap();
+                    if m.widened && !rows.gate.groups.contains(&leads) {
+                        rows.gate.groups.push(leads);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
 fn seed() -> u64 {
     let given = std::env::var("COFFERDAM_TEST_SEED").ok().and_then(|t| t.parse().ok());
     given.unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         u64::from(now.subsec_nanos()) ^ now.as_secs()
     })
+}
+
+/// A runner that prints how to replay it. `cases` unless `PROPTEST_CASES` says otherwise.
+fn runner(test: &str, cases: u32) -> TestRunner {
+    let seed = seed();
+    eprintln!("{test}: replay with COFFERDAM_TEST_SEED={seed}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|t| t.parse().ok()).unwrap_or(cases);
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    TestRunner::new_with_rng(config, rng)
 }
 
 #[test]
@@ -492,19 +657,11 @@ fn a_gate_does_what_its_model_does_whatever_happens_to_it() {
             let new = NewKey { key_id, secret: key, tenant, roles, groups: &groups, label: None };
             let (op, target, actor) = ("key.create", key, "host");
             let audit = Audit { tenant, key_id, actor, op, target, reason: "", detail: None };
-            ledger.key_create(&new, &audit).await.unwrap();
+            ledger.keys().create(&new, &audit).await.unwrap();
         }
         (cluster, ledger, sql)
     });
-    let seed = seed();
-    eprintln!("a_gate_does_what_its_model_does: replay with COFFERDAM_TEST_SEED={seed}");
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|t| t.parse().ok()).unwrap_or(48);
-    let config =
-        Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng);
+    let mut runner = runner("a_gate_does_what_its_model_does_whatever_happens_to_it", 48);
     let count = std::cell::Cell::new(0_u64);
     let outcome = runner.run(&(law(), prop::collection::vec(op(), 1..30)), |(law, ops)| {
         count.set(count.get() + 1);

@@ -13,6 +13,7 @@
 
 mod begin;
 mod cluster;
+mod families;
 mod gate_model;
 mod migrations;
 #[path = "../../../tests/src/not_run.rs"]

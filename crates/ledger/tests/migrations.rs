@@ -83,7 +83,16 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
            VALUES ('rn_{i}', 'S', '{zeros}', 1, 'n', 'container', '{{}}', 'manual');
          INSERT INTO app.remote_execution_sessions (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
            VALUES ('sb{s}', '{zeros}', 1, 'rn_{i}', 't', 'container', 'h', '/', 'e', 'EXECUTING');
+         INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, key_id, origin)
+           VALUES ('it_{d}', 't', 'g', '{{}}', '{{}}', 'k', 'manual');
+         INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, status, execution_mode, recipe_id, recipe_v, recipe_hash,
+           partition_key, priority, app_version, origin, key_id)
+           VALUES ('rn_{d}', 'it_{d}', 'it_{d}', 't', 'running', 'LOCAL_NATIVE', 'dispatch', '1', '{zeros}', 't', 1, 'v', 'manual', 'k');
+         INSERT INTO app.dispatches (id, project_dir) VALUES ('disp0001', '/');
+         INSERT INTO app.dispatch_runs (dispatch_id, tenant_id, run_id, key_id, origin)
+           VALUES ('disp0001', 't', 'rn_{d}', 'k', 'manual');
          INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason) VALUES ('t', 'k', 'a', 'o', 'x', 'r')",
+        d = "1".repeat(32),
         i = "0".repeat(32),
         s = "0".repeat(20),
     );
@@ -92,6 +101,10 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
         ("a terminal run goes on", "UPDATE app.runs SET status = 'running'"),
         ("a run changes its identity", "UPDATE app.runs SET recipe_hash = repeat('1', 64)"),
         ("an unknown status", "UPDATE app.runs SET status = 'paused'"),
+        (
+            "a run ends and leaves its dispatch behind",
+            "UPDATE app.runs SET status = 'failed' WHERE recipe_id = 'dispatch'",
+        ),
         ("an intent is rewritten", "UPDATE app.intents SET goal = 'x'"),
         ("an audit row is deleted", "DELETE FROM app.audit"),
         (

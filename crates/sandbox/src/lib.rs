@@ -22,103 +22,68 @@
 //! is reported as gone unless everything that it was made of was looked for and not found.**
 //!
 //! What a pool manager needs of every class is five functions, and plain ones, since there is one
-//! implementation for all classes (`backend` holds the differences): [`provision`], the heartbeat
+//! life for all classes (`class` holds the differences): [`provision`], the heartbeat
 //! [`KillHandle::is_alive`], [`Sandbox::wipe`] to terminate and verify, [`verify_absent`] and
 //! [`verify_again`] to verify without the sandbox's owner; and [`Host::attest`] says what it was.
 
 mod agent;
-mod attest;
-mod backend;
-mod base;
-mod boot;
+mod build;
 mod cache;
-mod ceiling;
-mod cgroup;
-mod changes;
 mod class;
-mod crypt;
-mod docker;
-mod dynmods;
+mod doctor;
 mod egress;
-mod ended;
-mod ending;
-mod escape;
-mod excess;
-mod exec;
-mod gvisor;
-mod held;
-mod holders;
 mod host;
-mod hostpath;
-mod hybrid;
-mod idrange;
-pub mod image;
-mod input;
-mod inside;
-mod known;
-mod layer;
+mod images;
 mod life;
-mod limit;
-mod live;
-mod microvm;
-mod mounts;
-mod nofile;
 #[cfg(test)]
 #[path = "../../../tests/src/not_run.rs"]
 mod not_run;
 mod oci;
 mod plan;
-mod process;
-mod reached;
-mod recheck;
-mod reconcile;
-mod refuse;
-mod remote;
-mod root;
-mod runtime;
-mod sandbox;
-mod service;
-mod setid;
-mod sockets;
-mod survey;
-mod traces;
-mod warm;
-mod wipe;
+mod spec;
 
+/// Images: pulled, imported, built and kept.
+pub mod image {
+    pub use crate::build::{BuildNote, ImageFile, Step, build};
+    pub use crate::images::{Bounds, ImageError, ImageName, ImageRoot, Images, NamedImage};
+}
+
+pub use agent::changes::{Changes, ChangesError};
+pub use agent::ending::CommandEnd;
+pub use agent::excess::Excess;
 pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};
-pub use base::Base;
-pub use boot::{ProvisionError, provision, provision_on};
 pub use cache::{
     Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
     Removal,
 };
-pub use ceiling::{Ceilings, Tcp};
-pub use cgroup::{CgroupMode, Cgroups, Hierarchy};
-pub use changes::{Changes, ChangesError};
-pub use class::{Class, ClassFact, Offer};
 pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
 pub use cofferdam_guest::wire::User;
-pub use crypt::LargeLayers;
-pub use egress::Asked;
-pub use ending::CommandEnd;
-pub use escape::{
-    Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,
+pub use doctor::{
+    Finding, Grade, Probed, SelfTest, SelfTestError, monitors, self_test, self_test_in,
+    self_test_of, self_test_plan, survey,
 };
-pub use excess::Excess;
-pub use exec::{Command, Dropped, ExecOutcome};
-pub use host::{Host, HostConfig, HostError, HostFacts};
-pub use hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};
-pub use idrange::{IdRanges, Region};
-pub use input::Input;
-pub use microvm::{Accel, Machine};
-pub use mounts::enter_private_mounts;
-pub use plan::{Plan, PlannedMount, plan};
-pub use recheck::verify_again;
-pub use reconcile::{reconcile, verify_absent};
-pub use refuse::PlanError;
-pub use remote::{Key, Provider, RemoteConfig};
-pub use runtime::{Runtime, Sealed};
-pub use sandbox::{KillHandle, Sandbox, SandboxError};
-pub use service::{PlannedService, Program, Programs, ServiceEnd};
-pub use survey::{Finding, Grade, monitors, survey};
-pub use traces::{Traces, locate};
+pub use egress::Asked;
+pub use host::base::Base;
+pub use host::ceiling::{Ceilings, Tcp};
+pub use host::cgroup::{CgroupMode, Cgroups, Hierarchy};
+pub use host::crypt::LargeLayers;
+pub use host::error::HostError;
+pub use host::hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};
+pub use host::idrange::{IdRanges, Region};
+pub use host::mounts::enter_private_mounts;
+pub use host::runtime::{Runtime, Sealed};
+pub use host::traces::{Traces, locate};
+pub use life::{
+    Dropped, ExecOutcome, Host, HostConfig, KillHandle, Name, ProvisionError, Sandbox,
+    SandboxError, ServiceEnd, provision, provision_on, reconcile, verify_absent, verify_again,
+};
+pub use plan::plan;
+pub use spec::class::{Class, ClassFact, Offer};
+pub use spec::command::Command;
+pub use spec::facts::HostFacts;
+pub use spec::input::Input;
+pub use spec::machine::{Accel, Machine};
+pub use spec::plan::{Plan, PlannedMount};
+pub use spec::provider::{Key, Provider, RemoteConfig};
+pub use spec::refuse::PlanError;
+pub use spec::service::{PlannedService, Program, Programs};

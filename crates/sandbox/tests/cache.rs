@@ -95,7 +95,7 @@ fn what_a_build_left_is_the_next_tasks_base_and_no_task_can_change_it() {
             assert!(matches!(again, Promotion::Late));
             let evidence = sandbox.wipe("task-end").await;
             verified(&evidence);
-            assert!(evidence.checks.iter().any(|check| check.kind == "cache-base" && check.ok));
+            assert!(evidence.checks.iter().any(|check| check.kind() == "cache-base" && check.ok));
             assert!(evidence.cache_before.is_some());
             assert_eq!(evidence.cache_before, evidence.cache_after);
         }
@@ -117,7 +117,7 @@ fn a_base_that_changed_under_a_task_fails_its_wipe() {
         let evidence = sandbox.wipe("task-end").await;
         let failed: Vec<_> = evidence.checks.iter().filter(|check| !check.ok).collect();
         assert_eq!(failed.len(), 1, "{failed:#?}");
-        assert_eq!(failed[0].kind, "cache-base");
+        assert_eq!(failed[0].kind().as_str(), "cache-base");
         assert_ne!(evidence.cache_before, evidence.cache_after);
     });
 }

@@ -25,7 +25,7 @@ fn a_command_prints_on_both_streams_and_exits() {
         verified(&evidence);
         assert_eq!(evidence.method, "tmpfs-unmount");
         assert!(evidence.base_before.is_some() && evidence.base_before == evidence.base_after);
-        assert!(evidence.checks.iter().any(|check| check.kind == "netns"));
+        assert!(evidence.checks.iter().any(|check| check.kind() == "netns"));
     });
 }
 

@@ -203,7 +203,7 @@ fn wiped(evidence: &WipeEvidence) {
     verified(evidence);
     assert_eq!(evidence.method, "tmpfs-unmount");
     assert!(evidence.base_before.is_some() && evidence.base_before == evidence.base_after);
-    assert!(evidence.checks.iter().any(|check| check.kind == "netns"), "{evidence:#?}");
+    assert!(evidence.checks.iter().any(|check| check.kind() == "netns"), "{evidence:#?}");
 }
 
 async fn exits(ground: Arc<Ground>) {

@@ -49,7 +49,7 @@ async fn secret(bench: &Bench) -> (Sandbox, Plan) {
 fn why(evidence: &WipeEvidence, kind: &str) -> String {
     assert_eq!(evidence.status, WipeStatus::Failed, "{evidence:#?}");
     let failed: Vec<_> = evidence.checks.iter().filter(|check| !check.ok).collect();
-    assert_eq!((failed.len(), failed[0].kind.as_str()), (1, kind), "{evidence:#?}");
+    assert_eq!((failed.len(), failed[0].kind().as_str()), (1, kind), "{evidence:#?}");
     failed[0].observed.clone().unwrap()
 }
 
@@ -161,7 +161,7 @@ fn m5_wipes_beside_many_starts_are_verified() {
                     let (sandbox, _) = secret(&bench).await;
                     let evidence = sandbox.wipe("task-end").await;
                     verified(&evidence);
-                    assert!(evidence.checks.iter().any(|check| check.kind == "layer"));
+                    assert!(evidence.checks.iter().any(|check| check.kind() == "layer"));
                 }
             })
         });

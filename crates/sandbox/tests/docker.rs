@@ -172,14 +172,14 @@ fn loses() {
         let held = sandbox.wipe("task-end").await;
         assert_eq!(held.status, WipeStatus::Failed);
         let failed: Vec<_> = held.checks.iter().filter(|check| !check.ok).collect();
-        assert!(failed.iter().any(|check| check.kind == "container"), "{failed:#?}");
+        assert!(failed.iter().any(|check| check.kind() == "container"), "{failed:#?}");
         let still = verify_again(&bench.host, &held, bench.state.path()).await;
         assert_eq!(still.status, WipeStatus::Failed);
 
         symlink(&real, &link).unwrap();
         let again = verify_again(&bench.host, &still, bench.state.path()).await;
         verified(&again);
-        assert!(again.checks.iter().any(|check| check.kind == "container"), "{again:#?}");
+        assert!(again.checks.iter().any(|check| check.kind() == "container"), "{again:#?}");
     });
     bench.assert_clean();
     println!("\nsaid held and verified");
@@ -201,7 +201,10 @@ fn a_containers_evidence_names_what_the_engine_had_of_it() {
         let evidence = sandbox.wipe("task-end").await;
         verified(&evidence);
         let named = |kind: &str, part: &str| {
-            evidence.checks.iter().any(|check| check.kind == kind && check.subject.contains(part))
+            evidence
+                .checks
+                .iter()
+                .any(|check| check.kind() == kind && check.subject().contains(part))
         };
         assert!(named("container", "cofferdam-") && named("container", " of unix:///"));
         assert!(named("cgroup", "the engine's of ") && named("directory", "/containers/"));

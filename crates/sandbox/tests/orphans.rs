@@ -20,6 +20,7 @@ use support::{Bench, is_running, least, named, verified, with_bench};
 const STATE: &str = "COFFERDAM_TEST_STATE";
 const CLASS: &str = "COFFERDAM_TEST_CLASS";
 const PRIVATE: &str = "COFFERDAM_TEST_PRIVATE";
+const WAITS: &str = "COFFERDAM_TEST_WAITS";
 
 /// The worker: makes a sandbox, says so, and hangs until it is killed.
 #[test]
@@ -37,6 +38,14 @@ fn worker() {
         let fields = json!({"cmd": ["sleep", "1000"], "timeoutMs": 1_000_000,
                             "spec": {"isolation": {"class_min": least(class)}}});
         let plan = plan(&support::request(fields), &support::fresh_id(), host.facts()).unwrap();
+        if env::var(WAITS).is_some() {
+            println!("\nwarming");
+            std::io::stdout().flush().unwrap();
+            assert!(host.warm(&plan).await);
+            println!("\nwaits");
+            std::io::stdout().flush().unwrap();
+            std::future::pending::<()>().await;
+        }
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
         println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
         std::io::stdout().flush().unwrap();
@@ -49,13 +58,17 @@ fn class(name: &str) -> Class {
 }
 
 fn spawn_worker(bench: &Bench, class: Class, private: bool) -> Child {
+    worker_command(bench, class, private).spawn().unwrap()
+}
+
+fn worker_command(bench: &Bench, class: Class, private: bool) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "orphans::worker", "--nocapture"]);
     command.env(STATE, bench.state.path()).env(CLASS, class.as_str()).stdout(Stdio::piped());
     if private {
         command.env(PRIVATE, "1");
     }
-    command.spawn().unwrap()
+    command
 }
 
 fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId, u32) {
@@ -154,6 +167,36 @@ fn whatever_a_worker_is_about_when_it_is_killed_nothing_of_it_goes_on() {
     });
 }
 
+/// At each point of its making, and when it waits.
+#[test]
+fn a_container_that_waits_is_an_orphan_when_its_worker_is_killed() {
+    with_bench(|bench| async move {
+        let live = bench.host.facts().live_dir.to_str().unwrap().to_owned();
+        for after_ms in [Some(0), Some(2), Some(5), Some(9), None] {
+            let mut command = worker_command(&bench, Class::Container, true);
+            let mut worker = command.env(WAITS, "1").spawn().unwrap();
+            let lines = BufReader::new(worker.stdout.take().unwrap()).lines();
+            let wanted = if after_ms.is_some() { "warming" } else { "waits" };
+            let seen = lines.map(Result::unwrap).any(|line| line == wanted);
+            assert!(seen, "the worker ended by itself");
+            clock::sleep(Duration::from_millis(after_ms.unwrap_or(0))).await;
+            worker.kill().unwrap();
+            worker.wait().unwrap();
+            for _ in 0..600 {
+                if named(&live).is_empty() {
+                    break;
+                }
+                clock::sleep(Duration::from_millis(100)).await;
+            }
+            assert!(named(&live).is_empty(), "after {after_ms:?} ms: {:#?}", named(&live));
+            let evidence = reconcile(&bench.host, |_| false).await;
+            assert!(evidence.len() == 1 || after_ms.is_some(), "{evidence:#?}");
+            evidence.iter().for_each(verified);
+            assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        }
+    });
+}
+
 #[test]
 fn mounts_of_a_killed_worker_without_its_own_namespace_are_taken_away() {
     with_bench(|bench| async move {
@@ -192,9 +235,9 @@ fn a_live_sandbox_of_a_lost_worker_is_destroyed_with_all_its_processes() {
             assert!(!is_running(pid));
             child.kill().unwrap();
             child.wait().unwrap();
-            assert!(evidence.checks.iter().any(|check| check.kind == "netns"), "{evidence:#?}");
+            assert!(evidence.checks.iter().any(|check| check.kind() == "netns"), "{evidence:#?}");
             // Whoever held the sandbox from outside is gone too, not only the sandbox.
-            for process in evidence.checks.iter().filter(|check| check.kind == "process") {
+            for process in evidence.checks.iter().filter(|check| check.kind() == "process") {
                 assert!(process.ok, "{evidence:#?}");
             }
             let again = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;

@@ -126,7 +126,7 @@ fn gone(evidence: &WipeEvidence) {
     assert_eq!(evidence.status, WipeStatus::Verified, "{evidence:#?}");
     assert_eq!(evidence.method, "remote-absence");
     for kind in ["remote-sandbox", "remote-listing", "remote-marker", "directory"] {
-        assert!(evidence.checks.iter().any(|check| check.kind == kind), "{kind}: {evidence:#?}");
+        assert!(evidence.checks.iter().any(|check| check.kind() == kind), "{kind}: {evidence:#?}");
     }
     assert!(evidence.not_recheckable.iter().any(|text| text.contains("the provider's answers")));
 }

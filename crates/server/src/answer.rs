@@ -3,6 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_flows::Error;
 use cofferdam_ledger::LedgerError;
 use serde::Serialize;
 use serde_json::Value;
@@ -19,7 +20,7 @@ pub(crate) enum Answer {
     Stream { content_type: &'static str, body: Body },
 }
 
-pub(crate) type Answered = Result<Answer, LedgerError>;
+pub(crate) type Answered = Result<Answer, Error>;
 
 /// JSON with a status.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answered {
@@ -89,10 +90,10 @@ pub(crate) fn respond(answered: Answered) -> Response<Body> {
     }
 }
 
-fn log(error: &LedgerError) {
+fn log(error: &Error) {
     match error {
-        LedgerError::Refusal(refusal) => tracing::debug!(code = refusal.code.as_str(), "{refusal}"),
-        LedgerError::Unavailable(source) => {
+        Error::Refused(refusal) => tracing::debug!(code = refusal.code.as_str(), "{refusal}"),
+        Error::Ledger(LedgerError::Unavailable(source)) => {
             tracing::warn!(%source, "the database cannot be reached")
         }
         other => tracing::error!(error = ?other, "a request failed"),

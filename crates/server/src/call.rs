@@ -7,8 +7,8 @@ use std::sync::Arc;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{IdError, RunId, WorkflowId};
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_flows::Error;
 use cofferdam_flows::Flows;
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::keys::Principal;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -99,13 +99,13 @@ impl Call {
     }
 
     /// The run that `:id` names, if it is the tenant's.
-    pub(crate) async fn run(&self) -> Result<RunHeader, LedgerError> {
+    pub(crate) async fn run(&self) -> Result<RunHeader, Error> {
         let id: WorkflowId = self.id("id")?;
-        let found = self.flows().ledger.run_header(&self.who.tenant, id.as_str()).await?;
+        let found = self.flows().ledger.runs().header(&self.who.tenant, id.as_str()).await?;
         Ok(found.ok_or_else(|| Refusal::not_found("run"))?)
     }
 
-    pub(crate) async fn run_id(&self) -> Result<RunId, LedgerError> {
+    pub(crate) async fn run_id(&self) -> Result<RunId, Error> {
         Ok(self.run().await?.run_id)
     }
 }

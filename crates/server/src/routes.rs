@@ -34,6 +34,7 @@ use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::webhook::{
     DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRequest, WebhookRow,
 };
+use cofferdam_flows::Error;
 use cofferdam_ledger::LedgerError;
 use schemars::JsonSchema;
 use serde_json::Value;
@@ -115,13 +116,13 @@ impl Route {
     /// for as long as a connection takes to be found dead.
     pub(crate) async fn within<T>(
         &self,
-        work: impl Future<Output = Result<T, LedgerError>>,
-    ) -> Result<T, LedgerError> {
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         match self.patience() {
             None => work.await,
             Some(patience) => {
                 let done = tokio::time::timeout(patience, work).await;
-                done.unwrap_or_else(|_| Err(LedgerError::silent()))
+                done.unwrap_or_else(|_| Err(LedgerError::silent().into()))
             }
         }
     }

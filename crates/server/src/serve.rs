@@ -16,9 +16,9 @@ use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
+use cofferdam_flows::Error;
 use cofferdam_flows::Flows;
 use cofferdam_flows::keys::DEFAULT_TENANT;
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::keys::{KEYLESS, Principal};
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -190,7 +190,7 @@ fn router(shared: &Arc<Shared>) -> Router {
             MethodRouter::new().fallback(|method: Method| async move {
                 refuse(Refusal::new(
                     ErrorCode::MethodNotAllowed,
-                    format!("{method} is not allowed here"),
+                    format!("{method} is not allowed here; `cofferdam openapi` lists the methods of every path"),
                 ))
             })
         });
@@ -212,13 +212,16 @@ impl Endpoint {
         };
         tokio::time::timeout(ANSWER_PATIENCE, answered).await.unwrap_or_else(|_| {
             let waited = ANSWER_PATIENCE.as_secs();
-            refuse(Refusal::new(ErrorCode::Unavailable, format!("no answer within {waited} s")))
+            refuse(Refusal::new(
+                ErrorCode::Unavailable,
+                format!("no answer within {waited} s; send the request again"),
+            ))
         })
     }
 
     /// Type of the body, key, role, query, body, JSON, schema: in this order, and before any of the
     /// route's own work.
-    async fn call(&self, params: Params, request: Request) -> Result<Call, LedgerError> {
+    async fn call(&self, params: Params, request: Request) -> Result<Call, Error> {
         let (parts, body) = request.into_parts();
         has_json(&parts.headers, &body)?;
         let text = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok());
@@ -248,7 +251,7 @@ impl Endpoint {
         })
     }
 
-    async fn principal(&self, authorization: Option<&str>) -> Result<Principal, LedgerError> {
+    async fn principal(&self, authorization: Option<&str>) -> Result<Principal, Error> {
         // A link is its own key, and health is everybody's: nobody in particular asks.
         if self.route.roles.is_empty() {
             return Ok(keyless("no-key", Vec::new())?);
@@ -267,7 +270,14 @@ impl Endpoint {
                 value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer "))
             })
             .ok_or_else(unauthorized)?;
-        Ok(self.shared.flows.ledger.key_principal(secret.trim()).await?.ok_or_else(unauthorized)?)
+        Ok(self
+            .shared
+            .flows
+            .ledger
+            .keys()
+            .principal(secret.trim())
+            .await?
+            .ok_or_else(unauthorized)?)
     }
 
     fn schema(&self) -> Option<&Validator> {
@@ -310,8 +320,9 @@ async fn gather(mut body: Body) -> Result<Option<Vec<u8>>, Refusal> {
     let mut bytes = Vec::new();
     let mut size = 0;
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|_| Refusal::new(ErrorCode::InvalidJson, "the body broke off"))?;
+        let frame = frame.map_err(|_| {
+            Refusal::new(ErrorCode::InvalidJson, "the body ended early; send the request again")
+        })?;
         let Ok(data) = frame.into_data() else { continue };
         size += data.len();
         if size <= MAX_BODY_BYTES {

@@ -7,7 +7,7 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_contracts::run::RunStatus;
-use cofferdam_ledger::LedgerError;
+use cofferdam_flows::Error;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::streams::Chunk;
 use futures_util::stream;
@@ -54,7 +54,7 @@ pub(crate) async fn run_stream(call: Call) -> Answered {
 }
 
 /// `status` is a run's; `stdout` and `stderr` are a task's.
-async fn owner_of(call: &Call, key: &str) -> Result<(String, RunId), LedgerError> {
+async fn owner_of(call: &Call, key: &str) -> Result<(String, RunId), Error> {
     match key {
         "status" => {
             let run = call.run_id().await?;
@@ -62,7 +62,7 @@ async fn owner_of(call: &Call, key: &str) -> Result<(String, RunId), LedgerError
         }
         "stdout" | "stderr" => {
             let task: TaskKey = call.id("id").map_err(|_| Refusal::not_found("task"))?;
-            let run = call.flows().ledger.task_run(&call.who.tenant, &task).await?;
+            let run = call.flows().ledger.tasks().run(&call.who.tenant, &task).await?;
             Ok((task.into(), run.ok_or_else(|| Refusal::not_found("task"))?))
         }
         _ => Err(Refusal::not_found("stream").into()),
@@ -85,7 +85,7 @@ impl Follow {
             // Asked before the read, so that nothing written in between is missed.
             let was_over = self.over || !self.live || self.is_over().await;
             let ledger = &self.call.flows().ledger;
-            let page = match ledger.stream_read(&self.owner, &self.key, self.next, PAGE).await {
+            let page = match ledger.streams().read(&self.owner, &self.key, self.next, PAGE).await {
                 Ok(page) => page,
                 Err(error) => {
                     tracing::debug!(%error, "a stream broke off");
@@ -115,7 +115,7 @@ impl Follow {
 
     async fn is_over(&mut self) -> bool {
         let header =
-            self.call.flows().ledger.run_header(&self.call.who.tenant, self.run.as_str()).await;
+            self.call.flows().ledger.runs().header(&self.call.who.tenant, self.run.as_str()).await;
         self.over = header.is_ok_and(|h| h.is_none_or(|h| RunStatus::is_terminal(h.status)));
         self.over
     }

@@ -141,7 +141,7 @@ fn no_message_is_outside_the_page() {
     assert!(
         golden == made,
         "docs/errors/messages.md differs from line {} on; read the change, then regenerate it:\n    \
-         UPDATE_GOLDENS=1 cargo test --workspace --test architecture\nnow: {}",
+         UPDATE_GOLDENS=1 cargo test --workspace --test system -- messages\nnow: {}",
         at + 1,
         made.lines().nth(at).unwrap_or("(the end)")
     );

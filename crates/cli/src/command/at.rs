@@ -45,7 +45,7 @@ impl At {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the key in {}", path.display()))?;
         let key = text.trim();
-        anyhow::ensure!(!key.is_empty(), "{} is empty: it should hold a key", path.display());
+        anyhow::ensure!(!key.is_empty(), "{} is empty; write the API key into it", path.display());
         Ok(Some(key.to_owned()))
     }
 }

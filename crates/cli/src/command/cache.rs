@@ -25,6 +25,7 @@ pub(crate) struct CacheArgs {
 pub(crate) enum CacheCommand {
     /// List bases of the key's tenant with their sizes, least recently used first
     Ls {
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -33,6 +34,7 @@ pub(crate) enum CacheCommand {
         /// Key of the base, complete or as abbreviated by `ls`
         #[arg(value_name = "KEY")]
         base: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -41,12 +43,14 @@ pub(crate) enum CacheCommand {
         /// Hours without use; 0: all bases
         #[arg(long, value_name = "HOURS", default_value_t = 0)]
         unused_hours: u32,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
     /// Read every byte of this host's bases and remove damaged ones
     #[command(after_help = "Exit codes: 0 all intact; 1 some were damaged.")]
     Verify {
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },

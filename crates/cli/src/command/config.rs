@@ -23,6 +23,7 @@ pub(crate) enum ConfigCommand {
     Get {
         /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -41,6 +42,7 @@ pub(crate) enum ConfigCommand {
     },
     /// List keys with the value in force and its owner
     Ls {
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -48,6 +50,7 @@ pub(crate) enum ConfigCommand {
     History {
         /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
         name: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },

@@ -152,7 +152,7 @@ fn request(args: &SpawnArgs) -> anyhow::Result<Value> {
     let prompt =
         String::from_utf8(prompt).with_context(|| format!("--prompt-file {file}: not UTF-8"))?;
     if prompt.is_empty() {
-        anyhow::bail!("--prompt-file {file}: it is empty");
+        anyhow::bail!("--prompt-file {file}: the file is empty; write the prompt into it");
     }
     let project = directory(&args.project)?;
     let mut body = Map::new();

@@ -38,6 +38,7 @@ pub(crate) enum DispatchCommand {
         /// Age, such as 12h or 7d; a plain number is seconds
         #[arg(long, default_value = "7d", value_name = "DURATION", value_parser = flag::seconds)]
         older_than: Duration,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -48,6 +49,7 @@ pub(crate) enum DispatchCommand {
     /// Import ended dispatches from another program's SQLite file (read only)
     Import {
         file: PathBuf,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -97,6 +99,7 @@ pub(crate) struct SpawnArgs {
     /// Run after interactive work; return before the start
     #[arg(long)]
     pub scheduled: bool,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
     /// The command, for --type=command; without one the prompt file is a shell script
@@ -108,6 +111,7 @@ pub(crate) struct SpawnArgs {
 pub(crate) struct OneArgs {
     /// The dispatch's id
     pub id: String,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }
@@ -139,6 +143,7 @@ pub(crate) struct WaitArgs {
     /// How long to wait, such as 90s; a plain number is seconds; default: for as long as it takes
     #[arg(long, value_name = "DURATION", value_parser = flag::seconds)]
     pub timeout: Option<Duration>,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }
@@ -157,6 +162,7 @@ pub(crate) struct ListArgs {
     /// Maximum number of rows
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }
@@ -164,8 +170,10 @@ pub(crate) struct ListArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TokensArgs {
     pub id: Option<String>,
+    /// Only this group of dispatches
     #[arg(long)]
     pub scope_id: Option<String>,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }

@@ -10,13 +10,13 @@ mod report;
 mod selftest;
 mod text;
 
+use clap::Args;
 use cofferdam_sandbox::{Host, HostConfig, Runtime, monitors, survey};
 use serde_json::json;
 
 use super::at::At;
 use super::exit::Exit;
 use super::{output, state};
-use clap::Args;
 use report::Report;
 
 #[derive(Debug, Args)]
@@ -33,6 +33,7 @@ pub(crate) struct DoctorArgs {
     /// Exit 1 if anything is weak
     #[arg(long)]
     pub strict: bool,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }

@@ -1,6 +1,14 @@
 //! `exec`: one command in one sandbox, now, with its own input, output and exit status.
 
+use std::path::PathBuf;
+
+use clap::Args;
+use cofferdam_contracts::duration::Duration;
+use cofferdam_contracts::egress::Egress;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
+use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
+use cofferdam_server::recipes::RecipeImported;
 use serde_json::{Value, json};
 
 use super::at::At;
@@ -11,10 +19,6 @@ use super::flag;
 use super::follow::{Followed, Manner, follow};
 use super::relay::Relay;
 use super::{output, run, stdin};
-use clap::Args;
-use cofferdam_contracts::duration::Duration;
-use cofferdam_contracts::egress::Egress;
-use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -115,13 +119,13 @@ fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
 }
 
 async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Result<Exit> {
-    let imported: Value = client
+    let imported: RecipeImported = client
         .post("/api/recipes/import", &json!({"recipe": recipe, "origin": "command line"}))
         .await?;
     let key = cofferdam_ambient::random::secret_hex(16);
     // By its text: anybody of the tenant may import another one under this name meanwhile.
     let body = json!({
-        "recipeRef": imported.get("recipeRef"), "recipeHash": imported.get("hash"),
+        "recipeRef": imported.recipe_ref, "recipeHash": imported.hash,
         "formData": {}, "opts": {"runKey": key},
     });
     let header: RunHeader = client.post("/api/run", &body).await?;
@@ -156,19 +160,20 @@ async fn finish(
     args: &ExecArgs,
 ) -> anyhow::Result<Exit> {
     let run = header.run_id.as_str();
-    let steps: Vec<Value> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
-    let Some(task) = steps.iter().rfind(|s| s.get("taskKey").is_some_and(Value::is_string)) else {
+    let steps: Vec<StepRow> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
+    let tasks = steps.iter().filter_map(|step| Some((step, step.task_key.as_ref()?)));
+    let Some((task, key)) = tasks.last() else {
         let why = header.error.as_deref().unwrap_or("it was canceled before it started");
         output::note(&format!("the command did not run: {why}"));
         return Ok(Exit::No);
     };
-    let key = task.get("taskKey").and_then(Value::as_str).unwrap_or_default();
-    relay.finish(client, run, key).await?;
-    if let Some(words) = besides(task, args.cmd.first().map_or("", String::as_str)) {
+    relay.finish(client, run, key.as_str()).await?;
+    let outcome = task.outcome()?.unwrap_or_default();
+    let (why, program) = (task.error.as_deref().unwrap_or(""), args.cmd.first());
+    if let Some(words) = besides(task.status, &outcome, why, program.map_or("", String::as_str)) {
         output::note(&words);
     }
-    let exit = task.pointer("/output/exit").and_then(Value::as_i64).unwrap_or(-1);
-    Ok(match u8::try_from(exit) {
+    Ok(match u8::try_from(outcome.exit.unwrap_or(-1)) {
         Ok(0) if header.status == RunStatus::Succeeded => Exit::Ok,
         Ok(code) if code > 0 => Exit::Of(code),
         _ => Exit::No,
@@ -176,32 +181,31 @@ async fn finish(
 }
 
 /// What shells answer where no program was started.
-const UNSTARTED: i64 = 127;
+const UNSTARTED: i32 = 127;
 
 /// What a person should know that the command itself did not say. Pure.
-fn besides(task: &Value, program: &str) -> Option<String> {
-    let text = |pointer: &str| task.pointer(pointer).and_then(Value::as_str).unwrap_or("");
-    let (code, why) = (text("/output/errCode"), text("/error"));
-    let exit = task.pointer("/output/exit").and_then(Value::as_i64);
-    if text("/status") == "canceled" {
+fn besides(status: StepStatus, outcome: &TaskOutcome, why: &str, program: &str) -> Option<String> {
+    if status == StepStatus::Canceled {
         return Some("canceled; its sandbox was ended".to_owned());
     }
-    match code {
-        "NONE" => None,
+    match outcome.err_code {
+        Some(ErrCode::None) => None,
         // A program that ended with 127 itself, such as a shell, has said why.
-        "CMD_NONZERO" if exit == Some(UNSTARTED) && !why.starts_with("exit status") => {
+        Some(ErrCode::CmdNonzero)
+            if outcome.exit == Some(UNSTARTED) && !why.starts_with("exit status") =>
+        {
             Some(match why.contains("was not found in PATH") {
                 true => format!("{program}: command not found in the sandbox"),
                 false => format!("{program}: not started: {why}"),
             })
         }
-        "CMD_NONZERO" => None,
-        "" => Some(format!(
+        Some(ErrCode::CmdNonzero) => None,
+        None => Some(format!(
             "the command has no result: {}",
             if why.is_empty() { "its run ended first" } else { why }
         )),
-        code if why.is_empty() => Some(code.to_owned()),
-        code => Some(format!("{code}: {why}")),
+        Some(code) if why.is_empty() => Some(code.as_str().to_owned()),
+        Some(code) => Some(format!("{}: {why}", code.as_str())),
     }
 }
 
@@ -212,7 +216,9 @@ mod tests {
     #[test]
     fn e2_what_the_command_could_not_say_is_said_and_never_a_lone_colon() {
         let step = |status: &str, output: Value, error: Value| {
-            besides(&json!({"status": status, "output": output, "error": error}), "nosuch")
+            let status = StepStatus::parse(status).unwrap();
+            let outcome: TaskOutcome = serde_json::from_value(output).unwrap();
+            besides(status, &outcome, error.as_str().unwrap_or(""), "nosuch")
         };
         let unstarted = json!({"errCode": "CMD_NONZERO", "exit": 127});
         assert_eq!(

@@ -46,6 +46,7 @@ pub(crate) enum GateCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct GateListArgs {
+    /// Print one JSON object with a schema version
     #[arg(long)]
     json: bool,
 }
@@ -54,6 +55,7 @@ pub(crate) struct GateListArgs {
 pub(crate) struct GateShowArgs {
     /// Run id or workflow id
     run: String,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     json: bool,
 }
@@ -76,6 +78,7 @@ pub(crate) struct LinkArgs {
     /// Address of the server for that person; default: the server's (`up --public-url`)
     #[arg(long, value_name = "URL")]
     base: Option<String>,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     json: bool,
 }
@@ -86,8 +89,10 @@ pub(crate) struct ReplyArgs {
     run: String,
     /// The gate's key, as `gate ls` shows it
     gate: String,
+    /// The answer
     #[arg(long, value_parser = flag::one_of(Choice::ALL, Choice::as_str))]
     choice: String,
+    /// Rationale, for the record
     #[arg(long)]
     rationale: Option<String>,
     /// Name to grant, with yes to a task that asked for it
@@ -102,6 +107,7 @@ pub(crate) struct ReplyArgs {
     /// Idempotency key: a reply with a key that was used before changes nothing; default: a fresh key
     #[arg(long)]
     dedupe_key: Option<String>,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     json: bool,
 }
@@ -116,8 +122,10 @@ pub(crate) struct DelegateArgs {
     /// Only at gates of this group
     #[arg(long)]
     group: Option<String>,
+    /// Reason, for the record
     #[arg(long)]
     reason: Option<String>,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     json: bool,
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::{Args, Subcommand};
 use cofferdam_sandbox::image::{
     BuildNote, ImageError, ImageFile, ImageName, Images, NamedImage, build,
 };
@@ -12,7 +13,6 @@ use serde_json::json;
 use super::at::At;
 use super::exit::{Exit, Negative};
 use super::{output, state};
-use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
@@ -28,6 +28,7 @@ pub(crate) enum ImageCommand {
         /// Name of the image; default: the name in the file
         #[arg(long)]
         name: Option<String>,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -37,6 +38,7 @@ pub(crate) enum ImageCommand {
         /// Name of the image; default: the reference
         #[arg(long)]
         name: Option<String>,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -44,16 +46,19 @@ pub(crate) enum ImageCommand {
     Build {
         /// YAML: from, steps (run, copy, env, workdir, user, cmd), limits, timeout_ms
         file: PathBuf,
+        /// Name of the image, as in `image: image:NAME`
         #[arg(long)]
         name: String,
         /// crun, runc, an absolute path or docker; default: the best installed runtime
         #[arg(long)]
         runtime: Option<String>,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
     /// List images with their digests
     Ls {
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },

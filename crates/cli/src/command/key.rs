@@ -1,5 +1,6 @@
 //! `key create | ls | revoke | signing`.
 
+use clap::{Args, Subcommand};
 use cofferdam_contracts::key::{KeyCreated, KeyRevoked, KeyRow};
 use serde_json::json;
 
@@ -8,7 +9,6 @@ use super::client::segment;
 use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
@@ -20,6 +20,7 @@ pub(crate) struct KeyArgs {
 pub(crate) enum KeyCommand {
     /// Create a key; its secret is shown once
     Create {
+        /// Tenant of the key; default: the tenant of your key
         #[arg(long)]
         tenant: Option<String>,
         /// submitter, approver, operator, auditor or admin (repeatable)
@@ -28,8 +29,10 @@ pub(crate) enum KeyCommand {
         /// Group that gates can ask for (repeatable)
         #[arg(long = "group")]
         groups: Vec<String>,
+        /// Label, shown in lists
         #[arg(long)]
         label: Option<String>,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -41,6 +44,7 @@ pub(crate) enum KeyCommand {
         /// Keys of every tenant; for the host's admin
         #[arg(long, conflicts_with = "tenant")]
         all: bool,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },

@@ -180,7 +180,7 @@ async fn adopt_database(url: &str) -> anyhow::Result<()> {
     ledger.migrate().await?;
     if !ledger.place_is_kept().await? {
         // Workers are refused on a copy: whoever beats here beat in the original a moment ago, or is older.
-        if ledger.executors_heard().await? > 0 {
+        if ledger.executors().heard().await? > 0 {
             let why = "the database was not adopted: one of its workers is alive; stop the original's workers first";
             return Err(Misuse(why.to_owned()).into());
         }
@@ -214,7 +214,7 @@ fn config(args: &WorkerArgs, dir: &Path) -> anyhow::Result<WorkerConfig> {
 /// or belongs to another database.
 async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
     if let Some(key) = state::key_read(dir)
-        && flows.ledger.key_principal(&key).await?.is_some()
+        && flows.ledger.keys().principal(&key).await?.is_some()
     {
         return Ok(key);
     }

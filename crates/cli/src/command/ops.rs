@@ -1,5 +1,6 @@
 //! `cancel`, `resume`, `retry`, `fork`.
 
+use clap::Args;
 use cofferdam_contracts::ops::OpsAccepted;
 use cofferdam_contracts::run::{RetryAccepted, RunHeader};
 use serde_json::{Value, json};
@@ -9,12 +10,12 @@ use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct IdArgs {
     /// Run id or workflow id
     pub id: String,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }
@@ -26,6 +27,7 @@ pub(crate) struct ActArgs {
     /// Reason, for the audit
     #[arg(long, default_value = "asked for on the command line")]
     pub reason: String,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }
@@ -40,6 +42,7 @@ pub(crate) struct ForkArgs {
     /// Reason, for the audit
     #[arg(long, default_value = "asked for on the command line")]
     pub reason: String,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }

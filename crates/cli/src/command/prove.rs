@@ -1,5 +1,6 @@
 //! `prove`: every proof query. Exit 0 GO, 1 NO_GO.
 
+use clap::Args;
 use cofferdam_contracts::proof::{ProofReport, Verdict};
 
 use super::at::At;
@@ -7,13 +8,13 @@ use super::client::segment;
 use super::connection::Connection;
 use super::exit::Exit;
 use super::output;
-use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct ProveArgs {
     /// Only this run
     #[arg(long)]
     pub run: Option<String>,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }

@@ -1,5 +1,6 @@
 //! `ps`, `show`, `logs`.
 
+use clap::Args;
 use cofferdam_contracts::ops::OpsStep;
 use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::step::StepRow;
@@ -11,7 +12,6 @@ use super::connection::Connection;
 use super::exit::Exit;
 use super::tail::{self, Which, tail};
 use super::{output, run, stdout};
-use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -21,6 +21,7 @@ pub(crate) struct PsArgs {
     /// Maximum number of rows
     #[arg(long, default_value_t = 20)]
     pub limit: u32,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }
@@ -32,6 +33,7 @@ pub(crate) struct ShowArgs {
     /// List the recorded steps instead, as `fork --step` counts them (needs the role of an auditor)
     #[arg(long)]
     pub steps: bool,
+    /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
 }

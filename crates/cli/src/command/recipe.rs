@@ -23,6 +23,7 @@ pub(crate) struct RecipeArgs {
 pub(crate) enum RecipeCommand {
     /// List recipes with their newest versions
     Ls {
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -30,6 +31,7 @@ pub(crate) enum RecipeCommand {
     Versions {
         /// Recipe id
         id: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -46,6 +48,7 @@ pub(crate) enum RecipeCommand {
         /// Reason, for the audit
         #[arg(long, default_value = "")]
         reason: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -58,6 +61,7 @@ pub(crate) enum RecipeCommand {
     Import {
         /// File of the bundle; - is stdin
         file: std::path::PathBuf,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },

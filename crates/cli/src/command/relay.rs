@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::artifact::ArtifactRow;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde_json::Value;
 
 use super::client::{Client, segment};
 use super::output;
@@ -80,18 +80,14 @@ impl Relay {
         run: &str,
         task: &str,
     ) -> anyhow::Result<()> {
-        let artifacts: Vec<Value> =
+        let artifacts: Vec<ArtifactRow> =
             client.get(&format!("/api/runs/{}/artifacts", segment(run))).await?;
         for which in Which::BOTH {
-            let is = |a: &Value, name: &str, value: &str| {
-                a.get(name).and_then(Value::as_str) == Some(value)
+            let is_log = |row: &&ArtifactRow| {
+                row.kind.as_str() == which.as_str() && row.task_key.as_str() == task
             };
-            let log =
-                artifacts.iter().find(|a| is(a, "kind", which.as_str()) && is(a, "taskKey", task));
-            let Some(uri) = log.and_then(|l| l.get("uri")).and_then(Value::as_str) else {
-                continue;
-            };
-            let whole = client.artifact(uri).await?;
+            let Some(log) = artifacts.iter().find(is_log) else { continue };
+            let whole = client.artifact(&log.uri).await?;
             let all = self.shown.borrow();
             let shown = all.get(&(task.to_owned(), which)).map_or(&[][..], |s| &s.bytes);
             match whole.strip_prefix(shown) {

@@ -33,7 +33,7 @@ impl RemoteArgs {
         let Some(url) = self.remote_url.clone() else { return Ok(None) };
         let key = match &self.remote_key_file {
             Some(path) => std::fs::read_to_string(path)
-                .with_context(|| format!("the key of the provider in {}", path.display()))?,
+                .with_context(|| format!("cannot read the provider's key in {}", path.display()))?,
             None => env::var(KEY).unwrap_or_default(),
         };
         Ok(Some(RemoteConfig {

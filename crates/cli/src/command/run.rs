@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use anyhow::Context;
+use clap::Args;
 use cofferdam_ambient::random::Ids;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
+use cofferdam_contracts::duration::Duration;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
@@ -22,8 +24,6 @@ use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{Followed, Manner, follow};
 use super::output;
-use clap::Args;
-use cofferdam_contracts::duration::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {

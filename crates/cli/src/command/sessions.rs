@@ -29,12 +29,14 @@ pub(crate) enum SessionCommand {
         /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: u32,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
     /// Show a session with every look at its wipe
     Show {
         sandbox: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -50,6 +52,7 @@ pub(crate) enum SessionCommand {
         /// Actor, for the record
         #[arg(long, default_value = "cli")]
         actor: String,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -179,7 +182,7 @@ fn tell(one: &SessionView) {
                 look.look.to_string(),
                 output::time(evidence.wiped_at_ms),
                 evidence.status.as_str().to_owned(),
-                evidence.method.clone(),
+                evidence.method.as_str().to_owned(),
                 evidence.checks.iter().filter(|check| !check.ok).count().to_string(),
             ]
         })

@@ -18,7 +18,7 @@ const HOST: &str = "host";
 /// This host's key, if it is the one in force. The first process on a fresh database brings its own;
 /// later ones must have it: a key that was made anew would sign what nobody else accepts.
 pub(crate) async fn signer(ledger: &Ledger, dir: &Path) -> anyhow::Result<Option<Signer>> {
-    let in_force = ledger.signing_key().await?;
+    let in_force = ledger.keys().signing_key().await?;
     let text = match (state::signing_read(dir), &in_force) {
         (Some(text), _) => text,
         (None, None) => state::signing_keep(dir, &Signer::fresh())?,
@@ -32,7 +32,7 @@ pub(crate) async fn signer(ledger: &Ledger, dir: &Path) -> anyhow::Result<Option
     })?;
     let fingerprint = signer.fingerprint();
     let in_force = match in_force {
-        None => ledger.signing_key_register(&fingerprint).await?,
+        None => ledger.keys().signing_key_register(&fingerprint).await?,
         known => known,
     };
     Ok(if in_force == Some(fingerprint) { Some(signer) } else { absent() })
@@ -71,12 +71,12 @@ async fn act(ledger: &Ledger, dir: &Path, replace: bool) -> anyhow::Result<Exit>
             reason: "asked for on the command line",
             detail: None,
         };
-        ledger.signing_key_replace(&fingerprint, &audit).await?;
+        ledger.keys().signing_key_replace(&fingerprint, &audit).await?;
         output::note(
             "replaced; restart the servers, copy signing.key to the other hosts, add the webhooks again",
         );
     }
-    match (signer(ledger, dir).await?, ledger.signing_key().await?) {
+    match (signer(ledger, dir).await?, ledger.keys().signing_key().await?) {
         (Some(signer), _) => {
             output::line(signer.fingerprint().as_str());
             Ok(Exit::Ok)

@@ -27,13 +27,16 @@ pub(crate) enum WebhookCommand {
         /// run.terminal (repeatable); default: all
         #[arg(long = "event", value_name = "EVENT")]
         events: Vec<String>,
+        /// Label, shown in lists
         #[arg(long)]
         label: Option<String>,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
     /// List webhooks, without their secrets
     Ls {
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
@@ -45,8 +48,10 @@ pub(crate) enum WebhookCommand {
         /// Only deliveries in this state: pending, delivered or dead
         #[arg(long)]
         status: Option<String>,
+        /// Maximum number of rows
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },

@@ -117,6 +117,46 @@ pub struct SandboxEffective {
     pub cause: Option<String>,
 }
 
+impl SandboxEffective {
+    /// The record of a dispatch whose agent was never sent off: nothing was held, since nothing ran.
+    #[must_use]
+    pub fn never_started(working_dir: String, access_mode: AccessMode, cause: String) -> Self {
+        Self {
+            schema_version: 1,
+            started: false,
+            tools_allowed: None,
+            tools_denied: None,
+            tools_unenforced: BTreeMap::new(),
+            working_dir,
+            access_mode,
+            max_turns: None,
+            max_commands: None,
+            enforce: false,
+            image: None,
+            mounts: None,
+            phases: None,
+            services: None,
+            limits: None,
+            cache: None,
+            unenforced: Map::new(),
+            tools_used: None,
+            turns_used: None,
+            commands_used: None,
+            runtime: None,
+            runtime_version: None,
+            kernel: None,
+            isolation_class: None,
+            image_digest: None,
+            egress_observed: EgressObserved::default(),
+            peaks: Peaks::default(),
+            violations: Vec::new(),
+            violations_unlisted: 0,
+            weak: Vec::new(),
+            cause: Some(cause),
+        }
+    }
+}
+
 /// What the network of a dispatch saw.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,10 +1,11 @@
 //! What a recipe becomes.
 
 use super::*;
+use crate::template::GlobError;
 use serde_json::json;
 
 fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan, Refusal> {
-    super::compile(recipe, form, &Settings::default(), glob)
+    super::compile(recipe, form, &Settings::default(), glob).map_err(CompileError::refusal)
 }
 
 #[test]
@@ -43,7 +44,8 @@ fn what_is_above_a_ceiling_is_refused_by_whose_it_is() {
     let settings = crate::config::settings(&[row]).unwrap();
     let refused = |task: &str| {
         let yaml = format!("id: p\nv: '1'\nplan: {{tasks: [{task}]}}\n");
-        super::compile(&recipe(&yaml), &json!({}), &settings, &none).map(|plan| plan.config)
+        let plan = super::compile(&recipe(&yaml), &json!({}), &settings, &none);
+        plan.map(|plan| plan.config).map_err(CompileError::refusal)
     };
     for (task, field) in [
         ("{name: a, limits: {memMB: 1001}, exec: {run: x}}", "limits.memMB"),
@@ -60,7 +62,7 @@ fn what_is_above_a_ceiling_is_refused_by_whose_it_is() {
     assert_eq!(used, ["limits.ceiling of the host, version 3", "profile.rust by default"]);
 }
 
-fn none(_: &str, _: &str) -> Result<Vec<String>, String> {
+fn none(_: &str, _: &str) -> Result<Vec<String>, GlobError> {
     Ok(vec!["a.txt".into(), "b.txt".into()])
 }
 

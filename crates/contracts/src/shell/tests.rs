@@ -258,7 +258,7 @@ fn s63_what_may_be_edited_becomes_no_option() {
         let recipe = recipe(&format!("{{name: a, exec: {{run: {argv}}}}}"), gate).unwrap();
         let no_files = |_: &str, _: &str| Ok(Vec::new());
         let plan = crate::plan::compile(&recipe, &form, &Settings::default(), &no_files);
-        plan.map(|_| ()).map_err(|refusal| refusal.message)
+        plan.map(|_| ()).map_err(|error| error.refusal().message)
     };
     let option = serde_json::json!({"w": "-exec", "n": -3, "pick": "a", "free": "-x"});
     let why = of(r#"[grep, "${form.w}"]"#, option.clone()).unwrap_err();

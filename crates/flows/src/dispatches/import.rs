@@ -4,12 +4,12 @@
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::dispatch::{DispatchStatus, ImportRequest, Imported, Skipped};
 use cofferdam_contracts::id::DispatchId;
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::dispatches::{ImportRow, Taken};
 use cofferdam_ledger::keys::Principal;
 use serde_json::{Map, Value};
 
 use crate::Flows;
+use crate::error::Result;
 
 /// Longest text of a column: what a person wrote, or a path.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -65,7 +65,7 @@ impl Flows {
         &self,
         who: &Principal,
         request: &ImportRequest,
-    ) -> Result<Imported, LedgerError> {
+    ) -> Result<Imported> {
         let mut report = Imported::default();
         for row in &request.rows {
             let named = row.get("id").and_then(Value::as_str).unwrap_or("(none)");
@@ -77,7 +77,7 @@ impl Flows {
                     continue;
                 }
             };
-            match self.ledger.dispatch_import(&who.tenant, &who.key_id, &row).await? {
+            match self.ledger.dispatches().import(&who.tenant, &who.key_id, &row).await? {
                 Taken::New => report.imported.push(row.id.to_string()),
                 Taken::Same => report.unchanged += 1,
                 Taken::Other => {
@@ -147,7 +147,7 @@ fn value_of(kind: Kind, found: &Value) -> Result<Value, String> {
 
 fn whole(text: &str) -> Result<Value, String> {
     let integral = text.split('.').next().unwrap_or(text);
-    let number: i64 = integral.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    let number: i64 = integral.parse().map_err(|_| format!("{text:?} is no number"))?;
     Ok(Value::from(number))
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! spawn --checks--> one transaction: intent, run, its workflow, app.dispatches, app.dispatch_runs
 //!   run workflow -> task workflow (work, watch) -> result with the agent's report
-//!   app.dispatch_settle: status, counts and sandbox_effective, with the run's own end
+//!   ledger::dispatch_end: status, counts and sandbox_effective, with the run's own end
 //! ```
 //! **A dispatch is a run like any other**: takeover, cancel, wipe and artifacts are the run's. Only its
 //! plan is not compiled from a recipe, and nothing but [`Flows::dispatch_spawn`] starts one.
@@ -28,7 +28,6 @@ use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::run::{Constraints, IntentRequest};
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase};
-use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
 use cofferdam_ledger::intents::NewIntent;
@@ -37,6 +36,7 @@ use cofferdam_ledger::runs::NewRun;
 use cofferdam_sandbox::{HostPath, Links};
 use serde_json::{Map, Value, json};
 
+use crate::error::{Error, Result};
 use crate::{Flows, config, egress};
 
 pub(crate) use changes::changes;
@@ -56,27 +56,19 @@ struct Of {
     by_host_admin: bool,
 }
 
-fn internal(error: impl std::fmt::Display) -> LedgerError {
-    Refusal::new(ErrorCode::Internal, error.to_string()).into()
-}
-
 impl Flows {
     /// `POST /api/dispatches`.
     pub async fn dispatch_spawn(
         &self,
         who: &Principal,
         request: &SpawnRequest,
-    ) -> Result<DispatchView, LedgerError> {
+    ) -> Result<DispatchView> {
         self.dispatch_start(who, request, None).await
     }
 
     /// A dispatch that did not complete, again, as a new one that names it.
-    pub async fn dispatch_retry(
-        &self,
-        who: &Principal,
-        id: &DispatchId,
-    ) -> Result<DispatchView, LedgerError> {
-        let found = self.ledger.dispatch_context(&who.tenant, id).await?;
+    pub async fn dispatch_retry(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
+        let found = self.ledger.dispatches().context(&who.tenant, id).await?;
         let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
         let status = found.status;
         if !status.is_terminal() || status == DispatchStatus::Completed {
@@ -97,12 +89,8 @@ impl Flows {
     }
 
     /// Ends a dispatch with its whole sandbox.
-    pub async fn dispatch_kill(
-        &self,
-        who: &Principal,
-        id: &DispatchId,
-    ) -> Result<DispatchView, LedgerError> {
-        let found = self.ledger.dispatch_context(&who.tenant, id).await?;
+    pub async fn dispatch_kill(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
+        let found = self.ledger.dispatches().context(&who.tenant, id).await?;
         let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
         let refuse = |why: String| Refusal::new(ErrorCode::StateConflict, why);
         if found.status.is_terminal() {
@@ -111,29 +99,22 @@ impl Flows {
         let workflow = found
             .workflow
             .ok_or_else(|| refuse("an imported dispatch has no process here".into()))?;
-        self.ledger.ops_cancel(&workflow, &audit(who, "cancel", workflow.as_str(), None)).await?;
+        self.ledger.ops().cancel(&workflow, &audit(who, "cancel", workflow.as_str(), None)).await?;
         self.dispatch_view(who, id).await
     }
 
     /// Removes ended dispatches.
-    pub async fn dispatch_prune(
-        &self,
-        who: &Principal,
-        request: &PruneRequest,
-    ) -> Result<Pruned, LedgerError> {
+    pub async fn dispatch_prune(&self, who: &Principal, request: &PruneRequest) -> Result<Pruned> {
         let detail = json!({"olderThanSec": request.older_than_sec});
         let audit = audit(who, "dispatch.prune", "dispatches", Some(detail));
-        let done = self.ledger.dispatch_prune(&who.tenant, request.older_than_sec, &audit).await?;
+        let done =
+            self.ledger.dispatches().prune(&who.tenant, request.older_than_sec, &audit).await?;
         Ok(Pruned { pruned: done })
     }
 
     /// One dispatch, or a refusal.
-    pub async fn dispatch_view(
-        &self,
-        who: &Principal,
-        id: &DispatchId,
-    ) -> Result<DispatchView, LedgerError> {
-        let found = self.ledger.dispatch_by_id(&who.tenant, id).await?;
+    pub async fn dispatch_view(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
+        let found = self.ledger.dispatches().by_id(&who.tenant, id).await?;
         Ok(found.ok_or_else(|| Refusal::not_found("dispatch"))?)
     }
 
@@ -142,7 +123,7 @@ impl Flows {
         who: &Principal,
         request: &SpawnRequest,
         of: Option<Of>,
-    ) -> Result<DispatchView, LedgerError> {
+    ) -> Result<DispatchView> {
         if request.prompt.len() > MAX_PROMPT_BYTES {
             let why = format!("the prompt has more than {MAX_PROMPT_BYTES} bytes");
             return Err(Refusal::new(ErrorCode::SchemaViolation, why).into());
@@ -154,7 +135,7 @@ impl Flows {
         self.dispatch_allowed(who, request, checked.as_ref(), of.as_ref()).await?;
         let spawn_depth = match &request.parent_id {
             Some(parent) => {
-                let found = self.ledger.dispatch_context(&who.tenant, parent).await?;
+                let found = self.ledger.dispatches().context(&who.tenant, parent).await?;
                 let not_found = || Refusal::not_found("the parent dispatch");
                 found.ok_or_else(not_found)?.spawn_depth + 1
             }
@@ -182,7 +163,7 @@ impl Flows {
         request: &SpawnRequest,
         checked: Option<&CheckedSpec>,
         of: Option<&Of>,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<()> {
         // What is retried is what somebody else asked for: it has no more reach than that one had.
         if who.is_host_admin() && of.is_none_or(|of| of.by_host_admin) {
             return Ok(());
@@ -199,7 +180,7 @@ impl Flows {
         Ok(())
     }
 
-    fn dispatch_id(&self, who: &Principal) -> Result<DispatchId, LedgerError> {
+    fn dispatch_id(&self, who: &Principal) -> Result<DispatchId> {
         let hex = self.ids.hex(&format!("dispatch:{}:{}", who.tenant, self.sequence()), 16);
         let text: String = hex
             .as_bytes()
@@ -207,7 +188,7 @@ impl Flows {
             .filter_map(|digits| usize::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())
             .filter_map(|n| LETTERS.get(n % LETTERS.len()).map(|letter| char::from(*letter)))
             .collect();
-        DispatchId::parse(&text).map_err(internal)
+        DispatchId::parse(&text).map_err(Error::corrupt("id"))
     }
 
     async fn dispatch_write(
@@ -218,11 +199,11 @@ impl Flows {
         id: &DispatchId,
         spawn_depth: i64,
         of: Option<&Of>,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<()> {
         let mut work = work::work_of(id, request, checked)?;
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
-        self.ledger.quota_admit(&who.tenant).await?;
+        self.ledger.runs().quota_admit(&who.tenant).await?;
         if let Egress::Names(entries) = &work.request.egress {
             // A dispatch has no build phase: `work::work_of` refuses one.
             let asked = AskedNames { phase: Phase::Exec, entries };
@@ -232,11 +213,11 @@ impl Flows {
         }
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let hex = self.ids.hex(&format!("dispatch-intent:{id}"), 16);
-        let intent_id = IntentId::parse(&format!("it_{hex}")).map_err(internal)?;
+        let intent_id = IntentId::parse(&format!("it_{hex}")).map_err(Error::corrupt("id"))?;
         let run_id = self.ids.hex(&format!("run:{intent_id}:0"), 16);
-        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(internal)?;
+        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
         let mut inputs = Map::new();
-        inputs.insert("work".into(), serde_json::to_value(&work).map_err(internal)?);
+        inputs.insert("work".into(), serde_json::to_value(&work).map_err(Error::corrupt("id"))?);
         let intent_request = IntentRequest {
             goal: request.name.clone().unwrap_or_else(|| format!("dispatch {id}")),
             inputs,
@@ -255,7 +236,7 @@ impl Flows {
         let lane = if request.scheduled { Lane::Batch } else { Lane::Interactive };
         let run = NewRun {
             id: run_id,
-            workflow_id: WorkflowId::parse(intent_id.as_str()).map_err(internal)?,
+            workflow_id: WorkflowId::parse(intent_id.as_str()).map_err(Error::corrupt("id"))?,
             intent_id: intent_id.clone(),
             tenant: who.tenant.clone(),
             recipe,
@@ -285,7 +266,7 @@ impl Flows {
         };
         let retried = of
             .map(|of| audit(who, "dispatch.retry", of.id.as_str(), Some(json!({"dispatch": id}))));
-        self.ledger.dispatch_spawn(&new, retried.as_ref()).await
+        Ok(self.ledger.dispatches().spawn(&new, retried.as_ref()).await?)
     }
 }
 

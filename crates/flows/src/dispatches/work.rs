@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use super::agents::{self, PROMPT};
 use super::tools;
 
+use crate::error::{Error, Result};
+
 /// The recipe that a dispatch's run names: it is built in, and only this module starts it.
 const RECIPE: &str = "dispatch";
 const VERSION: &str = "1";
@@ -30,12 +32,10 @@ const PATH: &str = "/opt/agents/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/us
 const CAP_MINUTES: u32 = 3 * 24 * 60 + 10;
 
 /// The recipe as runs name it, and its hash.
-pub(crate) fn recipe() -> Result<(RecipeRef, Digest), Refusal> {
-    let internal = |e: String| Refusal::new(ErrorCode::Internal, e);
+pub(crate) fn recipe() -> Result<(RecipeRef, Digest)> {
     let reference: RecipeRef = serde_json::from_value(json!({"id": RECIPE, "v": VERSION}))
-        .map_err(|e| internal(e.to_string()))?;
-    let hash = canonical::digest(&json!({"builtin": RECIPE, "v": VERSION}));
-    Ok((reference, hash.map_err(|e| internal(e.to_string()))?))
+        .map_err(Error::corrupt("built-in recipe"))?;
+    Ok((reference, canonical::digest(&json!({"builtin": RECIPE, "v": VERSION}))?))
 }
 
 /// The plan of a run, if it is a dispatch's.

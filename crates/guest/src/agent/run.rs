@@ -145,7 +145,7 @@ fn jailed(
     command: std::process::Command,
 ) -> Result<(Started, Entry), StartError> {
     if request.stdin || request.terminal.is_some() || request.service {
-        let words = "it has neither input of the host's nor a terminal, and is no service";
+        let words = "it has neither input from the host nor a terminal, and is not a service";
         let unheld = io::Error::new(io::ErrorKind::InvalidInput, words);
         return Err(StartError::Jail(unheld));
     }

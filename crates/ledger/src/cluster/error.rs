@@ -78,7 +78,7 @@ pub enum ClusterError {
     #[error("no space for the database in {}: {free_mb} MB free, it needs {} MB",
         .path.display(), ROOM_BYTES >> 20)]
     DiskFull {
-        /// Where.
+        /// Path of the file concerned.
         path: PathBuf,
         /// Free space there.
         free_mb: u64,
@@ -112,7 +112,7 @@ pub enum ClusterError {
     Refused {
         /// The data directory.
         data: PathBuf,
-        /// SQLSTATE.
+        /// The SQLSTATE.
         code: String,
         /// Its message.
         detail: String,
@@ -122,7 +122,7 @@ pub enum ClusterError {
     Timeout {
         /// What was awaited.
         what: &'static str,
-        /// Where.
+        /// Path of the file concerned.
         path: PathBuf,
         /// How long.
         waited: Duration,

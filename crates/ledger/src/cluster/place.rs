@@ -37,7 +37,7 @@ const SAME_PATH_MAX: u32 = 100;
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     state: PathBuf,
-    /// `<state>/database`.
+    /// The directory `<state>/database`.
     pub(super) base: PathBuf,
 }
 

@@ -9,8 +9,8 @@ use cofferdam_contracts::run::Budget;
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::{LedgerError, Result, id, json, load};
+use crate::families::Gates;
 use crate::steps::{Compiled, compiled_insert};
 
 /// A consent, as it stands.
@@ -41,9 +41,9 @@ pub struct Standing {
     pub approval: Option<Approval>,
 }
 
-impl Ledger {
+impl Gates<'_> {
     /// What a run's consent is compared with, and the consent.
-    pub async fn consent_standing(&self, run: &RunId) -> Result<Standing> {
+    pub async fn consent_standing(self, run: &RunId) -> Result<Standing> {
         let row = sqlx::query(
             "SELECT r.plan_digest AS now_plan, r.budget, r.timeout_ms, p.round, p.approved_by, p.origin, p.plan_digest, p.sandbox_digest,
                     p.egress_digest, p.image_digest, p.budget_digest, p.parts, v.difference
@@ -104,7 +104,7 @@ impl Ledger {
 
     /// Voids a consent, once, unless work has begun under it: `false`, and the run must not go on.
     pub async fn consent_void(
-        &self,
+        self,
         run: &RunId,
         round: u32,
         now: &Bindings,
@@ -135,7 +135,7 @@ impl Ledger {
 
     /// The edits of every round whose consent was given, in order. A fork that inherited a consent has
     /// no gate of that name: its edits are those of the nearest run before it that was asked.
-    pub async fn edits_approved(&self, run: &RunId, also: &GateKey) -> Result<Vec<Edit>> {
+    pub async fn edits_approved(self, run: &RunId, also: &GateKey) -> Result<Vec<Edit>> {
         let rows = sqlx::query(
             "WITH RECURSIVE line AS (
                SELECT id, workflow_id, 0 AS back FROM app.runs WHERE id = $1
@@ -170,7 +170,7 @@ impl Ledger {
 
     /// The edited plan, and the editor's consent to exactly it, together. A replay changes nothing.
     pub async fn consent_edited(
-        &self,
+        self,
         compiled: &Compiled<'_>,
         key: &GateKey,
         facts: &Facts,

@@ -7,8 +7,8 @@ use cofferdam_contracts::tally::{Delegated, Person};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
-use crate::error::{LedgerError, Result, id};
+use crate::error::{Checked, LedgerError, Result, id};
+use crate::families::Delegations;
 use crate::keys::roles_of;
 
 /// A delegation to be made.
@@ -24,7 +24,7 @@ pub struct NewDelegation<'a> {
     pub group: Option<&'a GroupId>,
     /// For how long, in seconds.
     pub ttl_s: u32,
-    /// Why.
+    /// Reason, for the record.
     pub reason: &'a str,
 }
 
@@ -33,9 +33,9 @@ const ROW: &str =
     app.ms(d.expires_at) AS expires, app.ms(e.ended_at) AS ended
   FROM app.gate_delegations d LEFT JOIN app.gate_delegation_ends e ON e.delegation_id = d.id";
 
-impl Ledger {
+impl Delegations<'_> {
     /// Delegates. The other key must work in the same tenant, and the group be the giver's own.
-    pub async fn delegation_create(&self, new: &NewDelegation<'_>) -> Result<DelegationRow> {
+    pub async fn create(self, new: &NewDelegation<'_>) -> Checked<DelegationRow> {
         let mut tx = self.pool().begin().await?;
         let known: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE key_id = $1 AND tenant_id = $2 AND revoked_at IS NULL)",
@@ -78,13 +78,13 @@ impl Ledger {
     }
 
     /// Ends a delegation early. `anybody`: an admin ends those of others too.
-    pub async fn delegation_end(
-        &self,
+    pub async fn end(
+        self,
         tenant: &TenantId,
         delegation: i64,
         key_id: &str,
         anybody: bool,
-    ) -> Result<()> {
+    ) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         let found: Option<bool> = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM app.gate_delegation_ends e WHERE e.delegation_id = d.id)
@@ -114,7 +114,7 @@ impl Ledger {
     }
 
     /// A tenant's delegations, newest first.
-    pub async fn delegation_list(&self, tenant: &TenantId) -> Result<Vec<DelegationRow>> {
+    pub async fn list(self, tenant: &TenantId) -> Result<Vec<DelegationRow>> {
         let text = format!("{ROW} WHERE d.tenant_id = $1 ORDER BY d.id DESC LIMIT 500");
         let rows = sqlx::query(sqlx::AssertSqlSafe(text))
             .bind(tenant.as_str())

@@ -18,7 +18,7 @@ mod time;
 
 pub use consent::{Approval, Standing};
 pub use delegations::NewDelegation;
-pub use reply::{Replied, Reply};
+pub use reply::{GateLock, Replied, Reply};
 pub use time::Deadline;
 
 pub(crate) use read::asked;
@@ -30,8 +30,8 @@ use cofferdam_contracts::id::{GateKey, GroupId, RunId, TenantId};
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::Ledger;
 use crate::error::{LedgerError, Result, json};
+use crate::families::Gates;
 
 /// A gate to be opened.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct NewGate<'a> {
     pub run: &'a RunId,
     /// The waiting workflow.
     pub workflow: &'a str,
-    /// Whose.
+    /// Tenant that owns it.
     pub tenant: &'a TenantId,
     /// Its key.
     pub key: &'a GateKey,
@@ -63,15 +63,15 @@ pub struct NewGate<'a> {
 /// When a gate opened and until when it waits, ms since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateTimes {
-    /// Opened.
+    /// Time of opening, ms since the epoch.
     pub created_at: i64,
-    /// Deadline.
+    /// Time of the deadline, ms since the epoch.
     pub deadline_at: i64,
 }
 
-impl Ledger {
+impl Gates<'_> {
     /// Opens a gate and parks its run, once; a replay finds the times of the first opening.
-    pub async fn gate_open(&self, new: &NewGate<'_>) -> Result<GateTimes> {
+    pub async fn open(self, new: &NewGate<'_>) -> Result<GateTimes> {
         let mut tx = self.pool().begin().await?;
         let groups: Vec<&str> = new.spec.group.iter().map(GroupId::as_str).collect();
         sqlx::query(
@@ -119,7 +119,7 @@ impl Ledger {
     }
 
     /// The decision is published: the gate is resolved and its run goes on.
-    pub async fn gate_resolve(&self, run: &RunId, key: &GateKey, topic: &str) -> Result<()> {
+    pub async fn resolve(self, run: &RunId, key: &GateKey, topic: &str) -> Result<()> {
         sqlx::query(
             "WITH g AS (
                UPDATE app.human_gates SET state = 'resolved'

@@ -9,12 +9,12 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::error::{LedgerError, Result, id, load};
+use crate::families::Gates;
 
-impl Ledger {
+impl Gates<'_> {
     /// One gate of a run, or all of them.
-    pub async fn gate_views(&self, run: &RunId, key: Option<&GateKey>) -> Result<Vec<GateView>> {
+    pub async fn views(self, run: &RunId, key: Option<&GateKey>) -> Result<Vec<GateView>> {
         let rows = sqlx::query(
             "SELECT g.workflow_id, g.gate_key, g.topic, app.ms(g.created_at) AS created, app.ms(g.deadline_at) AS deadline,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key) AS prompt,
@@ -38,7 +38,7 @@ impl Ledger {
     }
 
     /// Open gates, the most urgent first.
-    pub async fn gate_inbox(&self, tenant: &TenantId, limit: i64) -> Result<Vec<InboxRow>> {
+    pub async fn inbox(self, tenant: &TenantId, limit: i64) -> Result<Vec<InboxRow>> {
         let rows = sqlx::query(
             "SELECT g.run_id, g.workflow_id, g.gate_key, g.topic, g.escalation_workflow_id, app.ms(g.created_at) AS created,
                     app.ms(g.deadline_at) AS deadline, g.priority, app.ms(clock_timestamp()) AS now,
@@ -74,7 +74,7 @@ impl Ledger {
     }
 
     /// A run's replies, oldest first, refused ones included.
-    pub async fn interaction_list(&self, run: &RunId, limit: i64) -> Result<Vec<InteractionRow>> {
+    pub async fn interactions(self, run: &RunId, limit: i64) -> Result<Vec<InteractionRow>> {
         let rows: Vec<Value> = sqlx::query_scalar(
             "SELECT jsonb_build_object('workflowID', workflow_id, 'gateKey', gate_key, 'topic', topic,
                       'dedupeKey', dedupe_key, 'payloadHash', payload_hash, 'payload', payload, 'origin', origin,

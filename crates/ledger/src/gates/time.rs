@@ -9,10 +9,10 @@ use serde_json::json;
 use sqlx::Row;
 
 use super::{deliver, spec_of};
-use crate::Ledger;
 use crate::engine::{CONTROL_QUEUE, ESCALATION_WORKFLOW, Enqueue};
 use crate::error::{LedgerError, Result, json};
 use crate::executors::Lead;
+use crate::families::Gates;
 
 /// What a wait finds when its time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,12 +26,12 @@ pub enum Deadline {
     Over(Silence),
 }
 
-impl Ledger {
+impl Gates<'_> {
     /// The wait's deadline passed: escalates once where the recipe says so, otherwise times the gate
     /// out. Either starts the escalation workflow, once. `longer_s` is how long an escalated gate may
     /// still wait. A replay finds its own work done.
-    pub async fn gate_time_out(
-        &self,
+    pub async fn time_out(
+        self,
         run: &RunId,
         workflow: &str,
         key: &GateKey,
@@ -75,7 +75,7 @@ impl Ledger {
 
     /// Past the deadline: longer, or over; with the escalation either way.
     async fn pass(
-        &self,
+        self,
         conn: &mut sqlx::PgConnection,
         run: &RunId,
         workflow: &str,
@@ -107,13 +107,13 @@ impl Ledger {
             partition: None,
             priority: 1,
         };
-        self.enqueue_on(conn, &item).await?;
+        self.queues().enqueue_on(conn, &item).await?;
         Ok(())
     }
 
     /// Silence that the recipe calls a yes is a consent, and says whose.
     async fn silence(
-        &self,
+        self,
         conn: &mut sqlx::PgConnection,
         run: &RunId,
         key: &GateKey,
@@ -139,7 +139,7 @@ impl Ledger {
     }
 
     /// What a waiting workflow still has, in milliseconds; for a wait that was interrupted.
-    pub async fn gate_left_ms(&self, run: &RunId, key: &GateKey) -> Result<u64> {
+    pub async fn left_ms(self, run: &RunId, key: &GateKey) -> Result<u64> {
         let left: i64 = sqlx::query_scalar(
             "SELECT greatest(0, app.ms(deadline_at) - app.ms(clock_timestamp()))
                FROM app.human_gates WHERE run_id = $1 AND gate_key = $2",
@@ -154,7 +154,7 @@ impl Ledger {
     /// Wakes the waits of gates that are still open seconds after their deadline, which is the database's: a
     /// wait that another worker began ends by the wall clock of that worker. The woken one asks how long it
     /// has left. Only for the leader.
-    pub async fn gates_late_wake(&self, lead: &Lead) -> Result<()> {
+    pub async fn late_wake(self, lead: &Lead) -> Result<()> {
         let mut conn = self.steady().acquire().await?;
         let late: Vec<(String, String)> = sqlx::query_as(
             "SELECT g.workflow_id, g.topic FROM app.human_gates g
@@ -182,7 +182,7 @@ impl Ledger {
     }
 
     /// The n-th reminder of an open gate, once.
-    pub async fn gate_remind(&self, run: &RunId, key: &GateKey, n: u32) -> Result<()> {
+    pub async fn remind(self, run: &RunId, key: &GateKey, n: u32) -> Result<()> {
         sqlx::query(
             "WITH j AS (
                INSERT INTO app.gate_journal (run_id, gate_key, event, n, detail)
@@ -201,7 +201,7 @@ impl Ledger {
 
     /// The escalation's own work: more people, a higher place, and a line in the journal, once.
     /// `false`: there is no such gate.
-    pub async fn gate_escalate(&self, workflow: &str, key: &GateKey) -> Result<bool> {
+    pub async fn escalate(self, workflow: &str, key: &GateKey) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT run_id, state, spec, groups FROM app.human_gates WHERE workflow_id = $1 AND gate_key = $2 FOR UPDATE",

@@ -154,6 +154,11 @@ INSERT INTO app.run_retries (run_id, n, from_step, key_id, origin)
 VALUES ('rn_00000000000000000000000000000004', 1, 'ExecuteST', 'k_ann', 'api-shim');
 UPDATE app.runs SET status = 'succeeded', finished_at = clock_timestamp(), last_step = 'ExecuteST'
  WHERE id <> 'rn_00000000000000000000000000000003';
+UPDATE app.dispatches SET status = 'completed', exit_code = 0, completed_at = floor(extract(epoch FROM clock_timestamp()))::bigint,
+       sandbox_effective = '{"schema_version": 1, "started": false, "working_dir": "/work", "access_mode": "read-only",
+         "enforce": false, "egress_observed": {"allowed": "none", "refused": 0},
+         "peaks": {"mem_mb": 0, "wall_ms": 0, "cpu_ms": 0}, "violations": [], "violations_unlisted": 0}'
+ WHERE id = 'disp0001';
 UPDATE dbos.workflow_status SET status = 'SUCCESS', output = 'null'
  WHERE workflow_uuid <> 'it_00000000000000000000000000000003';
 INSERT INTO app.webhook_attempts (delivery_id, attempt, ok, status, wall_ms, worker)

@@ -128,7 +128,7 @@ impl Agent {
                     }
                     let entry: Entry = parse(&payload)?;
                     if matches!(entry.name.as_str(), "" | "." | "..") || entry.name.contains('/') {
-                        return Err(AgentError::Forged("an entry whose name is no name"));
+                        return Err(AgentError::Forged("an entry with an invalid name"));
                     }
                     entries.push(entry);
                 }

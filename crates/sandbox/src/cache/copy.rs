@@ -143,7 +143,7 @@ impl Walk {
         let opened = openat(from, name, flags, Mode::empty()).map_err(fault)?;
         let found = fstat(&opened).map_err(fault)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(hostile(path, "is no regular file any more"));
+            return Err(hostile(path, "is no longer a regular file"));
         }
         self.room(u64::try_from(found.st_size).unwrap_or(u64::MAX))?;
         let mut copy = match to {

@@ -19,7 +19,7 @@ pub enum CacheError {
     /// More than the bounds allow.
     #[error("{what} exceed this host's bound of {limit}")]
     TooLarge {
-        /// What.
+        /// The exceeded quantity, in words.
         what: &'static str,
         /// The bound.
         limit: u64,
@@ -36,9 +36,9 @@ pub enum CacheError {
     /// The disk.
     #[error("{path:?} cannot be used")]
     Io {
-        /// Which.
+        /// Path of the file concerned.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         source: io::Error,
     },
 }

@@ -13,12 +13,12 @@ use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::{Digest, TenantId};
 use serde_json::{Value, json};
 
-use crate::base::{self, Base};
-use crate::host::HostFacts;
-use crate::hostpath::{HostPath, Links};
-use crate::input::Input;
-use crate::plan::Plan;
-use crate::refuse::PlanError;
+use crate::host::base::{self, Base};
+use crate::host::hostpath::{HostPath, Links};
+use crate::spec::facts::HostFacts;
+use crate::spec::input::Input;
+use crate::spec::plan::Plan;
+use crate::spec::refuse::PlanError;
 
 /// Raise it when bases of before must not be used any more.
 const VERSION: u32 = 1;
@@ -45,7 +45,7 @@ const MARKS: [&str; 14] = [
 
 /// The base that a task wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CacheWanted {
     /// The tenant.
     pub org: TenantId,
     /// The repository.
@@ -64,7 +64,7 @@ pub(crate) fn identify(
     inputs: &[Input],
     facts: &HostFacts,
     org: &TenantId,
-) -> Result<Option<Wanted>, PlanError> {
+) -> Result<Option<CacheWanted>, PlanError> {
     let Some(planned) = &plan.cache else { return Ok(None) };
     let mut locks = Vec::with_capacity(planned.locks.len());
     for (index, path) in planned.locks.iter().enumerate() {
@@ -83,7 +83,7 @@ pub(crate) fn identify(
     });
     let lock_hash =
         digest(&identity).map_err(|error| PlanError::new("spec.cache", error.to_string()))?;
-    Ok(Some(Wanted {
+    Ok(Some(CacheWanted {
         key: key(org, &planned.repo, &lock_hash),
         org: org.clone(),
         repo: planned.repo.clone(),
@@ -101,7 +101,7 @@ fn root(plan: &Plan, facts: &HostFacts) -> Result<Value, PlanError> {
     if matches!(&plan.base, Base::Ours(path) if path.starts_with(facts.state_dir.join("images"))) {
         return Ok(Value::Null);
     }
-    let opened = plan.base.open(facts);
+    let opened = plan.base.open(&facts.allowed);
     let opened = opened.map_err(|error| PlanError::new("envRef", error.to_string()))?;
     match base::tree_digest(&opened.path()) {
         Ok(Some(digest)) => Ok(json!({"tree": digest})),
@@ -122,7 +122,7 @@ fn mark(path: &Path) -> Option<Value> {
 }
 
 /// Where a lock file of the task comes from.
-enum Source<'a> {
+enum LockSource<'a> {
     Bytes(&'a [u8]),
     /// A host path, and the lock file's path relative to it; empty: the path is the file.
     Host(&'a HostPath, &'a Path),
@@ -134,17 +134,17 @@ fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<
     let mut offers = Vec::new();
     for mount in &plan.mounts {
         if let Ok(rest) = path.strip_prefix(&mount.target) {
-            offers.push((mount.target.as_str(), Source::Host(&mount.source, rest)));
+            offers.push((mount.target.as_str(), LockSource::Host(&mount.source, rest)));
         }
     }
     for input in inputs {
         match input {
             Input::Bytes { path: target, bytes, .. } if Path::new(target) == path => {
-                offers.push((target.as_str(), Source::Bytes(bytes)));
+                offers.push((target.as_str(), LockSource::Bytes(bytes)));
             }
             Input::Host { path: target, source, .. } => {
                 if let Ok(rest) = path.strip_prefix(target) {
-                    offers.push((target.as_str(), Source::Host(source, rest)));
+                    offers.push((target.as_str(), LockSource::Host(source, rest)));
                 }
             }
             Input::Bytes { .. } => {}
@@ -153,12 +153,12 @@ fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<
     // As in the sandbox: what is mounted deeper hides what is above it, what comes later what came
     // before, and bytes are written when everything is mounted.
     let best = offers.into_iter().max_by_key(|(target, source)| {
-        (Path::new(target).components().count(), matches!(source, Source::Bytes(_)))
+        (Path::new(target).components().count(), matches!(source, LockSource::Bytes(_)))
     });
     match best {
         None => Err("is not among the files that the task is given".to_owned()),
-        Some((_, Source::Bytes(bytes))) => Ok(digest_bytes(bytes)),
-        Some((_, Source::Host(source, rest))) => {
+        Some((_, LockSource::Bytes(bytes))) => Ok(digest_bytes(bytes)),
+        Some((_, LockSource::Host(source, rest))) => {
             read(source, rest, facts).map_err(|error| format!("cannot be read: {error}"))
         }
     }

@@ -15,11 +15,11 @@ use cofferdam_guest::archive::Pack;
 
 use super::copy::Walk;
 use super::error::{CacheError, at};
-use super::identity::Wanted;
+use super::identity::CacheWanted;
 use super::store::{Begun, Bounds, Caches, Promotion};
 use super::unpack::unpack;
 use crate::agent::Agent;
-use crate::boot::blocking;
+use crate::host::task::blocking;
 
 /// For one directory: 4 GiB out of a machine whose processor is emulated, which reads 20 MB in a second.
 const PACK_MS: u64 = 300_000;
@@ -29,7 +29,7 @@ pub(crate) async fn promote(
     agent: &Agent,
     shown: &[String],
     caches: Caches,
-    wanted: Wanted,
+    wanted: CacheWanted,
 ) -> Result<Promotion, CacheError> {
     let Some(mut begun) = begin(&caches, &wanted).await? else { return Ok(Promotion::Late) };
     let mut left = caches.bounds;
@@ -51,14 +51,14 @@ pub(crate) async fn promote(
     blocking(move || finish(&caches, &wanted, &begun, &places)).await
 }
 
-async fn begin(caches: &Caches, wanted: &Wanted) -> Result<Option<Begun>, CacheError> {
+async fn begin(caches: &Caches, wanted: &CacheWanted) -> Result<Option<Begun>, CacheError> {
     let (caches, wanted) = (caches.clone(), wanted.clone());
     blocking(move || caches.begin(&wanted)).await
 }
 
 fn finish(
     caches: &Caches,
-    wanted: &Wanted,
+    wanted: &CacheWanted,
     begun: &Begun,
     places: &[PathBuf],
 ) -> Result<Promotion, CacheError> {

@@ -1,7 +1,7 @@
 //! The dependency cache of a state directory: what a build phase left, for the next task to begin with.
 //!
 //! ```text
-//! plan  --Planned-->  identify (lock files, root, build command) --Wanted (key)-->
+//! plan  --Planned-->  identify (lock files, root, build command) --CacheWanted (key)-->
 //!    open: Found::Base   each directory is an overlay: the base below, the task's own layer above
 //!          nothing       each directory is a place in the layer; the build fills it, then
 //!                        promote: copy to drafts/ -> manifest -> one rename to bases/<key>
@@ -29,17 +29,13 @@ mod flight;
 mod fuzz;
 mod identity;
 mod inside;
-mod mount;
-mod planned;
 mod store;
 mod unpack;
 
 pub use error::CacheError;
 pub use flight::{Boarding, Flight};
-pub use identity::Wanted as CacheWanted;
+pub use identity::CacheWanted;
 pub use store::{Bounds as CacheBounds, CacheBase, Caches, Found, Promotion, Removal};
 
 pub(crate) use identity::identify;
 pub(crate) use inside::{look as look_inside, promote as promote_inside};
-pub(crate) use mount::{fresh, mount};
-pub(crate) use planned::{Planned, check, plan};

@@ -14,9 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::copy::Walk;
 use super::error::{CacheError, at};
-use super::identity::Wanted;
-use crate::base;
-use crate::live;
+use super::identity::CacheWanted;
+use crate::host::{base, live};
 
 const SCHEMA_VERSION: u32 = 1;
 /// Bytes of a manifest: it has a fixed number of fields, and a repository's name of 256 bytes.
@@ -53,7 +52,7 @@ pub struct Caches {
 /// What a base is: written before it gets its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Manifest {
+struct BaseManifest {
     schema_version: u32,
     key: Digest,
     org: TenantId,
@@ -73,7 +72,7 @@ struct Manifest {
 #[derive(Debug)]
 pub struct CacheBase {
     dir: PathBuf,
-    manifest: Manifest,
+    manifest: BaseManifest,
     digest: Digest,
     _held: File,
 }
@@ -146,9 +145,9 @@ pub enum Removal {
 }
 
 /// Gone when dropped, unless it was moved into place.
-struct Draft(PathBuf);
+struct BaseDraft(PathBuf);
 
-impl Drop for Draft {
+impl Drop for BaseDraft {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -156,7 +155,7 @@ impl Drop for Draft {
 
 /// A base that is being written.
 pub(super) struct Begun {
-    draft: Draft,
+    draft: BaseDraft,
     place: PathBuf,
     _lock: File,
 }
@@ -204,8 +203,8 @@ impl Caches {
         self.dir.join("flights")
     }
 
-    fn draft(&self) -> Draft {
-        Draft(self.dir.join("drafts").join(random::secret_hex(8)))
+    fn draft(&self) -> BaseDraft {
+        BaseDraft(self.dir.join("drafts").join(random::secret_hex(8)))
     }
 
     fn lock(&self) -> Result<File, CacheError> {
@@ -281,7 +280,7 @@ impl Caches {
         if digest.is_some_and(|wanted| *wanted != found) {
             return damaged("its manifest is not the one on record");
         }
-        let manifest: Manifest = match serde_json::from_slice(&bytes) {
+        let manifest: BaseManifest = match serde_json::from_slice(&bytes) {
             Ok(manifest) => manifest,
             Err(error) => return damaged(&format!("its manifest cannot be read: {error}")),
         };
@@ -304,14 +303,14 @@ impl Caches {
 
     /// Makes what a build left the base of its key: a copy, which gets its name in one rename once all
     /// of it is on the disk. `from` are the host's paths of the directories, in their order.
-    pub fn promote(&self, wanted: &Wanted, from: &[PathBuf]) -> Result<Promotion, CacheError> {
+    pub fn promote(&self, wanted: &CacheWanted, from: &[PathBuf]) -> Result<Promotion, CacheError> {
         self.promote_of(wanted, from, 0)
     }
 
     /// The same of a sandbox whose ids begin at `first`: the base has them from 0 on.
     pub(crate) fn promote_of(
         &self,
-        wanted: &Wanted,
+        wanted: &CacheWanted,
         from: &[PathBuf],
         first: u32,
     ) -> Result<Promotion, CacheError> {
@@ -324,7 +323,7 @@ impl Caches {
     }
 
     /// `None`: there is a base already.
-    pub(super) fn begin(&self, wanted: &Wanted) -> Result<Option<Begun>, CacheError> {
+    pub(super) fn begin(&self, wanted: &CacheWanted) -> Result<Option<Begun>, CacheError> {
         // While it is held no draft is swept away.
         let lock = self.lock()?;
         flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
@@ -341,7 +340,7 @@ impl Caches {
     /// Gives a draft that was walked its name.
     pub(super) fn finish(
         &self,
-        wanted: &Wanted,
+        wanted: &CacheWanted,
         begun: &Begun,
         walk: Walk,
     ) -> Result<Promotion, CacheError> {
@@ -353,7 +352,7 @@ impl Caches {
             what: "the entries of a base",
             limit: self.bounds.entries,
         })?;
-        let manifest = Manifest {
+        let manifest = BaseManifest {
             schema_version: SCHEMA_VERSION,
             key: wanted.key.clone(),
             org: wanted.org.clone(),
@@ -381,7 +380,12 @@ impl Caches {
     }
 
     /// On the disk first, then under its name. `None`: the name is taken.
-    fn publish(&self, draft: &Draft, place: &Path, manifest: &[u8]) -> io::Result<Option<File>> {
+    fn publish(
+        &self,
+        draft: &BaseDraft,
+        place: &Path,
+        manifest: &[u8],
+    ) -> io::Result<Option<File>> {
         let mut file = File::options()
             .create_new(true)
             .write(true)

@@ -10,16 +10,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::env;
 use cofferdam_contracts::address::{AddressKind, kind_of};
-use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
-use url::{Host, Url};
 
 use super::policy::{Name, Rule};
+use super::upstream::Upstream;
 
 /// To a connection: what clients themselves wait.
 const DIAL_MS: u64 = 15_000;
@@ -40,44 +37,6 @@ pub(crate) enum DialError {
     Proxy(String),
     #[error("it did not answer within {DIAL_MS} ms")]
     Late,
-}
-
-/// A proxy that this host's own clients use. Its credentials are never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Upstream {
-    host: String,
-    port: u16,
-    authorization: Option<String>,
-}
-
-impl std::fmt::Debug for Upstream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Upstream({}:{})", self.host, self.port)
-    }
-}
-
-impl Upstream {
-    /// `http://user:password@host:port`, as clients write it; the scheme may be left out.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let url = Url::parse(&whole).ok().filter(|url| url.scheme() == "http")?;
-        let host = match url.host()? {
-            Host::Ipv6(address) => address.to_string(),
-            host => host.to_string(),
-        };
-        let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-        let authorization = (!url.username().is_empty()).then(|| {
-            let pair =
-                format!("{}:{}", decode(url.username()), decode(url.password().unwrap_or("")));
-            format!("Basic {}", STANDARD.encode(pair))
-        });
-        Some(Self { host, port: url.port_or_known_default().unwrap_or(80), authorization })
-    }
-
-    /// What a plain request through it must carry.
-    pub(crate) fn authorization(&self) -> Option<&str> {
-        self.authorization.as_deref()
-    }
 }
 
 /// Where connections go.
@@ -108,7 +67,7 @@ impl Dialer {
         };
         let direct = env::var("no_proxy").or_else(|| env::var("NO_PROXY")).unwrap_or_default();
         let hosts = hosts.iter().map(|(name, address)| {
-            let name = Name::parse(name).ok_or_else(|| format!("{name:?} is no domain name"))?;
+            let name = Name::parse(name).ok_or_else(|| format!("{name:?} is not a domain name"))?;
             Ok((name, *address))
         });
         Ok(Self {
@@ -221,7 +180,7 @@ async fn ask(upstream: &Upstream, name: &Name, port: u16) -> Result<TcpStream, D
     let fault = |error: io::Error| DialError::Proxy(error.to_string());
     let mut stream = reach(upstream).await?;
     let mut request = format!("CONNECT {name}:{port} HTTP/1.1\r\nHost: {name}:{port}\r\n");
-    if let Some(authorization) = &upstream.authorization {
+    if let Some(authorization) = upstream.authorization() {
         request.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
     }
     request.push_str("\r\n");
@@ -291,17 +250,6 @@ mod tests {
             assert!(!is_forbidden(text.parse().unwrap(), false), "{text}");
         }
         assert!(is_own("127.0.0.1".parse().unwrap()) && !is_own("192.0.2.1".parse().unwrap()));
-    }
-
-    #[test]
-    fn a_proxy_is_read_as_clients_write_it_and_its_password_not_printed() {
-        let upstream = Upstream::parse("http://us%65r:p%40ss@proxy.example:3128").unwrap();
-        assert_eq!((upstream.host.as_str(), upstream.port), ("proxy.example", 3128));
-        assert_eq!(upstream.authorization(), Some("Basic dXNlcjpwQHNz"));
-        assert_eq!(format!("{upstream:?}"), "Upstream(proxy.example:3128)");
-        assert_eq!(Upstream::parse("proxy.example:8080").unwrap().port, 8080);
-        assert_eq!(Upstream::parse("socks5://proxy.example"), None);
-        assert_eq!(Upstream::parse("https://proxy.example"), None);
     }
 
     #[test]

@@ -27,9 +27,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::listen::{ADDRESS, DNS_PORT, Door, HTTP_PORT, PROXY_PORT, TLS_PORT};
+use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, PROXY_PORT, TLS_PORT};
 use crate::agent::{Agent, AgentError, Trunk};
-use crate::sandbox::Driver;
+use crate::host::task::Driver;
 
 /// Streams at once: more than the proxy serves, so that what it refuses comes here and is counted.
 const MAX_STREAMS: u32 = 512;

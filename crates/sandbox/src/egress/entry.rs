@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 
-use super::EgressError;
 use super::doors::{Arrival, Doors};
-use super::listen::{self, Door, Sockets};
+use super::error::EgressError;
+use super::listen::{self, Sockets};
+use super::ports::Door;
 use crate::agent::Agent;
-use crate::process::Netns;
+use crate::host::process::Netns;
 
 /// Where a sandbox's connections can be met.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ pub(crate) enum Hello {
     Partial,
     /// Something else.
     NotTls,
-    /// Whole.
+    /// A complete hello.
     Whole {
         /// Whom it asks for.
         name: Option<String>,

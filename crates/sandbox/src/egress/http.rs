@@ -24,13 +24,13 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use super::dial::Upstream;
+use super::context::{Client, Context, FIRST_WORD_MS};
 use super::forward;
-use super::listen::HTTP_PORT;
 use super::policy::{Name, Refused, Wire};
-use super::serve::{Client, Context, FIRST_WORD_MS};
+use super::ports::HTTP_PORT;
 use super::tunnel;
-use crate::sandbox::Driver;
+use super::upstream::Upstream;
+use crate::host::task::Driver;
 
 /// Bytes of a request's head: what servers take.
 const MAX_HEAD_BYTES: usize = 64 * 1024;

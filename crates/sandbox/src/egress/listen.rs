@@ -4,7 +4,7 @@
 //! thread enters, binds, hands the sockets over and ends: no thread of the worker's ever moves.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::thread;
 
 use nix::sched::{CloneFlags, setns};
@@ -12,25 +12,8 @@ use tokio::sync::oneshot;
 
 use super::dns;
 use super::entry::Guest;
-use crate::process::Netns;
-
-/// Where everything listens. Not 127.0.0.1, whose ports belong to the task's own servers.
-pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
-/// The proxy that clients are told of.
-pub(crate) const PROXY_PORT: u16 = 3128;
-pub(crate) const DNS_PORT: u16 = 53;
-/// What transparent clients reach after they asked for a name.
-pub(crate) const TLS_PORT: u16 = 443;
-pub(crate) const HTTP_PORT: u16 = 80;
-
-/// The ways in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
-    Proxy,
-    Tls,
-    Http,
-    Dns,
-}
+use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, PROXY_PORT, TLS_PORT};
+use crate::host::process::Netns;
 
 /// Bound, in the sandbox's namespace.
 #[derive(Debug)]

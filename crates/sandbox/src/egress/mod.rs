@@ -18,11 +18,13 @@
 //! names accordingly. Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
 //! credentials stay outside, and nothing can be sent to them.
 
+mod context;
 mod desk;
 mod dial;
 mod dns;
 mod doors;
 mod entry;
+mod error;
 mod forward;
 #[cfg(test)]
 mod fuzz;
@@ -31,19 +33,21 @@ mod http;
 mod listen;
 mod mirror;
 mod policy;
+mod ports;
 mod serve;
 mod tunnel;
-mod unrouted;
+pub(crate) mod unrouted;
+mod upstream;
+mod variables;
 mod violation;
 
 pub use desk::Asked;
 pub(crate) use entry::Way;
+pub(crate) use error::EgressError;
 pub(crate) use unrouted::Unrouted;
 pub(crate) use violation::in_words;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,17 +58,16 @@ use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use context::Context;
 use desk::Desk;
 use dial::Dialer;
 use entry::Entry;
 use forward::{Forward, Target};
-use listen::{ADDRESS, PROXY_PORT};
 use mirror::Mirror;
 use policy::{MirrorName, Rules};
-use serve::Context;
+use ports::{ADDRESS, PROXY_PORT};
+use variables::Variables;
 use violation::Log;
-
-use crate::agent::AgentError;
 
 /// Where programs find the name server.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -83,16 +86,6 @@ const CA_VARIABLES: [&str; 7] = [
 ];
 /// Where distributions keep them.
 const USUAL_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// Variables of a phase. What a client was configured with stays unprinted: only names are shown.
-#[derive(Clone, Default)]
-pub(crate) struct Variables(BTreeMap<String, String>);
-
-impl fmt::Debug for Variables {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
-}
 
 /// The lists of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -114,36 +107,19 @@ pub(crate) fn plan(request: &SandboxRequest) -> Planned {
     }
 }
 
-/// Why a sandbox's network cannot be what its plan says.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum EgressError {
-    #[error("the mirror {mirror} cannot be resolved on this host: {words}")]
-    Mirror { mirror: &'static str, words: String },
-    #[error("this host's network configuration cannot be followed: {0}")]
-    Host(String),
-    #[error("the egress proxy could not listen inside the sandbox")]
-    Listen(#[from] io::Error),
-    #[error("the agent could not listen inside the sandbox")]
-    Doors(#[from] AgentError),
-    #[error("the sandbox's network namespace was not found")]
-    NoNetns,
-    #[error("the build phase is over and its network with it")]
-    Over,
-}
-
 /// What a host brings to every sandbox's proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     hosts: BTreeMap<String, SocketAddr>,
     /// As their clients answered, for as long as this process runs.
-    mirrors: Mutex<BTreeMap<MirrorName, Arc<Known>>>,
+    mirrors: Mutex<BTreeMap<MirrorName, Arc<KnownMirror>>>,
     /// Whether this host's tasks may be another worker's by now.
     doubt: watch::Sender<bool>,
 }
 
 /// A mirror with what fetches from it.
 #[derive(Debug)]
-struct Known {
+struct KnownMirror {
     mirror: Mirror,
     forward: Arc<Forward>,
 }
@@ -158,7 +134,7 @@ impl Resources {
         self.doubt.send_if_modified(|was| std::mem::replace(was, is_in_doubt) != is_in_doubt);
     }
 
-    async fn mirror(&self, name: MirrorName) -> Result<Arc<Known>, EgressError> {
+    async fn mirror(&self, name: MirrorName) -> Result<Arc<KnownMirror>, EgressError> {
         // Held while a client is asked, so that a hundred sandboxes ask it once.
         let mut known = self.mirrors.lock().await;
         if let Some(found) = known.get(&name) {
@@ -168,7 +144,7 @@ impl Resources {
         let mirror = mirror::resolve(name).await.map_err(fault)?;
         let ca = mirror.ca.clone().or_else(own_ca).unwrap_or_else(|| PathBuf::from(USUAL_CA));
         let forward = Forward::new(mirror.bases.clone(), Some(&ca)).map_err(fault)?;
-        let found = Arc::new(Known { mirror, forward: Arc::new(forward) });
+        let found = Arc::new(KnownMirror { mirror, forward: Arc::new(forward) });
         known.insert(name, Arc::clone(&found));
         Ok(found)
     }
@@ -294,13 +270,13 @@ impl Prepared {
 
 /// What serves now.
 #[derive(Debug, Default)]
-struct State {
+struct PhaseState {
     phase: Option<Phase>,
-    serving: Option<Serving>,
+    serving: Option<ServedPhase>,
 }
 
 #[derive(Debug)]
-struct Serving {
+struct ServedPhase {
     stop: oneshot::Sender<()>,
     task: Abort,
 }
@@ -327,7 +303,7 @@ pub(crate) struct Egress {
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
     desk: Arc<Desk>,
-    state: Mutex<State>,
+    state: Mutex<PhaseState>,
 }
 
 impl Egress {
@@ -369,7 +345,7 @@ impl Egress {
             // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
             let doubt = (phase == Phase::Exec).then(|| self.doubt.clone());
             let task = Abort(tokio::spawn(serve::serve(entry, context, stopped, doubt)));
-            state.serving = Some(Serving { stop, task });
+            state.serving = Some(ServedPhase { stop, task });
         }
         state.phase = Some(phase);
         Ok(env)
@@ -403,8 +379,8 @@ impl Egress {
     }
 }
 
-async fn stop(state: &mut State) -> Option<Entry> {
-    let Serving { stop, mut task } = state.serving.take()?;
+async fn stop(state: &mut PhaseState) -> Option<Entry> {
+    let ServedPhase { stop, mut task } = state.serving.take()?;
     // A server that has ended by itself hears nothing, and has closed its sockets.
     let _ = stop.send(());
     (&mut task.0).await.ok()

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use cofferdam_contracts::egress::{MAX_NAME_BYTES, Phase, ViolationWhy};
 pub(crate) use cofferdam_contracts::egress::{Mirror as MirrorName, Name};
 
-use super::dial::Upstream;
 use super::forward::Target;
+use super::upstream::Upstream;
 
 /// What is spoken on a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,69 +1,25 @@
 //! One phase of the proxy: accepts until it is stopped, and then ends every flow before it returns.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::ViolationWhy;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::desk::Desk;
-use super::dial::Dialer;
+use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
 use super::entry::{Entry, Guest};
-use super::forward::Links;
 use super::http::{self, Entrance};
-use super::listen::{ADDRESS, Door};
-use super::policy::{Name, Refused, Rules};
+use super::policy::Refused;
+use super::ports::{ADDRESS, Door};
 use super::tunnel;
-use super::violation::Log;
 
 /// Connections of one sandbox at once: several package managers at full tilt.
 const MAX_FLOWS: usize = 256;
-/// A client that opened a connection says what it wants within this time.
-pub(crate) const FIRST_WORD_MS: u64 = 10_000;
 /// After a failed accept, so that a host without file descriptors is not also without CPU.
 const ACCEPT_PAUSE_MS: u64 = 10;
-
-/// The sandbox's end of a flow.
-pub(crate) trait Client: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Client for T {}
-
-/// What a flow needs to know.
-#[derive(Debug, Clone)]
-pub(crate) struct Context {
-    /// What the phase's policy lists.
-    pub listed: Arc<Rules>,
-    pub dialer: Arc<Dialer>,
-    pub log: Arc<Log>,
-    pub desk: Arc<Desk>,
-    /// What pages of the phase's mirrors linked to.
-    pub links: Arc<Links>,
-}
-
-impl Context {
-    /// Records a refusal; whether a person will be asked to lift it.
-    pub(crate) fn refuse(&self, refused: &Refused) -> bool {
-        self.log.record(self.listed.phase, refused, clock::now_ms());
-        self.desk.ask(&self.listed, refused)
-    }
-
-    /// What is listed or granted at this moment.
-    pub(crate) fn rules(&self) -> Arc<Rules> {
-        self.desk.rules(&self.listed)
-    }
-
-    /// Ends what carries a granted name's bytes when the grant does.
-    pub(crate) async fn within<T>(&self, name: &Name, flow: impl Future<Output = T>) -> Option<T> {
-        match self.desk.left(&self.listed, name) {
-            None => Some(flow.await),
-            Some(left) => tokio::time::timeout(left, flow).await.ok(),
-        }
-    }
-}
 
 /// Serves one phase. When it returns, no byte of the phase's flows moves any more.
 pub(crate) async fn serve(

@@ -6,11 +6,11 @@ use cofferdam_contracts::sandbox::ViolationWhy;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 
+use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dial::DialError;
 use super::hello::{self, Hello, MAX_HELLO_BYTES};
-use super::listen::TLS_PORT;
 use super::policy::{Name, Refused, Wire};
-use super::serve::{Client, Context, FIRST_WORD_MS};
+use super::ports::TLS_PORT;
 
 /// Of each direction: enough for hundreds of MB/s at little memory.
 const BUFFER_BYTES: usize = 64 * 1024;

@@ -16,6 +16,7 @@
 //! failed does, the end of its phase, and whoever asks. What services try meanwhile belongs to the command
 //! beside them.
 
+use std::fmt;
 use std::fs;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,33 +28,58 @@ use cofferdam_guest::wire::NoRoute;
 
 use super::policy::Refused;
 use super::violation::Log;
-use crate::gvisor::{Connects, Left, Told};
 
 /// Attempts between two looks: more than any kernel refuses meanwhile, and sums of it can be stored. An agent
 /// may say more.
 const MOST: u64 = 1 << 32;
 
+/// What is left after a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing for now.
+    Nothing,
+    /// Perhaps more.
+    More,
+    /// Nothing will come any more.
+    Ended,
+}
+
+/// What was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A connect that no route led anywhere: its address, and its port where there is one.
+    To(IpAddr, Option<u16>),
+    /// So many connects of which nothing is known.
+    Lost(u32),
+}
+
+/// A kernel of its own that tells each attempt.
+pub(crate) trait Teller: fmt::Debug + Send + Sync {
+    /// Gives what was told and not taken yet.
+    fn take(&self, give: &mut dyn FnMut(Told)) -> Left;
+}
+
 /// Where attempts are seen.
 #[derive(Debug)]
-enum Seen {
+enum SeenBy {
     /// By the host's kernel, in the network namespace of this process.
     Namespace(u32),
     /// By a machine's kernel; its agent says it with every command's end.
     Told,
     /// By gVisor, which tells each.
-    Each(Arc<Connects>),
+    Each(Arc<dyn Teller>),
 }
 
 /// The attempts of one sandbox, and what came of them.
 #[derive(Debug)]
 pub(crate) struct Unrouted {
-    by: Seen,
-    state: Mutex<State>,
+    by: SeenBy,
+    state: Mutex<AttemptState>,
     log: Log,
 }
 
 #[derive(Debug)]
-struct State {
+struct AttemptState {
     /// How many were counted, where they are.
     seen: u64,
     /// `None`: no command has run.
@@ -63,21 +89,21 @@ struct State {
 impl Unrouted {
     /// Those of the namespace of this process, from now on.
     pub(crate) fn in_namespace(init_pid: u32) -> Self {
-        Self::of(Seen::Namespace(init_pid), read(init_pid).unwrap_or(0))
+        Self::of(SeenBy::Namespace(init_pid), read(init_pid).unwrap_or(0))
     }
 
     /// Those that a machine's agent tells, beyond so many.
     pub(crate) fn in_machine(before: u64) -> Self {
-        Self::of(Seen::Told, before)
+        Self::of(SeenBy::Told, before)
     }
 
     /// Those that gVisor tells, from the first command on.
-    pub(crate) fn in_gvisor(connects: Arc<Connects>) -> Self {
-        Self::of(Seen::Each(connects), 0)
+    pub(crate) fn by_teller(teller: Arc<dyn Teller>) -> Self {
+        Self::of(SeenBy::Each(teller), 0)
     }
 
-    fn of(by: Seen, seen: u64) -> Self {
-        Self { by, state: Mutex::new(State { seen, phase: None }), log: Log::default() }
+    fn of(by: SeenBy, seen: u64) -> Self {
+        Self { by, state: Mutex::new(AttemptState { seen, phase: None }), log: Log::default() }
     }
 
     /// A command of this phase starts: what was tried until now belongs to the one before.
@@ -92,7 +118,7 @@ impl Unrouted {
     /// What an agent says of all attempts so far, at the end of a command: as good as its word. It shares
     /// the sandbox with the task.
     pub(crate) fn told(&self, now: u64, places: &[NoRoute]) {
-        if matches!(self.by, Seen::Told) {
+        if matches!(self.by, SeenBy::Told) {
             self.count(&mut self.lock(), now, places);
         }
     }
@@ -120,16 +146,16 @@ impl Unrouted {
     }
 
     /// Nothing where the sandbox has ended, and its counters with it.
-    fn take(&self, state: &mut State) -> Left {
+    fn take(&self, state: &mut AttemptState) -> Left {
         match &self.by {
-            Seen::Namespace(pid) if state.phase.is_some() => {
+            SeenBy::Namespace(pid) if state.phase.is_some() => {
                 if let Some(now) = read(*pid) {
                     self.count(state, now, &[]);
                 }
                 Left::Nothing
             }
-            Seen::Namespace(_) | Seen::Told => Left::Nothing,
-            Seen::Each(connects) => connects.take(|told| {
+            SeenBy::Namespace(_) | SeenBy::Told => Left::Nothing,
+            SeenBy::Each(teller) => teller.take(&mut |told| {
                 // Before the first command it is what a service tried while it started.
                 let Some(phase) = state.phase else { return };
                 match told {
@@ -144,7 +170,7 @@ impl Unrouted {
     }
 
     /// As many as the counter says: first those whose place is known, then the others.
-    fn count(&self, state: &mut State, now: u64, places: &[NoRoute]) {
+    fn count(&self, state: &mut AttemptState, now: u64, places: &[NoRoute]) {
         let mut tried = now.saturating_sub(state.seen).min(MOST);
         state.seen = now.max(state.seen);
         let Some(phase) = state.phase else { return };
@@ -159,7 +185,7 @@ impl Unrouted {
         self.log.record_all(phase, &nameless, tried, now_ms);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AttemptState> {
         // A panic elsewhere leaves counts that are still good.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -262,7 +262,7 @@ pub fn fresh_id() -> SandboxId {
 pub fn verified(evidence: &WipeEvidence) {
     assert_eq!(evidence.status, WipeStatus::Verified, "{evidence:#?}");
     for kind in ["mount", "cgroup", "directory", "runtime-state", "sentinel", "process"] {
-        assert!(evidence.checks.iter().any(|check| check.kind == kind), "{kind}: {evidence:#?}");
+        assert!(evidence.checks.iter().any(|check| check.kind() == kind), "{kind}: {evidence:#?}");
     }
 }
 

@@ -10,7 +10,7 @@ use crate::call::Call;
 pub(crate) const MAX_AGE_S: i64 = 15_461_882_262_000;
 
 pub(crate) async fn list(call: Call) -> Answered {
-    ok(&call.flows().ledger.cache_list(&call.who.tenant).await?)
+    ok(&call.flows().ledger.cache().list(&call.who.tenant).await?)
 }
 
 pub(crate) async fn evict(call: Call) -> Answered {

@@ -8,7 +8,7 @@ use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
 
 pub(crate) async fn list(call: Call) -> Answered {
-    ok(&call.flows().ledger.delegation_list(&call.who.tenant).await?)
+    ok(&call.flows().ledger.delegations().list(&call.who.tenant).await?)
 }
 
 pub(crate) async fn create(mut call: Call) -> Answered {

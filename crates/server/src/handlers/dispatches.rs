@@ -27,7 +27,7 @@ pub(crate) async fn list(call: Call) -> Answered {
         scope: call.query.get("scope").map(String::as_str),
         limit: call.number("limit", 1..=1_000, 100)?,
     };
-    ok(&call.flows().ledger.dispatch_list(&call.who.tenant, &filter).await?)
+    ok(&call.flows().ledger.dispatches().list(&call.who.tenant, &filter).await?)
 }
 
 fn flag(call: &Call, name: &str) -> Result<bool, Refusal> {
@@ -65,7 +65,7 @@ pub(crate) async fn output(call: Call) -> Answered {
     let id: DispatchId = call.id("id")?;
     let view = call.flows().dispatch_view(&call.who, &id).await?;
     let uri = match &view.run_id {
-        Some(run) => call.flows().ledger.dispatch_output(run).await?,
+        Some(run) => call.flows().ledger.dispatches().output(run).await?,
         None => None,
     };
     ok(&DispatchOutput { uri })
@@ -100,5 +100,5 @@ pub(crate) async fn tokens(call: Call) -> Answered {
         call.flows().dispatch_view(&call.who, id).await?;
     }
     let scope = call.query.get("scope").map(String::as_str);
-    ok(&call.flows().ledger.dispatch_tokens(&call.who.tenant, id.as_ref(), scope).await?)
+    ok(&call.flows().ledger.dispatches().tokens(&call.who.tenant, id.as_ref(), scope).await?)
 }

@@ -7,7 +7,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{ApprovePlanRequest, GateState, GateView, HitlEvent, ReplyRequest};
 use cofferdam_contracts::id::{GateKey, RunId, WorkflowId};
-use cofferdam_ledger::LedgerError;
+use cofferdam_flows::Error;
 use cofferdam_ledger::listen::{Wake, woken};
 
 use crate::answer::{Answered, json as answer, ok};
@@ -15,18 +15,18 @@ use crate::call::Call;
 
 pub(crate) async fn gate_list(call: Call) -> Answered {
     let run = call.run_id().await?;
-    ok(&call.flows().ledger.gate_views(&run, None).await?)
+    ok(&call.flows().ledger.gates().views(&run, None).await?)
 }
 
 pub(crate) async fn interaction_list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=500, 100)?;
     let run = call.run_id().await?;
-    ok(&call.flows().ledger.interaction_list(&run, limit).await?)
+    ok(&call.flows().ledger.gates().interactions(&run, limit).await?)
 }
 
 pub(crate) async fn inbox(call: Call) -> Answered {
     let limit = call.number("limit", 1..=200, 50)?;
-    ok(&call.flows().ledger.gate_inbox(&call.who.tenant, limit).await?)
+    ok(&call.flows().ledger.gates().inbox(&call.who.tenant, limit).await?)
 }
 
 /// Answers at once unless the gate is pending and the caller would wait.
@@ -52,8 +52,8 @@ pub(crate) async fn gate_get(call: Call) -> Answered {
     }
 }
 
-async fn read(call: &Call, run: &RunId, key: &GateKey) -> Result<GateView, LedgerError> {
-    let found = call.flows().ledger.gate_views(run, Some(key)).await?.into_iter().next();
+async fn read(call: &Call, run: &RunId, key: &GateKey) -> Result<GateView, Error> {
+    let found = call.flows().ledger.gates().views(run, Some(key)).await?.into_iter().next();
     Ok(found.ok_or_else(|| Refusal::not_found("gate"))?)
 }
 

@@ -15,7 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) async fn healthz(call: Call) -> Answered {
     let ledger = &call.flows().ledger;
     let asked = async {
-        tokio::try_join!(ledger.executors_heard(), ledger.sessions_held(), ledger.backlogs())
+        tokio::try_join!(
+            ledger.executors().heard(),
+            ledger.sessions().held(),
+            ledger.queues().backlogs()
+        )
     };
     match tokio::time::timeout(PATIENCE, asked).await {
         // A held session is an operator's task and no reason to take this server out of service. Where no

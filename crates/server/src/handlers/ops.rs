@@ -22,22 +22,22 @@ pub(crate) async fn list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=200, 20)?;
     let status = call.one_of("status", STATUSES, |status| status)?;
     let name = call.query.get("name").map(String::as_str);
-    ok(&call.flows().ledger.ops_list(&call.who.tenant, status, name, limit).await?)
+    ok(&call.flows().ledger.ops().list(&call.who.tenant, status, name, limit).await?)
 }
 
 pub(crate) async fn get(call: Call) -> Answered {
     let id: WorkflowId = call.id("wid")?;
-    let found = call.flows().ledger.ops_get(&call.who.tenant, &id).await?;
+    let found = call.flows().ledger.ops().get(&call.who.tenant, &id).await?;
     ok(&found.ok_or_else(|| Refusal::not_found("workflow"))?)
 }
 
 pub(crate) async fn steps(call: Call) -> Answered {
     let id: WorkflowId = call.id("wid")?;
     let ledger = &call.flows().ledger;
-    if ledger.ops_get(&call.who.tenant, &id).await?.is_none() {
+    if ledger.ops().get(&call.who.tenant, &id).await?.is_none() {
         return Err(Refusal::not_found("workflow").into());
     }
-    ok(&ledger.ops_steps(&id).await?)
+    ok(&ledger.ops().steps(&id).await?)
 }
 
 pub(crate) async fn cancel(mut call: Call) -> Answered {
@@ -56,10 +56,10 @@ pub(crate) async fn fork(mut call: Call) -> Answered {
 }
 
 pub(crate) async fn queue_depth(call: Call) -> Answered {
-    ok(&call.flows().ledger.queue_depth(&call.who.tenant).await?)
+    ok(&call.flows().ledger.queues().depth(&call.who.tenant).await?)
 }
 
 pub(crate) async fn throughput(call: Call) -> Answered {
     let window_s = call.number("windowS", 1..=86_400, 60)?;
-    ok(&call.flows().ledger.throughput(&call.who.tenant, window_s).await?)
+    ok(&call.flows().ledger.queues().throughput(&call.who.tenant, window_s).await?)
 }

@@ -15,12 +15,12 @@ use crate::recipes::{
 };
 
 pub(crate) async fn list(call: Call) -> Answered {
-    ok(&call.flows().ledger.recipe_list(&call.who.tenant).await?)
+    ok(&call.flows().ledger.recipes().list(&call.who.tenant).await?)
 }
 
 pub(crate) async fn versions(call: Call) -> Answered {
     let id: RecipeId = call.id("id")?;
-    let found = call.flows().ledger.recipe_versions(&call.who.tenant, &id).await?;
+    let found = call.flows().ledger.recipes().versions(&call.who.tenant, &id).await?;
     if found.is_empty() {
         return Err(Refusal::not_found("recipe").into());
     }
@@ -88,11 +88,12 @@ pub(crate) async fn export(mut call: Call) -> Answered {
     let wanted: RecipeExport = call.body()?;
     let ledger = &call.flows().ledger;
     if wanted.v.is_some() {
-        let found = ledger.recipe_find(&call.who.tenant, &wanted.id, wanted.v.as_deref()).await?;
+        let found =
+            ledger.recipes().find(&call.who.tenant, &wanted.id, wanted.v.as_deref()).await?;
         let found = found.ok_or_else(|| Refusal::not_found("recipe"))?;
         return ok(&RecipeExported::Recipe(Box::new(found)));
     }
-    let all = ledger.recipe_bundle(&call.who.tenant, &wanted.id).await?;
+    let all = ledger.recipes().bundle(&call.who.tenant, &wanted.id).await?;
     let Some((_, newest)) = all.last() else {
         return Err(Refusal::not_found("recipe").into());
     };

@@ -31,7 +31,7 @@ fn submitted(run: &Submitted) -> Answered {
 pub(crate) async fn run_list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=500, 50)?;
     let status = call.one_of("status", RunStatus::ALL, RunStatus::as_str)?;
-    ok(&call.flows().ledger.run_list(&call.who.tenant, status, limit).await?)
+    ok(&call.flows().ledger.runs().list(&call.who.tenant, status, limit).await?)
 }
 
 pub(crate) async fn run_get(call: Call) -> Answered {
@@ -40,22 +40,22 @@ pub(crate) async fn run_get(call: Call) -> Answered {
 
 pub(crate) async fn run_steps(call: Call) -> Answered {
     let run = call.run_id().await?;
-    ok(&call.flows().ledger.step_list(&run).await?)
+    ok(&call.flows().ledger.steps().list(&run).await?)
 }
 
 pub(crate) async fn run_artifacts(call: Call) -> Answered {
     let run = call.run_id().await?;
-    ok(&call.flows().ledger.artifact_list(&run).await?)
+    ok(&call.flows().ledger.artifacts().list(&run).await?)
 }
 
 pub(crate) async fn run_wipes(call: Call) -> Answered {
     let run = call.run_id().await?;
-    ok(&call.flows().ledger.wipe_list(&run).await?)
+    ok(&call.flows().ledger.sessions().wipes(&run).await?)
 }
 
 pub(crate) async fn run_egress(call: Call) -> Answered {
     let run = call.run_id().await?;
-    ok(&call.flows().ledger.snapshot_list(&run).await?)
+    ok(&call.flows().ledger.egress().snapshot_list(&run).await?)
 }
 
 pub(crate) async fn run_retry(call: Call) -> Answered {
@@ -68,14 +68,17 @@ pub(crate) async fn run_repro(call: Call) -> Answered {
     let header = call.run().await?;
     let ledger = &call.flows().ledger;
     let context = ledger
-        .run_context(header.workflow_id.as_str())
+        .runs()
+        .context(header.workflow_id.as_str())
         .await?
         .ok_or_else(|| Refusal::not_found("run"))?;
-    let recipe =
-        ledger.recipe_by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash).await?;
+    let recipe = ledger
+        .recipes()
+        .by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash)
+        .await?;
     ok(&Repro {
         schema_version: 1,
-        plan_digest: ledger.run_plan_digest(&header.run_id).await?,
+        plan_digest: ledger.runs().plan_digest(&header.run_id).await?,
         run_id: header.run_id,
         intent_hash: header.intent_hash,
         recipe,
@@ -91,7 +94,7 @@ pub(crate) async fn artifact_get(call: Call) -> Answered {
     // Clients may send the URI whole, or without its scheme; a path normalizer may have eaten a slash.
     let tail = call.param("uri").trim_start_matches("artifact:").trim_start_matches('/');
     let uri = format!("artifact://{tail}");
-    let stored = call.flows().ledger.artifact_read(&call.who.tenant, &uri).await?;
+    let stored = call.flows().ledger.artifacts().read(&call.who.tenant, &uri).await?;
     let stored = stored.ok_or_else(|| Refusal::not_found("artifact"))?;
     let tag = format!("\"{}\"", stored.sha256);
     let matched = call.if_none_match.as_deref().is_some_and(|t| t == tag || t == "*");

@@ -11,12 +11,12 @@ use crate::call::Call;
 pub(crate) async fn list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=1_000, 100)?;
     let state = call.one_of("state", SessionState::ALL, SessionState::as_str)?;
-    ok(&call.flows().ledger.session_list(&call.who.tenant, state, limit).await?)
+    ok(&call.flows().ledger.sessions().list(&call.who.tenant, state, limit).await?)
 }
 
 pub(crate) async fn get(call: Call) -> Answered {
     let id: SandboxId = call.id("sandbox")?;
-    let found = call.flows().ledger.session_get(&call.who.tenant, &id).await?;
+    let found = call.flows().ledger.sessions().get(&call.who.tenant, &id).await?;
     ok(&found.ok_or_else(|| Refusal::not_found("session"))?)
 }
 

@@ -9,7 +9,7 @@ use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
 
 pub(crate) async fn list(call: Call) -> Answered {
-    ok(&call.flows().ledger.webhook_list(&call.who.tenant).await?)
+    ok(&call.flows().ledger.webhooks().list(&call.who.tenant).await?)
 }
 
 pub(crate) async fn add(mut call: Call) -> Answered {
@@ -28,7 +28,7 @@ pub(crate) async fn deliveries(call: Call) -> Answered {
     let limit = call.number("limit", 1..=200, 50)?;
     let state = call.one_of("state", DeliveryState::ALL, DeliveryState::as_str)?;
     let tenant = &call.who.tenant;
-    let found = call.flows().ledger.delivery_list(tenant, &webhook, state, limit).await?;
+    let found = call.flows().ledger.webhooks().deliveries(tenant, &webhook, state, limit).await?;
     ok(&found.ok_or_else(|| Refusal::not_found("webhook"))?)
 }
 

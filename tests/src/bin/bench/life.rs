@@ -62,7 +62,12 @@ pub fn request(class: &str) -> SandboxRequest {
 
 pub fn planned(host: &Host, request: &SandboxRequest) -> Plan {
     let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10))).unwrap();
-    plan(request, &id, host.facts()).unwrap()
+    planned_as(host, request, &id)
+}
+
+/// The same under a name.
+pub fn planned_as(host: &Host, request: &SandboxRequest, id: &SandboxId) -> Plan {
+    plan(request, id, host.facts()).unwrap()
 }
 
 /// Runs the plan's command.

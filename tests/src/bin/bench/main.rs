@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog` (runs on the real binary), `classes`, `sandboxes`, `egress` (the sandbox crate alone; they need
+//! `parked`, `backlog` (runs on the real binary), `classes`, `pair`, `sandboxes`, `egress` (the sandbox crate alone; they need
 //! root). `BENCH_QUICK=1` shrinks the long one. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -25,6 +25,7 @@ mod egress;
 mod figures;
 mod gates;
 mod life;
+mod pair;
 mod runs;
 mod sandboxes;
 
@@ -34,7 +35,7 @@ fn main() {
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
     // Only the thread that calls it and those that it starts later are moved.
-    if ["classes", "sandboxes", "egress"].into_iter().any(wanted) {
+    if ["classes", "pair", "sandboxes", "egress"].into_iter().any(wanted) {
         cofferdam_sandbox::enter_private_mounts().expect("a private mount namespace (root)");
     }
     // What a build wrote before goes to disk now, and not while a commit is timed.
@@ -42,6 +43,9 @@ fn main() {
     let runtime = Runtime::new().expect("a runtime");
     if wanted("classes") {
         served(&runtime, classes::run());
+    }
+    if wanted("pair") {
+        served(&runtime, pair::run());
     }
     if wanted("sandboxes") {
         served(&runtime, sandboxes::run());

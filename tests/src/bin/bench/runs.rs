@@ -220,39 +220,49 @@ async fn statements() {
         .execute(&mut superuser(&sql).await)
         .await
         .expect("PostgreSQL's contrib modules");
-    let recipe = import(&server, HELLO).await;
-    const N: i64 = 40;
-    for i in 0..5 {
-        submit(&server, &recipe, &format!("w{i}")).await;
+    for (name, text, most) in
+        [("sql_statements_per_run", HELLO, 34.0), ("sql_statements_per_value", VALUE, 21.0)]
+    {
+        let recipe = import(&server, text).await;
+        let (each, idle, bytes) = counted(&server, &sql, &recipe).await;
+        let about =
+            json!({"idle_in_window": idle, "n": COUNTED, "peer": "known implementation: 286"});
+        emit(name, each, "statements", most, about);
+        if text == HELLO {
+            emit("row_bytes_per_run", bytes / 1000.0, "kB", 25.0, json!({"n": COUNTED}));
+        }
     }
-    settled(&sql).await;
+    sql.close().await;
+}
+
+/// Runs over which statements are counted.
+const COUNTED: i64 = 40;
+
+/// Statements of one run, those of an idle window of the same length, and bytes of rows that stay.
+async fn counted(server: &Server, sql: &PgPool, recipe: &Value) -> (f64, f64, f64) {
+    for i in 0..5 {
+        submit(server, recipe, &format!("w{i}")).await;
+    }
+    settled(sql).await;
     let calls = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'";
     let window = Duration::from_secs(8);
     let mut counted = Vec::new();
-    let before_bytes = row_bytes(&sql).await;
+    let before_bytes = row_bytes(sql).await;
     for busy in [false, true] {
-        sqlx::query("SELECT pg_stat_statements_reset()").execute(&sql).await.expect("reset");
+        sqlx::query("SELECT pg_stat_statements_reset()").execute(sql).await.expect("reset");
         let begun = Instant::now();
         if busy {
-            for i in 0..N {
-                submit(&server, &recipe, &format!("s{i}")).await;
+            for i in 0..COUNTED {
+                submit(server, recipe, &format!("s{i}")).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
         tokio::time::sleep(window.saturating_sub(begun.elapsed())).await;
-        counted.push(sqlx::query_scalar::<_, f64>(calls).fetch_one(&sql).await.expect("calls"));
+        counted.push(sqlx::query_scalar::<_, f64>(calls).fetch_one(sql).await.expect("calls"));
     }
-    settled(&sql).await;
-    let bytes = (row_bytes(&sql).await - before_bytes) / N as f64;
-    emit(
-        "sql_statements_per_run",
-        (counted[1] - counted[0]) / N as f64,
-        "statements",
-        70.0,
-        json!({"idle_in_window": counted[0], "n": N, "peer": "known implementation: 286"}),
-    );
-    emit("row_bytes_per_run", bytes / 1000.0, "kB", 25.0, json!({"n": N}));
-    sql.close().await;
+    settled(sql).await;
+    let n = COUNTED as f64;
+    ((counted[1] - counted[0]) / n, counted[0], (row_bytes(sql).await - before_bytes) / n)
 }
 
 async fn row_bytes(sql: &PgPool) -> f64 {

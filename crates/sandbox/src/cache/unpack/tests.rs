@@ -86,7 +86,7 @@ fn what_leads_out_of_the_directory_or_is_no_plain_thing_is_refused() {
     for (why, entries) in cases {
         let root = tempfile::tempdir().unwrap();
         let error = unpack(root.path(), tar(entries), &mut ROOM.clone()).unwrap_err();
-        let said = crate::boot::in_words(&error);
+        let said = cofferdam_contracts::error::error_chain(&error);
         assert!(said.contains(why), "{entries:?}: {said}");
     }
 }

@@ -12,7 +12,8 @@ use serde::Deserialize;
 use url::Url;
 
 use super::pages::{MAX_LINK_BYTES, Page, asked, of_url};
-use super::{Base, IndexKind, anchors, path};
+use super::place::{Base, IndexKind};
+use super::{anchors, path};
 
 /// Links outside their index's own path that one sandbox may follow: more than a large project's page has.
 /// A fresh page makes room, because it is fetched before its files.

@@ -17,6 +17,7 @@ mod links;
 mod pages;
 mod path;
 mod place;
+mod target;
 mod written;
 
 use std::io;
@@ -42,15 +43,15 @@ use tokio_rustls::TlsConnector;
 
 pub(crate) use links::Links;
 use pages::Page;
-pub(crate) use place::{Base, IndexKind};
+pub(crate) use place::{Base, Credentials, IndexKind, Origin};
+pub(crate) use target::{Forward, Target};
 
-use super::dial::Upstream;
+use super::context::Context;
 use super::http::{self, Answer, Driven};
-use super::mirror::Origin;
 use super::policy::{Refused, Rule, Wire};
-use super::serve::Context;
 use super::tunnel;
-use crate::sandbox::Driver;
+use super::upstream::Upstream;
+use crate::host::task::Driver;
 
 /// From the request to the head of the answer: mirrors that fetch first themselves are slow.
 const ANSWER_MS: u64 = 300_000;
@@ -75,37 +76,6 @@ const TOLD: [HeaderName; 9] = [
     header::LAST_MODIFIED,
     header::RETRY_AFTER,
 ];
-
-/// A header's value that says who asks. Never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Credentials(HeaderValue);
-
-impl Credentials {
-    pub(crate) fn new(text: &str) -> Option<Self> {
-        let mut value = HeaderValue::from_str(text).ok()?;
-        value.set_sensitive(true);
-        Some(Self(value))
-    }
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials")
-    }
-}
-
-/// All places of one mirror.
-pub(crate) struct Forward {
-    bases: Vec<Base>,
-    tls: Arc<ClientConfig>,
-    pages: Semaphore,
-}
-
-impl std::fmt::Debug for Forward {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(&self.bases).finish()
-    }
-}
 
 /// Why the host could not fetch.
 #[derive(Debug, thiserror::Error)]
@@ -266,21 +236,6 @@ impl Forward {
         Ok(pages::rewritten(&self.bases, base.place.wire, kind, &text).into())
     }
 }
-
-/// Which place of which mirror a name inside stands for.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub forward: Arc<Forward>,
-    pub index: usize,
-}
-
-impl PartialEq for Target {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.forward, &other.forward) && self.index == other.index
-    }
-}
-
-impl Eq for Target {}
 
 /// Whether a method only fetches.
 pub(crate) fn only_reads(method: &Method) -> bool {

@@ -8,7 +8,9 @@ use hyper::header::{self, HeaderMap};
 use memchr::memchr2_iter;
 use url::Url;
 
-use super::{Base, Wire, written};
+use super::place::Base;
+use super::written;
+use crate::egress::policy::Wire;
 
 /// Bytes of a link.
 pub(super) const MAX_LINK_BYTES: usize = 1_024;

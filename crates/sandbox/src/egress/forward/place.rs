@@ -1,9 +1,36 @@
 //! A place that the host fetches from: which of its paths are for packages, and which of them the host's
 //! credentials are for. Pure.
 
-use super::super::mirror::Origin;
+use hyper::header::HeaderValue;
+
 use super::super::policy::{Name, Wire};
-use super::{Credentials, path};
+use super::path;
+
+/// One place of a mirror.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub name: Name,
+    pub port: u16,
+    pub wire: Wire,
+}
+
+/// A header's value that says who asks. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials(pub(super) HeaderValue);
+
+impl Credentials {
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let mut value = HeaderValue::from_str(text).ok()?;
+        value.set_sensitive(true);
+        Some(Self(value))
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credentials")
+    }
+}
 
 /// Whose pages a place has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Mirror, ask};
+use super::client::{Mirror, ask};
 
 pub(super) async fn mirror() -> Result<Mirror, String> {
     let mut mirror = read(Path::new("/etc/apt"))?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_ambient::env;
 use serde_json::Value;
 
-use super::Mirror;
+use super::client::Mirror;
 
 pub(super) fn mirror() -> Result<Mirror, String> {
     let home = env::var("CARGO_HOME").map(PathBuf::from).or_else(|| {

@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::env;
 
-use super::{Credentials, IndexKind, Mirror, ask};
+use super::client::{Mirror, ask};
+use crate::egress::forward::{Credentials, IndexKind};
 
 const SETTINGS: [&str; 5] = ["registry", "userconfig", "cafile", "https-proxy", "proxy"];
 /// Settings that say who asks; npm shows them to nobody, so they are read from the user's file.

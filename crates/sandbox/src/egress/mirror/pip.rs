@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{IndexKind, Mirror, ask};
+use super::client::{Mirror, ask};
+use crate::egress::forward::IndexKind;
 
 /// How its places' names begin inside.
 const KIND: &str = "pip";
@@ -23,13 +24,13 @@ print(json.dumps({
 ";
 
 #[derive(Deserialize)]
-struct Said {
+struct PipAnswer {
     configured: BTreeMap<String, String>,
     index: String,
     files: String,
 }
 
-impl Said {
+impl PipAnswer {
     /// A setting: of the environment, of the command, of all commands.
     fn setting(&self, name: &str) -> Option<&str> {
         [":env:", "install", "global"]
@@ -46,7 +47,7 @@ pub(super) async fn mirror() -> Result<Mirror, String> {
     read(&said)
 }
 
-fn read(said: &Said) -> Result<Mirror, String> {
+fn read(said: &PipAnswer) -> Result<Mirror, String> {
     let mut mirror = Mirror::default();
     let index = match said.setting("index-url") {
         Some(index) => mirror.base(KIND, index, Some(IndexKind::Pip))?,
@@ -83,11 +84,11 @@ fn read(said: &Said) -> Result<Mirror, String> {
 #[cfg(test)]
 mod tests {
     use super::super::super::policy::Wire;
-    use super::super::Credentials;
     use super::*;
+    use crate::egress::forward::Credentials;
 
-    fn said(configured: &[(&str, &str)]) -> Said {
-        Said {
+    fn said(configured: &[(&str, &str)]) -> PipAnswer {
+        PipAnswer {
             configured: configured.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             index: "https://index.example/simple/".into(),
             files: "https://files.example/".into(),

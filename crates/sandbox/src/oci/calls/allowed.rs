@@ -4,17 +4,7 @@
 //! capability that no task has, asynchronous IO (whose events are the whole host's) and calls that only tell of
 //! the host.
 
-use super::Call;
-
-macro_rules! call {
-    ($name:ident) => {
-        (stringify!($name), libc::$name)
-    };
-}
-macro_rules! calls {
-    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
-}
-pub(super) use {call, calls};
+use super::call::{Call, calls};
 
 /// Calls of every architecture.
 pub(super) const COMMON: &[Call] = calls! {

@@ -1,8 +1,7 @@
 //! System calls that kernel exploits begin with, or that need a capability that no task has. They fail with EPERM,
 //! so that a program knows that it may not; what is on neither list does not exist (ENOSYS).
 
-use super::Call;
-use super::allowed::calls;
+use super::call::{Call, calls};
 
 pub(super) const COMMON: &[Call] = calls! {
     SYS_acct SYS_add_key SYS_bpf SYS_chroot SYS_clock_settime SYS_delete_module SYS_fanotify_init

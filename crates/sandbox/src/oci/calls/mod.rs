@@ -12,20 +12,18 @@
 //! what is safe: in the configuration, rules with an errno of their own are there for the errno.**
 
 mod allowed;
+mod call;
 mod denied;
 mod program;
 mod ruled;
 
 use serde_json::{Value, json};
 
+pub(crate) use call::EPERM;
+use call::{Call, ENOSYS};
 pub(crate) use program::annotation;
 use ruled::{Case, Ruled, WHOLE};
 
-/// Name, as in `SYS_read`, and number.
-type Call = (&'static str, libc::c_long);
-
-pub(crate) const EPERM: u32 = 1;
-const ENOSYS: u32 = 38;
 const EAFNOSUPPORT: u32 = 97;
 /// Old address families between those that are allowed; see [`ruled`].
 const OLD_FAMILIES: [u64; 12] = [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15];

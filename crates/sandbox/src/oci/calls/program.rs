@@ -9,8 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::call::{Call, ENOSYS, EPERM};
 use super::ruled::{Case, Ruled, WHOLE};
-use super::{Call, ENOSYS, EPERM, Needs, denied};
+use super::{Needs, denied};
 
 /// What crun calls it.
 const ANNOTATION: &str = "run.oci.seccomp_bpf_data";
@@ -29,7 +30,7 @@ const FOREIGN: u32 = 0x4000_0000;
 const MOST: usize = 4_096;
 
 /// What is done with a number from `from` up to the next one's.
-struct Piece {
+struct Block {
     from: u32,
     what: What,
 }
@@ -41,9 +42,9 @@ enum What {
 }
 
 #[derive(Default)]
-struct Program(Vec<libc::sock_filter>);
+struct FilterProgram(Vec<libc::sock_filter>);
 
-impl Program {
+impl FilterProgram {
     fn push(&mut self, code: u32, k: u32, yes: usize, no: usize) -> io::Result<()> {
         let code = u16::try_from(code).map_err(io::Error::other)?;
         let jt = u8::try_from(yes).map_err(io::Error::other)?;
@@ -88,7 +89,7 @@ pub(crate) fn annotation(needs: Needs) -> io::Result<Value> {
 
 /// The whole filter.
 fn program(needs: Needs) -> io::Result<Vec<libc::sock_filter>> {
-    let mut p = Program::default();
+    let mut p = FilterProgram::default();
     p.load(ARCH)?;
     p.equal(THIS_ARCH, 1, 0)?;
     p.end(libc::SECCOMP_RET_KILL_PROCESS)?;
@@ -100,12 +101,12 @@ fn program(needs: Needs) -> io::Result<Vec<libc::sock_filter>> {
     }
 }
 
-fn search(pieces: &[Piece]) -> io::Result<Program> {
-    let mut p = Program::default();
+fn search(pieces: &[Block]) -> io::Result<FilterProgram> {
+    let mut p = FilterProgram::default();
     match pieces {
         [] => p.end(errno(ENOSYS))?,
-        [Piece { what: What::End(verdict), .. }] => p.end(*verdict)?,
-        [Piece { what: What::Rule(rule), .. }] => judge(&mut p, rule)?,
+        [Block { what: What::End(verdict), .. }] => p.end(*verdict)?,
+        [Block { what: What::Rule(rule), .. }] => judge(&mut p, rule)?,
         more => {
             let (low, high) = more.split_at(more.len() / 2);
             let from = high.first().map_or(0, |piece| piece.from);
@@ -115,7 +116,7 @@ fn search(pieces: &[Piece]) -> io::Result<Program> {
     Ok(p)
 }
 
-fn judge(p: &mut Program, rule: &Ruled) -> io::Result<()> {
+fn judge(p: &mut FilterProgram, rule: &Ruled) -> io::Result<()> {
     for Case { argument, bits, values, and } in rule.cases {
         p.load(ARGS + 8 * argument)?;
         if *bits != WHOLE {
@@ -137,7 +138,7 @@ fn judge(p: &mut Program, rule: &Ruled) -> io::Result<()> {
 }
 
 /// Every number, in order; neighbours differ.
-fn pieces(needs: Needs) -> io::Result<Vec<Piece>> {
+fn pieces(needs: Needs) -> io::Result<Vec<Block>> {
     let number = |call: &Call| u32::try_from(call.1).map_err(io::Error::other);
     let mut all: Vec<(u32, What)> = Vec::new();
     for call in needs.allowed() {
@@ -151,11 +152,11 @@ fn pieces(needs: Needs) -> io::Result<Vec<Piece>> {
     }
     all.sort_unstable_by_key(|(number, _)| *number);
     let absent = What::End(errno(ENOSYS));
-    let mut pieces = vec![Piece { from: 0, what: absent }];
+    let mut pieces = vec![Block { from: 0, what: absent }];
     let mut add = |from: u32, what: What| match (pieces.last_mut(), what) {
-        (Some(Piece { what: What::End(before), .. }), What::End(now)) if *before == now => {}
+        (Some(Block { what: What::End(before), .. }), What::End(now)) if *before == now => {}
         (Some(last), what) if last.from == from => last.what = what,
-        _ => pieces.push(Piece { from, what }),
+        _ => pieces.push(Block { from, what }),
     };
     let mut next = 0;
     for (number, what) in all {

@@ -1,7 +1,6 @@
 //! System calls whose arguments decide.
 
-use super::Call;
-use super::allowed::call;
+use super::call::{Call, ENOSYS, EPERM, call};
 
 /// Every bit of what the kernel reads: all of these arguments have 32.
 pub(super) const WHOLE: u32 = u32::MAX;
@@ -25,7 +24,6 @@ const fn case(argument: u32, bits: u32, values: &'static [u32]) -> Case {
     Case { argument, bits, values, and: None }
 }
 
-const EPERM: u32 = super::EPERM;
 const EAFNOSUPPORT: u32 = 97;
 
 /// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`: a user namespace would give back every
@@ -103,7 +101,7 @@ pub(super) const WITHOUT_SET_ID: &[Ruled] = &[
     mode(call!(SYS_mknodat), THIRD),
     mode(call!(SYS_openat), &[case(2, MAKES, &[0]), case(3, SET_ID, &[0])]),
     // Its mode lies where no filter looks; libraries fall back to `openat`.
-    ruled(call!(SYS_openat2), &[], super::ENOSYS),
+    ruled(call!(SYS_openat2), &[], ENOSYS),
 ];
 
 /// Those that only x86-64 has.

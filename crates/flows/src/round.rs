@@ -1,0 +1,244 @@
+//! One round of attempts: queued, waited for, counted, and stopped where a budget is reached.
+
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::{Digest, RunId, TaskKey};
+use cofferdam_contracts::plan::{Plan, PlanTask};
+use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::policies::NewSnapshot;
+use cofferdam_ledger::runs::RunContext;
+use cofferdam_ledger::tasks::{NewTask, TaskOutcome, Wave};
+use serde_json::json;
+
+use crate::Flows;
+use crate::decide::{self, Blocked, Miss, Round};
+use crate::egress;
+use crate::error::{Error, Result};
+use crate::flow::{Flow, failed, step_error};
+use crate::gates::consent::{self, Consented, Pins};
+use crate::patience::patiently;
+use crate::task::kept;
+use crate::this::This;
+
+/// A wait looks for itself after this long, should a wake-up get lost, and then ever less often:
+/// thousands of runs that wait for a long task, or for their turn, must cost next to nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest that a lost wake-up can cost. A lost connection is no lost wake-up: it wakes everyone.
+const LOOK_AT_LEAST: Duration = Duration::from_secs(30);
+
+/// Queues the round's attempts, at most `caps.concurrency` at a time, and waits for their ends.
+pub(crate) async fn round_run(
+    this: &This<'_>,
+    digest: &Digest,
+    attempt: u32,
+    only: Option<&[usize]>,
+    consented: &Consented,
+) -> Flow<Round> {
+    let (flows, workflow) = (this.flows, this.workflow);
+    let pins = &consented.pins;
+    let run = this.context().await?;
+    let plan = this.plan(digest).await?;
+    let mut snapshots = snapshots(flows, run, plan, consented.approver.clone()).await?;
+    let mut todo = attempts_of(plan, run, attempt, only, pins).map_err(step_error)?;
+    todo.reverse();
+    let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
+    let mut wakes = flows.wakes.subscribe();
+    let mut open: Vec<(usize, NewTask)> = Vec::new();
+    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
+    let mut pause = LOOK_AGAIN;
+    let mut over = Vec::new();
+    loop {
+        let mut fresh = Vec::new();
+        while open.len() < concurrency && round.blocked.is_none() {
+            let Some((index, task)) = todo.pop() else { break };
+            open.push((index, task.clone()));
+            fresh.push(task);
+        }
+        if !fresh.is_empty() {
+            let ends: Vec<_> = fresh.iter().filter_map(|task| kept(run, task)).collect();
+            let wave = Wave {
+                run: &run.id,
+                parent: workflow,
+                partition: &run.partition_key,
+                priority: run.priority,
+                tasks: &fresh,
+                snapshots: &snapshots,
+                values: &ends.iter().map(|(task, end)| end.committed(task)).collect::<Vec<_>>(),
+                executor: &this.executor.id,
+            };
+            over = patiently(|| flows.ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
+            snapshots.clear();
+        }
+        if open.is_empty() {
+            round.missed.sort_by_key(|m| m.index);
+            return Ok(round);
+        }
+        let ended = match over.is_empty() {
+            false => Some(over.drain(..).map(TaskOutcome::kept).collect()),
+            true => {
+                let woken =
+                    wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
+                pause = if woken { LOOK_AGAIN } else { (pause * 2).min(LOOK_AT_LEAST) };
+                outcomes(flows, workflow, &open).await?
+            }
+        };
+        let Some(ended) = ended else {
+            return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });
+        };
+        for (index, canceled) in settle(&mut open, &mut round, ended) {
+            if let Some(task) = plan.tasks.get(index) {
+                todo.push((index, attempt_of(task, run, canceled + 1, pins).map_err(step_error)?));
+            }
+        }
+        if round.blocked.is_none() {
+            round.blocked = blocked(flows, run, plan).await?;
+            if let Some(b) = &round.blocked {
+                stop_tasks(flows, run, b).await?;
+            }
+        }
+    }
+}
+
+/// Those of the open attempts that have ended; `None` once the run was canceled.
+async fn outcomes(
+    flows: &Flows,
+    workflow: &str,
+    open: &[(usize, NewTask)],
+) -> Flow<Option<Vec<TaskOutcome>>> {
+    let keys: Vec<TaskKey> = open.iter().map(|(_, task)| task.key.clone()).collect();
+    patiently(|| flows.ledger.tasks().round_outcomes(workflow, &keys)).await.map_err(step_error)
+}
+
+/// The run's egress policies, which commit with its first tasks; without consent to them none starts.
+async fn snapshots(
+    flows: &Flows,
+    run: &RunContext,
+    plan: &Plan,
+    approver: Option<String>,
+) -> Flow<Vec<NewSnapshot>> {
+    patiently(|| egress::mirrors_of(&flows.ledger, run, plan)).await.map_err(step_error)?;
+    let consent =
+        patiently(|| egress::consent_of(&flows.ledger, run, plan, approver.clone())).await;
+    egress::snapshots(plan, &consent.map_err(step_error)?)
+        .map_err(|refusal| failed(refusal.message))
+}
+
+fn attempts_of(
+    plan: &Plan,
+    run: &RunContext,
+    attempt: u32,
+    only: Option<&[usize]>,
+    pins: &Pins,
+) -> Result<Vec<(usize, NewTask)>> {
+    plan.tasks
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
+        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt, pins)?)))
+        .collect()
+}
+
+fn attempt_of(task: &PlanTask, run: &RunContext, attempt: u32, pins: &Pins) -> Result<NewTask> {
+    let task = PlanTask { name: task.name.clone(), work: consent::pinned(&task.work, pins) };
+    Ok(NewTask {
+        key: task.key(&run.intent_id, &run.id, attempt)?,
+        step_id: task.step_id(),
+        attempt,
+        name: task.name.clone(),
+        work: task.work.clone(),
+    })
+}
+
+fn deadline_of(run: &RunContext) -> Option<i64> {
+    decide::deadline(run.began_at, run.timeout_ms, &run.budget)
+}
+
+/// Returns when a task of the run ended, the run was canceled, its deadline came, or the pause is
+/// over. Whether it was woken.
+async fn wait_for_end(
+    wakes: &mut tokio::sync::broadcast::Receiver<Wake>,
+    run: &RunId,
+    workflow: &str,
+    deadline: Option<i64>,
+    pause: Duration,
+) -> bool {
+    let left =
+        deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
+    let pause = left.map_or(pause, |l| l.min(pause));
+    let moved = |wake: &Wake| match wake {
+        Wake::Task(r) => r == run.as_str(),
+        Wake::Cancel(w) => w == workflow,
+        _ => false,
+    };
+    tokio::select! {
+        () = woken(wakes, moved) => true,
+        () = clock::sleep(pause) => false,
+    }
+}
+
+/// Takes what has ended out of `open`. Yields the tasks that a resume asks for again, each with its
+/// canceled attempt: a resumed run does what its cancel kept it from.
+fn settle(
+    open: &mut Vec<(usize, NewTask)>,
+    round: &mut Round,
+    ended: Vec<TaskOutcome>,
+) -> Vec<(usize, u32)> {
+    let mut again = Vec::new();
+    for outcome in ended {
+        let Some(at) = open.iter().position(|(_, task)| task.key == outcome.key) else { continue };
+        let (index, task) = open.swap_remove(at);
+        match outcome.err_code {
+            ErrCode::None => round.ok += 1,
+            _ if outcome.resumed && round.blocked.is_none() => again.push((index, task.attempt)),
+            err_code => {
+                let (name, cause) = (task.name, outcome.cause);
+                round.missed.push(Miss {
+                    index,
+                    name,
+                    err_code,
+                    cause,
+                    permanent: outcome.permanent,
+                })
+            }
+        }
+    }
+    again
+}
+
+pub(crate) async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Blocked>> {
+    if let Some(deadline) = deadline_of(run)
+        && clock::now_ms() >= deadline
+    {
+        let ms = |from: i64, to: i64| u64::try_from(to - from).unwrap_or(0);
+        return Ok(Some(Blocked {
+            metric: "wall_clock_ms".into(),
+            limit: ms(run.began_at, deadline),
+            observed: ms(run.began_at, clock::now_ms()),
+        }));
+    }
+    let bounded = run.budget.max_sbx_minutes.is_some() || run.budget.max_artifacts_mb.is_some();
+    // A small plan whose ceilings sum up to less than the cap cannot reach it: no need to ask.
+    let ceiling_ms: u64 = plan.tasks.iter().map(PlanTask::budget_ms).sum();
+    if !bounded && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
+        return Ok(None);
+    }
+    let (ms, bytes) =
+        patiently(|| flows.ledger.tasks().usage(&run.id)).await.map_err(step_error)?;
+    let whole = |n: i64| u64::try_from(n).unwrap_or(0);
+    Ok(decide::over_budget(&run.budget, &plan.caps, whole(ms), whole(bytes)))
+}
+
+/// Leaves the diagnosis and cancels what is still open, so that the round ends.
+pub(crate) async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
+    let text = json!({"blocked": b}).to_string();
+    let key = digest_bytes(format!("{}:{text}", run.id).as_bytes());
+    let key = TaskKey::parse(key.as_str())
+        .map_err(|e| step_error(Error::Corrupt { what: "task key", why: e.to_string() }))?;
+    patiently(|| flows.ledger.steps().diagnostic(&run.id, "ExecuteST", &key, &text))
+        .await
+        .map_err(step_error)?;
+    patiently(|| flows.ledger.ops().tasks_cancel(&run.id)).await.map_err(step_error)
+}

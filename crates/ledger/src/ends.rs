@@ -1,0 +1,150 @@
+//! The end of an attempt: result, artifacts, the session's end and its wipe evidence commit together.
+
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::plan::Work;
+use cofferdam_contracts::sandbox::{SandboxRequest, WipeStatus};
+use sqlx::Row;
+
+use crate::artifacts::{Rows, artifacts_insert, index};
+use crate::dispatch_end::dispatch_settle;
+use crate::error::{Result, json};
+use crate::families::Tasks;
+use crate::grants::{answers_take, asks_lock};
+use crate::sessions::attestation_json;
+use crate::tasks::{TaskEnd, terminal_state};
+
+/// Everything that the usual end writes. `s` and `w` are a session whose wipe is verified; where an earlier look
+/// had failed, that is told on record.
+const END: &str = "WITH u AS (
+       UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
+              finished_at = clock_timestamp()
+        WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
+              SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
+               WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING run_id, step_id, attempt),
+     x AS (
+       SELECT u.run_id, u.step_id, u.attempt, x.*
+         FROM u CROSS JOIN unnest($9::text[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::bigint[])
+           WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, n)),
+     b AS (
+       INSERT INTO app.blobs (sha256, bytes)
+       SELECT DISTINCT ON (sha256) sha256, blob FROM x WHERE blob IS NOT NULL ON CONFLICT DO NOTHING),
+     a AS (
+       INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
+       SELECT run_id, step_id, $1, attempt, (n - 1)::int, kind, name, uri, inline, sha256, size, 'engine-dbos' FROM x
+       ON CONFLICT DO NOTHING),
+     s AS (
+       UPDATE app.remote_execution_sessions
+          SET state = $17, ended_at = clock_timestamp(), wipe_looks = wipe_looks + 1, wipe_next_at = NULL,
+              attestation = coalesce($22, attestation), class = coalesce($22->>'class', class),
+              runtime = coalesce($22->>'runtime', runtime),
+              runtime_version = coalesce($22->>'runtimeVersion', runtime_version)
+        WHERE sandbox_id = $16 AND ended_at IS NULL
+       RETURNING sandbox_id, run_id, task_key, tenant_id, executor_id, wipe_looks),
+     w AS (
+       INSERT INTO app.secure_wipe_evidence
+         (sandbox_id, run_id, task_key, look, terminal_state, wipe_timestamp, wipe_status, reason, method, evidence, origin)
+       SELECT sandbox_id, run_id, task_key, wipe_looks, $17, to_timestamp($18::float8 / 1000), 'verified', $19, $20, $21,
+              'engine-dbos' FROM s),
+     l AS (
+       INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason, origin)
+       SELECT tenant_id, 'worker', executor_id, 'wipe.verified', sandbox_id, 'a later look verified the wipe', 'engine-dbos'
+         FROM s WHERE wipe_looks > 1)
+     SELECT EXISTS (SELECT FROM u) AS written, pg_notify('cofferdam', 't:' || $8) AS told,
+            (SELECT pg_notify('cofferdam', 'w:' || run_id) FROM s WHERE wipe_looks > 1) AS released";
+
+impl Tasks<'_> {
+    /// Result, artifacts, terminal session and wipe evidence in one transaction. `false`: the
+    /// attempt had ended already (another worker was faster), or this execution's worker was declared
+    /// dead: then what it saw may be its successor taking its sandbox away, and only the session's
+    /// end is written.
+    pub async fn finish(self, end: &TaskEnd<'_>) -> Result<bool> {
+        self.sessions().run_of_mode(end.evidence, end.attestation).await?;
+        let asks = end.task.work.request().is_some_and(SandboxRequest::asks);
+        let sent = matches!(end.task.work, Work::Agent(_));
+        let failed = end.evidence.is_some_and(|e| e.status != WipeStatus::Verified);
+        match asks || sent || failed {
+            true => self.finish_in_steps(end, asks).await,
+            false => self.finish_at_once(end).await,
+        }
+    }
+
+    async fn finish_at_once(self, end: &TaskEnd<'_>) -> Result<bool> {
+        let (task, result, wipe) = (end.task, end.result, end.evidence);
+        let index = index(task, end.artifacts)?;
+        let rows = Rows::of(task, &index, end.artifacts);
+        let row = sqlx::query(END)
+            .bind(task.key.as_str())
+            .bind(json("sbx_runs.response", result)?)
+            .bind(result.err_code.as_str())
+            .bind(json("sbx_runs.metrics", &result.metrics)?)
+            .bind(end.effective.map(|e| json("sbx_runs.effective", e)).transpose()?)
+            .bind(end.canceled)
+            .bind(task.execution_no)
+            .bind(task.run.as_str())
+            .bind(&rows.kinds)
+            .bind(&rows.names)
+            .bind(&rows.uris)
+            .bind(&rows.inlines)
+            .bind(&rows.blobs)
+            .bind(&rows.digests)
+            .bind(&rows.sizes)
+            .bind(wipe.map(|w| w.sandbox_id.as_str()))
+            .bind(terminal_state(end.canceled, result.err_code).as_str())
+            .bind(wipe.map(|w| w.wiped_at_ms))
+            .bind(wipe.map(|w| w.reason.as_str()))
+            .bind(wipe.map(|w| w.method.as_str()))
+            .bind(wipe.map(|w| json("secure_wipe_evidence.evidence", w)).transpose()?)
+            .bind(attestation_json(end.attestation)?)
+            .fetch_one(self.pool())
+            .await?;
+        Ok(row.try_get("written")?)
+    }
+
+    /// The same for a task that has questions open, for a dispatch, which ends with its task, and for a wipe that
+    /// failed, which is told on record.
+    async fn finish_in_steps(self, end: &TaskEnd<'_>, asks: bool) -> Result<bool> {
+        let task = end.task;
+        let mut tx = self.pool().begin().await?;
+        if asks {
+            // Gates before the task, as a cancel of the run locks them.
+            asks_lock(&mut tx, &task.key).await?;
+        }
+        // The notification goes out with the commit, for a session's end too.
+        let row = sqlx::query(
+            "WITH u AS (
+               UPDATE app.sbx_runs SET response = $2, err_code = $3, metrics = $4, effective = $5, canceled = $6,
+                      finished_at = clock_timestamp()
+                WHERE task_key = $1 AND response IS NULL AND NOT EXISTS (
+                      SELECT 1 FROM app.sbx_executions x JOIN app.executors e ON e.id = x.worker
+                       WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING 1)
+             SELECT EXISTS (SELECT FROM u) AS written, pg_notify('cofferdam', 't:' || $8) AS told",
+        )
+        .bind(task.key.as_str())
+        .bind(json("sbx_runs.response", end.result)?)
+        .bind(end.result.err_code.as_str())
+        .bind(json("sbx_runs.metrics", &end.result.metrics)?)
+        .bind(end.effective.map(|e| json("sbx_runs.effective", e)).transpose()?)
+        .bind(end.canceled)
+        .bind(task.execution_no)
+        .bind(task.run.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+        let written = row.try_get("written")?;
+        if written {
+            if asks {
+                answers_take(&mut tx, &task.key).await?;
+            }
+            artifacts_insert(&mut tx, task, end.artifacts).await?;
+            if matches!(task.work, Work::Agent(_)) {
+                dispatch_settle(&mut tx, &task.run).await?;
+            }
+        }
+        if let Some(evidence) = end.evidence {
+            let terminal = terminal_state(end.canceled, end.result.err_code);
+            let (attested, origin) = (end.attestation, Origin::EngineDbos);
+            crate::sessions::session_close(&mut tx, evidence, terminal, attested, origin).await?;
+        }
+        tx.commit().await?;
+        Ok(written)
+    }
+}

@@ -1,0 +1,76 @@
+//! The ledger by families: each groups the statements of one table family, and borrows the ledger for a call.
+
+use std::ops::Deref;
+
+use crate::Ledger;
+
+macro_rules! families {
+    ($($(#[$doc:meta])+ $accessor:ident: $family:ident),+ $(,)?) => {
+        $(
+            $(#[$doc])+
+            #[derive(Debug, Clone, Copy)]
+            pub struct $family<'a>(&'a Ledger);
+
+            impl Deref for $family<'_> {
+                type Target = Ledger;
+
+                fn deref(&self) -> &Ledger {
+                    self.0
+                }
+            }
+        )+
+
+        impl Ledger {
+            $(
+                $(#[$doc])+
+                #[must_use]
+                pub fn $accessor(&self) -> $family<'_> {
+                    $family(self)
+                }
+            )+
+        }
+    };
+}
+
+families! {
+    /// Files that tasks and steps left.
+    artifacts: Artifacts,
+    /// Cached bases of dependencies.
+    cache: Cache,
+    /// Values that operators set.
+    config: Config,
+    /// Answers in the place of others.
+    delegations: Delegations,
+    /// Dispatches and their outputs.
+    dispatches: Dispatches,
+    /// Names on the network: policies, questions, grants.
+    egress: EgressRows,
+    /// Workers, their heartbeats and their leader.
+    executors: Executors,
+    /// Gates: opening, answering, time, consent.
+    gates: Gates,
+    /// What was asked for.
+    intents: Intents,
+    /// API keys and the signing key.
+    keys: Keys,
+    /// Reply links.
+    links: Links,
+    /// Workflow operations: cancel, resume, fork.
+    ops: Ops,
+    /// The queues of the engine: claims, loads.
+    queues: Queues,
+    /// Recipes and their versions.
+    recipes: Recipes,
+    /// Runs, their retries and their quota.
+    runs: Runs,
+    /// Sessions of sandboxes, wipes and settlements.
+    sessions: Sessions,
+    /// Steps of runs.
+    steps: Steps,
+    /// Output while it happens.
+    streams: Streams,
+    /// Attempts of tasks.
+    tasks: Tasks,
+    /// Webhooks and their deliveries.
+    webhooks: Webhooks,
+}

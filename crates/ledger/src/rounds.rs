@@ -1,0 +1,60 @@
+//! A round of a run: its attempts are written and queued together, and what only keeps a text is over at once.
+
+use cofferdam_contracts::id::TaskKey;
+use serde_json::{Value, json};
+
+use crate::APP_VERSION;
+use crate::artifacts::inline_rows;
+use crate::error::{Result, id, json as column};
+use crate::families::Tasks;
+use crate::policies::snapshots_json;
+use crate::tasks::{TaskEnd, Wave, provider};
+
+impl Tasks<'_> {
+    /// Writes the attempts and queues their workflows, together; a replay writes nothing. The keys of those
+    /// that are over already: their ends came along, and count.
+    pub async fn enqueue(self, wave: &Wave<'_>) -> Result<Vec<TaskKey>> {
+        let mut tasks = Vec::with_capacity(wave.tasks.len());
+        for task in wave.tasks {
+            tasks.push(json!({
+                "step_id": task.step_id, "task_key": task.key, "attempt": task.attempt, "task_name": task.name,
+                "provider": provider(&task.work), "request": column("sbx_runs.request", &task.work)?,
+            }));
+        }
+        let (values, artifacts) = ends(wave.values)?;
+        let kept: Vec<String> = sqlx::query_scalar(
+            "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        )
+        .bind(wave.run.as_str())
+        .bind(wave.parent)
+        .bind(wave.partition)
+        .bind(wave.priority)
+        .bind(APP_VERSION)
+        .bind(wave.executor.as_str())
+        .bind(crate::quota::default_mb())
+        .bind(Value::Array(tasks))
+        .bind(snapshots_json(wave.snapshots)?)
+        .bind(values)
+        .bind(artifacts)
+        .fetch_one(self.pool())
+        .await?;
+        kept.iter().map(|key| id("sbx_runs.task_key", key)).collect()
+    }
+}
+
+/// The ends and their artifacts as the statement takes them. An end with a blob is left to a worker.
+fn ends(values: &[TaskEnd<'_>]) -> Result<(Value, Value)> {
+    let (mut ends, mut artifacts) = (Vec::new(), Vec::new());
+    for end in values {
+        let Some(rows) = inline_rows(end.task, end.artifacts)? else { continue };
+        let response = column("sbx_runs.response", end.result)?;
+        ends.push(json!({
+            "task_key": end.task.key, "err_code": end.result.err_code,
+            // As the engine writes a workflow's result.
+            "output": column("workflow_status.output", &end.result.err_code)?.to_string(),
+            "metrics": end.result.metrics, "response": response,
+        }));
+        artifacts.extend(rows);
+    }
+    Ok((Value::Array(ends), Value::Array(artifacts)))
+}

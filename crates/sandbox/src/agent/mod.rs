@@ -1,0 +1,335 @@
+//! The host's end of the stream: an HTTP/2 client that trusts nothing it reads.
+//!
+//! The agent shares its sandbox with the task, so every answer is bounded, and one that is not
+//! what the agent would say is an error and never a panic.
+
+mod archive;
+mod body;
+pub(crate) mod changes;
+mod doors;
+pub(crate) mod ending;
+pub(crate) mod excess;
+#[cfg(test)]
+mod forged;
+mod run;
+mod tree;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use body::Outgoing;
+use bytes::Bytes;
+use cofferdam_guest::frame::{Decoder, FrameError, Kind};
+use cofferdam_guest::wire::{
+    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal,
+};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+use crate::agent::excess::Excess;
+
+pub(crate) use doors::Trunk;
+pub use run::{Manner, Remote, Running};
+pub use tree::Watching;
+
+/// Bytes of a short answer.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// What an agent may send ahead of us, and so what a flood costs the host: at most the larger one
+/// for every sandbox. Half of that is the library's budget for small pieces that nobody reads yet: beyond it
+/// gives up the connection, and with it the sandbox. Frames are never small (`cofferdam_guest::frame::MIN_PIECE`),
+/// so this is for the bytes of dialled ports.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+
+/// A standard stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A file that was read out of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collected {
+    /// Relative to the collection's root, as [`cofferdam_guest::name`] writes it.
+    pub path: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+impl Collected {
+    /// Whether its path is written otherwise than it is: it has bytes that are not UTF-8, or would be read
+    /// as one that has.
+    #[must_use]
+    pub fn is_encoded(&self) -> bool {
+        cofferdam_guest::name::is_encoded(&self.path)
+    }
+}
+
+/// What is wrong with an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The stream ended or is not HTTP/2.
+    #[error("the agent's connection failed")]
+    Connection(#[from] hyper::Error),
+    /// The body ended before its end frame.
+    #[error("the agent hung up in the middle of an answer")]
+    Lost,
+    /// The agent said no.
+    #[error("the agent refused with {status}: {error}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// Its words.
+        error: String,
+    },
+    /// Not frames.
+    #[error("the agent's answer is malformed")]
+    Frame(#[from] FrameError),
+    /// Frames that make no sense.
+    #[error("the agent's answer is malformed: {0}")]
+    Forged(&'static str),
+    /// A collection that did not succeed.
+    #[error("{0}")]
+    Collect(String),
+    /// A collection whose files are too many or too large.
+    #[error(transparent)]
+    Excess(#[from] Excess),
+    /// An agent that came before the route.
+    #[error("the agent in this sandbox has routes of level {has}, and this needs level {needs}")]
+    Old {
+        /// What it said of itself.
+        has: u32,
+        /// See [`wire::LEVEL`].
+        needs: u32,
+    },
+    /// A request that has no HTTP form; paths are checked before, so this is our fault.
+    #[error("the request could not be written")]
+    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl AgentError {
+    /// Whether the agent is gone, rather than wrong.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Connection(_) | Self::Lost)
+    }
+}
+
+type Result<T> = std::result::Result<T, AgentError>;
+
+/// A connected agent.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    requests: http2::SendRequest<Outgoing>,
+    /// What its health said; the first level until then.
+    level: Arc<AtomicU32>,
+    last_id: Arc<AtomicU64>,
+}
+
+impl Agent {
+    /// Starts HTTP/2 on the stream. The task that drives it owns the stream: aborting it closes our
+    /// end, which ends the sandbox.
+    pub(crate) async fn connect(stream: UnixStream) -> Result<(Self, JoinHandle<()>)> {
+        let (requests, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            // What was on its way when a stream was let go is reset, and the library ends a connection after
+            // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
+            .max_local_error_reset_streams(None)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        let driver = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "an agent's connection ended");
+            }
+        });
+        Ok((Self { requests, level: Arc::new(AtomicU32::new(1)), last_id: Arc::default() }, driver))
+    }
+
+    /// Whether it is there, and which routes it has: asked first, so that an old agent never meets
+    /// what it does not know.
+    pub async fn health(&self) -> Result<Health> {
+        let response = self.send(Method::GET, wire::HEALTH, Bytes::new()).await?;
+        let health: Health = parse(&short(response).await?)?;
+        self.level.store(health.level, Ordering::Release);
+        Ok(health)
+    }
+
+    fn needs(&self, needs: u32) -> Result<()> {
+        let has = self.level.load(Ordering::Acquire);
+        if has < needs { Err(AgentError::Old { has, needs }) } else { Ok(()) }
+    }
+
+    /// Writes a file, parents included.
+    pub async fn put(&self, path: &str, mode: u32, bytes: Bytes) -> Result<()> {
+        let route = format!("{}?path={}&mode={mode:o}", wire::FILE, wire::encode_path(path));
+        self.send(Method::PUT, &route, bytes).await.map(|_| ())
+    }
+
+    /// Runs a command; `sink` gets its output as it comes, at most the request's limit for each
+    /// stream whatever the agent sends.
+    pub(crate) async fn exec(
+        &self,
+        request: &ExecRequest,
+        sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecEnd> {
+        let response = self.send(Method::POST, wire::EXEC, encode(request)?).await?;
+        follow(&mut Frames::of(response), request.stream_limit_bytes, sink).await
+    }
+
+    /// Reads files out; the bounds of the request hold whatever the agent sends.
+    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Vec<Collected>> {
+        let response = self.send(Method::POST, wire::COLLECT, encode(request)?).await?;
+        let mut frames = Frames::of(response);
+        let mut files: Vec<Collected> = Vec::new();
+        let (mut room, mut owed) = (request.max_bytes, 0);
+        loop {
+            let (kind, payload) = frames.next().await?;
+            match kind {
+                Kind::File => {
+                    let head: FileHead = parse(&payload)?;
+                    room = room.checked_sub(head.size).ok_or(TOO_MUCH)?;
+                    if owed != 0 || wide(files.len()) >= request.max_files {
+                        return Err(TOO_MUCH);
+                    }
+                    check_name(&head.path, files.last())?;
+                    owed = head.size;
+                    files.push(Collected { path: head.path, bytes: Vec::new() });
+                }
+                Kind::Chunk => {
+                    let file = files.last_mut().ok_or(AgentError::Forged("bytes of no file"))?;
+                    owed = owed.checked_sub(wide(payload.len())).ok_or(TOO_MUCH)?;
+                    file.bytes.extend_from_slice(&payload);
+                }
+                Kind::End => {
+                    let end: CollectEnd = parse(&payload)?;
+                    return match (end.over, end.error) {
+                        (Some(over), _) => Err(Excess::from(over).into()),
+                        (None, Some(error)) => Err(AgentError::Collect(error)),
+                        (None, None) if owed == 0 && end.files == wide(files.len()) => Ok(files),
+                        (None, None) => Err(AgentError::Forged("fewer files than were announced")),
+                    };
+                }
+                Kind::Stdout | Kind::Stderr | Kind::Item | Kind::Fill => {
+                    return Err(AgentError::Forged("output in a collection"));
+                }
+            }
+        }
+    }
+
+    async fn send(&self, method: Method, route: &str, body: Bytes) -> Result<Response<Incoming>> {
+        self.request(method, route, Outgoing::Whole(Some(body))).await
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        route: &str,
+        body: Outgoing,
+    ) -> Result<Response<Incoming>> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://guest{route}"))
+            .body(body)
+            .map_err(|error| AgentError::Request(error.into()))?;
+        let mut requests = self.requests.clone();
+        requests.ready().await?;
+        let response = requests.send_request(request).await?;
+        if matches!(response.status(), StatusCode::OK | StatusCode::NO_CONTENT) {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        let refusal: Refusal = parse(&short(response).await?)?;
+        Err(AgentError::Refused { status, error: refusal.error })
+    }
+}
+
+/// Gives a command's output to `sink` up to its end, at most `limit` bytes of each stream.
+async fn follow(
+    frames: &mut Frames,
+    limit: u64,
+    mut sink: impl FnMut(Stream, &[u8]) + Send,
+) -> Result<ExecEnd> {
+    let (mut stdout, mut stderr) = (limit, limit);
+    loop {
+        let (kind, payload) = frames.next().await?;
+        let (stream, room) = match kind {
+            Kind::Stdout => (Stream::Stdout, &mut stdout),
+            Kind::Stderr => (Stream::Stderr, &mut stderr),
+            Kind::End => return parse(&payload),
+            _ => return Err(AgentError::Forged("a file in an exec")),
+        };
+        *room = room
+            .checked_sub(wide(payload.len()))
+            .ok_or(AgentError::Forged("more output than was asked for"))?;
+        sink(stream, &payload);
+    }
+}
+
+const TOO_MUCH: AgentError = AgentError::Forged("more files or bytes than were asked for");
+
+/// A collected path becomes a file name on the host one day: plain names only, in strict order.
+fn check_name(path: &str, last: Option<&Collected>) -> Result<()> {
+    let plain = path.split('/').all(|name| !matches!(name, "" | "." | ".."));
+    if !plain || path.contains('\0') {
+        return Err(AgentError::Forged("a path that leaves its root"));
+    }
+    if last.is_some_and(|last| last.path.as_str() >= path) {
+        return Err(AgentError::Forged("files out of order"));
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Frames {
+    body: Incoming,
+    decoder: Decoder,
+}
+
+impl Frames {
+    fn of(response: Response<Incoming>) -> Self {
+        Self { body: response.into_body(), decoder: Decoder::default() }
+    }
+
+    async fn next(&mut self) -> Result<(Kind, Bytes)> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame()? {
+                return Ok(frame);
+            }
+            let frame = self.body.frame().await.ok_or(AgentError::Lost)??;
+            if let Ok(bytes) = frame.into_data() {
+                self.decoder.push(&bytes);
+            }
+        }
+    }
+}
+
+async fn short(response: Response<Incoming>) -> Result<Bytes> {
+    let limited = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
+    let collected = limited.collect().await.map_err(|error| match error.downcast() {
+        Ok(error) => AgentError::Connection(*error),
+        Err(_) => AgentError::Forged("an answer without end"),
+    })?;
+    Ok(collected.to_bytes())
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|_| AgentError::Forged("not the JSON of this route"))
+}
+
+fn encode<T: serde::Serialize>(value: &T) -> Result<Bytes> {
+    let bytes = serde_json::to_vec(value).map_err(|error| AgentError::Request(error.into()))?;
+    Ok(bytes.into())
+}
+
+fn wide(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,121 @@
+//! The class `container`: namespaces, cgroups and a system call filter on the host's kernel, by crun or runc.
+
+use std::io;
+use std::path::PathBuf;
+
+use cofferdam_contracts::sandbox::{Limits, SandboxRequest};
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::detect::{HostRuntimes, absent};
+use super::isolation::{Footing, Isolation, ShowsHost};
+use super::microvm::{Given, Lent};
+use super::weak::{NO_USER_NAMESPACE, NOT_OWNED};
+use crate::agent::Agent;
+use crate::egress::Way;
+use crate::host::ceiling::Tcp;
+use crate::host::hostpath::Place;
+use crate::host::process::Netns;
+use crate::oci::{self, OciInput};
+use crate::spec::class::{Class, Offer};
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+use crate::spec::refuse::{Check, full_access, is_host};
+
+pub(crate) static CLASS: ContainerClass = ContainerClass;
+
+pub(crate) struct ContainerClass;
+
+impl Isolation for ContainerClass {
+    fn class(&self) -> Class {
+        Class::Container
+    }
+
+    fn detect(&self, found: &HostRuntimes<'_>) -> Offer {
+        found.holds(Class::Container).unwrap_or_else(|| {
+            absent(
+                "a Docker engine holds this worker's sandboxes",
+                "start without --runtime docker",
+            )
+        })
+    }
+
+    fn weak(&self, facts: &HostFacts) -> Vec<String> {
+        match &facts.ids {
+            Ok(ids) if ids.is_owned() => Vec::new(),
+            Ok(_) => vec![NOT_OWNED.to_owned()],
+            Err(why) => vec![format!("no user namespace ({why}): {NO_USER_NAMESPACE}")],
+        }
+    }
+
+    /// Without ids of its own a sandbox's root is the host's, and what it leaves there is root's.
+    fn refuse(&self, request: &SandboxRequest, _asked: Limits, facts: &HostFacts) -> Check {
+        full_access(
+            request,
+            |file| facts.ids.is_ok() || !is_host(file),
+            "this host has no user namespaces for sandboxes, so what the task writes would be root's; ask for \
+             `workspace-write`, or see `cofferdam doctor`",
+        )
+    }
+
+    fn has_large_layers(&self) -> bool {
+        true
+    }
+
+    fn config(&self, input: &OciInput<'_>) -> Value {
+        oci::config(input)
+    }
+
+    fn shows_host(&self) -> ShowsHost {
+        ShowsHost::InRoot
+    }
+
+    /// Its cgroups are the runtime's to make.
+    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
+        let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
+        Footing { layer_mb: Some(plan.disk_mb), has_users: true, apart, ..Footing::default() }
+    }
+
+    fn command(
+        &self,
+        plan: &Plan,
+        _groups: &[PathBuf],
+        _facts: &HostFacts,
+        _lent: Option<&Lent>,
+    ) -> Command {
+        let (runtime, traces) = (&plan.runtime, &plan.traces);
+        let mut command = Command::new(runtime.program());
+        command
+            .arg0(&runtime.path)
+            .args(runtime.globals())
+            .arg("--root")
+            .arg(&traces.runtime_root)
+            .args(["run", "--bundle"])
+            .arg(&traces.dir)
+            .arg(traces.id.as_str());
+        command
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+
+    fn awaits_runtime(&self) -> bool {
+        true
+    }
+
+    /// A runtime knows no limit of TCP's buffers.
+    fn settle(&self, plan: &Plan, facts: &HostFacts) -> Result<(), (PathBuf, io::Error)> {
+        match facts.ceilings.tcp {
+            Tcp::Limited => {
+                let mem_mb = plan.effective.limits.mem_mb.unwrap_or(0);
+                facts.cgroups.limit_tcp(&plan.traces, mem_mb)
+            }
+            Tcp::Counted | Tcp::Uncounted => Ok(()),
+        }
+    }
+
+    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<Way> {
+        netns.map(Way::Netns)
+    }
+}

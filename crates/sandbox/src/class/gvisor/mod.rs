@@ -1,0 +1,147 @@
+//! The class `gvisor`: runsc as it is started here.
+//!
+//! ```text
+//! our cgroup [ sh -> runsc run (attached) -> runsc-gofer   opens files, in a mount namespace
+//!                                         -> runsc-sandbox the kernel of the task, in an empty
+//!                                              |           network namespace, as nobody
+//!                                              stubs       one process for each address space ]
+//! ```
+//! Everything is born in the cgroups that we make, so the limits hold for the kernel, its files and
+//! its memory alike, and what they counted can be read when the kernel is gone: memory that runs
+//! out takes the whole sandbox along. The kernel tells each connect of the task: see `connects`.
+
+mod connects;
+mod operations;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::host::cgroup;
+use crate::host::guest::AGENT_PIDS;
+use crate::host::process::Process;
+use crate::oci::OciInput;
+use crate::oci::calls::{self, EPERM};
+use crate::spec::plan::Plan;
+
+pub(crate) use operations::CLASS;
+
+/// The kernel, its file server and the runtime need about 50 MiB before the task has any: with less
+/// the sandbox would not start, and that is not what a limit is for.
+const MIN_MEM_MB: u64 = 96;
+/// Host threads of runsc's three programs: about 35 are seen, and Go starts more under load.
+const OWN_PIDS: u64 = 128;
+/// Threads of the kernel besides those that wait for the task's.
+const KERNEL_THREADS: u64 = 32;
+/// Host threads of one sandbox: a quarter of the pids that a kernel has by default. A sandbox that
+/// needs more is ended, as by any other limit of the host.
+const MAX_HOST_PIDS: u64 = 8_192;
+/// Processes that a task may ask for: each costs 6 threads of the host at rest.
+const MAX_PIDS: u64 = 1_024;
+
+/// Pid of the agent inside the sandbox.
+const AGENT_PID: u32 = 1;
+
+/// Enters the cgroups, which only a process itself can do without a race, and becomes runsc.
+const ENTER: &str = "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; \
+                     exec \"$@\"";
+
+/// Makes the configuration one of runsc.
+pub(crate) fn config(mut config: Value, wanted: &OciInput<'_>) -> Value {
+    // Where nothing is mounted there, runsc mounts a tmpfs of its own, which the size of the
+    // writable layer would not bound.
+    let tmp = json!({"destination": "/tmp", "type": "bind", "source": wanted.root.join("tmp"),
+                     "options": ["bind", "rw", "nosuid", "nodev"]});
+    if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
+        mounts.push(tmp);
+    }
+    let pids = wanted.limits.pids.unwrap_or(0) + AGENT_PIDS;
+    if let Some(Value::Array(rlimits)) = config.pointer_mut("/process/rlimits") {
+        rlimits.push(json!({"type": "RLIMIT_NPROC", "soft": pids, "hard": pids}));
+    }
+    if let Some(filter) = config.pointer_mut("/linux/seccomp") {
+        // A call that is refused on the host's kernel reaches gVisor's own here, which has none of its dangers:
+        // what stays refused is what no task needs. `clone3` is not: an older runsc has one errno for every rule,
+        // and only ENOSYS makes a library fall back to `clone`.
+        *filter = calls::refusals(wanted.needs);
+    }
+    if let Some(Value::Array(rules)) = config.pointer_mut("/linux/seccomp/syscalls") {
+        rules.extend(spare_the_agent());
+    }
+    config
+}
+
+/// On Linux the first process of a namespace takes no signal from it that it did not ask for; in
+/// gVisor any of root's processes may kill it.
+fn spare_the_agent() -> Vec<Value> {
+    let names = ["kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"];
+    let denied = |names: &[&str], args: Value| json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": args});
+    let first = json!([{"index": 0, "value": AGENT_PID, "op": "SCMP_CMP_EQ"}]);
+    // The handle of a process could be the agent's, and a filter cannot see whose it is.
+    let mut handles = denied(&["pidfd_send_signal"], json!([]));
+    if let Value::Object(fields) = &mut handles {
+        fields.remove("args");
+    }
+    vec![denied(&names, first), handles]
+}
+
+/// What it does less well than the class `container`.
+pub(crate) fn weak() -> String {
+    format!(
+        "processes are counted for each user of the sandbox; their sum has only the host's own bound \
+         of at most {MAX_HOST_PIDS} threads, which ends the sandbox"
+    )
+}
+
+/// Threads of the host for this many of the task. The stub of each process may get one for each
+/// thread of the kernel that ever ran it, and the kernel has one for each process: under load 7 are
+/// seen for each, in a fork bomb 25 and more.
+pub(crate) fn host_pids(pids: u64) -> u64 {
+    let stubs = pids.saturating_add(1).saturating_mul(pids.saturating_add(KERNEL_THREADS));
+    stubs.saturating_add(OWN_PIDS).min(MAX_HOST_PIDS)
+}
+
+/// runsc, attached, in these cgroups. Its state lies in a directory of its own, so that the wipe can
+/// take all of it.
+pub(crate) fn command(plan: &Plan, groups: &[PathBuf]) -> Command {
+    let Plan { traces, runtime, .. } = plan;
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", ENTER, "sh"])
+        .args(groups.iter().map(|group| cgroup::entrance(group)))
+        .arg("--")
+        .arg(&runtime.path)
+        .arg("--root")
+        .arg(&traces.runtime_state)
+        .args(["--network=none", "--oci-seccomp", "--ignore-cgroups", "--pod-init-config"])
+        .arg(connects::config(traces))
+        .args(["run", "--bundle"])
+        .arg(&traces.dir)
+        .arg(traces.id.as_str());
+    command
+}
+
+/// The task's kernel among the members of a cgroup. Its stubs are copies of it under the same name,
+/// so it is the eldest.
+pub(crate) fn kernel(members: &[u32]) -> Option<u32> {
+    let is_kernel = |pid: &u32| {
+        let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        argv.split(|byte| *byte == 0).next() == Some(b"runsc-sandbox")
+    };
+    let found = members.iter().copied().filter(is_kernel).filter_map(Process::of);
+    found.min_by_key(|process| (process.started, process.pid)).map(|process| process.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_one_process_leaves_room_for_its_kernel() {
+        assert_eq!(host_pids(1), OWN_PIDS + 2 * 33);
+        assert_eq!(host_pids(MAX_PIDS), MAX_HOST_PIDS);
+        assert_eq!(host_pids(u64::MAX), MAX_HOST_PIDS);
+    }
+}

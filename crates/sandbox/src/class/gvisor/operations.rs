@@ -1,0 +1,79 @@
+//! The operations of the class `gvisor`.
+
+use std::io;
+use std::path::PathBuf;
+
+use cofferdam_contracts::sandbox::{Limits, SandboxRequest};
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::{MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kernel, weak};
+use crate::class::detect::{HostRuntimes, absent};
+use crate::class::isolation::{Heard, Isolation};
+use crate::class::microvm::Lent;
+use crate::host::runtime;
+use crate::host::traces::Traces;
+use crate::oci::{self, OciInput};
+use crate::spec::class::{Class, Offer};
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+use crate::spec::refuse::{Check, within};
+
+pub(crate) static CLASS: GvisorClass = GvisorClass;
+
+pub(crate) struct GvisorClass;
+
+impl Isolation for GvisorClass {
+    fn class(&self) -> Class {
+        Class::Gvisor
+    }
+
+    fn detect(&self, found: &HostRuntimes<'_>) -> Offer {
+        found.elsewhere().unwrap_or_else(|| match runtime::gvisor() {
+            Ok(runsc) => Offer::Present(runsc),
+            Err((why, remedy)) => absent(&why, remedy),
+        })
+    }
+
+    fn weak(&self, _facts: &HostFacts) -> Vec<String> {
+        vec![weak()]
+    }
+
+    fn refuse(&self, _request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {
+        within("limits.pids", asked.pids, 1, MAX_PIDS, "processes of a gVisor sandbox")
+    }
+
+    fn least_mem_mb(&self) -> u64 {
+        MIN_MEM_MB
+    }
+
+    fn host_limits(&self, limits: Limits) -> Limits {
+        Limits { pids: Some(host_pids(limits.pids.unwrap_or(0))), ..limits }
+    }
+
+    fn config(&self, input: &OciInput<'_>) -> Value {
+        config(oci::config(input), input)
+    }
+
+    fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {
+        connects::hear(traces).map(Some)
+    }
+
+    fn command(
+        &self,
+        plan: &Plan,
+        groups: &[PathBuf],
+        _facts: &HostFacts,
+        _lent: Option<&Lent>,
+    ) -> Command {
+        command(plan, groups)
+    }
+
+    fn hides_files(&self) -> bool {
+        true
+    }
+
+    fn init(&self, members: &[u32]) -> Option<u32> {
+        kernel(members)
+    }
+}

@@ -1,0 +1,76 @@
+//! What holds a program that makes machines, before it is that program.
+//!
+//! ```text
+//! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
+//!                       -> sh (drops its copies of other sandboxes' mounts)
+//!                       -> setpriv (nobody, no capability, no new privileges) -> the program ]
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use super::kvm;
+use crate::host::cgroup;
+use crate::spec::machine::Machine;
+
+/// `nobody` of every Debian system.
+pub(super) const USER: &str = "65534";
+
+/// The beginning of a program's command; what it is and what it is told comes behind.
+pub(super) struct Hold<'a> {
+    pub machine: &'a Machine,
+    /// Ends the list of cgroups that it enters.
+    pub groups: &'a [PathBuf],
+    /// Redirections that open both files, which the program's user may not look up, and its console.
+    pub open: &'a str,
+    /// The kernel and the initial files.
+    pub files: [&'a Path; 2],
+    /// Whether it ends with the thread that starts it.
+    pub is_bare: bool,
+    /// Name and directory of the sandbox, by which an orphan is found, where nothing that follows has
+    /// them.
+    pub named: Option<(&'a str, &'a Path)>,
+}
+
+/// Enters the cgroups, which only a process itself can do without a race.
+const ENTER: &str =
+    "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shift; done; shift; exec";
+/// Goes on as what holds the program.
+const GO_ON: &str = "|| exit 125; shift 2; exec \"$@\"";
+/// Mounts of its own begin as copies of all of ours: what a sandbox wrote would live as long as the machine. The last mounted
+/// goes first: one that is detached takes those in it along.
+const APART: &str = "all=; while read -r _ _ _ _ at _; do case $at in */sandboxes/sb*/*) \
+                     all=\"$at $all\";; esac; done < /proc/self/mountinfo; for at in $all; do \
+                     umount -l \"$(printf %b \"$at\")\" || exit 125; done; exec \"$@\"";
+/// Only names.
+const NAMED: &str = "shift 2; exec \"$@\"";
+
+pub(super) fn command(hold: &Hold<'_>) -> Command {
+    let Hold { machine, groups, open, files, is_bare, named } = hold;
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("{ENTER} {open} {GO_ON}"), "sh"]);
+    command.args(groups.iter().map(|group| cgroup::entrance(group))).arg("--").args(files);
+    if *is_bare {
+        command.arg(&machine.setpriv).args(["--pdeathsig", "KILL", "--"]);
+    }
+    command
+        .arg(&machine.unshare)
+        .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "--", "/bin/sh", "-c", APART, "sh"]);
+    if let Some((id, dir)) = named {
+        command.args(["/bin/sh", "-c", NAMED, "sh", id]).arg(dir);
+    }
+    command
+        .arg(&machine.setpriv)
+        .args(["--reuid", USER, "--regid", USER, "--no-new-privs"])
+        // Not of unshare: a change of the user undoes what it asked the kernel for.
+        .args(["--pdeathsig", "KILL"])
+        .args(["--bounding-set=-all", "--inh-caps=-all"]);
+    match kvm::group(&machine.accel) {
+        Some(group) => command.args(["--groups", &group.to_string()]),
+        None => command.arg("--clear-groups"),
+    };
+    command.arg("--");
+    command
+}

@@ -1,0 +1,374 @@
+//! The class `microvm`: a kernel of its own on virtual hardware, by QEMU or what is asked for in its place
+//! ([`monitor`]).
+//!
+//! ```text
+//! worker                                     QEMU, as nobody, in our cgroups, without a network
+//!   agent's client --- socket pair --------- virtio port --- init -> agent -> task
+//!   disk's server  --- socket pair --------- virtio disk: the lower layers and the inputs, read-only
+//!                                            memory: the task's, its writable layer, its kernel
+//! ```
+//! The machine has no network device. The worker serves its disk from trees of the host ([`tree`], [`erofs`],
+//! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
+//! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
+//! hold the emulator. Where the processor is emulated, a machine is stored once ([`stored`], [`pool`])
+//! and the next ones of its shape are restored.
+
+mod bare;
+mod cpio;
+mod disk;
+mod erofs;
+mod hold;
+mod kvm;
+mod machine;
+pub(crate) mod monitor;
+mod nbd;
+mod operations;
+mod plain;
+mod pool;
+mod qemu;
+mod qmp;
+mod serve;
+mod stored;
+#[cfg(test)]
+pub(crate) mod tests;
+mod tree;
+mod trial;
+mod vhost;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::random;
+use cofferdam_contracts::sandbox::Limits;
+use cofferdam_guest::setup::{CLOCK, CLOCK_ASKS, GREETING, READY, SEED_BYTES, Setup, Tree};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+
+pub(crate) use disk::{Disk, Shown};
+use erofs::Image;
+pub(crate) use machine::Absent;
+pub(crate) use operations::CLASS;
+pub(crate) use pool::{Key, Pool};
+pub(crate) use qemu::Lent;
+use qemu::{Shape, Start};
+pub(crate) use serve::{empty, serve};
+pub(crate) use stored::Restoring;
+use tree::Node;
+
+use crate::host::guest::AGENT_PIDS;
+use crate::host::hostpath::Place;
+use crate::host::runtime::Runtime;
+use crate::spec::facts::HostFacts;
+use crate::spec::machine::{Accel, Machine};
+use crate::spec::plan::Plan;
+
+/// What the machine's kernel takes before there is a task: 35 MiB of itself, the initial files, and
+/// room to work.
+const KERNEL_MB: u64 = 64;
+/// What the emulator takes besides the machine's memory: its programs, 64 MiB of translated code,
+/// and the tables for it.
+const EMULATOR_MB: u64 = 256;
+/// Threads of the emulator: one for each processor, and a few for its devices.
+const EMULATOR_PIDS: u64 = 64;
+/// Processes of a task: what the machine's kernel numbers, less its own threads.
+const MAX_PIDS: u64 = 32_000;
+/// The layer on the host holds a sentinel and nothing of the task's.
+const HOST_LAYER_MB: u64 = 1;
+/// What a rehearsal may use: the agent, one command, and a few files.
+const REHEARSAL_BYTES: u64 = 64 * 1024 * 1024;
+const REHEARSAL_PIDS: u64 = 32;
+const REHEARSAL_FILES: u64 = 256;
+/// A line of the init's: what failed, or that nothing did.
+const MAX_LINE: usize = 4_096;
+/// A description of a root that does not change under us is used again for so long, then made anew: the
+/// host's `/usr` changes when packages do.
+const FRESH_MS: u64 = 30_000;
+/// Descriptions that are kept: a worker's usual roots.
+const MAX_KEPT: usize = 8;
+
+/// What it does less well than the class `container`.
+pub(crate) fn weak(accel: Option<&Accel>) -> Vec<String> {
+    let mut weak = vec![
+        "the emulator runs as nobody under its own system call filter: it could read what every user \
+         of this host can read"
+            .to_owned(),
+    ];
+    if let Some(Accel::Software { why }) = accel {
+        weak.push(format!("one processor, emulated in software, about ten times slower: {why}"));
+        weak.push(
+            "machines of one size start as copies of one that was stored: their kernels and agents \
+             have the same addresses and early secrets"
+                .to_owned(),
+        );
+    }
+    weak
+}
+
+/// The host's limits on the emulator of a sandbox with these limits.
+pub(crate) fn host_limits(limits: Limits) -> Limits {
+    let mem_mb = limits.mem_mb.unwrap_or(0).saturating_add(KERNEL_MB + EMULATOR_MB);
+    Limits { mem_mb: Some(mem_mb), pids: Some(EMULATOR_PIDS), ..limits }
+}
+
+/// Looks for all that machines are started from, by what is asked for in QEMU's place. Blocking.
+pub(crate) fn detect(
+    state: &Path,
+    guest: &Path,
+    kind: Option<monitor::Kind>,
+) -> Result<(Machine, Runtime), Absent> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(("machines are made on x86-64 only".to_owned(), "nothing on this host"));
+    }
+    match kind {
+        Some(kind) => monitor::detect(kind, state, guest),
+        None => machine::detect(state, guest),
+    }
+}
+
+/// The emulator of a plan; `groups` are the cgroups that were made for it, and what is lent is that
+/// of a stored machine, if it is one.
+pub(crate) fn command(
+    plan: &Plan,
+    groups: &[PathBuf],
+    machine: &Machine,
+    lent: Option<&Lent>,
+) -> Command {
+    qemu::command(&qemu::QemuInput {
+        machine,
+        qemu: &plan.runtime,
+        groups,
+        shape: shape(plan, machine),
+        id: plan.traces.id.as_str(),
+        dir: &plan.traces.dir,
+        start: &lent.map_or(Start::Boot, Start::Restore),
+        is_bare: false,
+    })
+}
+
+fn shape(plan: &Plan, machine: &Machine) -> Shape {
+    let limits = plan.effective.limits;
+    // A fraction of a processor is one processor, and the host's quota for the fraction.
+    // Emulated ones wait for each other at boot, on a busy host for longer than a boot may take.
+    let most = match machine.accel {
+        Accel::Kvm => limits.cpu.unwrap_or(1.0).ceil(),
+        Accel::Software { .. } => 1.0,
+    };
+    Shape {
+        mem_mb: limits.mem_mb.unwrap_or(0).saturating_add(KERNEL_MB),
+        cpus: format!("{most:.0}").parse().unwrap_or(1),
+    }
+}
+
+/// A file or directory of the host that the task is shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    /// `None`: an empty directory.
+    pub source: Option<Place>,
+    pub target: String,
+    pub writable: bool,
+    /// Where its changes are shown inside.
+    pub changes: Option<String>,
+}
+
+/// What a machine is made of, decided: its disk, and what its init is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts {
+    lowers: Vec<Place>,
+    binds: Vec<PathBuf>,
+    given: Vec<Given>,
+    setup: Setup,
+    /// Whether the lower layers stay as they are while this worker lives.
+    kept: bool,
+}
+
+impl Parts {
+    pub fn of(plan: &Plan, base: &Place, asked: &[Given], facts: &HostFacts) -> Self {
+        let lowers = vec![Place::Ours(plan.guest.clone()), base.clone()];
+        let limits = plan.effective.limits;
+        let binds = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
+        let shown = |(number, path): (usize, &PathBuf)| Tree {
+            source: format!("/first/bind-{number}"),
+            target: path.to_string_lossy().into_owned(),
+            writable: false,
+            changes: None,
+        };
+        let inside = |(number, given): (usize, &Given)| Tree {
+            source: format!("/second/{number}"),
+            target: given.target.clone(),
+            writable: given.writable,
+            changes: given.changes.clone(),
+        };
+        let trees = binds.iter().enumerate().map(shown);
+        let trees = trees.chain(asked.iter().enumerate().map(inside)).collect();
+        Self {
+            kept: plan.host_usr || plan.is_image,
+            binds,
+            given: asked.to_vec(),
+            setup: Setup {
+                is_rehearsal: false,
+                seed: [0; SEED_BYTES],
+                mem_bytes: limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024),
+                pids: limits.pids.unwrap_or(0).saturating_add(AGENT_PIDS),
+                nofile_soft: plan.nofile.soft,
+                nofile: plan.nofile.hard,
+                disk_mb: plan.disk_mb,
+                lowers: u32::try_from(lowers.len()).unwrap_or(0),
+                trees,
+            },
+            lowers,
+        }
+    }
+
+    /// Looks at everything that the disk shows. Blocking.
+    pub fn disk(&self, images: &Images) -> io::Result<Arc<Disk>> {
+        let mut seen = 0;
+        let first = || self.first();
+        let first = match self.kept {
+            true => images.get(self.roots()?, first)?,
+            false => Arc::new(first()?),
+        };
+        let mut entries = Vec::new();
+        for (number, given) in self.given.iter().enumerate() {
+            let node = match &given.source {
+                Some(source) => tree::look(&source.path(), &mut seen)?,
+                None => tree::directory([]),
+            };
+            entries.push((number.to_string(), node));
+        }
+        let second = Arc::new(Image::of(tree::directory(entries))?);
+        Ok(Arc::new(Disk::new(first, second)?))
+    }
+
+    /// The roots, and what they are now: one that was made anew under its old name is another.
+    fn roots(&self) -> io::Result<Roots> {
+        let lowers = self.lowers.iter().map(Place::path);
+        let one = |path: PathBuf| {
+            let found = fs::metadata(&path)?;
+            Ok((path, found.ino(), found.ctime()))
+        };
+        lowers.chain(self.binds.iter().cloned()).map(one).collect()
+    }
+
+    fn first(&self) -> io::Result<Image> {
+        let mut seen = 0;
+        let mut entries: Vec<(String, Node)> = Vec::new();
+        for (number, place) in self.lowers.iter().enumerate() {
+            entries.push((number.to_string(), tree::look(&place.path(), &mut seen)?));
+        }
+        for (number, path) in self.binds.iter().enumerate() {
+            entries.push((format!("bind-{number}"), tree::look(path, &mut seen)?));
+        }
+        Image::of(tree::directory(entries))
+    }
+
+    /// Says to the init of a machine what it is from now on; one that was stored has greeted already.
+    /// The inner error is the init's own.
+    pub async fn hand_over(
+        self,
+        stream: &mut UnixStream,
+        has_greeted: bool,
+    ) -> io::Result<Result<(), String>> {
+        if !has_greeted && line(stream).await? != GREETING {
+            return Ok(Err("the machine's init did not introduce itself".to_owned()));
+        }
+        tell(stream, self.setup, READY).await
+    }
+}
+
+/// Has a machine that waits do once, for nobody, what it will do for its sandbox; it waits again then.
+/// The inner error is the init's own.
+pub(crate) async fn rehearse(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
+    let setup = Setup {
+        is_rehearsal: true,
+        seed: [0; SEED_BYTES],
+        mem_bytes: REHEARSAL_BYTES,
+        pids: AGENT_PIDS + REHEARSAL_PIDS,
+        nofile_soft: REHEARSAL_FILES,
+        nofile: REHEARSAL_FILES,
+        disk_mb: 1,
+        lowers: 1,
+        trees: Vec::new(),
+    };
+    tell(stream, setup, GREETING).await
+}
+
+async fn tell(
+    stream: &mut UnixStream,
+    mut setup: Setup,
+    wanted: &str,
+) -> io::Result<Result<(), String>> {
+    setup.seed = random::secret_bytes();
+    let mut said = serde_json::to_vec(&setup)?;
+    said.push(b'\n');
+    stream.write_all(&said).await?;
+    for _ in 0..=CLOCK_ASKS {
+        match line(stream).await?.as_str() {
+            CLOCK => stream.write_all(format!("{}\n", clock::now_ms()).as_bytes()).await?,
+            answer if answer == wanted => return Ok(Ok(())),
+            fault => return Ok(Err(fault.trim().to_owned())),
+        }
+    }
+    Ok(Err("the machine's init asks for nothing but the time".to_owned()))
+}
+
+/// A line with its end. The other side says nothing behind it that is not asked for.
+async fn line(stream: &mut UnixStream) -> io::Result<String> {
+    let mut said = Vec::new();
+    while said.last() != Some(&b'\n') && said.len() < MAX_LINE {
+        said.push(stream.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Paths with their inodes and the times of their last change.
+type Roots = Vec<(PathBuf, u64, i64)>;
+
+/// Descriptions of roots that many sandboxes share.
+#[derive(Debug, Default)]
+pub(crate) struct Images {
+    kept: Mutex<HashMap<Roots, (Stopwatch, Arc<Image>)>>,
+}
+
+impl Images {
+    fn get(
+        &self,
+        roots: Roots,
+        make: impl FnOnce() -> io::Result<Image>,
+    ) -> io::Result<Arc<Image>> {
+        // Held while it is made: the second sandbox of a burst waits for what the first one makes.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((age, image)) = kept.get(&roots)
+            && age.elapsed_ms() < FRESH_MS
+        {
+            return Ok(Arc::clone(image));
+        }
+        let image = Arc::new(make()?);
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        kept.insert(roots, (Stopwatch::start(), Arc::clone(&image)));
+        Ok(image)
+    }
+}
+
+/// Something of the host; what has a place for its changes is writable.
+fn given(source: Place, target: &str, changes: Option<String>) -> Given {
+    let (source, target) = (Some(source), target.to_owned());
+    Given { source, target, writable: changes.is_some(), changes }
+}
+
+/// A directory of the machine's own, empty at first, which is shown at a second place to be read.
+fn own(target: &str, shown: String) -> Given {
+    Given { source: None, target: target.to_owned(), writable: true, changes: Some(shown) }
+}
+
+/// Where the changes of a writable directory are shown inside, by its number.
+fn changes_at(number: usize) -> String {
+    format!("/.cofferdam/changes/{number}")
+}

@@ -1,0 +1,130 @@
+//! The operations of the class `microvm`.
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
+use tokio::process::Command;
+
+use super::monitor::Kind;
+use super::{
+    Given, HOST_LAYER_MB, Lent, MAX_PIDS, Parts, changes_at, command, given, host_limits, own, weak,
+};
+use crate::agent::changes::Changed;
+use crate::class::detect::{HostRuntimes, absent};
+use crate::class::isolation::{Attempts, Footing, Holder, Isolation};
+use crate::class::shown::{NotGiven, Resolved};
+use crate::host::hostpath::Place;
+use crate::host::limit;
+use crate::spec::class::{Class, Offer};
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+use crate::spec::refuse::{Check, full_access, is_host, within};
+
+pub(crate) static CLASS: MicrovmClass = MicrovmClass;
+
+pub(crate) struct MicrovmClass;
+
+impl Isolation for MicrovmClass {
+    fn class(&self) -> Class {
+        Class::Microvm
+    }
+
+    fn detect(&self, found: &HostRuntimes<'_>) -> Offer {
+        found.elsewhere().unwrap_or_else(|| match found.machine {
+            Ok(qemu) => Offer::Present(qemu.clone()),
+            Err((why, remedy)) => absent(why, remedy),
+        })
+    }
+
+    fn weak(&self, facts: &HostFacts) -> Vec<String> {
+        weak(facts.machine.as_ref().map(|machine| &machine.accel))
+    }
+
+    /// A machine sees the host's trees as a disk that it only reads.
+    fn refuse(&self, request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {
+        full_access(
+            request,
+            |file| !is_host(file),
+            "the class `microvm` gives no source to write through; ask for `workspace-write`, or for the \
+             class `container`",
+        )?;
+        within("limits.pids", asked.pids, 1, MAX_PIDS, "processes of a machine")
+    }
+
+    fn host_limits(&self, limits: Limits) -> Limits {
+        host_limits(limits)
+    }
+
+    fn kernel(&self, facts: &HostFacts) -> String {
+        facts
+            .machine
+            .as_ref()
+            .map_or_else(|| facts.kernel.clone(), |machine| machine.release.clone())
+    }
+
+    /// A machine sees the host's trees as a disk that it only reads.
+    fn gives(&self, access: AccessMode) -> Result<(), NotGiven> {
+        if access == AccessMode::Full { Err(NotGiven::Full) } else { Ok(()) }
+    }
+
+    fn show(&self, resolved: &mut Resolved<'_>, _plan: &Plan, source: Place, target: &str) {
+        resolved.given.push(given(source, target, None));
+    }
+
+    fn show_on_write(
+        &self,
+        resolved: &mut Resolved<'_>,
+        _plan: &Plan,
+        lower: Place,
+        (target, _place): (&str, &Path),
+    ) {
+        let shown = changes_at(resolved.given.len());
+        resolved.given.push(given(lower, target, Some(shown)));
+    }
+
+    fn show_tree(&self, resolved: &mut Resolved<'_>, _plan: &Plan, lower: Place, target: &str) {
+        let shown = changes_at(resolved.given.len());
+        resolved.given.push(given(lower, target, Some(shown.clone())));
+        resolved.trees.push((target.to_owned(), Changed::Inside(shown)));
+    }
+
+    fn show_own(&self, resolved: &mut Resolved<'_>, (target, _place): (&str, &Path)) {
+        let shown = changes_at(resolved.given.len());
+        resolved.given.push(own(target, shown.clone()));
+        resolved.fresh.push(shown);
+    }
+
+    /// Its layer on the host holds a sentinel and nothing of the task's.
+    fn footing(&self, plan: &Plan, base: &Place, asked: &[Given], facts: &HostFacts) -> Footing {
+        let limits = self.host_limits(plan.effective.limits);
+        let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
+        Footing {
+            layer_mb: Some(HOST_LAYER_MB),
+            parts: Some(Parts::of(plan, base, asked, facts)),
+            groups: Some(groups),
+            ..Footing::default()
+        }
+    }
+
+    fn holder(&self, plan: &Plan) -> Holder {
+        Kind::named(&plan.runtime.name).map_or(Holder::Program, Holder::Monitor)
+    }
+
+    fn command(
+        &self,
+        plan: &Plan,
+        groups: &[PathBuf],
+        facts: &HostFacts,
+        lent: Option<&Lent>,
+    ) -> Command {
+        match &facts.machine {
+            Some(machine) => command(plan, groups, machine, lent),
+            // Without a machine the class is absent, and no plan names it.
+            None => Command::new(plan.runtime.program()),
+        }
+    }
+
+    fn attempts(&self) -> Attempts {
+        Attempts::Agent
+    }
+}

@@ -1,0 +1,68 @@
+//! The isolation classes, a folder each, and what differs between them; everything else of a sandbox's life is the
+//! same for all.
+//!
+//! | | container | gvisor | microvm | docker |
+//! |---|---|---|---|---|
+//! | cgroups | made by the runtime | made by us: its counters must outlive a lost sandbox | made by us, for the emulator; the machine's kernel has its own for the task | made by us, beside those of the engine, whose place is its own matter |
+//! | processes | the cgroup's limit | the kernel's own count for each user, the cgroup as a ceiling | the machine's own cgroup | the cgroup's limit |
+//! | root | overlay on the host | overlay on the host | overlay in the machine, of a disk that the worker serves | overlay on the host, carried into the container |
+//! | egress proxy | met in its network namespace | met at its agent, whose loopback is not the host's | as in gvisor | as in container |
+//! | host directory or cached base, copy-on-write | mounted on the host, then bound | as in container | overlay in the machine, whose upper layer its agent tells | mounted on the host, then bound |
+//! | stands for the sandbox | pid 1 of its namespace, the agent | the process of its kernel | pid 1 of its namespace, the emulator | as in container |
+//! | attempts without a route | counted by its network namespace | told by its kernel, each connect | counted by its kernel, told by its agent | as in container |
+//! | the host's `/usr` | overlay in its root | bound, behind its own kernel | as in gvisor | overlay |
+//! | users | of its own, where the kernel can | its own kernel's, as the host's nobody | as in gvisor | the engine's |
+//! | end | the runtime cleans up, we wait | the runtime is killed, the wipe cleans up | as in gvisor | the wipe has the engine remove it |
+//!
+//! In the class `remote` nothing of all this is on the host but the agent's stream: see `remote`.
+//!
+//! **The floors above ask an operation of [`Isolation`], and never which class it is.** A class more is a folder with
+//! an [`Isolation`] in it, its line in `spec::class`, and its `mod` here.
+
+pub(crate) mod container;
+mod detect;
+pub(crate) mod docker;
+pub(crate) mod gvisor;
+pub(crate) mod held;
+mod isolation;
+pub(crate) mod microvm;
+pub(crate) mod remote;
+pub(crate) mod shown;
+#[cfg(test)]
+mod sixth;
+pub(crate) mod tail;
+pub(crate) mod weak;
+
+pub(crate) use detect::{HostRuntimes, detect, held_by};
+pub(crate) use isolation::{Attempts, Elsewhere, Holder, Isolation, ShowsHost};
+
+use crate::spec::class::{Class, classes};
+use crate::spec::plan::Plan;
+
+macro_rules! registry {
+    ($(
+        $(#[doc = $about:expr])*
+        $(#[cfg($when:meta)])?
+        $variant:ident = $name:literal, $strength:ident, $shares:literal, $module:ident;
+    )+) => {
+        /// What a class does.
+        pub(crate) fn of(class: Class) -> &'static dyn Isolation {
+            match class {
+                $($(#[cfg($when)])? Class::$variant => &$module::CLASS,)+
+            }
+        }
+    };
+}
+classes!(registry);
+
+/// Every class, in the order of the registry.
+pub(crate) fn all() -> impl Iterator<Item = &'static dyn Isolation> {
+    Class::ALL.into_iter().map(of)
+}
+
+impl Plan {
+    /// What its class does.
+    pub(crate) fn isolation(&self) -> &'static dyn Isolation {
+        of(self.class)
+    }
+}

@@ -1,0 +1,134 @@
+//! The operations of the class `remote`.
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::{
+    AccessMode, Limits, MAX_STREAM_BYTES, SandboxRequest, WipeMethod,
+};
+use tokio::process::Command;
+
+use super::{ELSEWHERE, refuse, weak, wipe};
+use crate::class::detect::{HostRuntimes, absent};
+use crate::class::isolation::{Absence, Elsewhere, Footing, Holder, Isolation};
+use crate::class::microvm::{Given, Lent};
+use crate::class::shown::{NotGiven, Resolved};
+use crate::host::base::Base;
+use crate::host::cgroup::CgroupMode;
+use crate::host::hostpath::Place;
+use crate::host::runtime::Runtime;
+use crate::host::traces::Traces;
+use crate::spec::class::{Class, Offer};
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+use crate::spec::refuse::Check;
+
+pub(crate) static CLASS: RemoteClass = RemoteClass;
+
+pub(crate) struct RemoteClass;
+
+impl Isolation for RemoteClass {
+    fn class(&self) -> Class {
+        Class::Remote
+    }
+
+    fn detect(&self, found: &HostRuntimes<'_>) -> Offer {
+        found.holds(Class::Remote).unwrap_or_else(|| {
+            absent(
+                "no provider was asked for",
+                "--runtime remote --remote-url URL --remote-template NAME",
+            )
+        })
+    }
+
+    fn weak(&self, _facts: &HostFacts) -> Vec<String> {
+        weak()
+    }
+
+    /// What is weak here is no matter of what is elsewhere.
+    fn shares_weaknesses(&self) -> bool {
+        false
+    }
+
+    fn refuse(&self, request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {
+        refuse(request, asked)
+    }
+
+    /// The template's are the provider's to say.
+    fn limits(&self, asked: Limits, _facts: &HostFacts) -> Limits {
+        Limits { output_bytes: Some(asked.output_bytes.unwrap_or(MAX_STREAM_BYTES)), ..asked }
+    }
+
+    fn host_mem_mb(&self, _limits: Limits) -> u64 {
+        0
+    }
+
+    fn root(&self, facts: &HostFacts) -> Option<Base> {
+        Some(Base::Ours(facts.base.clone()))
+    }
+
+    fn kernel(&self, _facts: &HostFacts) -> String {
+        ELSEWHERE.to_owned()
+    }
+
+    /// It is given bytes alone.
+    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+        Err(NotGiven::Elsewhere)
+    }
+
+    fn show_ours<'a>(
+        &self,
+        resolved: &mut Resolved<'a>,
+        _plan: &Plan,
+        file: &Path,
+        target: &'a str,
+    ) {
+        resolved.copied(file, target);
+    }
+
+    fn footing(
+        &self,
+        _plan: &Plan,
+        _base: &Place,
+        _given: &[Given],
+        _facts: &HostFacts,
+    ) -> Footing {
+        Footing::default()
+    }
+
+    fn holder(&self, _plan: &Plan) -> Holder {
+        Holder::Provider
+    }
+
+    /// A provider is asked; no program of it is started here.
+    fn command(
+        &self,
+        plan: &Plan,
+        _groups: &[PathBuf],
+        _facts: &HostFacts,
+        _lent: Option<&Lent>,
+    ) -> Command {
+        Command::new(plan.runtime.program())
+    }
+
+    fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
+        let checks = wipe::take_away(traces, facts);
+        let elsewhere = (!checks.is_empty()).then(|| Elsewhere {
+            method: WipeMethod::RemoteAbsence,
+            not_recheckable: wipe::not_recheckable(),
+        });
+        Absence { checks, elsewhere }
+    }
+
+    fn known(&self, facts: &HostFacts) -> Vec<String> {
+        wipe::known(facts)
+    }
+
+    /// A provider is asked by its URL.
+    fn program(&self, _runtime: &Runtime) -> Option<PathBuf> {
+        None
+    }
+
+    fn cgroups(&self, _mode: CgroupMode) -> &'static str {
+        ELSEWHERE
+    }
+}

@@ -1,0 +1,135 @@
+//! What a sandbox is given of this host, as its class shows it.
+//!
+//! `life` decides what is given, in order; a class says how ([`super::Isolation`]): an OCI runtime is told to bind
+//! places of ours, a machine has a disk, a provider gets bytes.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::microvm::Given;
+use crate::agent::changes::Changed;
+use crate::host::hostpath::{Opened, Place};
+use crate::oci;
+use crate::spec::plan::Plan;
+
+/// A file that the agent is to write.
+pub(crate) struct Upload<'a> {
+    pub path: &'a str,
+    pub content: Content<'a>,
+    pub mode: u32,
+}
+
+/// Where its bytes are.
+pub(crate) enum Content<'a> {
+    Bytes(&'a [u8]),
+    Ours(PathBuf),
+    Given(Opened),
+}
+
+/// What is mounted at a place of ours before the runtime starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Share {
+    pub opened: Opened,
+    pub at: PathBuf,
+    pub readonly: bool,
+}
+
+/// A host directory that is shown through an overlay.
+#[derive(Debug, Clone)]
+pub(crate) struct Overlay {
+    pub at: PathBuf,
+    pub lower: PathBuf,
+    /// Upper and working directory; `None`: nothing can be changed.
+    pub changes: Option<(PathBuf, PathBuf)>,
+    /// What was named, for messages.
+    pub of: String,
+}
+
+/// Why a class gives no such path of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotGiven {
+    /// The sandbox is on another host.
+    Elsewhere,
+    /// It cannot be written through.
+    Full,
+}
+
+/// Inputs, resolved against this host.
+#[derive(Default)]
+pub(crate) struct Resolved<'a> {
+    /// OCI mounts, in order.
+    pub mounts: Vec<Value>,
+    /// The same for a machine, which mounts for itself.
+    pub given: Vec<Given>,
+    /// What is mounted at places of ours, for those mounts to bind.
+    pub shares: Vec<Share>,
+    /// Directories to make in the layer before those mounts.
+    pub dirs: Vec<PathBuf>,
+    /// Overlays to mount in those directories, where the runtime cannot.
+    pub overlays: Vec<Overlay>,
+    /// Directories that are seen copy-on-write: where, and the place of their changes.
+    pub trees: Vec<(String, Changed)>,
+    /// Where a machine shows what its build leaves in the cached directories, in their order; empty
+    /// where that lies on the host.
+    pub fresh: Vec<String>,
+    /// Files to write once the agent answers.
+    pub uploads: Vec<Upload<'a>>,
+}
+
+impl<'a> Resolved<'a> {
+    /// Whether nothing of it is mounted: what remains is written once the agent answers.
+    pub(crate) fn is_bare(&self) -> bool {
+        let hosts = [self.shares.len(), self.overlays.len(), self.dirs.len(), self.given.len()];
+        self.mounts.is_empty() && hosts.iter().all(|count| *count == 0)
+    }
+
+    /// Has a file of ours written into the sandbox.
+    pub(crate) fn copied(&mut self, source: &Path, target: &'a str) {
+        let content = Content::Ours(source.to_owned());
+        self.uploads.push(Upload { path: target, content, mode: 0o444 });
+    }
+
+    /// Binds a path of the host read-only; `through` an overlay where a socket in it would have its listener.
+    pub(crate) fn bound(&mut self, plan: &Plan, source: Place, target: &str, through: bool) {
+        let (of, is_dir) =
+            (source.name(), matches!(&source, Place::Given(given) if given.is_dir()));
+        let mut at = self.placed(plan, source, true);
+        if is_dir && through {
+            let lower = std::mem::replace(&mut at, plan.traces.seen(self.overlays.len()));
+            self.overlays.push(Overlay { at: at.clone(), lower, changes: None, of });
+        }
+        self.mounts.push(oci::bind(&at, target));
+    }
+
+    /// Binds a path of the host that is written through.
+    pub(crate) fn bound_through(&mut self, plan: &Plan, source: Place, target: &str) {
+        let at = self.placed(plan, source, false);
+        self.mounts.push(oci::bind_writable(&at, target));
+    }
+
+    /// Binds a directory of the host copy-on-write, with its changes in `place`.
+    pub(crate) fn overlaid(&mut self, plan: &Plan, target: &str, lower: Place, place: &Path) {
+        let (upper, work) = (place.join("upper"), place.join("work"));
+        let of = lower.name();
+        let lower = self.placed(plan, lower, true);
+        let at = place.join("merged");
+        self.mounts.push(oci::bind_writable(&at, target));
+        self.dirs.push(at.clone());
+        let changes = Some((upper.clone(), work.clone()));
+        self.overlays.push(Overlay { at, lower, changes, of });
+        self.dirs.extend([upper, work]);
+    }
+
+    /// A path that a runtime may be told: what a tenant named gets a place of ours first.
+    fn placed(&mut self, plan: &Plan, source: Place, readonly: bool) -> PathBuf {
+        match source {
+            Place::Ours(path) => path,
+            Place::Given(opened) => {
+                let at = plan.traces.given(self.shares.len());
+                self.shares.push(Share { opened, at: at.clone(), readonly });
+                at
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A mirror as this machine's client is configured, and how a client is asked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
+use tokio::process::Command;
+use url::Url;
+
+use crate::egress::forward::{Base, Credentials, IndexKind, Origin};
+use crate::egress::policy::{Name, Wire};
+use crate::egress::upstream::Upstream;
+use crate::egress::variables::Variables;
+
+/// A client that starts an interpreter on a busy host.
+const ASK_MS: u64 = 30_000;
+/// Below which mirrors have their names inside: a domain that is nobody's on the internet.
+const ALIASES: &str = "mirrors.cofferdam.internal";
+
+/// A mirror as this machine's client is configured.
+#[derive(Debug, Default)]
+pub(crate) struct Mirror {
+    /// Reached by name: without credentials.
+    pub origins: Vec<Origin>,
+    /// Fetched from by the host.
+    pub bases: Vec<Base>,
+    /// The proxy that this client is told to use.
+    pub via: Option<Upstream>,
+    /// What makes the same client in a sandbox use it. No credentials.
+    pub env: Variables,
+    /// The certificates that this client trusts.
+    pub ca: Option<PathBuf>,
+}
+
+/// A client's URL, and the place that it names.
+fn read(text: &str) -> Result<(Url, Origin), String> {
+    let text = text.strip_prefix("sparse+").unwrap_or(text);
+    // The URL itself may hold a password: it is not repeated.
+    let url = Url::parse(text).map_err(|_| "an address that is not a URL".to_owned())?;
+    let wire = match url.scheme() {
+        "https" => Wire::Tls,
+        "http" => Wire::Plain,
+        other => return Err(format!("the scheme {other:?} is not carried")),
+    };
+    let name = url.host_str().and_then(Name::parse);
+    let name = name.ok_or("it is not at a domain name: use the operator's table of hosts")?;
+    let port = url.port_or_known_default().ok_or("it has no port")?;
+    Ok((url, Origin { name, port, wire }))
+}
+
+/// User and password of a URL, as a header says them.
+fn credentials(url: &Url) -> Option<Credentials> {
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let (user, password) = (decode(url.username()), decode(url.password().unwrap_or("")));
+    let is_set = !user.is_empty() || !password.is_empty();
+    let value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+    is_set.then(|| Credentials::new(&value)).flatten()
+}
+
+impl Mirror {
+    /// Adds a place that the host fetches from, and gives its URL as it is inside. `kind` begins its name
+    /// there.
+    pub(super) fn base(
+        &mut self,
+        kind: &str,
+        text: &str,
+        index: Option<IndexKind>,
+    ) -> Result<String, String> {
+        let (url, place) = read(text)?;
+        let alias = Name::parse(&format!("{kind}-{}.{ALIASES}", self.bases.len()));
+        let alias = alias.ok_or("it has too many places")?;
+        let inside = format!("http://{alias}{}", url.path());
+        let prefix = format!("{}/", url.path().trim_end_matches('/'));
+        let credentials = credentials(&url);
+        self.bases.push(Base { alias, place, prefix, index, credentials });
+        Ok(inside)
+    }
+
+    /// Adds the place that a client's URL names.
+    pub(super) fn origin(&mut self, text: &str) -> Result<(), String> {
+        let (_, origin) = read(text)?;
+        if !self.origins.contains(&origin) {
+            self.origins.push(origin);
+        }
+        Ok(())
+    }
+
+    pub(super) fn proxy(&mut self, text: &str) -> Result<(), String> {
+        let upstream = Upstream::parse(text).ok_or("its proxy is not an http:// proxy")?;
+        self.via = Some(upstream);
+        Ok(())
+    }
+}
+
+/// What a client says about itself, on standard output.
+pub(super) async fn ask(program: &str, args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    // Not from a directory whose own configuration would speak for the machine.
+    command.args(args).current_dir("/").kill_on_drop(true);
+    let limit = Duration::from_millis(ASK_MS);
+    let said = tokio::time::timeout(limit, command.output())
+        .await
+        .map_err(|_| format!("{program} did not answer within {ASK_MS} ms"))?
+        .map_err(|error| format!("{program} cannot be asked: {error}"))?;
+    if !said.status.success() {
+        return Err(format!("{program} did not say ({})", said.status));
+    }
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_a_name_a_port_and_what_is_spoken() {
+        let mut mirror = Mirror::default();
+        for text in [
+            "https://user:secret@a.example/simple",
+            "https://a.example:443/files",
+            "http://b.example:8081/",
+            "sparse+https://c.example:8443/index/",
+        ] {
+            mirror.origin(text).unwrap();
+        }
+        let all: Vec<_> =
+            mirror.origins.iter().map(|o| (o.name.as_str(), o.port, o.wire)).collect();
+        assert_eq!(
+            all,
+            [
+                ("a.example", 443, Wire::Tls),
+                ("b.example", 8081, Wire::Plain),
+                ("c.example", 8443, Wire::Tls),
+            ]
+        );
+        for text in ["https://u:secret@10.0.0.1/", "file:///srv/x", "secret", "ftp://a.example"] {
+            let error = mirror.origin(text).unwrap_err();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

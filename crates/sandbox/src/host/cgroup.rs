@@ -1,0 +1,247 @@
+//! Cgroups of both versions: what a sandbox used, what happened to it, and its removal.
+//!
+//! The runtime makes the groups and writes the limits; this module only reads, kills and removes.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+
+use crate::host::ceiling::Tcp;
+use crate::host::mounts::Mounted;
+use crate::host::process;
+use crate::host::traces::{CGROUP_PARENT, Traces};
+
+/// A group with dying processes is busy; they are gone within milliseconds unless the host is
+/// overloaded. One second, a millisecond apart.
+const REMOVE_TRIES: usize = 1_000;
+
+/// Bytes of TCP's buffers, of version 1 alone: there the memory limit does not count them.
+pub(crate) const TCP_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
+const TCP_REFUSED: &str = "memory.kmem.tcp.failcnt";
+
+/// Which cgroup versions this process sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// Version 1 alone.
+    V1,
+    /// Version 1 controllers beside a version 2 tree.
+    Hybrid,
+    /// Version 2 alone.
+    V2,
+}
+
+/// One mounted tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Mount point of the hierarchy.
+    pub mount: PathBuf,
+    /// `memory`, `pids` and so on.
+    pub controllers: Vec<String>,
+    /// Whether it is a version 2 tree.
+    pub unified: bool,
+}
+
+/// Everything that is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroups {
+    /// Cgroup version of the host.
+    pub mode: CgroupMode,
+    /// Cgroup hierarchies in use.
+    pub hierarchies: Vec<Hierarchy>,
+}
+
+/// Counters of a sandbox's group; all zero where it cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Events {
+    pub oom_kills: u64,
+    pub pids_refused: u64,
+    /// Times that TCP's buffers met their limit (version 1).
+    pub tcp_refused: u64,
+}
+
+impl Cgroups {
+    pub(crate) fn find(mounts: &[Mounted]) -> Option<Self> {
+        let hierarchies: Vec<Hierarchy> = mounts.iter().filter_map(hierarchy).collect();
+        let unified = hierarchies.iter().any(|h| h.unified);
+        let legacy = hierarchies.iter().any(|h| !h.unified);
+        let mode = match (legacy, unified) {
+            (true, true) => CgroupMode::Hybrid,
+            (true, false) => CgroupMode::V1,
+            (false, true) => CgroupMode::V2,
+            (false, false) => return None,
+        };
+        Some(Self { mode, hierarchies })
+    }
+
+    /// Whether a controller can be used.
+    #[must_use]
+    pub fn has(&self, controller: &str) -> bool {
+        self.with(controller).is_some()
+    }
+
+    /// Whether TCP's buffers count towards memory.
+    pub(crate) fn tcp(&self) -> Tcp {
+        match self.with("memory") {
+            Some(tree) if tree.unified => Tcp::Counted,
+            Some(tree) if tree.mount.join(TCP_LIMIT).exists() => Tcp::Limited,
+            _ => Tcp::Uncounted,
+        }
+    }
+
+    /// Bounds TCP's buffers of a group that a runtime made (version 1): runc does not, whatever it is told. Sockets that are made
+    /// from now on count.
+    pub(crate) fn limit_tcp(
+        &self,
+        traces: &Traces,
+        mem_mb: u64,
+    ) -> Result<(), (PathBuf, io::Error)> {
+        let Some(memory) = self.with("memory") else { return Ok(()) };
+        let path = memory.mount.join(&traces.cgroup).join(TCP_LIMIT);
+        let bytes = mem_mb.saturating_mul(1024 * 1024).to_string();
+        let file = fs::OpenOptions::new().write(true).open(&path);
+        let written = file.and_then(|mut file| io::Write::write_all(&mut file, bytes.as_bytes()));
+        written.map_err(|error| (path, error))
+    }
+
+    fn with(&self, controller: &str) -> Option<&Hierarchy> {
+        self.hierarchies.iter().find(|h| h.controllers.iter().any(|c| c == controller))
+    }
+
+    /// The sandbox's directory in every tree.
+    pub(crate) fn dirs(&self, traces: &Traces) -> Vec<PathBuf> {
+        self.hierarchies.iter().map(|h| h.mount.join(&traces.cgroup)).collect()
+    }
+
+    /// Pids of the sandbox's processes.
+    pub(crate) fn members(&self, traces: &Traces) -> Vec<u32> {
+        let tree = self.with("pids").or(self.hierarchies.first());
+        let file = tree.map(|h| h.mount.join(&traces.cgroup).join("cgroup.procs"));
+        let listed = file.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        listed.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Names of all groups of all sandboxes, whatever their state directory.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .hierarchies
+            .iter()
+            .filter_map(|h| fs::read_dir(h.mount.join(CGROUP_PARENT)).ok())
+            .flat_map(|entries| entries.flatten())
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Peak memory in MiB, rounded up.
+    pub(crate) fn peak_mem_mb(&self, traces: &Traces) -> Option<u64> {
+        let memory = self.with("memory")?;
+        let dir = memory.mount.join(&traces.cgroup);
+        let file = if memory.unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        let bytes: u64 = fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok()?;
+        Some(bytes.div_ceil(1024 * 1024))
+    }
+
+    /// Bytes of memory that are counted for the group itself.
+    pub(crate) fn used_bytes(&self, traces: &Traces) -> Option<u64> {
+        let memory = self.with("memory")?;
+        let file = if memory.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        let path = memory.mount.join(&traces.cgroup).join(file);
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    /// What happened so far.
+    pub(crate) fn events(&self, traces: &Traces) -> Events {
+        let read = |controller: &str, v1: &str, v2: &str, key: &str| {
+            let tree = self.with(controller)?;
+            let file = if tree.unified { v2 } else { v1 };
+            keyed(&tree.mount.join(&traces.cgroup).join(file), key)
+        };
+        let tcp = self.with("memory").map(|tree| tree.mount.join(&traces.cgroup).join(TCP_REFUSED));
+        let tcp = tcp.and_then(|file| fs::read_to_string(file).ok());
+        Events {
+            tcp_refused: tcp.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
+            oom_kills: read("memory", "memory.oom_control", "memory.events", "oom_kill")
+                .unwrap_or(0),
+            pids_refused: read("pids", "pids.events", "pids.events", "max").unwrap_or(0),
+        }
+    }
+
+    /// Kills every process of the sandbox's group and removes it from every tree. What is left is
+    /// for the caller to look at.
+    pub(crate) fn destroy(&self, traces: &Traces) {
+        let mut left = self.dirs(traces);
+        for _ in 0..REMOVE_TRIES {
+            left.retain(|dir| remove(dir).is_err());
+            if left.is_empty() {
+                return;
+            }
+            left.iter().for_each(|dir| kill_all(dir, traces));
+            clock::sleep_blocking(Duration::from_millis(1));
+        }
+    }
+}
+
+fn hierarchy(mounted: &Mounted) -> Option<Hierarchy> {
+    let mount = mounted.point.clone();
+    match mounted.fs.as_str() {
+        "cgroup" => {
+            let controllers = mounted.options.split(',').filter(|o| !matches!(*o, "rw" | "ro"));
+            let controllers = controllers.map(str::to_owned).collect();
+            Some(Hierarchy { mount, controllers, unified: false })
+        }
+        "cgroup2" => {
+            let listed = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
+            let controllers = listed.split_whitespace().map(str::to_owned).collect();
+            Some(Hierarchy { mount, controllers, unified: true })
+        }
+        _ => None,
+    }
+}
+
+/// Where a process enters a group by writing 0 to it, and with it what it becomes.
+///
+/// A whole process that is moved may be forking, so the kernel first waits until every processor
+/// has taken note: 8 to 20 ms, unless somebody else just did that. A thread that moves itself does
+/// nothing else meanwhile and waits for nobody; only version 1 has a file for it, and whoever
+/// enters by it must have one thread.
+pub(crate) fn entrance(group: &Path) -> PathBuf {
+    let own_thread = group.join("tasks");
+    if own_thread.exists() { own_thread } else { group.join("cgroup.procs") }
+}
+
+fn keyed(file: &Path, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    line.trim().parse().ok()
+}
+
+/// Removes a group and those that the task's runtime may have made below it.
+fn remove(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Ok(()) => return Ok(()),
+        Err(_) => {}
+    }
+    for entry in fs::read_dir(dir)?.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            fs::remove_dir(entry.path())?;
+        }
+    }
+    fs::remove_dir(dir)
+}
+
+fn kill_all(dir: &Path, traces: &Traces) {
+    // Version 2 kills a whole group in one step; a version 1 group has no such file.
+    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let Ok(procs) = fs::read_to_string(dir.join("cgroup.procs")) else { return };
+    for pid in procs.lines().filter_map(|line| line.parse().ok()) {
+        process::kill_member(pid, &traces.cgroup);
+    }
+}

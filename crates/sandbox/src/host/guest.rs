@@ -1,0 +1,9 @@
+//! The agent, as it is put into a sandbox.
+
+/// The agent, built by `build.rs`.
+pub(crate) const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
+/// Where the sandbox sees it.
+pub(crate) const AGENT_PATH: &str = "/.cofferdam/agent";
+
+/// The agent is one process more than the task asked for.
+pub(crate) const AGENT_PIDS: u64 = 1;

@@ -1,0 +1,71 @@
+//! A host with both cgroup versions, seen without the second.
+//!
+//! crun refuses to work where version 2 is mounted beside version 1. Where it is merely unmounted crun takes the
+//! directory that is left for one more hierarchy: it makes a directory of each sandbox in it, with a file, which
+//! nobody removes and, under the host's mount, nobody sees; 4 KiB of the host's memory each. So there is no such
+//! directory.
+//!
+//! ```text
+//! /sys/fs/cgroup, the host's          ours: a tmpfs that is read-only from then on
+//!   cpu, memory, ..   version 1  --->   the same hierarchies, the same links
+//!   unified           version 2
+//! ```
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// Where a hybrid host has its version 2 tree.
+pub(crate) const UNIFIED: &str = "/sys/fs/cgroup/unified";
+
+/// What is found again in our view.
+enum ShownEntry {
+    Tree(OwnedFd),
+    Link(PathBuf),
+}
+
+/// Hides the version 2 tree from this mount namespace, which must be of our own.
+pub(crate) fn hide_unified() -> io::Result<()> {
+    let mut shown = Vec::new();
+    for entry in fs::read_dir(ROOT)? {
+        let entry = entry?;
+        if entry.path() == Path::new(UNIFIED) {
+            continue;
+        }
+        let what = match entry.file_type()? {
+            kind if kind.is_dir() => {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                ShownEntry::Tree(open_tree(CWD, entry.path(), flags)?)
+            }
+            kind if kind.is_symlink() => ShownEntry::Link(fs::read_link(entry.path())?),
+            _ => continue,
+        };
+        shown.push((entry.file_name(), what));
+    }
+    umount2(ROOT, MntFlags::MNT_DETACH)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("tmpfs"), ROOT, Some("tmpfs"), flags, Some("size=64k,mode=755"))?;
+    shown.into_iter().try_for_each(show)?;
+    let flags = flags | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    Ok(mount(None::<&str>, ROOT, None::<&str>, flags, None::<&str>)?)
+}
+
+fn show((name, what): (OsString, ShownEntry)) -> io::Result<()> {
+    let path = Path::new(ROOT).join(name);
+    match what {
+        ShownEntry::Tree(tree) => {
+            fs::create_dir(&path)?;
+            move_mount(tree, "", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        }
+        ShownEntry::Link(to) => symlink(to, &path)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Who has which range. A claim is a symbolic link in one directory of the host: its name is the first id, its end the
+//! sandbox's directory. The kernel makes a link as a whole and once, so a claim is never half written nor made twice.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use cofferdam_ambient::random;
+
+use super::region::COUNT;
+use crate::host::live::private_dir;
+use crate::host::mounts;
+
+/// Only root's to write, and the same for every worker of the host.
+const PARENT: &str = "/run/cofferdam";
+/// What ledgers are called; then the number of the host's boot, which ends every process that had an id.
+const NAME: &str = "ids.";
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// What the end of a claim begins with when its sandbox's wipe failed.
+const KEPT: &str = "kept:";
+
+fn ledger() -> &'static Path {
+    static LEDGER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let boot = fs::read_to_string(BOOT).unwrap_or_default();
+        Path::new(PARENT).join(format!("{NAME}{}", boot.trim()))
+    });
+    &LEDGER
+}
+
+fn at(first: u32) -> PathBuf {
+    ledger().join(first.to_string())
+}
+
+/// Makes the directory, which must be ours.
+pub(super) fn prepare() -> io::Result<()> {
+    for dir in [Path::new(PARENT), ledger()] {
+        private_dir(dir)?;
+        let found = fs::symlink_metadata(dir)?;
+        if !found.is_dir() || found.uid() != 0 {
+            return Err(io::Error::other(format!("{} belongs to another user", dir.display())));
+        }
+    }
+    // Where /run outlives a boot.
+    for entry in fs::read_dir(PARENT)?.flatten() {
+        let is_old = entry.file_name().to_string_lossy().starts_with(NAME);
+        if is_old && entry.path() != ledger() {
+            // Another worker may be at it.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the range is the sandbox's from now on.
+pub(super) fn claim(first: u32, dir: &Path) -> io::Result<bool> {
+    match symlink(dir, at(first)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn claims() -> Vec<(PathBuf, PathBuf)> {
+    let entries = fs::read_dir(ledger()).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), fs::read_link(entry.path()).ok()?))).collect()
+}
+
+fn kept(dir: &Path) -> PathBuf {
+    PathBuf::from(format!("{KEPT}{}", dir.display()))
+}
+
+/// The sandbox in this directory is gone, verified: so is its claim.
+pub(crate) fn give_back(dir: &Path) {
+    let kept = kept(dir);
+    for (claim, holder) in claims() {
+        if holder == dir || holder == kept {
+            // What stays is looked at again when no range is free.
+            let _ = fs::remove_file(claim);
+        }
+    }
+}
+
+/// The sandbox in this directory is not known to be gone: nobody gets its range until it is.
+pub(crate) fn keep(dir: &Path) {
+    for (claim, holder) in claims() {
+        if holder == dir {
+            let draft = claim.with_file_name(format!(".{}", random::secret_hex(8)));
+            if symlink(kept(dir), &draft).is_ok() {
+                // Where it fails the claim stands as it was.
+                let _ = fs::rename(&draft, &claim);
+            }
+        }
+    }
+}
+
+/// Takes claims away whose sandbox left nothing: no directory, no mount and no process.
+pub(super) fn reclaim() {
+    let Ok(mounted) = mounts::mounted() else { return };
+    let Some(owners) = owners() else { return };
+    for (claim, holder) in claims() {
+        let first: Option<u32> =
+            claim.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
+        let Some(first) = first else { continue };
+        let alive = owners.iter().any(|id| *id >= first && *id - first < COUNT);
+        let is_there = holder.exists() || mounted.iter().any(|one| one.point.starts_with(&holder));
+        if holder.is_absolute() && !is_there && !alive {
+            let _ = fs::remove_file(claim);
+        }
+    }
+}
+
+/// Whose the processes of this host are; `None` if that cannot be known.
+fn owners() -> Option<Vec<u32>> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    Some(entries.filter_map(|entry| Some(entry.metadata().ok()?.uid())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_one_holder_and_is_free_when_that_is_gone() {
+        prepare().unwrap();
+        let name = random::secret_hex(8);
+        let (one, other) =
+            (PathBuf::from(format!("/run/one-{name}")), PathBuf::from(format!("/run/two-{name}")));
+        // No range of sandboxes begins there.
+        let first = 3_000_000_000 + u32::from_str_radix(&name[..4], 16).unwrap();
+        assert!(claim(first, &one).unwrap());
+        assert!(!claim(first, &other).unwrap());
+        give_back(&other);
+        assert!(!claim(first, &other).unwrap());
+        keep(&one);
+        reclaim();
+        assert!(!claim(first, &other).unwrap(), "a failed wipe keeps its range");
+        give_back(&one);
+        assert!(claim(first, &other).unwrap());
+        reclaim();
+        assert!(claim(first, &one).unwrap(), "nothing of its holder is left");
+        give_back(&one);
+        assert!(fs::symlink_metadata(at(first)).is_err());
+    }
+}

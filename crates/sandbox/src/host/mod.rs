@@ -1,0 +1,36 @@
+//! The ground: the kernel's and the state directory's things that sandboxes are made of.
+//!
+//! | about | modules |
+//! |---|---|
+//! | processes | `process`, `nofile`, `sockets`, `ceiling` |
+//! | cgroups | `cgroup`, `limit`, `hybrid`, `dynmods` |
+//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `crypt` |
+//! | ids and host paths | `idrange`, `hostpath`, `setid` |
+//! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
+//! | programs, work, errors | `runtime`, `task`, `error` |
+//!
+//! **Nothing here knows what a sandbox, a plan or an isolation class is.** Every other floor may import this one.
+
+pub(crate) mod base;
+pub(crate) mod ceiling;
+pub(crate) mod cgroup;
+pub(crate) mod crypt;
+pub(crate) mod dynmods;
+pub(crate) mod ended;
+pub(crate) mod error;
+pub(crate) mod guest;
+pub(crate) mod holders;
+pub(crate) mod hostpath;
+pub(crate) mod hybrid;
+pub(crate) mod idrange;
+pub(crate) mod layer;
+pub(crate) mod limit;
+pub(crate) mod live;
+pub(crate) mod mounts;
+pub(crate) mod nofile;
+pub(crate) mod process;
+pub(crate) mod runtime;
+pub(crate) mod setid;
+pub(crate) mod sockets;
+pub(crate) mod task;
+pub(crate) mod traces;

@@ -1,0 +1,230 @@
+//! Mounts of this process: the private namespace, the two mounts of a sandbox, and what is mounted.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::getppid;
+
+use crate::host::error::HostError;
+use crate::host::hybrid::{UNIFIED, hide_unified};
+
+/// Unmounting is retried this often, a millisecond apart: a busy mount is one whose last process is
+/// still on its way out, which takes well under 100 ms.
+const UNMOUNT_TRIES: usize = 200;
+
+/// One line of mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    pub point: PathBuf,
+    pub fs: String,
+    pub options: String,
+}
+
+/// Gives this process mounts of its own: what it mounts vanishes with it, even when it is killed,
+/// and is seen by nobody else. On a hybrid host it also hides the cgroup2 tree, with which crun
+/// refuses to work. Call it before any thread is started: only the calling thread, and threads that
+/// it starts later, are moved.
+pub fn enter_private_mounts() -> Result<(), HostError> {
+    let fault = |source| HostError::PrivateMounts { source };
+    unshare(CloneFlags::CLONE_NEWNS).map_err(fault)?;
+    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(fault)?;
+    let all = mounted().map_err(|source| HostError::Read { path: MOUNTINFO.into(), source })?;
+    if is_hybrid(&all) {
+        hide_unified().map_err(|source| HostError::Hide { source })?;
+    }
+    Ok(())
+}
+
+/// Whether both cgroup versions are mounted.
+pub(crate) fn is_hybrid(all: &[Mounted]) -> bool {
+    all.iter().any(|m| m.fs == "cgroup")
+        && all.iter().any(|m| m.fs == "cgroup2" && m.point == Path::new(UNIFIED))
+}
+
+/// Whether this thread's mount namespace is another than that of the process that started us: then
+/// it ends with us, whether we made it or a service manager did.
+pub(crate) fn is_private() -> bool {
+    let of = |path: &str| fs::read_link(path).ok();
+    let ours = of("/proc/thread-self/ns/mnt");
+    ours.is_some() && ours != of(&format!("/proc/{}/ns/mnt", getppid()))
+}
+
+const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+
+/// Everything that is mounted in this thread's namespace, in the order of mounting.
+pub(crate) fn mounted() -> io::Result<Vec<Mounted>> {
+    let bytes = fs::read(MOUNTINFO)?;
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = point(fields.nth(4)?);
+    let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs = String::from_utf8_lossy(tail.next()?).into_owned();
+    let options = String::from_utf8_lossy(tail.nth(1)?).into_owned();
+    Some(Mounted { point, fs, options })
+}
+
+/// A mount point as a line of mountinfo has it.
+pub(crate) fn point(field: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(unescape(field)))
+}
+
+/// The kernel writes white space and backslashes as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = (*first == b'\\').then(|| tail.get(..3)).flatten();
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Mount points at or below a directory, the last mounted first.
+pub(crate) fn mounted_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let all = mounted()?;
+    Ok(all.into_iter().rev().map(|m| m.point).filter(|p| p.starts_with(dir)).collect())
+}
+
+/// Mounts a tmpfs of `size_mb` MiB.
+pub(crate) fn mount_tmpfs(at: &Path, size_mb: u64) -> nix::Result<()> {
+    let data = format!("size={size_mb}m,mode=0700");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(data.as_str()))
+}
+
+/// Mounts an overlay; the first lower layer lies on top of the others.
+pub(crate) fn mount_overlay(
+    at: &Path,
+    lowers: &[PathBuf],
+    upper: &Path,
+    work: &Path,
+) -> io::Result<()> {
+    let dirs: Vec<&Path> = lowers.iter().map(PathBuf::as_path).chain([upper, work]).collect();
+    let held = HeldDirs::of(&dirs)?;
+    let mut paths = held.paths();
+    let (Some(work), Some(upper)) = (paths.pop(), paths.pop()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    Ok(mount_with(at, &overlay_options(&paths, &upper, &work))?)
+}
+
+/// The same of options that were written before.
+pub(crate) fn mount_with(at: &Path, options: &[String]) -> nix::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("overlay"), at, Some("overlay"), flags, Some(options.join(",").as_str()))
+}
+
+/// Shows a directory read-only at another place, by an overlay of that directory and an empty one: what is opened there
+/// has inodes of its own, so a lock, a lease or a watch on it concerns nobody else.
+pub(crate) fn mount_apart(from: &Path, at: &Path, empty: &Path) -> io::Result<()> {
+    let held = HeldDirs::of(&[from, empty])?;
+    let paths = held.paths();
+    let lowers: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_RDONLY;
+    let options = overlay_lowers(&lowers);
+    Ok(mount(Some("overlay"), at, Some("overlay"), flags, Some(options.as_str()))?)
+}
+
+/// Directories by number: a task reads the options of its mounts, and they say nothing of the host then.
+struct HeldDirs(Vec<File>);
+
+impl HeldDirs {
+    fn of(dirs: &[&Path]) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let open =
+            |dir: &&Path| fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir);
+        dirs.iter().map(open).collect::<io::Result<_>>().map(Self)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|dir| format!("/proc/self/fd/{}", dir.as_raw_fd()).into()).collect()
+    }
+}
+
+/// The options of an overlay, for `mount(2)` and for an OCI mount alike.
+pub(crate) fn overlay_options(lowers: &[PathBuf], upper: &Path, work: &Path) -> Vec<String> {
+    let lowers: Vec<&Path> = lowers.iter().map(PathBuf::as_path).collect();
+    vec![
+        overlay_lowers(&lowers),
+        format!("upperdir={}", escape(upper)),
+        format!("workdir={}", escape(work)),
+    ]
+}
+
+/// The option that names the lower layers, the uppermost first.
+pub(crate) fn overlay_lowers(lowers: &[&Path]) -> String {
+    let lowers: Vec<String> = lowers.iter().map(|lower| escape(lower)).collect();
+    format!("lowerdir={}", lowers.join(":"))
+}
+
+/// A colon separates layers and a comma options, so neither may stand for itself in a path.
+fn escape(path: &Path) -> String {
+    String::from_utf8_lossy(path.as_os_str().as_bytes())
+        .replace('\\', "\\\\")
+        .replace(':', "\\:")
+        .replace(',', "\\,")
+}
+
+/// Takes a mount off its place at once; who still uses it keeps it.
+pub(crate) fn detach(at: &Path) -> nix::Result<()> {
+    umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+}
+
+/// Unmounts. `Ok(false)`: it stayed busy and was only detached, so that its memory is freed whenever
+/// its last user goes.
+pub(crate) fn unmount(at: &Path) -> nix::Result<bool> {
+    for _ in 0..UNMOUNT_TRIES {
+        match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EBUSY) => clock::sleep_blocking(Duration::from_millis(1)),
+            Err(error) => return Err(error),
+        }
+    }
+    umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map(|()| false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo_is_read() {
+        let line = b"36 35 98:0 / /mnt\\0402 rw,noatime master:1 shared:2 - tmpfs none rw,size=1m";
+        let got = parse(line).unwrap();
+        assert_eq!(got.point, Path::new("/mnt 2"));
+        assert_eq!((got.fs.as_str(), got.options.as_str()), ("tmpfs", "rw,size=1m"));
+        assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_path_cannot_add_a_layer_or_an_option() {
+        let options = overlay_options(&["/a:b,c\\d".into()], Path::new("/u"), Path::new("/w"));
+        assert_eq!(options[0], "lowerdir=/a\\:b\\,c\\\\d");
+    }
+}

@@ -1,0 +1,127 @@
+//! Roots: file systems, made from layers, under the chain id of those layers.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, lchown};
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::id::Digest;
+use flate2::read::MultiGzDecoder;
+
+use super::blob::Hashing;
+use super::chain::{chains, empty};
+use super::error::{ImageError, at};
+use super::manifest::Descriptor;
+use super::store::Images;
+use super::unpack;
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Headers and padding of a tar beside its files' bytes: at most this much for each entry.
+const TAR_OVERHEAD: u64 = 4_096;
+
+impl Images {
+    pub(crate) fn root_path(&self, chain: &Digest) -> PathBuf {
+        self.dir.join("roots").join(chain.as_str())
+    }
+
+    /// Makes the root of these layers, whose blobs are here, unless it is there. Two workers may do
+    /// so at once: whoever moves first wins.
+    pub(crate) fn root(
+        &self,
+        layers: &[Descriptor],
+        diff_ids: &[Digest],
+    ) -> Result<PathBuf, ImageError> {
+        let chains = chains(diff_ids);
+        let whole = chains.last().cloned().unwrap_or_else(empty);
+        let done = self.root_path(&whole);
+        if done.is_dir() {
+            return Ok(done);
+        }
+        // The longest part that is there already is not unpacked again.
+        let below = chains.iter().rposition(|chain| self.root_path(chain).is_dir());
+        let draft = self.draft();
+        let root = draft.path();
+        match below.and_then(|index| chains.get(index)) {
+            Some(chain) => clone(&self.root_path(chain), root)?,
+            None => {
+                DirBuilder::new().mode(0o755).create(root).map_err(at(root))?;
+                fs::set_permissions(root, Permissions::from_mode(0o755)).map_err(at(root))?;
+            }
+        }
+        let skipped = below.map_or(0, |index| index + 1);
+        for (layer, diff) in layers.iter().zip(diff_ids).skip(skipped) {
+            self.layer(root, layer, diff)?;
+        }
+        // Named only when it is on the disk: a name that survives a power cut must mean all of it.
+        let dir = fs::File::open(root).map_err(at(root))?;
+        rustix::fs::syncfs(&dir).map_err(|error| at(root)(error.into()))?;
+        match fs::rename(root, &done) {
+            Err(error) if !done.is_dir() => Err(at(&done)(error)),
+            _ => Ok(done),
+        }
+    }
+
+    fn layer(&self, root: &Path, layer: &Descriptor, diff: &Digest) -> Result<(), ImageError> {
+        let path = self.blob_path(&layer.digest()?);
+        let mut tar = Hashing::new(open(&path)?, self.tar_limit());
+        let applied = unpack::apply(root, &mut tar, &self.bounds);
+        applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;
+        let found = tar.finish().map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => self.too_large(),
+            _ => ImageError::malformed("a layer", error.to_string()),
+        })?;
+        match found == *diff {
+            true => Ok(()),
+            false => Err(ImageError::Digest { what: "a layer", wanted: diff.clone(), found }),
+        }
+    }
+
+    fn tar_limit(&self) -> u64 {
+        let overhead = self.bounds.layer_entries.saturating_mul(TAR_OVERHEAD);
+        self.bounds.layer_bytes.saturating_add(overhead)
+    }
+
+    fn too_large(&self) -> ImageError {
+        ImageError::TooLarge { what: "a layer's tar", limit: self.tar_limit() }
+    }
+}
+
+/// Opens a tar, compressed or not: what it is shows in its first bytes, whatever it is called.
+pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, ImageError> {
+    let file = fs::File::open(path).map_err(at(path))?;
+    let mut magic = Vec::new();
+    (&file).take(4).read_to_end(&mut magic).map_err(at(path))?;
+    io::Seek::rewind(&mut &file).map_err(at(path))?;
+    if magic == ZSTD {
+        return Err(ImageError::malformed(
+            "a layer",
+            "it is compressed with zstd, which this version does not read: push it with gzip",
+        ));
+    }
+    let file = BufReader::with_capacity(256 * 1024, file);
+    Ok(match magic.starts_with(&GZIP) {
+        true => Box::new(MultiGzDecoder::new(file)),
+        false => Box::new(file),
+    })
+}
+
+/// The same tree in another place: directories anew, everything else as hard links.
+fn clone(from: &Path, to: &Path) -> Result<(), ImageError> {
+    let mut open = vec![(from.to_owned(), to.to_owned())];
+    while let Some((from, to)) = open.pop() {
+        let found = fs::symlink_metadata(&from).map_err(at(&from))?;
+        DirBuilder::new().mode(0o700).create(&to).map_err(at(&to))?;
+        lchown(&to, Some(found.uid()), Some(found.gid())).map_err(at(&to))?;
+        for entry in fs::read_dir(&from).map_err(at(&from))? {
+            let entry = entry.map_err(at(&from))?;
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            match entry.file_type().map_err(at(&source))?.is_dir() {
+                true => open.push((source, target)),
+                false => fs::hard_link(&source, &target).map_err(at(&target))?,
+            }
+        }
+        fs::set_permissions(&to, Permissions::from_mode(found.mode() & 0o7777)).map_err(at(&to))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The ways in which a sandbox's holder begins: one that waits, a stored one, a new one.
+//!
+//! ```text
+//! a machine that waits --missed--> a stored one --missed--> the same, booted --missed--> why
+//!        |                              |                       |
+//!        +------------------------------+---------------------- the agent's first answer
+//! ```
+
+use std::sync::Arc;
+
+use crate::agent::Agent;
+use crate::class::Holder;
+use crate::life::error::BootError;
+use crate::life::hold::{
+    Ground, Life, Missed, Unmet, start_container, start_monitor, start_program, start_remote,
+};
+use crate::life::host::Host;
+use crate::life::warm::WarmPool;
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+
+/// Starts what holds the sandbox of a plan, and meets its agent. A machine that waits or is stored and does
+/// not come to life is a reason to take the next way, and none to fail.
+pub(crate) async fn begin(
+    host: &Host,
+    facts: &Arc<HostFacts>,
+    plan: &Plan,
+    ground: &Ground<'_>,
+) -> Result<(Life, Agent), BootError> {
+    let begun = match take_waiting(host, facts, plan, ground).await? {
+        Some(begun) => Ok(begun),
+        None => start(host, facts, plan, ground).await,
+    };
+    // Not before: what it makes would have to share the processors.
+    WarmPool::want(&host.warm_pool(), host.pool(), plan, Arc::clone(facts));
+    begun
+}
+
+/// Takes a machine that waits, if one does.
+async fn take_waiting(
+    host: &Host,
+    facts: &HostFacts,
+    plan: &Plan,
+    ground: &Ground<'_>,
+) -> Result<Option<(Life, Agent)>, BootError> {
+    let Some(disk) = &ground.disk else { return Ok(None) };
+    let Some(machine) = host.warm_pool().take(plan, facts) else { return Ok(None) };
+    match machine.meet(ground, disk).await {
+        Ok(begun) => Ok(Some(begun)),
+        Err(Unmet::Said(fault)) => Err(BootError::Machine { fault }),
+        Err(Unmet::Lost(why)) => {
+            tracing::warn!(sandbox = %plan.traces.id, why, "a machine that waited was lost");
+            Ok(None)
+        }
+    }
+}
+
+/// Restores a stored machine, or starts whatever the class is.
+async fn start(
+    host: &Host,
+    facts: &HostFacts,
+    plan: &Plan,
+    ground: &Ground<'_>,
+) -> Result<(Life, Agent), BootError> {
+    let pool = host.pool();
+    if let Some(mut restoring) = pool.take(plan, facts) {
+        let shown = ground.shown();
+        let (life, stream) =
+            start_program(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?;
+        match life.meet_or_end(stream, ground.parts.clone()).await {
+            Ok(begun) => return Ok(begun),
+            // The sandbox's own, which a boot would not change.
+            Err(Unmet::Said(fault)) => return Err(BootError::Machine { fault }),
+            Err(Unmet::Lost(why)) => {
+                tracing::warn!(sandbox = %plan.traces.id, why, "a stored machine did not come to life");
+                pool.failed(&restoring.stored);
+            }
+        }
+    }
+    let holder = plan.isolation().holder(plan);
+    let (mut life, stream) = match holder {
+        Holder::Monitor(kind) => start_monitor(plan, ground, facts, kind).await?,
+        Holder::Engine => start_container(plan, ground.mounts, ground.groups).await?,
+        Holder::Provider => start_remote(plan, facts).await?,
+        Holder::Program => {
+            start_program(plan, ground.groups, ground.shown().as_ref(), facts, None)?
+        }
+    };
+    match life.meet(stream, ground.parts.clone()).await {
+        Ok(agent) => {
+            // Not before: its boot would have to share the processors.
+            pool.want(plan, facts);
+            Ok((life, agent))
+        }
+        Err(missed) => {
+            // A monitor does not end with its machine's stream.
+            let log = match holder {
+                Holder::Monitor(_) => life.killed().await,
+                _ => life.last_words().await,
+            };
+            Err(match missed {
+                Missed::Late => BootError::Silent { log },
+                Missed::Ended => BootError::Ended { log },
+                Missed::Said(fault) => BootError::Machine { fault },
+            })
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Making a sandbox.
+//!
+//! ```text
+//! resolve inputs -> mount layer, plant sentinel, mount root, write bundle   (blocking pool)
+//!                -> runtime, attached, one end of a socket pair as its stdin
+//!                -> agent answers -> observe its process -> upload files
+//!                -> services, one after another -> Sandbox
+//! ```
+//! A start that fails at any point is wiped like any other sandbox, and evidenced.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_ambient::clock::{Stopwatch, now_ms};
+use cofferdam_contracts::error::error_chain;
+
+use super::error::{BootError, ProvisionError, UPLOAD_MS};
+use crate::agent::Agent;
+use crate::cache::CacheBase;
+use crate::class::Attempts;
+use crate::class::shown::Resolved;
+use crate::egress::{self, Prepared, Unrouted};
+use crate::host::process::Netns;
+use crate::host::setid::Through;
+use crate::host::task::blocking;
+use crate::life::host::Host;
+use crate::life::input;
+use crate::life::raise::raise;
+use crate::life::raised::Raised;
+use crate::life::sandbox::Sandbox;
+use crate::life::service::{self, Services};
+use crate::life::wipe;
+use crate::life::wipe::Subject;
+use crate::spec::facts::HostFacts;
+use crate::spec::input::Input;
+use crate::spec::plan::Plan;
+
+/// A short answer, from a machine whose processor is emulated on a busy host.
+const METRICS_MS: u64 = 5_000;
+
+/// Makes the sandbox of a plan on the host that it was planned for, and gives it its inputs.
+///
+/// The future must be run to its end: one that is dropped half-way leaves a dead sandbox for
+/// [`crate::reconcile`].
+pub async fn provision(
+    host: &Host,
+    plan: &Plan,
+    inputs: &[Input],
+) -> Result<Sandbox, ProvisionError> {
+    provision_on(host, plan, inputs, None).await
+}
+
+/// The same on a base of the dependency cache: then the plan's build phase has nothing to do.
+pub async fn provision_on(
+    host: &Host,
+    plan: &Plan,
+    inputs: &[Input],
+    cache: Option<CacheBase>,
+) -> Result<Sandbox, ProvisionError> {
+    let clock = Stopwatch::start();
+    let facts = host.shared();
+    let mut subject = Subject::found(plan.traces.clone());
+    // Nothing was started yet, so there is no runtime to look for.
+    subject.runtime_reaped = true;
+    subject.class = Some(plan.class);
+    let error = match start(host, &facts, plan, inputs, cache, &mut subject, clock).await {
+        Ok(sandbox) => return Ok(sandbox),
+        Err(error) => error,
+    };
+    let (code, permanent) = (error.code(), error.is_permanent());
+    let message = error_chain(&error);
+    let evidence = blocking(move || wipe::destroy(&facts, &subject, "boot-fail")).await;
+    Err(ProvisionError { code, message, permanent, evidence: Box::new(evidence) })
+}
+
+async fn start(
+    host: &Host,
+    facts: &Arc<HostFacts>,
+    plan: &Plan,
+    inputs: &[Input],
+    cache: Option<CacheBase>,
+    subject: &mut Subject,
+    clock: Stopwatch,
+) -> Result<Sandbox, BootError> {
+    let base = plan.base.open(&facts.allowed)?;
+    let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
+    subject.cache = cache.as_ref().map(CacheBase::tree);
+    let prepared = host.egress().prepare(&plan.egress).await?;
+    if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
+        plan.isolation().show_ours(&mut resolved, plan, ca, egress::CA_PATH);
+    }
+    let shares = resolved.shares.iter().filter(|share| !share.readonly);
+    let opened = shares.map(|share| share.opened.clone()).collect();
+    let through = Through { opened, since_s: now_ms() / 1_000 };
+    let raised = match host.waits().take(plan, &resolved).await {
+        Some((raised, stood)) => {
+            *subject = Subject { through, ..stood };
+            raised
+        }
+        None => raise(host, facts, plan, (&resolved, base, through), subject).await?,
+    };
+    let Raised { hold, life, agent, kill, heard } = raised;
+    let (unrouted, hearing) = heard.unzip();
+    let mut effective = plan.effective.clone();
+    if let Some(line) = life.line() {
+        effective.limits = line.size.limits(effective.limits);
+    }
+    let boot_ms = clock.elapsed_ms();
+    let observed = subject.observed.as_ref();
+    let netns = observed.and_then(|observed| observed.netns.clone());
+    let mut sandbox = Sandbox {
+        facts: Arc::clone(facts),
+        init_pid: observed.map_or(0, |observed| observed.process.pid),
+        subject: subject.clone(),
+        agent,
+        life,
+        kill,
+        boot_ms,
+        peak_mem_mb: AtomicU64::new(0),
+        effective,
+        egress: None,
+        unrouted,
+        _hearing: hearing,
+        stream_limit_bytes: plan.stream_limit_bytes,
+        services: Services::default(),
+        trees: resolved.trees.clone(),
+        fresh: resolved.fresh.clone(),
+        is_bare: resolved.is_bare(),
+        _hold: hold,
+        cached: cache,
+    };
+    match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {
+        Ok(()) => Ok(sandbox),
+        Err(error) => {
+            *subject = sandbox.subject.clone();
+            sandbox.kill.kill();
+            subject.runtime_reaped = sandbox.life.end().await;
+            Err(error)
+        }
+    }
+}
+
+/// What the commands find: files, the proxy, then services, which may need both.
+async fn furnish(
+    sandbox: &mut Sandbox,
+    resolved: &Resolved<'_>,
+    plan: &Plan,
+    prepared: Option<Prepared>,
+    netns: Option<Netns>,
+) -> Result<(), BootError> {
+    upload(&sandbox.agent, resolved).await?;
+    if let Some(prepared) = prepared {
+        let text = Prepared::resolv_conf().into();
+        put(&sandbox.agent, egress::RESOLV_CONF, 0o644, text).await?;
+        sandbox.egress = Some(prepared.open(plan.isolation().way(netns, &sandbox.agent))?);
+    }
+    sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
+    // Last, so that what a service tried while it started is not laid at a command's door.
+    match plan.isolation().attempts() {
+        Attempts::Namespace => {
+            sandbox.unrouted = Some(Arc::new(Unrouted::in_namespace(sandbox.init_pid)));
+        }
+        Attempts::Agent => {
+            let before = if plan.services.is_empty() { 0 } else { no_routes(&sandbox.agent).await };
+            sandbox.unrouted = Some(Arc::new(Unrouted::in_machine(before)));
+        }
+        Attempts::Each => {}
+    }
+    Ok(())
+}
+
+/// What a machine's services tried so far. An agent that does not say it has them laid at a command's door,
+/// which is no reason to start no sandbox.
+async fn no_routes(agent: &Agent) -> u64 {
+    let limit = Duration::from_millis(METRICS_MS);
+    match tokio::time::timeout(limit, agent.metrics()).await {
+        Ok(Ok(usage)) => usage.no_routes,
+        _ => 0,
+    }
+}
+
+async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError> {
+    for file in &resolved.uploads {
+        let path = || file.path.to_owned();
+        let bytes =
+            file.bytes().await.map_err(|source| BootError::Read { path: path(), source })?;
+        put(agent, file.path, file.mode, bytes).await?;
+    }
+    Ok(())
+}
+
+async fn put(agent: &Agent, path: &str, mode: u32, bytes: Bytes) -> Result<(), BootError> {
+    let limit = Duration::from_millis(UPLOAD_MS);
+    let name = || path.to_owned();
+    tokio::time::timeout(limit, agent.put(path, mode, bytes))
+        .await
+        .map_err(|_| BootError::Slow { path: name() })?
+        .map_err(|source| BootError::Upload { path: name(), source })
+}

@@ -1,0 +1,37 @@
+//! How a sandbox sees its cached directories.
+
+use std::path::{Path, PathBuf};
+
+use crate::cache::CacheBase;
+use crate::class::shown::Resolved;
+use crate::host::hostpath::Place;
+use crate::spec::plan::Plan;
+
+/// Where the build's own writes to the cached directories lie, on the host: in the layer.
+pub(crate) fn fresh(layer: &Path, dirs: usize) -> Vec<PathBuf> {
+    (0..dirs).map(|index| upper(&place(layer, index))).collect()
+}
+
+/// With a base, each directory is that base below the task's own layer; without one it is a place in
+/// that layer, which a machine has inside. Last of all mounts: a cached directory may lie in one that is given.
+pub(crate) fn mount(resolved: &mut Resolved<'_>, plan: &Plan, base: Option<&CacheBase>) {
+    let Some(planned) = &plan.cache else { return };
+    let isolation = plan.isolation();
+    for (index, target) in planned.dirs.iter().enumerate() {
+        let place = place(&plan.traces.layer, index);
+        match base.and_then(|base| base.layer(index)) {
+            Some(lower) => {
+                isolation.show_on_write(resolved, plan, Place::Ours(lower), (target, &place));
+            }
+            None => isolation.show_own(resolved, (target, &upper(&place))),
+        }
+    }
+}
+
+fn place(layer: &Path, index: usize) -> PathBuf {
+    layer.join(format!("cache-{index}"))
+}
+
+fn upper(place: &Path) -> PathBuf {
+    place.join("upper")
+}

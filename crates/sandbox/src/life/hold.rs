@@ -1,0 +1,341 @@
+//! The host's hold on a sandbox, from the start of its runtime to its end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::UnixStream;
+use tokio::process::Child;
+use tokio::task::JoinHandle;
+
+use crate::agent::Agent;
+use crate::class::docker;
+use crate::class::held::Held;
+use crate::class::microvm::monitor::{self, Kind};
+use crate::class::microvm::{self, Disk, Parts, Restoring, Shown};
+use crate::class::remote::{self, Line};
+use crate::class::tail::keep_last;
+use crate::host::task::Driver;
+use crate::life::error::BootError;
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+
+/// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
+/// seconds is overloaded and should rather take fewer sandboxes. Of a stored machine 0.2 s.
+const BOOT_MS: u64 = 15_000;
+/// The same for a machine that boots a kernel, in software perhaps: 1.5 s, and ten times as long
+/// where every processor is taken.
+const MACHINE_BOOT_MS: u64 = 60_000;
+/// A runtime whose container is dead has this long to clean up after it.
+const RUNTIME_END_MS: u64 = 5_000;
+/// What is kept of what the runtime and the agent say on standard error: their last words.
+const LOG_BYTES: usize = 8 * 1024;
+
+/// The host's hold on a sandbox: the runtime's process, the connection and the log.
+#[derive(Debug)]
+pub(crate) struct Life {
+    child: Held,
+    /// Whether the runtime cleans up after its sandbox, and is waited for.
+    awaited: bool,
+    log: JoinHandle<String>,
+    driver: Option<Driver>,
+    /// How a machine began; nothing else was ever restored.
+    pub(crate) origin: Origin,
+}
+
+/// How a sandbox's kernel came to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It booted, or it is the host's.
+    Booted,
+    /// It was stored, and read.
+    Restored,
+    /// The same before there was the sandbox; these bytes of its memory are counted elsewhere.
+    Waited { bytes: u64 },
+    /// It is the host's, and the sandbox's agent answered before there was its request.
+    Stood,
+}
+
+impl Life {
+    /// Waits for the runtime of a dead sandbox, and kills it if it dawdles. Whether it is gone.
+    pub(crate) async fn end(mut self) -> bool {
+        drop(self.driver.take());
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        if self.awaited {
+            let wait = tokio::time::timeout(limit, self.child.wait());
+            if wait.await.is_ok_and(|done| done.is_some()) {
+                return true;
+            }
+        }
+        self.child.kill().await
+    }
+
+    /// What of its memory is not counted with the sandbox, in MiB, rounded up.
+    pub(crate) fn inherited_mb(&self) -> u64 {
+        match self.origin {
+            Origin::Waited { bytes } => bytes.div_ceil(1024 * 1024),
+            Origin::Booted | Origin::Restored | Origin::Stood => 0,
+        }
+    }
+
+    /// The line to a sandbox elsewhere.
+    pub(crate) fn line(&self) -> Option<Line> {
+        match &self.child {
+            Held::Elsewhere(line) => Some(line.clone()),
+            Held::Process(_) | Held::Container(_) => None,
+        }
+    }
+
+    /// Until what holds the sandbox has ended.
+    pub(crate) async fn ended(&mut self) {
+        self.child.wait().await;
+    }
+
+    /// It waited, and what it took meanwhile is not counted with the sandbox.
+    pub(crate) fn inherit(&mut self, bytes: u64) {
+        self.origin = Origin::Waited { bytes };
+    }
+
+    /// It is a container that waited, with all that it took.
+    pub(crate) fn has_stood(&mut self) {
+        self.origin = Origin::Stood;
+    }
+
+    pub(crate) async fn meet(
+        &mut self,
+        mut stream: UnixStream,
+        parts: Option<Parts>,
+    ) -> Result<Agent, Missed> {
+        let limit = Duration::from_millis(BOOT_MS);
+        if let Some(parts) = parts {
+            let has_greeted = self.origin != Origin::Booted;
+            let limit = Duration::from_millis(if has_greeted { BOOT_MS } else { MACHINE_BOOT_MS });
+            let told = tokio::select! {
+                biased;
+                told = tokio::time::timeout(limit, parts.hand_over(&mut stream, has_greeted)) => told,
+                _ = self.child.wait() => return Err(Missed::Ended),
+            };
+            match told {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(fault))) => return Err(Missed::Said(fault)),
+                Ok(Err(_)) => return Err(Missed::Ended),
+                Err(_) => return Err(Missed::Late),
+            }
+        }
+        let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(Missed::Ended) };
+        self.driver = Some(Driver(driver));
+        tokio::select! {
+            biased;
+            answer = tokio::time::timeout(limit, agent.health()) => match answer {
+                Ok(Ok(_)) => Ok(agent),
+                Ok(Err(_)) => Err(Missed::Ended),
+                Err(_) => Err(Missed::Late),
+            },
+            _ = self.child.wait() => Err(Missed::Ended),
+        }
+    }
+
+    /// The same for a machine that was made before its sandbox. Where they do not meet nothing of it is left.
+    pub(crate) async fn meet_or_end(
+        mut self,
+        stream: UnixStream,
+        parts: Option<Parts>,
+    ) -> Result<(Self, Agent), Unmet> {
+        let missed = match self.meet(stream, parts).await {
+            Ok(agent) => return Ok((self, agent)),
+            Err(missed) => missed,
+        };
+        let log = self.killed().await;
+        Err(match missed {
+            Missed::Said(fault) => Unmet::Said(fault),
+            Missed::Late => Unmet::Lost(format!("no answer in time: {log}")),
+            Missed::Ended => Unmet::Lost(log),
+        })
+    }
+
+    pub(crate) async fn last_words(self) -> String {
+        let Self { mut child, log, driver, .. } = self;
+        drop(driver);
+        // Its stderr ends when it and the agent have ended, and neither outlives the closed stream
+        // for long.
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        let status = tokio::time::timeout(limit, child.wait()).await;
+        let said = match tokio::time::timeout(limit, log).await {
+            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
+            _ => "it said nothing".to_owned(),
+        };
+        match status {
+            Ok(Some(status)) => format!("{said} ({status})"),
+            _ => said,
+        }
+    }
+
+    /// Ends it at once and waits until no process of it has its log open. What it said at last.
+    pub(crate) async fn killed(mut self) -> String {
+        drop(self.driver.take());
+        self.child.kill().await;
+        let limit = Duration::from_millis(RUNTIME_END_MS);
+        match tokio::time::timeout(limit, self.log).await {
+            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
+            _ => "it said nothing".to_owned(),
+        }
+    }
+}
+
+/// Why there is no agent.
+pub(crate) enum Missed {
+    Late,
+    Ended,
+    /// The init of a machine says what failed.
+    Said(String),
+}
+
+/// Why a machine that was made before did not become a sandbox's.
+pub(crate) enum Unmet {
+    /// The sandbox's own fault, which the init named.
+    Said(String),
+    /// The machine's.
+    Lost(String),
+}
+
+/// What a runtime is started on.
+pub(crate) struct Ground<'a> {
+    pub groups: &'a [PathBuf],
+    /// Of a machine.
+    pub disk: Option<Arc<Disk>>,
+    pub parts: Option<Parts>,
+    /// For an engine: what is shown besides the root.
+    pub mounts: &'a [Value],
+}
+
+impl Ground<'_> {
+    pub(crate) fn shown(&self) -> Option<Arc<Shown>> {
+        self.disk.clone().map(Shown::new)
+    }
+}
+
+/// Starts a runtime, or an emulator with this disk.
+pub(crate) fn start_program(
+    plan: &Plan,
+    groups: &[PathBuf],
+    disk: Option<&Arc<Shown>>,
+    facts: &HostFacts,
+    restoring: Option<&mut Restoring>,
+) -> Result<(Life, UnixStream), BootError> {
+    let (runtime, isolation) = (&plan.runtime, plan.isolation());
+    let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
+    ours.set_nonblocking(true).map_err(fault)?;
+    let ours = UnixStream::from_std(ours).map_err(fault)?;
+    // crun uses the first both ways; runc copies from the first and to the second.
+    let stdin = OwnedFd::from(theirs.try_clone().map_err(fault)?);
+    let stdout = match disk {
+        // An emulator uses the first both ways too, and has its disk behind the other.
+        Some(disk) => microvm::serve(disk).map_err(fault)?,
+        None => OwnedFd::from(theirs),
+    };
+    // Dropped when the process is there, which has its own.
+    let lent = restoring.and_then(|restoring| restoring.lent.take());
+    let mut command = isolation.command(plan, groups, facts, lent.as_ref());
+    command
+        .env_clear()
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(Stdio::piped())
+        // A Ctrl-C at the worker's terminal is the worker's business alone.
+        .process_group(0)
+        .kill_on_drop(true);
+    let awaited = isolation.awaits_runtime();
+    let origin = if lent.is_some() { Origin::Restored } else { Origin::Booted };
+    let life = alive(command.spawn().map_err(fault)?, awaited, origin, None);
+    Ok((life, ours))
+}
+
+/// Holds what was started; the disk of a machine is served until nobody has its log open.
+fn alive(
+    mut child: Child,
+    awaited: bool,
+    origin: Origin,
+    serving: Option<monitor::Serving>,
+) -> Life {
+    let log = child.stderr.take();
+    let log = tokio::spawn(async move {
+        let _serving = serving;
+        match log {
+            Some(pipe) => tail(pipe).await,
+            None => String::new(),
+        }
+    });
+    Life { child: Held::Process(child), awaited, log, driver: None, origin }
+}
+
+/// Starts a monitor, tells it what its machine is and meets the machine's init.
+pub(crate) async fn start_monitor(
+    plan: &Plan,
+    ground: &Ground<'_>,
+    facts: &HostFacts,
+    kind: Kind,
+) -> Result<(Life, UnixStream), BootError> {
+    let fault = |source| BootError::Spawn { path: plan.runtime.path.clone(), source };
+    // Without them the class is absent, and no plan names it.
+    let (Some(machine), Some(disk)) = (&facts.machine, &ground.disk) else {
+        return Err(fault(io::ErrorKind::NotFound.into()));
+    };
+    let prepared = monitor::prepare(kind, plan, ground.groups, machine, Arc::clone(disk));
+    let (place, serving, mut command) = prepared.map_err(fault)?;
+    let child = command.process_group(0).spawn().map_err(fault)?;
+    let mut life = alive(child, plan.isolation().awaits_runtime(), Origin::Booted, Some(serving));
+    let limit = Duration::from_millis(MACHINE_BOOT_MS);
+    let begun = tokio::select! {
+        biased;
+        begun = tokio::time::timeout(limit, place.begin(kind.monitor())) => begun.unwrap_or_else(
+            |_| Err("its machine did not answer in time".to_owned()),
+        ),
+        _ = life.child.wait() => Err("it ended".to_owned()),
+    };
+    match begun {
+        Ok(stream) => Ok((life, stream)),
+        Err(fault) => {
+            let program = kind.program();
+            Err(BootError::Monitor { program, fault, log: life.killed().await })
+        }
+    }
+}
+
+pub(crate) async fn start_container(
+    plan: &Plan,
+    inputs: &[Value],
+    groups: &[PathBuf],
+) -> Result<(Life, UnixStream), BootError> {
+    let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
+    let awaited = plan.isolation().awaits_runtime();
+    let origin = Origin::Booted;
+    Ok((Life { child: Held::Container(attached), awaited, log, driver: None, origin }, ours))
+}
+
+pub(crate) async fn start_remote(
+    plan: &Plan,
+    facts: &HostFacts,
+) -> Result<(Life, UnixStream), BootError> {
+    let (line, log, ours) = remote::start(plan, facts.provider.as_ref(), LOG_BYTES).await?;
+    let (child, origin) = (Held::Elsewhere(line), Origin::Booted);
+    Ok((Life { child, awaited: false, log, driver: None, origin }, ours))
+}
+
+/// The last bytes of a stream, read to its end so that its writer never blocks.
+async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(count) = pipe.read(&mut buffer).await {
+        if count == 0 {
+            break;
+        }
+        keep_last(&mut kept, buffer.get(..count).unwrap_or_default(), LOG_BYTES);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}

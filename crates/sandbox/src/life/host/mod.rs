@@ -1,0 +1,149 @@
+//! What this host is: looked at once, at start, and a value ever after.
+
+mod config;
+mod detect;
+mod plan;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cofferdam_contracts::id::{IdError, TenantId};
+
+use crate::cache::{self, CacheWanted};
+use crate::class::{docker, microvm};
+use crate::egress;
+use crate::host::dynmods::Dynmods;
+use crate::host::error::HostError;
+use crate::host::live;
+use crate::host::task::blocking;
+use crate::life::attest;
+use crate::life::waits::{Name, Waits};
+use crate::life::warm::WarmPool;
+use crate::spec::class::{Class, Offer};
+use crate::spec::facts::HostFacts;
+use crate::spec::input::Input;
+use crate::spec::plan::Plan;
+use crate::spec::refuse::PlanError;
+use detect::allowed;
+
+pub use config::HostConfig;
+
+/// A host that can hold sandboxes.
+#[derive(Debug, Clone)]
+pub struct Host {
+    facts: Arc<HostFacts>,
+    egress: Arc<egress::Resources>,
+    programs: Arc<attest::Programs>,
+    images: Arc<microvm::Images>,
+    pool: Arc<microvm::Pool>,
+    warm: Arc<WarmPool>,
+    waits: Arc<Waits>,
+    /// Nobody asks for it; it is there.
+    _dynmods: Arc<Dynmods>,
+}
+
+impl Host {
+    /// The same host for somebody who may give tasks parts of other directories.
+    pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
+        let mut facts = self.facts().clone();
+        facts.allowed = allowed(roots, facts.allowed.never().to_vec())?;
+        Ok(Self { facts: Arc::new(facts), ..self.clone() })
+    }
+
+    /// The same host, once a Docker engine was looked for: whether a worker that asks for one would have
+    /// the class `docker`.
+    #[must_use]
+    pub fn with_engine(&self) -> Self {
+        let mut facts = self.facts().clone();
+        for fact in facts.classes.iter_mut().filter(|fact| fact.class == Class::Docker) {
+            fact.offer = match docker::detect() {
+                Ok(engine) => Offer::Present(engine),
+                Err((why, remedy)) => Offer::Absent { why, remedy },
+            };
+        }
+        Self { facts: Arc::new(facts), ..self.clone() }
+    }
+
+    /// The same host where something else was found.
+    #[cfg(test)]
+    pub(crate) fn with_facts(&self, change: impl FnOnce(&mut HostFacts)) -> Self {
+        let mut facts = self.facts().clone();
+        change(&mut facts);
+        Self { facts: Arc::new(facts), ..self.clone() }
+    }
+
+    /// The same host whose waiting container goes sooner.
+    #[cfg(test)]
+    pub(crate) fn with_waits(&self, waits: Waits) -> Self {
+        Self { waits: Arc::new(waits), ..self.clone() }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn facts(&self) -> &HostFacts {
+        &self.facts
+    }
+
+    /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
+    pub fn leave(&self) {
+        self.warm.close(&self.facts);
+        self.waits.close(&self.facts);
+        live::leave(&self.facts.state_dir, &self.facts.live_dir);
+    }
+
+    /// The base that a plan's task wants, read off the files that it is given; `None` where it asks for
+    /// none. `org` is whose task it is.
+    pub async fn cache_wanted(
+        &self,
+        plan: &Plan,
+        inputs: &[Input],
+        org: &TenantId,
+    ) -> Result<Option<CacheWanted>, PlanError> {
+        if plan.cache.is_none() {
+            return Ok(None);
+        }
+        let (facts, plan, inputs) = (self.shared(), plan.clone(), inputs.to_vec());
+        let org = org.clone();
+        blocking(move || cache::identify(&plan, &inputs, &facts, &org)).await
+    }
+
+    pub(crate) fn programs(&self) -> &attest::Programs {
+        &self.programs
+    }
+
+    /// Says whether this worker is in doubt that its tasks are still its own: then names of the exec
+    /// phase are cut off on this host, until it is not.
+    pub fn doubt(&self, is_in_doubt: bool) {
+        self.egress.doubt(is_in_doubt);
+    }
+
+    pub(crate) fn egress(&self) -> &egress::Resources {
+        &self.egress
+    }
+
+    pub(crate) fn images(&self) -> Arc<microvm::Images> {
+        Arc::clone(&self.images)
+    }
+
+    /// The name of the next sandbox: that of a container that waits, where one does. Whoever makes no sandbox under it
+    /// drops it.
+    pub fn name(&self) -> Result<Name, IdError> {
+        Waits::name(&self.waits)
+    }
+
+    pub(crate) fn waits(&self) -> Arc<Waits> {
+        Arc::clone(&self.waits)
+    }
+
+    pub(crate) fn warm_pool(&self) -> Arc<WarmPool> {
+        Arc::clone(&self.warm)
+    }
+
+    pub(crate) fn pool(&self) -> Arc<microvm::Pool> {
+        Arc::clone(&self.pool)
+    }
+
+    pub(crate) fn shared(&self) -> Arc<HostFacts> {
+        Arc::clone(&self.facts)
+    }
+}

@@ -1,0 +1,153 @@
+//! What a sandbox is given: bytes that are written into it, and paths of the host that it sees.
+//!
+//! | input | how it gets in |
+//! |---|---|
+//! | bytes; host file, workspace-write | written by the agent, from inside, into the layer |
+//! | host file, read-only | bound read-only |
+//! | host directory, read-only | only layer of an overlay, then bound: a socket in there is another one and has no listener |
+//! | host directory, workspace-write | lower layer of an overlay whose upper lies in our tmpfs |
+//!
+//! A host path is opened once, when the sandbox is made. What a runtime is told to bind is a place of ours
+//! below the sandbox's directory, where the opened file or directory is mounted.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use cofferdam_contracts::sandbox::AccessMode;
+
+use super::cached;
+use crate::cache::CacheBase;
+use crate::class::shown::{Content, NotGiven, Resolved, Upload};
+use crate::host::hostpath::{HostPath, Links, OpenError, Opened, Place};
+use crate::host::task::blocking;
+use crate::spec::facts::HostFacts;
+use crate::spec::input::Input;
+use crate::spec::plan::Plan;
+use crate::spec::refuse;
+
+/// A host file that is copied is held in memory once on its way in; a larger one belongs into a
+/// directory, which is not copied at all.
+const MAX_COPY_BYTES: u64 = 64 * 1024 * 1024;
+/// Mode bits that a copied file keeps.
+const MODE_BITS: u32 = 0o777;
+
+/// Why an input cannot be given.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    #[error("{0}")]
+    Path(#[from] refuse::PlanError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("{0:?} is on this host, and the class `remote` is given bytes alone")]
+    Elsewhere(HostPath),
+    #[error("{0:?} cannot be given with full access")]
+    Full(HostPath),
+    #[error("{0:?} is neither a file nor a directory")]
+    Kind(HostPath),
+    #[error(
+        "{path:?} has {bytes} bytes; a copied file has at most {MAX_COPY_BYTES}: give its directory"
+    )]
+    Size { path: HostPath, bytes: u64 },
+}
+
+impl InputError {
+    /// Whether the input is refused for what it is; a host that cannot read it now may a moment later.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Open(error) => error.is_permanent(),
+            _ => true,
+        }
+    }
+}
+
+/// Resolves the mounts of the plan and then the inputs, in order, and last the cached directories.
+pub(crate) fn resolve<'a>(
+    plan: &'a Plan,
+    inputs: &'a [Input],
+    base: Option<&CacheBase>,
+    facts: &HostFacts,
+) -> Result<Resolved<'a>, InputError> {
+    let mut resolved = Resolved::default();
+    for mount in &plan.mounts {
+        host(&mut resolved, plan, &mount.target, &mount.source, mount.access, facts)?;
+    }
+    for input in inputs {
+        match input {
+            Input::Bytes { path, bytes, mode } => {
+                refuse::absolute("path", path)?;
+                let content = Content::Bytes(bytes);
+                resolved.uploads.push(Upload { path, content, mode: mode & MODE_BITS });
+            }
+            Input::Host { path, source, access } => {
+                refuse::absolute("path", path)?;
+                host(&mut resolved, plan, path, source, *access, facts)?;
+            }
+        }
+    }
+    cached::mount(&mut resolved, plan, base);
+    Ok(resolved)
+}
+
+fn host<'a>(
+    resolved: &mut Resolved<'a>,
+    plan: &Plan,
+    target: &'a str,
+    source: &HostPath,
+    access: AccessMode,
+    facts: &HostFacts,
+) -> Result<(), InputError> {
+    let isolation = plan.isolation();
+    let not_given = |why| match why {
+        NotGiven::Elsewhere => InputError::Elsewhere(source.clone()),
+        NotGiven::Full => InputError::Full(source.clone()),
+    };
+    isolation.gives(AccessMode::ReadOnly).map_err(not_given)?;
+    let opened = facts.allowed.open(source, Links::Beneath)?;
+    // Only where the whole host is open to whoever asks, which is the host's own admin.
+    if access == AccessMode::Full && !facts.is_open() {
+        return Err(InputError::Full(source.clone()));
+    }
+    isolation.gives(access).map_err(not_given)?;
+    if !opened.is_dir() && !opened.is_file() {
+        return Err(InputError::Kind(source.clone()));
+    }
+    match access {
+        AccessMode::ReadOnly => isolation.show(resolved, plan, Place::Given(opened), target),
+        AccessMode::Full => resolved.bound_through(plan, Place::Given(opened), target),
+        AccessMode::WorkspaceWrite if opened.is_dir() => {
+            isolation.show_tree(resolved, plan, Place::Given(opened), target);
+        }
+        AccessMode::WorkspaceWrite if opened.len() > MAX_COPY_BYTES => {
+            return Err(InputError::Size { path: source.clone(), bytes: opened.len() });
+        }
+        AccessMode::WorkspaceWrite => {
+            let mode = opened.mode();
+            resolved.uploads.push(Upload { path: target, content: Content::Given(opened), mode });
+        }
+    }
+    Ok(())
+}
+
+impl Upload<'_> {
+    /// The bytes, read now if they are a host file's.
+    pub(crate) async fn bytes(&self) -> io::Result<bytes::Bytes> {
+        match &self.content {
+            Content::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
+            Content::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
+            Content::Given(opened) => {
+                let opened = opened.clone();
+                blocking(move || whole(&opened)).await
+            }
+        }
+    }
+}
+
+/// A file as it is now, which may be more than it was when it was opened.
+fn whole(opened: &Opened) -> io::Result<bytes::Bytes> {
+    let mut bytes = Vec::new();
+    opened.file(Path::new(""))?.take(MAX_COPY_BYTES + 1).read_to_end(&mut bytes)?;
+    match u64::try_from(bytes.len()).is_ok_and(|count| count <= MAX_COPY_BYTES) {
+        true => Ok(bytes.into()),
+        false => Err(io::Error::other(format!("it grew beyond {MAX_COPY_BYTES} bytes"))),
+    }
+}

@@ -1,0 +1,40 @@
+//! The life of a sandbox: made, driven, wiped, and looked for when its owner is gone.
+//!
+//! ```text
+//! Host (detected once) --boot--> Sandbox --exec, collect, changes--> outcome, files
+//!                         |         |
+//!                         +--error--+--wipe--> evidence <--reconcile, recheck (without its owner)
+//! ```
+
+mod attest;
+mod begin;
+mod boot;
+mod cached;
+mod error;
+mod exec;
+mod hold;
+mod host;
+mod input;
+mod inside;
+mod raise;
+mod raised;
+mod reached;
+mod recheck;
+mod reconcile;
+mod root;
+mod sandbox;
+mod service;
+mod waits;
+mod warm;
+mod wipe;
+
+pub use boot::{provision, provision_on};
+pub use error::ProvisionError;
+pub use exec::{Dropped, ExecOutcome};
+pub use host::{Host, HostConfig};
+pub use recheck::verify_again;
+pub use reconcile::{reconcile, verify_absent};
+pub use sandbox::{KillHandle, Sandbox, SandboxError};
+pub use service::ServiceEnd;
+pub use waits::Name;
+pub(crate) use waits::is_on;

@@ -1,0 +1,201 @@
+//! Making a sandbox up to its agent's first answer.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cofferdam_ambient::random;
+use cofferdam_contracts::id::Digest;
+
+use super::error::{BootError, fault, make_dir};
+use crate::class::microvm::{Disk, Images, Parts};
+use crate::class::shown::Resolved;
+use crate::host::crypt::Volume;
+use crate::host::hostpath::Place;
+use crate::host::idrange::Taken;
+use crate::host::setid::Through;
+use crate::host::task::blocking;
+use crate::host::traces::{self, Traces};
+use crate::host::{base, limit, live, mounts};
+use crate::images;
+use crate::life::begin::begin;
+use crate::life::hold::Ground;
+use crate::life::host::Host;
+use crate::life::raised::Raised;
+use crate::life::root::Root;
+use crate::life::sandbox::KillHandle;
+use crate::life::wipe::{self, Below, Subject};
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+
+/// Workers that stop in the very moment of a start.
+const PARENT_TRIES: usize = 3;
+
+/// Makes what the plan says, with these inputs on this base, up to its agent's first answer. What there is to wipe
+/// stands in the subject, whatever the end.
+pub(crate) async fn raise(
+    host: &Host,
+    facts: &Arc<HostFacts>,
+    plan: &Plan,
+    (resolved, base, through): (&Resolved<'_>, Place, Through),
+    subject: &mut Subject,
+) -> Result<Raised, BootError> {
+    let known = facts.base_digest.clone().filter(|_| plan.base.is(&facts.base));
+    let bundle = Bundle::of(plan, &base, resolved, known, facts);
+    let parts = bundle.parts.clone();
+    let (held, images) = (Arc::clone(facts), host.images());
+    let Made { hold, digest, groups, disk, ids } =
+        blocking(move || bundle.make(&held, &images)).await?;
+    subject.base = Some(Below { name: base.name(), at: Ok(base), digest });
+    subject.runtime_reaped = false;
+    subject.ids = ids;
+    subject.through = through;
+    let heard = plan.isolation().hear(&plan.traces);
+    let heard = heard.map_err(fault("listening in", &plan.traces.dir))?;
+    let ground = Ground { groups: &groups, disk, parts, mounts: &resolved.mounts };
+    let (life, agent) = begin(host, facts, plan, &ground).await?;
+    let kill = match life.line() {
+        Some(line) => KillHandle::of_line(line),
+        None => {
+            let (observed, init) = wipe::observe(facts, &plan.traces, Some(plan.class))
+                .ok_or(BootError::Unobserved)?;
+            let settled = plan.isolation().settle(plan, facts);
+            settled.map_err(|(path, error)| fault("limiting", &path)(error))?;
+            subject.observed = Some(observed);
+            KillHandle::new(init)
+        }
+    };
+    Ok(Raised { hold, life, agent, kill, heard })
+}
+
+/// What came of making a bundle.
+struct Made {
+    /// Keeps the image that it lies on.
+    hold: Option<images::Hold>,
+    /// The base as it was before.
+    digest: Option<Digest>,
+    /// The cgroups that were made.
+    groups: Vec<PathBuf>,
+    /// Of a machine.
+    disk: Option<Arc<Disk>>,
+    /// Its ids, where it has some of its own.
+    ids: Option<Taken>,
+}
+
+/// What lies on the host before the runtime starts.
+struct Bundle {
+    traces: Traces,
+    base: Place,
+    /// MiB of the writable layer; `None`: nothing of the sandbox lies on this host.
+    layer_mb: Option<u64>,
+    /// Whether the layer lies encrypted on disk.
+    large: bool,
+    /// What a machine is made of; it mounts its root itself.
+    parts: Option<Parts>,
+    /// The base's digest, where the host knows it.
+    known: Option<Digest>,
+    /// Whether it has users of its own.
+    has_users: bool,
+    root: Root,
+    /// The cgroups to make, where the runtime makes none.
+    groups: Option<limit::Groups>,
+}
+
+impl Bundle {
+    fn of(
+        plan: &Plan,
+        base: &Place,
+        resolved: &Resolved<'_>,
+        known: Option<Digest>,
+        facts: &HostFacts,
+    ) -> Self {
+        let footing = plan.isolation().footing(plan, base, &resolved.given, facts);
+        let root = Root {
+            traces: plan.traces.clone(),
+            guest: plan.guest.clone(),
+            base: base.clone(),
+            shares: resolved.shares.clone(),
+            apart: footing.apart,
+            dirs: resolved.dirs.clone(),
+            overlays: resolved.overlays.clone(),
+            mounts: resolved.mounts.clone(),
+            config: plan.config.clone(),
+            runtime: plan.runtime.clone(),
+        };
+        Self {
+            traces: plan.traces.clone(),
+            base: base.clone(),
+            layer_mb: footing.layer_mb,
+            large: plan.large,
+            parts: footing.parts,
+            known,
+            has_users: footing.has_users,
+            root,
+            groups: footing.groups,
+        }
+    }
+
+    /// Makes its directory, and what is above it: a worker that stops takes the empty parents away
+    /// while another may be about to use them.
+    fn make_dir(&self) -> Result<(), BootError> {
+        let Traces { live, runtime_root, dir, .. } = &self.traces;
+        let make = || -> io::Result<()> {
+            live::make(live)?;
+            live::passage(&traces::sandboxes(live))?;
+            live::private_dir(runtime_root)?;
+            DirBuilder::new().mode(0o700).create(dir)
+        };
+        let mut made = make();
+        for _ in 0..PARENT_TRIES {
+            match &made {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => made = make(),
+                _ => break,
+            }
+        }
+        made.map_err(fault("making", dir))
+    }
+
+    /// Makes it, once the image that it lies on is held.
+    fn make(&self, facts: &HostFacts, images: &Images) -> Result<Made, BootError> {
+        let name = PathBuf::from(self.base.name());
+        let hold = images::hold(&facts.state_dir, &self.base);
+        let hold = hold.map_err(fault("using the image's root", &name))?;
+        let Traces { layer, root, .. } = &self.traces;
+        self.make_dir()?;
+        let Some(layer_mb) = self.layer_mb else {
+            return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None, ids: None });
+        };
+        let ids = match (self.has_users, &facts.ids) {
+            (true, Ok(ranges)) => {
+                let dir = &self.traces.dir;
+                Some(ranges.take(dir).map_err(fault("taking ids of its own for", dir))?)
+            }
+            _ => None,
+        };
+        for path in [layer, root] {
+            make_dir(path, 0o700)?;
+        }
+        let digest = match &self.known {
+            Some(known) => Some(known.clone()),
+            None => base::tree_digest(&self.base.path()).map_err(fault("describing", &name))?,
+        };
+        if self.large {
+            Volume::of(&self.traces).make(&facts.large, layer_mb)?;
+        } else {
+            mounts::mount_tmpfs(layer, layer_mb)
+                .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
+        }
+        let sentinel = self.traces.sentinel();
+        fs::write(&sentinel, random::secret_hex(32)).map_err(fault("writing", &sentinel))?;
+        let groups = self.groups.as_ref().map_or(Ok(Vec::new()), limit::Groups::make);
+        let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
+        let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
+        let disk = disk.map_err(fault("describing what is shown on", &name))?;
+        if disk.is_none() {
+            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()))?;
+        }
+        Ok(Made { hold, digest, groups, disk, ids })
+    }
+}

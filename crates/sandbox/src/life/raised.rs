@@ -1,0 +1,22 @@
+//! A sandbox whose agent answers, before anything but its shape is a request's.
+
+use std::sync::Arc;
+
+use crate::agent::Agent;
+use crate::egress::Unrouted;
+use crate::host::task::Driver;
+use crate::images;
+use crate::life::hold::Life;
+use crate::life::sandbox::KillHandle;
+
+/// A sandbox whose agent answers, before anything but its shape is a request's.
+#[derive(Debug)]
+pub(crate) struct Raised {
+    /// Keeps the image that it lies on.
+    pub hold: Option<images::Hold>,
+    pub life: Life,
+    pub agent: Agent,
+    pub kill: KillHandle,
+    /// Where its kernel tells of attempts.
+    pub heard: Option<(Arc<Unrouted>, Driver)>,
+}

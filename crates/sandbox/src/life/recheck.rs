@@ -1,0 +1,220 @@
+//! Another look at a sandbox whose wipe failed.
+//!
+//! What a sandbox is made of has known places, so destroying it again looks for those again. What the
+//! failed look knew besides (a process by its start, a namespace, the base's digest before the task)
+//! stands in its evidence and is looked for by it: **a check that failed is never dropped, it is made
+//! again or fails again.**
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::{
+    Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeStatus,
+};
+
+use crate::class;
+use crate::host::crypt::attached;
+use crate::host::holders::Tables;
+use crate::host::hostpath::{HostPath, Links, Place};
+use crate::host::layer;
+use crate::host::process::{self, Process};
+use crate::host::task::blocking;
+use crate::host::traces::locate;
+use crate::life::host::Host;
+use crate::life::wipe::{self, BUSY, Below, Subject};
+use crate::spec::facts::HostFacts;
+
+/// Destroys what is left of a sandbox whose last look is given, and gives the evidence of this one.
+/// `state_dir` is that of the worker that made it.
+pub async fn verify_again(host: &Host, last: &WipeEvidence, state_dir: &Path) -> WipeEvidence {
+    let (facts, last) = (host.shared(), last.clone());
+    let traces = locate(state_dir, &last.sandbox_id);
+    blocking(move || {
+        let mut subject = Subject::found(traces);
+        subject.base = base_of(&last, &facts);
+        let evidence = wipe::destroy(&facts, &subject, &last.reason);
+        merged(evidence, &last)
+    })
+    .await
+}
+
+/// The base by its name in the record, which a tenant may have chosen: opened like any other, but whoever's
+/// it was. Nothing of it is shown to anybody, its digest is compared.
+fn base_of(last: &WipeEvidence, facts: &HostFacts) -> Option<Below> {
+    let name = last.checks.iter().find(|check| check.kind() == WipeKind::Base)?.subject();
+    let ours = ["base", "images"].map(|dir| facts.state_dir.join(dir));
+    let at = match ours.iter().any(|dir| Path::new(&name).starts_with(dir)) {
+        true => Ok(Place::Ours(PathBuf::from(&name))),
+        false => {
+            let opened = facts.allowed.everything().open(&HostPath::said(&name), Links::Refused);
+            opened.map(Place::Given).map_err(|error| error.to_string())
+        }
+    };
+    Some(Below { name, at, digest: last.base_before.clone() })
+}
+
+/// The new look and, made again, every failed check of the last one that it does not contain.
+fn merged(mut evidence: WipeEvidence, last: &WipeEvidence) -> WipeEvidence {
+    let failed = last.checks.iter().filter(|check| !check.ok);
+    for check in failed {
+        // A mount that stayed busy is on no list any more, though it lives as long as its user.
+        let is_detached = matches!(check.looked, Looked::Mount(_))
+            && check.observed.as_deref().is_some_and(|seen| seen == BUSY);
+        let looked = evidence.checks.iter().position(|new| new.looked == check.looked);
+        match (looked, is_detached) {
+            (Some(_), false) => {}
+            (Some(at), true) => {
+                if let Some(new) = evidence.checks.get_mut(at) {
+                    new.clone_from(check);
+                }
+            }
+            (None, _) => evidence.checks.push(again(check)),
+        }
+    }
+    if evidence.checks.iter().any(|check| !check.ok) {
+        evidence.status = WipeStatus::Failed;
+    }
+    evidence
+}
+
+fn again(check: &WipeCheck) -> WipeCheck {
+    let processes = |all: &[SeenProcess]| {
+        let all = all.iter().map(|one| Process::from(*one));
+        let alive: Vec<u32> = all.filter(|one| one.is_alive()).map(|one| one.pid).collect();
+        (!alive.is_empty()).then(|| format!("pids {alive:?} are still running"))
+    };
+    let left = match &check.looked {
+        Looked::Process(process) => Some(processes(&[*process])),
+        Looked::Others(all) => Some(processes(all)),
+        Looked::Netns(name) => Some(netns(name)),
+        Looked::Layer { file_system, place } => layer::again(file_system, place),
+        // While no device has the image, no file system of it is there to hold a key.
+        Looked::Key { image, .. } | Looked::LoopDevice(image) => Some(device_of(image)),
+        Looked::Image(image) => Some(Path::new(image).exists().then(|| "still there".to_owned())),
+        // A worker of the host looks now.
+        Looked::Host(_) => Some(None),
+        // What a class had taken away is its class' to find. The others' places are looked at by the wipe itself, or
+        // nothing finds them again.
+        Looked::Container { .. }
+        | Looked::Mount(_)
+        | Looked::Cgroup(_)
+        | Looked::EngineCgroup(_)
+        | Looked::RuntimeOf(_)
+        | Looked::Directory(_)
+        | Looked::RuntimeState(_)
+        | Looked::Sentinel(_)
+        | Looked::Base(_)
+        | Looked::CacheBase(_)
+        | Looked::SetId(_)
+        | Looked::RemoteSandbox { .. }
+        | Looked::RemoteListing { .. }
+        | Looked::RemoteMarker(_)
+        | Looked::Unread { .. } => class::all().find_map(|one| one.again(&check.looked)),
+    };
+    let unknown = || Some("cannot be looked for again".to_owned());
+    WipeCheck::new(check.looked.clone(), left.unwrap_or_else(unknown))
+}
+
+fn netns(name: &str) -> Option<String> {
+    let inside = process::members_of(name);
+    let mounted = Tables::read().of_netns(name);
+    match (inside.is_empty(), mounted.is_empty()) {
+        (false, _) => Some(format!("pids {inside:?} are in it")),
+        (true, false) => Some(mounted.join(", ")),
+        (true, true) => None,
+    }
+}
+
+fn device_of(image: &str) -> Option<String> {
+    let left = attached(Path::new(image));
+    (!left.is_empty()).then(|| format!("{left:?} still has it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::id::SandboxId;
+    use cofferdam_contracts::sandbox::WipeMethod;
+
+    fn check(kind: &str, subject: &str, observed: Option<&str>) -> WipeCheck {
+        let looked = Looked::read(WipeKind::parse(kind).unwrap(), subject.to_owned());
+        WipeCheck::new(looked, observed.map(str::to_owned))
+    }
+
+    fn evidence(checks: Vec<WipeCheck>) -> WipeEvidence {
+        let ok = checks.iter().all(|check| check.ok);
+        WipeEvidence {
+            sandbox_id: SandboxId::parse("sb00000000000000000001").unwrap(),
+            method: WipeMethod::Absence,
+            reason: "task-end".into(),
+            status: if ok { WipeStatus::Verified } else { WipeStatus::Failed },
+            wiped_at_ms: 1,
+            upper_bytes: 0,
+            upper_inodes: 0,
+            base_before: None,
+            base_after: None,
+            cache_before: None,
+            cache_after: None,
+            checks,
+            not_recheckable: Vec::new(),
+        }
+    }
+
+    fn failed(new: Vec<WipeCheck>, last: Vec<WipeCheck>) -> Vec<(String, String)> {
+        let merged = merged(evidence(new), &evidence(last));
+        let left = merged.checks.iter().filter(|check| !check.ok);
+        let left: Vec<_> = left
+            .map(|c| (c.kind().as_str().to_owned(), c.observed.clone().unwrap_or_default()))
+            .collect();
+        assert_eq!(merged.status == WipeStatus::Failed, !left.is_empty());
+        left
+    }
+
+    #[test]
+    fn what_is_looked_for_again_and_not_found_is_verified() {
+        let new = vec![check("directory", "/d", None), check("mount", "/d/layer", None)];
+        let last = vec![
+            check("directory", "/d", Some("still there")),
+            check("mount", "/d/layer", Some("still mounted")),
+            check("host", "0123", Some("nobody to look")),
+            check("process", "pid 4194303 started 1", Some("still running")),
+            check("key", "fscrypt 00 of /gone/layers/a.img", Some("after: incompletely removed")),
+            check("loop-device", "/gone/layers/a.img", Some("/dev/loop0 still has it")),
+            check("image", "/gone/layers/a.img", Some("still there")),
+        ];
+        assert_eq!(failed(new, last), []);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_for_again_stays_failed() {
+        let new = vec![check("mount", "/d/layer", None)];
+        let last = vec![
+            check("mount", "/d/layer", Some(BUSY)),
+            check("base", "/b", Some("its digest changed")),
+            check("process", "runtime of sb1", Some("pids [7]")),
+            check("image", "/proc/version", Some("still there")),
+        ];
+        let unknown = "cannot be looked for again".to_owned();
+        let left = failed(new, last);
+        assert_eq!(
+            left,
+            [
+                ("mount".to_owned(), BUSY.to_owned()),
+                ("base".to_owned(), unknown.clone()),
+                ("process".to_owned(), unknown),
+                ("image".to_owned(), "still there".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_start_and_not_by_its_pid_alone() {
+        let me = Process::of(std::process::id()).unwrap();
+        let at = |started: u64| {
+            format!("others of its cgroup: pid 1 started 0, pid {} started {started}", me.pid)
+        };
+        let last = |started| vec![check("process", &at(started), Some("alive"))];
+        assert_eq!(failed(Vec::new(), last(me.started + 1)), []);
+        let left = failed(Vec::new(), last(me.started));
+        assert!(left[0].1.contains(&me.pid.to_string()), "{left:?}");
+    }
+}

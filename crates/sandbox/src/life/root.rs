@@ -1,0 +1,198 @@
+//! The root file system of a sandbox, put together on this host before its runtime starts.
+//!
+//! ```text
+//! layer (tmpfs)   upper, work ----+
+//! agent, base  --shifted?--> lowers -+-> overlay at <dir>/root
+//! host's /usr  --shifted?--> overlay, read-only, at its own place in there
+//! inputs       --shifted?--> at their places in there, or left to the runtime
+//! ```
+//! *Shifted* where the sandbox has ids of its own: files of the host then have the same owners inside as outside, by the
+//! sandbox's ids. What the sandbox writes itself has those ids already.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::class::shown::{Overlay, Share};
+use crate::host::hostpath::{Place, mount_at};
+use crate::host::idrange::{self, IdRanges, Taken};
+use crate::host::runtime::Runtime;
+use crate::host::traces::Traces;
+use crate::host::{live, mounts};
+use crate::life::error::{BootError, fault, make_dir};
+use crate::life::inside;
+use crate::oci;
+
+/// The sandbox's root, and nobody else, gets through its directory.
+const THROUGH: u32 = 0o710;
+
+/// What a root is made of.
+pub(crate) struct Root {
+    pub traces: Traces,
+    pub guest: PathBuf,
+    pub base: Place,
+    pub shares: Vec<Share>,
+    /// Directories of the host that are shown read-only in it.
+    pub apart: Vec<PathBuf>,
+    pub dirs: Vec<PathBuf>,
+    pub overlays: Vec<Overlay>,
+    /// Mounts of inputs, as an OCI configuration has them.
+    pub mounts: Vec<Value>,
+    pub config: Value,
+    pub runtime: Runtime,
+}
+
+impl Root {
+    /// Mounts it and writes its configuration.
+    pub(crate) fn mount(&self, ids: Option<(&IdRanges, &Taken)>) -> Result<(), BootError> {
+        let Traces { dir, layer, root, .. } = &self.traces;
+        let (upper, work) = (layer.join("upper"), layer.join("work"));
+        make_dir(&upper, 0o755)?;
+        make_dir(&work, 0o700)?;
+        for path in &self.dirs {
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+            made.map_err(fault("making", path))?;
+        }
+        if let Some((_, taken)) = ids {
+            for path in self.dirs.iter().chain([&upper]) {
+                own(path, taken.first).map_err(fault("owning", path))?;
+            }
+            through(dir, taken.first).map_err(fault("opening", dir))?;
+        }
+        let mut below = LowerLayers {
+            dir: dir.join("below"),
+            ids: ids.map(|(_, taken)| taken),
+            at: Vec::new(),
+        };
+        let base = self.place()?;
+        let lowers = [below.layer(&self.guest)?, below.layer(&base)?];
+        mounts::mount_overlay(root, &lowers, &upper, &work)
+            .map_err(fault("mounting an overlay at", root))?;
+        self.show_host(&mut below)?;
+        for overlay in &self.overlays {
+            let lower = below.layer(&overlay.lower)?;
+            self.mount_over(overlay, &lower).map_err(|source| {
+                let of = overlay.of.clone();
+                BootError::Over { of, source }
+            })?;
+        }
+        drop(below);
+        self.configure(ids)
+    }
+
+    /// Directories of the host, as overlays of their own.
+    fn show_host(&self, below: &mut LowerLayers<'_>) -> Result<(), BootError> {
+        let Traces { layer, root, .. } = &self.traces;
+        if self.apart.is_empty() {
+            return Ok(());
+        }
+        let empty = layer.join("none");
+        make_dir(&empty, 0o755)?;
+        for path in &self.apart {
+            let at = root.join(path.strip_prefix("/").unwrap_or(path));
+            let from = below.layer(path)?;
+            mounts::mount_apart(&from, &at, &empty)
+                .map_err(fault("mounting an overlay at", &at))?;
+        }
+        Ok(())
+    }
+
+    /// An input, changed in the layer or not at all.
+    fn mount_over(&self, overlay: &Overlay, lower: &Path) -> io::Result<()> {
+        let Overlay { at, changes, .. } = overlay;
+        if let Some((upper, work)) = changes {
+            return mounts::mount_overlay(at, &[lower.to_owned()], upper, work);
+        }
+        let empty = self.traces.shares().join("none");
+        for dir in [&empty, at] {
+            live::private_dir(dir)?;
+        }
+        mounts::mount_apart(lower, at, &empty)
+    }
+
+    /// Inputs are the runtime's to mount, but where they are shifted.
+    fn configure(&self, ids: Option<(&IdRanges, &Taken)>) -> Result<(), BootError> {
+        let Traces { dir, layer, root, .. } = &self.traces;
+        let mut config = self.config.clone();
+        match ids {
+            Some((ranges, taken)) => {
+                for mount in &self.mounts {
+                    inside::show((root, layer, &self.overlays), mount, ranges, taken)?;
+                }
+                oci::own_users(&mut config, &self.runtime, taken);
+            }
+            None => {
+                if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
+                    mounts.extend(self.mounts.iter().cloned());
+                }
+            }
+        }
+        let path = dir.join("config.json");
+        fs::write(&path, config.to_string()).map_err(fault("writing", &path))
+    }
+
+    /// Mounts what a tenant named at places of ours, and says where the base is.
+    fn place(&self) -> Result<PathBuf, BootError> {
+        let shares = self.traces.shares();
+        let base = match &self.base {
+            Place::Ours(path) => path.clone(),
+            Place::Given(_) => shares.join("base"),
+        };
+        if self.shares.is_empty() && !matches!(self.base, Place::Given(_)) {
+            return Ok(base);
+        }
+        make_dir(&shares, 0o700)?;
+        if let Place::Given(opened) = &self.base {
+            mount_at(opened, &base, true).map_err(fault("mounting the root of", &base))?;
+        }
+        for Share { opened, at, readonly } in &self.shares {
+            mount_at(opened, at, *readonly)
+                .map_err(|source| BootError::Share { said: opened.said().clone(), source })?;
+        }
+        Ok(base)
+    }
+}
+
+fn own(path: &Path, first: u32) -> io::Result<()> {
+    chown(path, Some(first), Some(first))
+}
+
+fn through(dir: &Path, first: u32) -> io::Result<()> {
+    chown(dir, None, Some(first))?;
+    fs::set_permissions(dir, Permissions::from_mode(THROUGH))
+}
+
+/// Lower layers while their overlay is mounted: it has copies of their mounts, which outlive these.
+struct LowerLayers<'a> {
+    dir: PathBuf,
+    ids: Option<&'a Taken>,
+    at: Vec<PathBuf>,
+}
+
+impl LowerLayers<'_> {
+    fn layer(&mut self, path: &Path) -> Result<PathBuf, BootError> {
+        let Some(taken) = self.ids else { return Ok(path.to_owned()) };
+        if self.at.is_empty() {
+            make_dir(&self.dir, 0o700)?;
+        }
+        let at = self.dir.join(self.at.len().to_string());
+        make_dir(&at, 0o700)?;
+        let tree =
+            idrange::shifted(path, Some(&taken.space), true).map_err(fault("shifting", path))?;
+        idrange::attach(&tree, &at).map_err(fault("attaching", path))?;
+        self.at.push(at.clone());
+        Ok(at)
+    }
+}
+
+impl Drop for LowerLayers<'_> {
+    fn drop(&mut self) {
+        for at in &self.at {
+            // What stays is unmounted with the sandbox.
+            let _ = mounts::detach(at);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! A running sandbox.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_contracts::error::error_chain;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{
+    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation, WipeEvidence,
+};
+use cofferdam_guest::wire::{CollectRequest, ExecRequest};
+
+use super::cached;
+use crate::agent::changes::{self, Changed, Changes, ChangesError};
+use crate::agent::ending::{self, CommandEnd};
+use crate::agent::excess::Excess;
+use crate::agent::{Agent, AgentError, Collected, Stream};
+use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
+use crate::class;
+use crate::class::remote::Line;
+use crate::egress::{self, Asked, Egress, Unrouted};
+use crate::host::process;
+use crate::host::sockets::Sockets;
+use crate::host::task::{Driver, blocking};
+use crate::images::Hold;
+use crate::life::exec::{self, ExecOutcome};
+use crate::life::hold::{Life, Origin};
+use crate::life::reached::{Watch, Words};
+use crate::life::service::{ServiceEnd, Services};
+use crate::life::wipe::{self, BaseLook, Below, Subject};
+use crate::spec::class::Class;
+use crate::spec::command::Command;
+use crate::spec::facts::HostFacts;
+
+/// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
+/// More than the agent's own bounds under any load that leaves it a tenth of a CPU.
+const GRACE_MS: u64 = 20_000;
+/// A killed sandbox has this long to be dead before its base is looked at together with all the rest.
+const ENDED_MS: u32 = 1_000;
+/// A collection reads at most 64 MiB and 500,000 directory entries.
+const COLLECT_MS: u64 = 120_000;
+
+/// Why something inside a sandbox could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Someone asked for it.
+    #[error("the sandbox was killed")]
+    Killed,
+    /// The agent is gone or wrong.
+    #[error("the agent failed")]
+    Agent(#[from] AgentError),
+    /// Its files are more than one collection takes; they would be another time.
+    #[error(transparent)]
+    Excess(Excess),
+    /// The agent is silent.
+    #[error("the agent did not answer within {0} ms")]
+    Silent(u64),
+}
+
+/// Ends everything inside at once, from anywhere.
+#[derive(Debug, Clone)]
+pub struct KillHandle {
+    init: Arc<Init>,
+    killed: Arc<AtomicBool>,
+}
+
+/// What stands for the sandbox.
+#[derive(Debug)]
+enum Init {
+    Process(OwnedFd),
+    Elsewhere(Line),
+}
+
+impl KillHandle {
+    pub(crate) fn new(init: OwnedFd) -> Self {
+        Self { init: Arc::new(Init::Process(init)), killed: Arc::default() }
+    }
+
+    pub(crate) fn of_line(line: Line) -> Self {
+        Self { init: Arc::new(Init::Elsewhere(line)), killed: Arc::default() }
+    }
+
+    /// Kills pid 1 of the sandbox, with which the kernel kills every other process of it; one elsewhere is
+    /// deleted. Harmless on a sandbox that has ended, and on one that is wiped.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        match self.init.as_ref() {
+            Init::Process(init) => process::kill(init),
+            Init::Elsewhere(line) => line.cut(),
+        }
+    }
+
+    /// Whether the sandbox's first process still runs, or its agent's stream does: its heartbeat.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        match self.init.as_ref() {
+            Init::Process(init) => process::is_running(init),
+            Init::Elsewhere(line) => line.is_up(),
+        }
+    }
+
+    /// Waits until its first process has ended, after all others of its namespace. One elsewhere is not waited for.
+    fn has_ended_within(&self, limit_ms: u32) -> bool {
+        match self.init.as_ref() {
+            Init::Process(init) => process::has_ended_within(init, limit_ms),
+            Init::Elsewhere(_) => false,
+        }
+    }
+
+    fn was_used(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+}
+
+/// A sandbox whose agent answers. Dropping it kills everything inside; only [`Sandbox::wipe`] takes
+/// the rest away at once, otherwise [`crate::reconcile`] finds it.
+#[derive(Debug)]
+pub struct Sandbox {
+    pub(crate) facts: Arc<HostFacts>,
+    pub(crate) subject: Subject,
+    pub(crate) agent: Agent,
+    pub(crate) life: Life,
+    pub(crate) kill: KillHandle,
+    pub(crate) init_pid: u32,
+    pub(crate) boot_ms: u64,
+    pub(crate) peak_mem_mb: AtomicU64,
+    pub(crate) effective: EffectivePolicy,
+    pub(crate) stream_limit_bytes: u64,
+    /// `None`: no phase has names, so there is no proxy.
+    pub(crate) egress: Option<Egress>,
+    /// Attempts that no route leads anywhere.
+    pub(crate) unrouted: Option<Arc<Unrouted>>,
+    /// Hears what gVisor tells of attempts.
+    pub(crate) _hearing: Option<Driver>,
+    pub(crate) services: Services,
+    /// Directories that it sees copy-on-write: where they are inside, and their changes here.
+    pub(crate) trees: Vec<(String, Changed)>,
+    /// Where a machine shows what its build left; empty where that lies on the host.
+    pub(crate) fresh: Vec<String>,
+    /// Whether nothing was mounted in it for its request.
+    pub(crate) is_bare: bool,
+    /// Keeps the image that it runs on.
+    pub(crate) _hold: Option<Hold>,
+    /// Keeps the cached dependencies that it runs on.
+    pub(crate) cached: Option<CacheBase>,
+}
+
+impl Sandbox {
+    /// Id of this sandbox.
+    #[must_use]
+    pub fn id(&self) -> &SandboxId {
+        &self.subject.traces.id
+    }
+
+    /// Pid of the agent on the host; 0 where it is on another.
+    #[must_use]
+    pub fn init_pid(&self) -> u32 {
+        self.init_pid
+    }
+
+    /// What is enforced.
+    #[must_use]
+    pub fn effective(&self) -> &EffectivePolicy {
+        &self.effective
+    }
+
+    /// From the call of `provision` to the agent's first answer, in milliseconds.
+    #[must_use]
+    pub fn boot_ms(&self) -> u64 {
+        self.boot_ms
+    }
+
+    /// Whether it is a machine that was stored before it was anybody's, and did not boot.
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        matches!(self.life.origin, Origin::Restored | Origin::Waited { .. })
+    }
+
+    /// Whether that machine was restored before there was the sandbox, and waited for it; or the container was made so.
+    #[must_use]
+    pub fn has_waited(&self) -> bool {
+        matches!(self.life.origin, Origin::Waited { .. } | Origin::Stood)
+    }
+
+    /// The agent inside, for everything that is not a task's command: files, ports, terminals.
+    #[must_use]
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Peak memory so far in MiB, rounded up, the writable layer included.
+    #[must_use]
+    pub fn peak_mem_mb(&self) -> u64 {
+        let now = self.facts.cgroups.peak_mem_mb(&self.subject.traces).unwrap_or(0);
+        let now = now + self.life.inherited_mb();
+        self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
+    }
+
+    /// What the egress proxy refused so far, what never reached it because no route leads there, and
+    /// how many attempts are not on the list.
+    #[must_use]
+    pub fn violations(&self) -> (Vec<Violation>, u64) {
+        let (mut list, unlisted) = self.egress.as_ref().map(Egress::violations).unwrap_or_default();
+        let looked = self.unrouted.as_ref().map(|unrouted| unrouted.violations());
+        let (unrouted, more) = looked.unwrap_or_default();
+        list.extend(unrouted);
+        (list, unlisted.saturating_add(more))
+    }
+
+    /// Names that the running phase was refused and asks for, since the last call.
+    #[must_use]
+    pub fn egress_asked(&self) -> Vec<Asked> {
+        self.egress.as_ref().map(Egress::asked).unwrap_or_default()
+    }
+
+    /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`:
+    /// it was not asked for.
+    #[must_use]
+    pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
+        self.egress.as_ref().is_some_and(|egress| egress.grant(asked, until_ms))
+    }
+
+    /// What was changed below a directory that it sees copy-on-write; nothing where there is none.
+    /// To be asked when no command runs.
+    pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
+        let tree = self.trees.iter().find(|(at, _)| at == target).map(|(_, place)| place.clone());
+        match tree {
+            Some(Changed::Host(upper)) => blocking(move || changes::below(&upper)).await,
+            Some(Changed::Inside(shown)) => {
+                let told = changes::inside(&self.agent, target, &shown);
+                let told = tokio::time::timeout(Duration::from_millis(COLLECT_MS), told).await;
+                told.unwrap_or(Err(ChangesError::Silent))
+            }
+            None => Ok(Changes::default()),
+        }
+    }
+
+    /// How its services fared so far, in the order of their start.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceEnd> {
+        self.services.ends()
+    }
+
+    /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives
+    /// [`SandboxError::Killed`].
+    #[must_use]
+    pub fn kill_handle(&self) -> KillHandle {
+        self.kill.clone()
+    }
+
+    /// Runs a command and gives its output to `sink` as it comes, of each stream at most what the limit
+    /// on output allows.
+    ///
+    /// The host keeps the time too: an agent that is silent well after the wall time is killed with
+    /// its sandbox, and the verdict is a timeout. An agent that dies ends the command. The network
+    /// is that of the command's phase: entering the next one ends every connection of the one
+    /// before, and one that cannot be set up is `NET_FAIL`.
+    pub async fn exec(
+        &self,
+        command: &Command,
+        sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecOutcome, SandboxError> {
+        self.exec_until(command, None, sink).await
+    }
+
+    /// The same for a command that `end` may end: the outcome says what it did until then. One that does not
+    /// end so is killed with its sandbox.
+    pub async fn exec_until(
+        &self,
+        command: &Command,
+        end: Option<&CommandEnd>,
+        sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecOutcome, SandboxError> {
+        let mut env = BTreeMap::new();
+        if let Some(egress) = &self.egress {
+            match egress.enter(command.phase).await {
+                Ok(given) => env.clone_from(given),
+                Err(error) => return Ok(exec::unconnected(error_chain(&error))),
+            }
+        }
+        env.extend(command.env.clone());
+        if let Some(unrouted) = &self.unrouted {
+            unrouted.enter(command.phase);
+        }
+        let by_proxy = || self.egress.as_ref().map_or(0, Egress::refused);
+        let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
+        let mut ended = self.run(command, env, end, sink).await;
+        if let Ok(outcome) = &mut ended
+            && outcome.err_code != ErrCode::None
+            && before != (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.look()))
+            && let Some(words) = egress::in_words(&self.violations().0, command.phase)
+        {
+            exec::explain(outcome, words);
+        }
+        ended
+    }
+
+    async fn run(
+        &self,
+        command: &Command,
+        env: BTreeMap<String, String>,
+        end: Option<&CommandEnd>,
+        mut sink: impl FnMut(Stream, &[u8]) + Send,
+    ) -> Result<ExecOutcome, SandboxError> {
+        let clock = Stopwatch::start();
+        let sockets = self.sockets();
+        let mut watch = Watch::start(&self.facts.cgroups, &self.subject.traces, sockets);
+        let mut words = Words::default();
+        // What the task says itself comes before what its services say.
+        let mut variables = self.services.env.clone();
+        variables.extend(env);
+        let request = ExecRequest {
+            argv: command.argv.clone(),
+            env: variables,
+            cwd: command.cwd.clone(),
+            timeout_ms: command.timeout_ms,
+            user: command.user,
+            stdin_file: command.stdin_file.clone(),
+            jail: command.jail.clone(),
+            stream_limit_bytes: self.stream_limit_bytes,
+        };
+        let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
+        let heard = |stream, bytes: &[u8]| {
+            words.hear(stream, bytes);
+            sink(stream, bytes);
+        };
+        let running = async {
+            let Some(end) = end else { return self.agent.exec(&request, heard).await };
+            match ending::follow(&self.agent, request, end, heard).await? {
+                Some(ended) => Ok(ended),
+                None => {
+                    self.kill.kill();
+                    Err(AgentError::Lost)
+                }
+            }
+        };
+        let running = tokio::time::timeout(limit, running);
+        let said = watch.during(running).await;
+        let seen = watch.end(words, &self.effective);
+        // Noted now, because a sandbox that dies takes its counters along.
+        let _ = self.peak_mem_mb();
+        match said {
+            Ok(Ok(end)) => {
+                if let (Some(unrouted), Some(counted)) = (&self.unrouted, &end.counted) {
+                    unrouted.told(counted.no_routes, &end.no_routes);
+                }
+                Ok(exec::judge(end, command.timeout_ms, &seen))
+            }
+            Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
+            Ok(Err(error)) if error.is_lost() => {
+                let cause = "the agent ended before the command did";
+                Ok(exec::unheard(clock.elapsed_ms(), false, cause, &seen))
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => {
+                self.kill.kill();
+                let cause = "the wall time ran out and the agent was silent";
+                Ok(exec::unheard(clock.elapsed_ms(), true, cause, &seen))
+            }
+        }
+    }
+
+    /// What bounds its sockets: nothing where the network stack is not the host's.
+    fn sockets(&self) -> Option<Sockets> {
+        let is_hosts = self.subject.class.is_some_and(Class::is_on_host_kernel);
+        let mem_mb = self.effective.limits.mem_mb.unwrap_or(0);
+        let each = self.facts.ceilings.socket_bytes;
+        (is_hosts && self.init_pid > 0).then(|| Sockets::of(self.init_pid, mem_mb, each))
+    }
+
+    /// Makes what the build phase left in the cached directories the base of its key: call it when
+    /// that phase ended well and before anything else runs. Nothing of a sandbox that already runs on
+    /// a base is kept.
+    pub async fn promote(
+        &self,
+        caches: &Caches,
+        wanted: &CacheWanted,
+    ) -> Result<Promotion, CacheError> {
+        if self.cached.is_some() {
+            return Ok(Promotion::Late);
+        }
+        let (caches, wanted) = (caches.clone(), wanted.clone());
+        if !self.fresh.is_empty() {
+            return cache::promote_inside(&self.agent, &self.fresh, caches, wanted).await;
+        }
+        if self.subject.class.is_some_and(|class| class::of(class).hides_files()) {
+            cache::look_inside(&self.agent, &wanted.dirs, &caches).await?;
+        }
+        let from = cached::fresh(&self.subject.traces.layer, wanted.dirs.len());
+        let first = self.first_id();
+        blocking(move || caches.promote_of(&wanted, &from, first)).await
+    }
+
+    /// The host's id of its root: 0, unless it has ids of its own.
+    #[must_use]
+    pub fn first_id(&self) -> u32 {
+        self.subject.ids.as_ref().map_or(0, |ids| ids.first)
+    }
+
+    /// Reads the regular files below `root` whose relative path matches a glob, in the order of
+    /// their paths, never through a symbolic link. At most 1,000 files and 64 MiB: more is an error,
+    /// because a part would look like the whole.
+    pub async fn collect(
+        &self,
+        root: &str,
+        globs: &[String],
+    ) -> Result<Vec<Collected>, SandboxError> {
+        let request = CollectRequest {
+            root: root.to_owned(),
+            globs: globs.to_vec(),
+            max_bytes: MAX_COLLECT_BYTES,
+            max_files: u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX),
+        };
+        let limit = Duration::from_millis(COLLECT_MS);
+        match tokio::time::timeout(limit, self.agent.collect(&request)).await {
+            Ok(Ok(files)) => Ok(files),
+            Ok(Err(AgentError::Excess(excess))) => Err(SandboxError::Excess(excess)),
+            Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(SandboxError::Silent(COLLECT_MS)),
+        }
+    }
+
+    /// Ends the sandbox, takes everything away and looks for it. Never fails: what is left stands in
+    /// the evidence. A few milliseconds usually, bounded by about 15 seconds.
+    pub async fn wipe(self, reason: &str) -> WipeEvidence {
+        let Self { facts, mut subject, life, kill, egress, .. } = self;
+        kill.kill();
+        if let Some(egress) = egress {
+            egress.close().await;
+        }
+        // Both once its processes are dead: the runtime takes cgroups away meanwhile.
+        let ends_all = subject.observed.as_ref().is_some_and(|observed| observed.first);
+        let look = base_after(kill, subject.base.clone().filter(|_| ends_all));
+        (subject.runtime_reaped, subject.base_after) = tokio::join!(life.end(), look);
+        let reason = reason.to_owned();
+        blocking(move || wipe::destroy(&facts, &subject, &reason)).await
+    }
+}
+
+/// The base when nothing of the sandbox can write any more, if that is soon.
+async fn base_after(kill: KillHandle, base: Option<Below>) -> Option<BaseLook> {
+    let base = base?;
+    blocking(move || kill.has_ended_within(ENDED_MS).then(|| base.look()).flatten()).await
+}

@@ -1,0 +1,147 @@
+//! Having a container made for the next sandbox, and wiping what nobody took.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::random;
+use cofferdam_contracts::error::error_chain;
+use cofferdam_contracts::id::SandboxId;
+
+use super::container::{ContainerShape, Standing, tell};
+use super::{Of, Place, Waits};
+use crate::class::shown::Resolved;
+use crate::host::setid::Through;
+use crate::host::task::blocking;
+use crate::life::host::Host;
+use crate::life::raise::raise;
+use crate::life::sandbox::Sandbox;
+use crate::life::warm::WarmPool;
+use crate::life::wipe::{self, Subject};
+use crate::spec::plan::Plan;
+
+impl Host {
+    /// A sandbox of this plan was begun: where it has the shape of the one before and nothing was mounted in it, a
+    /// container waits for the next.
+    pub fn expect(&self, plan: &Plan, begun: &Sandbox) {
+        self.expect_like(plan, begun.is_bare);
+    }
+
+    pub(super) fn expect_like(&self, plan: &Plan, is_bare: bool) {
+        let (shape, waits) = (ContainerShape::of(plan).filter(|_| is_bare), self.waits());
+        let is_promised = {
+            let mut shelf = waits.lock();
+            shelf.busy = Some(Stopwatch::start());
+            let is_same = shape.is_some() && shelf.last == shape;
+            shelf.last.clone_from(&shape);
+            is_same && shelf.promise()
+        };
+        if let (true, Some(shape)) = (is_promised, shape) {
+            tokio::spawn(fill(self.clone(), plan.clone(), shape));
+        }
+    }
+
+    /// Has a machine or a container wait for a sandbox like this plan's, if it is one that profits, and returns when
+    /// it does: seconds for a machine. Whether one waits now. Without this earlier sandboxes of its shape have it made.
+    pub async fn warm(&self, plan: &Plan) -> bool {
+        self.container_waits(plan).await
+            || WarmPool::ready(&self.warm_pool(), self.pool(), plan, self.shared()).await
+    }
+
+    /// Has a container made for a sandbox like this plan's, and waits until it was tried. Whether one waits now.
+    async fn container_waits(&self, plan: &Plan) -> bool {
+        let this = self.waits();
+        let Some(shape) = ContainerShape::of(plan) else { return false };
+        if this.lock().promise() {
+            tokio::spawn(fill(self.clone(), plan.clone(), shape.clone()));
+        }
+        loop {
+            // Before the look, so that nothing is missed between it and the wait.
+            let settled = this.settled.notified();
+            match &this.lock().place {
+                Place::Promised | Place::Making(_) => {}
+                Place::Waits(standing) => return *standing.shape() == shape,
+                _ => return false,
+            }
+            settled.await;
+        }
+    }
+}
+
+/// Keeps a promise, and wipes what nobody took.
+async fn fill(host: Host, plan: Plan, shape: ContainerShape) {
+    let waits = host.waits();
+    loop {
+        let restless = waits.lock().restless();
+        let Some(left) = restless else { break };
+        clock::sleep(left).await;
+    }
+    let made = make(&host, &waits, plan, shape).await;
+    let name = {
+        let mut shelf = waits.lock();
+        match made {
+            // Its value wipes it.
+            Ok(_) if shelf.closed => None,
+            Ok(standing) => {
+                let id = standing.id().clone();
+                shelf.place = Place::Waits(Box::new(standing));
+                Some(id)
+            }
+            Err(why) => {
+                tracing::warn!(
+                    why,
+                    "no container waits for its sandbox: the next one is made when it is asked for"
+                );
+                shelf.place = Place::Failed(Stopwatch::start());
+                None
+            }
+        }
+    };
+    waits.settled.notify_waiters();
+    let Some(id) = name else { return };
+    let (idle, waits) = (waits.idle_ms, Arc::downgrade(&waits));
+    drop(host);
+    clock::sleep(Duration::from_millis(idle)).await;
+    if let Some(waits) = waits.upgrade() {
+        // One whose name was given is its taker's to end.
+        waits.dismiss_of(&id, Of::Nobody).await;
+    }
+}
+
+async fn make(
+    host: &Host,
+    waits: &Waits,
+    plan: Plan,
+    shape: ContainerShape,
+) -> Result<Standing, String> {
+    let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))
+        .map_err(|error| error.to_string())?;
+    {
+        // Held meanwhile: whoever closes finds the name, or nothing is made under it.
+        let mut shelf = waits.lock();
+        if shelf.closed {
+            return Err("it is closed".to_owned());
+        }
+        shelf.place = Place::Making(id.clone());
+    }
+    stand(host, plan.under(&id, host.facts()), shape).await
+}
+
+/// Makes it. What that failed by, in words; what was begun is wiped then.
+async fn stand(host: &Host, plan: Plan, shape: ContainerShape) -> Result<Standing, String> {
+    let facts = host.shared();
+    let base = plan.base.open(&facts.allowed).map_err(|error| error.to_string())?;
+    let mut subject = Subject::found(plan.traces.clone());
+    subject.runtime_reaped = true;
+    subject.class = Some(plan.class);
+    let bare = Resolved::default();
+    let begun = (&bare, base, Through::default());
+    match raise(host, &facts, &plan, begun, &mut subject).await {
+        Ok(raised) => Ok(Standing { raised: Some(raised), subject, shape, facts }),
+        Err(error) => {
+            let why = error_chain(&error);
+            tell(&blocking(move || wipe::destroy(&facts, &subject, "boot-fail")).await);
+            Err(why)
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The OCI configuration of a container-class sandbox.
+
+pub(crate) mod calls;
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use cofferdam_contracts::sandbox::Limits;
+use serde_json::{Value, json};
+
+use crate::host::ceiling::Ceilings;
+use crate::host::guest::{AGENT_PATH, AGENT_PIDS};
+use crate::host::idrange::{self, Taken};
+use crate::host::limit::{CPU_PERIOD_US, quota_us};
+use crate::host::mounts::overlay_lowers;
+use crate::host::runtime::Runtime;
+
+/// Enough for package managers and servers that drop to another user; nothing that reaches a device,
+/// the network's configuration, another process's memory or the kernel's. `KILL` lets the agent end
+/// processes of other users.
+const CAPABILITIES: [&str; 8] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID",
+    "CAP_SETUID",
+];
+
+/// What tells of the host's kernel, its devices or its other processes. Absent ones are skipped. Where others are
+/// mounted on the host (/sys/kernel/debug, tracing, security, /sys/fs/bpf, cgroup, pstore) a new sysfs has empty
+/// directories, and a mask over each would be a mount for nothing.
+const MASKED: [&str; 29] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/buddyinfo",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/lock_stat",
+    "/proc/pagetypeinfo",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/fs/ext4",
+    "/sys/kernel/btf",
+    "/sys/kernel/slab",
+    "/sys/kernel/vmcoreinfo",
+];
+/// Not 0: where a program takes core dumps, the kernel starts it for a limit of 0 too, and for 1 it does not.
+const CORE_BYTES: u64 = 1;
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What the configuration depends on.
+pub(crate) struct OciInput<'a> {
+    pub root: &'a Path,
+    pub cgroup: &'a Path,
+    pub shown: Shown<'a>,
+    pub limits: Limits,
+    pub cpus: u32,
+    pub ceilings: Ceilings,
+    pub nofile: Nofile,
+    /// Whether the runtime takes a filter that is compiled already.
+    pub takes_program: bool,
+    /// What its system call filter has to hold.
+    pub needs: calls::Needs,
+}
+
+/// Directories of the host that the configuration shows read-only at their own place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shown<'a> {
+    /// None: they are in the root already.
+    Not,
+    Binds(&'a [PathBuf]),
+    Apart {
+        paths: &'a [PathBuf],
+        empty: &'a Path,
+    },
+}
+
+/// Open files of each process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Nofile {
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// What programs are used to: some walk all descriptors up to their limit before they start another.
+const USUAL_NOFILE: u64 = 1_024;
+
+impl Nofile {
+    /// What was asked for, from the start.
+    pub(crate) fn exact(asked: u64) -> Self {
+        Self { soft: asked, hard: asked }
+    }
+
+    /// Nobody asked: the usual number, which a program may raise for itself up to this one.
+    pub(crate) fn roomy(most: u64) -> Self {
+        Self { soft: most.min(USUAL_NOFILE), hard: most }
+    }
+}
+
+pub(crate) fn config(wanted: &OciInput<'_>) -> Value {
+    // Where it cannot be compiled the runtime compiles the list, and says why.
+    let needs = wanted.needs;
+    let program = wanted.takes_program.then(|| calls::annotation(needs)).and_then(Result::ok);
+    let seccomp = match program {
+        Some(_) => none_allowed(),
+        None => calls::filter(needs),
+    };
+    let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
+    json!({
+        "ociVersion": "1.0.0",
+        "annotations": program.unwrap_or_else(|| json!({})),
+        "process": process(wanted.nofile, wanted.ceilings),
+        "root": {"path": wanted.root, "readonly": false},
+        "hostname": "cofferdam",
+        "mounts": mounts(wanted.shown),
+        "linux": {
+            "cgroupsPath": Path::new("/").join(wanted.cgroup),
+            "namespaces": namespaces,
+            "resources": resources(wanted),
+            "maskedPaths": MASKED.as_slice(),
+            "readonlyPaths": READ_ONLY,
+            "seccomp": seccomp,
+        },
+    })
+}
+
+/// Has a configuration of ours lead to another root and group.
+pub(crate) fn place(config: &mut Value, root: &Path, cgroup: &Path) {
+    let cgroup = Path::new("/").join(cgroup);
+    for (at, path) in [(ROOT_AT, root), (CGROUP_AT, cgroup.as_path())] {
+        if let Some(found) = config.pointer_mut(at) {
+            *found = json!(path);
+        }
+    }
+}
+
+/// Beside a compiled program, which the runtime takes instead: it reads no list of hundreds of calls, and one
+/// that overlooked the program would start nothing.
+fn none_allowed() -> Value {
+    json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": libc::ENOSYS})
+}
+
+fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
+    let both = |name: &str, most: u64| json!({"type": name, "soft": most, "hard": most});
+    json!({
+        "terminal": false,
+        "user": {"uid": 0, "gid": 0},
+        "args": [AGENT_PATH],
+        "env": [],
+        "cwd": "/",
+        "capabilities": {
+            "bounding": CAPABILITIES,
+            "effective": CAPABILITIES,
+            "permitted": CAPABILITIES,
+            "inheritable": [],
+            "ambient": [],
+        },
+        "rlimits": [
+            both("RLIMIT_CORE", CORE_BYTES),
+            {"type": "RLIMIT_NOFILE", "soft": nofile.soft, "hard": nofile.hard},
+            both("RLIMIT_SIGPENDING", ceilings.signals),
+            both("RLIMIT_MSGQUEUE", ceilings.queue_bytes),
+        ],
+        "noNewPrivileges": true,
+        "oomScoreAdj": 0,
+    })
+}
+
+fn mounts(shown: Shown<'_>) -> Vec<Value> {
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc",
+               "options": ["nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+               "options": ["nosuid", "noexec", "strictatime", "mode=755", "size=64k"]}),
+        json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+               "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
+        json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+               "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=64m"]}),
+        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs",
+               "options": ["nosuid", "noexec", "nodev", "ro"]}),
+    ];
+    match shown {
+        Shown::Not => {}
+        Shown::Binds(paths) => {
+            mounts.extend(paths.iter().map(|path| bind(path, &path.to_string_lossy())));
+        }
+        Shown::Apart { paths, empty } => {
+            mounts.extend(paths.iter().map(|path| apart(path, empty)));
+        }
+    }
+    mounts
+}
+
+/// A directory of the host read-only, by an overlay: what is opened there is no inode of the host's, so a lock, a lease
+/// or a watch on it concerns nobody else. An overlay without an upper layer has two lower ones.
+fn apart(source: &Path, empty: &Path) -> Value {
+    let lowers = overlay_lowers(&[source, empty]);
+    let mut mount = overlay(&source.to_string_lossy(), &[lowers]);
+    if let Some(Value::Array(options)) = mount.get_mut("options") {
+        options.push("ro".into());
+    }
+    mount
+}
+
+/// A host path, read-only.
+pub(crate) fn bind(source: &Path, target: &str) -> Value {
+    json!({"destination": target, "type": "bind", "source": source,
+           "options": ["bind", "ro", "nosuid", "nodev"]})
+}
+
+/// A host path itself.
+pub(crate) fn bind_writable(source: &Path, target: &str) -> Value {
+    json!({"destination": target, "type": "bind", "source": source,
+           "options": ["bind", "rw", "nosuid", "nodev"]})
+}
+
+/// A host directory, copy-on-write.
+fn overlay(target: &str, options: &[String]) -> Value {
+    let options: Vec<&str> =
+        options.iter().map(String::as_str).chain(["nosuid", "nodev"]).collect();
+    json!({"destination": target, "type": "overlay", "source": "overlay", "options": options})
+}
+
+fn resources(wanted: &OciInput<'_>) -> Value {
+    let bytes = wanted.limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024);
+    let mut resources = json!({
+        "devices": [{"allow": false, "access": "rwm"}],
+        "memory": {"limit": bytes, "swap": bytes},
+        "pids": {"limit": wanted.limits.pids.unwrap_or(0) + AGENT_PIDS},
+    });
+    let cpu = wanted.limits.cpu.unwrap_or(0.0);
+    if let (true, Value::Object(fields)) = (cpu < f64::from(wanted.cpus), &mut resources) {
+        fields.insert("cpu".into(), json!({"quota": quota_us(cpu), "period": CPU_PERIOD_US}));
+    }
+    resources
+}
+
+/// Where a configuration names the two places that are one sandbox's alone.
+pub(crate) const ROOT_AT: &str = "/root/path";
+pub(crate) const CGROUP_AT: &str = "/linux/cgroupsPath";
+
+/// Makes the sandbox's root somebody of its own, in the namespace that is there. runc wants to be told its ids as well, and crun
+/// wants not.
+pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
+    let is_told = runtime.name != "crun";
+    if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
+        masked.retain(|path| !path.as_str().is_some_and(is_the_hosts_alone));
+    }
+    let handle = format!("/proc/{}/fd/{}", std::process::id(), taken.space.as_raw_fd());
+    let users = json!({"type": "user", "path": handle});
+    if let Some(Value::Array(namespaces)) = config.pointer_mut("/linux/namespaces") {
+        namespaces.push(users);
+    }
+    if let (true, Some(Value::Object(linux))) = (is_told, config.get_mut("linux")) {
+        let map = json!([{"containerID": 0, "hostID": taken.first, "size": idrange::COUNT}]);
+        linux.insert("uidMappings".into(), map.clone());
+        linux.insert("gidMappings".into(), map);
+    }
+}
+
+/// Whether only the host's root may read it, which nobody with ids of a sandbox's own is: a mask would add nothing. Such a
+/// mode is the kernel's, for every procfs of the host.
+fn is_the_hosts_alone(path: &str) -> bool {
+    let others = 0o007;
+    fs::symlink_metadata(path).is_ok_and(|meta| {
+        meta.is_file() && meta.uid() == 0 && meta.gid() == 0 && meta.mode() & others == 0
+    })
+}

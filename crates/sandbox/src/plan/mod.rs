@@ -1,0 +1,224 @@
+//! From a request and the facts of a host to a plan that leaves nothing to choose. Pure.
+
+mod check;
+mod choose;
+pub(crate) mod large;
+
+use std::collections::BTreeMap;
+
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{
+    AccessMode, DEFAULT_DISK_MB, DEFAULT_TIMEOUT_MS, EffectivePolicy, Egress, Limits,
+    MAX_STREAM_BYTES, Phase, SandboxRequest,
+};
+
+use crate::class::{self, ShowsHost};
+use crate::egress;
+use crate::host::base::Base;
+use crate::host::hostpath::HostPath;
+use crate::host::runtime::Runtime;
+use crate::host::traces::Traces;
+use crate::images::ImageRoot;
+use crate::oci::calls::Needs;
+use crate::oci::{self, Nofile, OciInput, Shown};
+use crate::spec::cached;
+use crate::spec::class::Class;
+use crate::spec::command::Command;
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::{Plan, PlannedMount};
+use crate::spec::refuse::{self, PlanError};
+use crate::spec::service::{self, Programs};
+
+/// Where a task runs when it does not say.
+const DEFAULT_WORKDIR: &str = "/work";
+
+impl Plan {
+    /// The same of a container under another name.
+    pub(crate) fn under(self, id: &SandboxId, facts: &HostFacts) -> Self {
+        let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
+        let mut config = self.config;
+        oci::place(&mut config, &traces.root, &traces.cgroup);
+        Self { traces, config, ..self }
+    }
+
+    /// MiB of this host's memory that the sandbox may take, what its class adds for itself included;
+    /// nothing where a provider elsewhere holds it.
+    pub fn host_mem_mb(&self) -> u64 {
+        self.isolation().host_mem_mb(self.effective.limits)
+    }
+}
+
+/// Plans a sandbox for a request on a host with these facts, or names the field that this host
+/// cannot enforce. Nothing is looked at and nothing is changed; an image therefore needs
+/// [`crate::Host::plan`], which looks it up first.
+pub fn plan(
+    request: &SandboxRequest,
+    id: &SandboxId,
+    facts: &HostFacts,
+) -> Result<Plan, PlanError> {
+    plan_on(request, id, facts, None)
+}
+
+/// The same on an image that was looked up already.
+pub(crate) fn plan_on(
+    request: &SandboxRequest,
+    id: &SandboxId,
+    facts: &HostFacts,
+    image: Option<&ImageRoot>,
+) -> Result<Plan, PlanError> {
+    check::check(request, facts)?;
+    let (class, runtime) = choose::choose(request, facts)?;
+    let isolation = class::of(class);
+    let egress = egress::plan(request);
+    let asked = check::limits(request, facts, isolation)?;
+    let limits = isolation.limits(asked, facts);
+    let (base, host_usr) = match (image, isolation.root(facts)) {
+        (Some(image), _) => (Base::Ours(image.root.clone()), false),
+        (None, Some(root)) => (root, false),
+        (None, None) => root(&request.env_ref, facts)?,
+    };
+    let spec = request.spec.as_ref();
+    let workdir = request
+        .workdir
+        .clone()
+        .or_else(|| spec?.working_dir.clone())
+        .or_else(|| image?.workdir.clone())
+        .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
+    let none = Programs::default();
+    let programs = if host_usr { &facts.services } else { &none };
+    let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
+    let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
+    let command = |argv: &[String], env, timeout_ms, phase| Command {
+        argv: argv.to_vec(),
+        env: environment(env, image),
+        cwd: workdir.clone(),
+        timeout_ms,
+        phase,
+        user: image.and_then(|image| image.user),
+        stdin_file: None,
+        jail: None,
+    };
+    let build = request.build.as_ref().map(|build| {
+        let timeout_ms = build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS);
+        command(&build.cmd, &build.env, timeout_ms, Phase::Build)
+    });
+    let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
+    let roomy = || Nofile::roomy(limits.nofile.unwrap_or(facts.nofile));
+    let nofile = asked.nofile.map_or_else(roomy, Nofile::exact);
+    let config = isolation.config(&OciInput {
+        root: &traces.root,
+        cgroup: &traces.cgroup,
+        shown: match isolation.shows_host() {
+            ShowsHost::Binds if host_usr => Shown::Binds(&facts.binds),
+            ShowsHost::Overlays if host_usr => {
+                Shown::Apart { paths: &facts.binds, empty: &facts.empty }
+            }
+            _ => Shown::Not,
+        },
+        limits,
+        cpus: facts.cpus,
+        ceilings: facts.ceilings,
+        nofile,
+        takes_program: runtime.takes_program(),
+        needs: Needs {
+            no_set_id: request.files_in.iter().any(|file| file.access == AccessMode::Full),
+        },
+    });
+    Ok(Plan {
+        task: Command {
+            stdin_file: request.stdin.clone(),
+            ..command(&request.cmd, &request.env, request.timeout_ms, Phase::Exec)
+        },
+        cache: cached::plan(request, &workdir, image.and_then(|image| image.user)),
+        egress,
+        build,
+        services,
+        class,
+        host_usr,
+        is_image: image.is_some(),
+        nofile,
+        runtime: runtime.clone(),
+        config,
+        guest: facts.guest.clone(),
+        base,
+        mounts: mounts
+            .iter()
+            .map(|mount| PlannedMount {
+                source: HostPath::said(&mount.source),
+                target: mount.target.clone(),
+                access: mount.access,
+            })
+            .collect(),
+        disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
+        large: large::is_large(isolation, asked, facts),
+        stream_limit_bytes: limits.output_bytes.unwrap_or(MAX_STREAM_BYTES),
+        artifacts: request.artifacts.clone(),
+        effective: effective(request, facts, class, runtime, limits, image),
+        traces,
+    })
+}
+
+/// The base layer, and whether the host's `/usr` is shown on it.
+fn root(env_ref: &str, facts: &HostFacts) -> Result<(Base, bool), PlanError> {
+    if env_ref == "host" {
+        return Ok((Base::Ours(facts.base.clone()), true));
+    }
+    let Some(dir) = env_ref.strip_prefix("dir:") else {
+        return Err(PlanError::new(
+            "envRef",
+            "must be `host`, `dir:/absolute/path` or `image:NAME`",
+        ));
+    };
+    refuse::absolute("envRef", dir)?;
+    let dir = HostPath::said(dir);
+    // By its text alone, which is all that is known before it is opened.
+    if !facts.allowed.names(&dir) {
+        return Err(PlanError::new("envRef", "the directory is outside this host's allowed roots"));
+    }
+    Ok((Base::Given(dir), false))
+}
+
+fn environment(
+    asked: &BTreeMap<String, String>,
+    image: Option<&ImageRoot>,
+) -> BTreeMap<String, String> {
+    let mut env: BTreeMap<String, String> = [
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("TERM", "dumb"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    env.extend(image.map(|image| image.env.clone()).unwrap_or_default());
+    env.extend(asked.iter().map(|(name, value)| (name.clone(), value.clone())));
+    env
+}
+
+fn effective(
+    request: &SandboxRequest,
+    facts: &HostFacts,
+    class: Class,
+    runtime: &Runtime,
+    limits: Limits,
+    image: Option<&ImageRoot>,
+) -> EffectivePolicy {
+    EffectivePolicy {
+        isolation_class: class.strength(),
+        runtime: runtime.name.clone(),
+        runtime_version: runtime.version.clone(),
+        kernel: class::of(class).kernel(facts),
+        image: match (&facts.provider, image) {
+            (Some(provider), _) => format!("template:{}", provider.template),
+            (None, Some(image)) => image.pinned.clone(),
+            (None, None) => request.env_ref.clone(),
+        },
+        limits,
+        timeout_ms: request.timeout_ms,
+        egress: request.egress.clone(),
+        granted: Vec::new(),
+        build_egress: request.build.as_ref().map_or(Egress::None, |build| build.egress.clone()),
+        cache: None,
+        weak: facts.weak_in(class),
+    }
+}

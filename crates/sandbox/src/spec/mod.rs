@@ -1,0 +1,17 @@
+//! What sandboxes are specified by: plain data and the checks of a single field. Pure.
+//!
+//! ```text
+//! HostFacts (what a host has) + request --`plan`--> Plan (everything, decided) | PlanError (the field)
+//! ```
+//! **No decision about a class is made here**: the classes above answer for themselves.
+
+pub(crate) mod cached;
+pub(crate) mod class;
+pub(crate) mod command;
+pub(crate) mod facts;
+pub(crate) mod input;
+pub(crate) mod machine;
+pub(crate) mod plan;
+pub(crate) mod provider;
+pub(crate) mod refuse;
+pub(crate) mod service;

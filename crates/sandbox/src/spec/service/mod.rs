@@ -1,0 +1,183 @@
+//! Services inside a sandbox's boundary: `spec.services` becomes a list of what is started, or names the field
+//! that cannot be. Pure.
+
+mod programs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use cofferdam_contracts::sandbox::SandboxSpec;
+use cofferdam_contracts::service::{
+    DEFAULT_READY_MS, MAX_READY_MS, MAX_SERVICES, Probe, Service, ServiceDetail,
+};
+
+use crate::spec::refuse::{self, PlanError};
+
+pub use programs::Programs;
+
+const POSTGRES_PORT: u16 = 5_432;
+const REDIS_PORT: u16 = 6_379;
+/// Longest name: it becomes part of variables and of an artifact's name.
+const MAX_NAME: usize = 32;
+
+/// What runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// PostgreSQL, with `initdb` and `postgres` in this directory.
+    Postgres(PathBuf),
+    /// This `redis-server`.
+    Redis(PathBuf),
+    /// A command of the spec.
+    Command {
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// The whole environment.
+        env: BTreeMap<String, String>,
+    },
+}
+
+/// One service, decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedService {
+    /// Unique in its sandbox.
+    pub name: String,
+    /// What runs.
+    pub program: Program,
+    /// On 127.0.0.1.
+    pub port: u16,
+    /// What must answer.
+    pub probe: Probe,
+    /// How long that may take, its preparation included.
+    pub ready_ms: u64,
+}
+
+/// Plans the services of a spec, in their order. `programs` is what the root file system is known to
+/// have, nothing for one that is not the host's; `environment` makes a command's whole environment.
+pub(crate) fn plan(
+    spec: Option<&SandboxSpec>,
+    env_ref: &str,
+    programs: &Programs,
+    environment: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, String>,
+) -> Result<Vec<PlannedService>, PlanError> {
+    let asked = spec.and_then(|spec| spec.services.as_deref()).unwrap_or_default();
+    if asked.len() > MAX_SERVICES {
+        return Err(PlanError::new("spec.services", "at most 8 services"));
+    }
+    let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
+    let mut planned = Vec::with_capacity(asked.len());
+    for (index, service) in asked.iter().enumerate() {
+        let field = Field(index);
+        let one = one(service, &field, env_ref, programs, &environment)?;
+        if !names.insert(one.name.clone()) {
+            return Err(field.refuse(".name", "two services have this name"));
+        }
+        if !ports.insert(one.port) {
+            return Err(field.refuse(".port", "two services have this port"));
+        }
+        planned.push(one);
+    }
+    Ok(planned)
+}
+
+struct Field(usize);
+
+impl Field {
+    fn name(&self, part: &str) -> String {
+        format!("spec.services[{}]{part}", self.0)
+    }
+
+    fn refuse(&self, part: &str, message: &str) -> PlanError {
+        PlanError::new(self.name(part), message)
+    }
+}
+
+fn one(
+    service: &Service,
+    field: &Field,
+    env_ref: &str,
+    programs: &Programs,
+    environment: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, String>,
+) -> Result<PlannedService, PlanError> {
+    let name = &service.name;
+    if !is_name(name) {
+        let message = "1 to 32 lower-case letters, digits and `-`, a letter first";
+        return Err(field.refuse(".name", message));
+    }
+    let detail = service.detail.clone().unwrap_or_default();
+    if detail.image.as_ref().is_some_and(|image| image != env_ref) {
+        let message = "differs from envRef; a service runs on its sandbox's root file system";
+        return Err(field.refuse(".image", message));
+    }
+    if detail.port == Some(0) {
+        return Err(field.refuse(".port", "must be 1 to 65,535"));
+    }
+    let health = detail.health.unwrap_or_default();
+    let ready_ms = health.timeout_ms.unwrap_or(DEFAULT_READY_MS);
+    if !(1..=MAX_READY_MS).contains(&ready_ms) {
+        let message = "must be 1 to 300,000 milliseconds";
+        return Err(field.refuse(".health.timeout_ms", message));
+    }
+    let (program, port, probe) = match &detail.cmd {
+        Some(argv) => command(argv, &detail, field, environment)?,
+        None => known(name, &detail, field, programs)?,
+    };
+    let probe = health.probe.unwrap_or(probe);
+    Ok(PlannedService { name: name.clone(), program, port, probe, ready_ms })
+}
+
+fn command(
+    argv: &[String],
+    detail: &ServiceDetail,
+    field: &Field,
+    environment: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, String>,
+) -> Result<(Program, u16, Probe), PlanError> {
+    refuse::argv(&field.name(".cmd"), argv)?;
+    refuse::variables(&field.name(".env"), &detail.env)?;
+    let port = detail.port.ok_or_else(|| {
+        field.refuse(".port", "a command's port must be given: it is how its health is asked")
+    })?;
+    let program = Program::Command { argv: argv.to_vec(), env: environment(&detail.env) };
+    Ok((program, port, Probe::Tcp))
+}
+
+fn known(
+    name: &str,
+    detail: &ServiceDetail,
+    field: &Field,
+    programs: &Programs,
+) -> Result<(Program, u16, Probe), PlanError> {
+    if !detail.env.is_empty() {
+        let message =
+            "this host configures the services that it knows; give a cmd to do it yourself";
+        return Err(field.refuse(".env", message));
+    }
+    let (program, port, probe, package) = match name {
+        "postgres" => {
+            let program = programs.postgres.clone().map(Program::Postgres);
+            (program, POSTGRES_PORT, Probe::Postgres, "postgresql")
+        }
+        "redis" => {
+            let program = programs.redis.clone().map(Program::Redis);
+            (program, REDIS_PORT, Probe::Redis, "redis-server")
+        }
+        _ => {
+            let message = "known are `postgres` and `redis`; for another service give cmd and port";
+            return Err(field.refuse(".cmd", message));
+        }
+    };
+    let program = program.ok_or_else(|| {
+        let message = format!(
+            "the root file system is not known to have its server: with envRef `host` install it \
+             (apt-get install {package}), otherwise give cmd and port"
+        );
+        PlanError::new(field.name(""), message)
+    })?;
+    Ok((program, detail.port.unwrap_or(port), probe))
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    name.len() <= MAX_NAME
+        && name.bytes().next().is_some_and(|first| first.is_ascii_lowercase())
+        && name.bytes().all(fits)
+}
