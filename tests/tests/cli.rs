@@ -536,3 +536,27 @@ fn a_projects_tests_are_split_over_shards() {
     let detached = home.run(&["run", "examples/tests.yaml", "-i", &repo_input, "--detach"]);
     assert_eq!(code(&detached), 0, "{}", said(&detached));
 }
+
+#[test]
+fn a_failed_run_shows_the_end_of_its_failed_tasks_stderr_and_names_where_the_rest_is() {
+    let home = Home::new();
+    let text = "id: loud\nv: \"1\"\nplan:\n  tasks:\n    - name: fine\n      exec: {run: \"echo quiet >&2\", timeout: 30s}\n    - name: loud\n      exec: {run: \"for i in $(seq 30); do echo said $i >&2; done; printf '\\\\033[2Jend\\\\n' >&2; exit 3\", timeout: 30s}\n";
+    let path = home.path().join("loud.yaml");
+    std::fs::write(&path, text).unwrap();
+    let ran = home.run(&["run", path.to_str().unwrap(), "--yes"]);
+    assert!(!ran.status.success());
+    let runs = home.run_json(&["ps", "--json"]);
+    let shown = home.run(&["show", runs["runs"][0]["runId"].as_str().unwrap()]);
+    for output in [ran, shown] {
+        let words = said(&output);
+        for part in [
+            "stderr of loud, its last lines (cofferdam logs ",
+            "said 22\n",
+            "said 30\n",
+            "\\x1b[2Jend",
+        ] {
+            assert!(words.contains(part), "{part:?}: {words}");
+        }
+        assert!(!words.contains("said 21\n") && !words.contains("quiet"), "{words}");
+    }
+}

@@ -202,7 +202,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
     let allowed = "egress.exec.allowed";
     let (status, answer) = put(&server, &operator, allowed, &names(json!(["a.example"]))).await;
     assert_eq!((status, &answer["code"]), (403, &json!("forbidden")), "{answer}");
-    for bad in [json!("a.example"), json!(["*.example"]), json!(["A.example"]), json!(["a b"])] {
+    for bad in [json!("a.example"), json!(["*.example"]), json!(["127.1"]), json!(["a b"])] {
         let (status, answer) = put(&server, &admin, allowed, &names(bad)).await;
         assert_eq!((status, &answer["code"]), (400, &json!("schema_violation")), "{answer}");
     }

@@ -470,6 +470,13 @@ async fn a_cancel_at_the_gate_ends_run_and_gate_at_once_and_a_resume_opens_both(
     assert_eq!(header["durableStatus"], "CANCELLED");
     let (_, inbox) = server.get("/api/hitl/inbox").await;
     assert_eq!(inbox, json!([]), "nobody is asked any more");
+    let (_, gates) = server.get(&format!("/api/runs/{id}/gates")).await;
+    assert_eq!(gates[0]["state"], "CANCELED", "{gates}");
+    let (_, one) = server.get(&format!("/api/runs/{id}/gates/{GATE}?timeoutS=30")).await;
+    assert_eq!(one["state"], "CANCELED", "it is not waited for either: {one}");
+    let shown = home.run(&["gate", "show", &id]);
+    let words = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success() && !words.contains("PENDING"), "{words}");
     refused(&reply(&server, &run, &yes("k1")).await, 409, "state_conflict");
     let approve =
         server.post(&format!("/api/runs/{id}/approve-plan"), &json!({"approvedBy": "ann"})).await;

@@ -137,3 +137,40 @@ async fn s23_a_tenants_tasks_wait_behind_its_own_and_not_behind_anothers() {
     .await;
     assert_proven(&home);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_waits_for_anothers_build_holds_no_memory() {
+    let home = Home::new();
+    let server = home.up_with(&["--memory-mb", "300"], &[]);
+    let sql = server.sql().await;
+    let limit = Duration::from_secs(60);
+    let cached = json!({"id": "cached", "v": "1", "plan": {"tasks": [{
+        "name": "t", "files": [{"text": "a==1", "to": "/work/req.txt"}],
+        "build": {"run": "sleep 300", "cache": "req.txt", "timeout": "400s"},
+        "exec": {"run": "true"}, "limits": {"mem_mb": 150},
+    }]}});
+    let building = "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'BUILDING'";
+    let mut runs = Vec::new();
+    for (key, executions) in [("leads", 1), ("waits", 2)] {
+        let started =
+            server.run_recipe(&cached.to_string(), json!({}), json!({"runKey": key})).await;
+        runs.push(started["workflowID"].as_str().unwrap().to_owned());
+        until("it is at its door", limit, async || {
+            count(&sql, "SELECT count(*) FROM app.sbx_executions").await == executions
+        })
+        .await;
+        until("the first one builds", limit, async || count(&sql, building).await == 1).await;
+    }
+    // Half of the memory is the builder's; the other half is nobody's.
+    let started = server.run_recipe(&recipe("third", 1, "true", 150), json!({}), json!({})).await;
+    let ended = server.wait_terminal(started["runId"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "succeeded", "{ended}");
+    assert_eq!(count(&sql, building).await, 1, "the build has not ended meanwhile");
+    for workflow in &runs {
+        let why = json!({"actor": "test", "reason": "not wanted"});
+        let (status, said) = server.post(&format!("/api/ops/wf/{workflow}/cancel"), &why).await;
+        assert_eq!(status, 202, "{said}");
+        assert_eq!(server.wait_terminal(workflow).await["status"], "canceled");
+    }
+    assert_proven(&home);
+}

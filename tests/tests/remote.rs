@@ -2,9 +2,7 @@
 //!
 //! The provider is a stand-in of `crates/sandbox/tests`: its sandboxes are containers of this host.
 
-#[path = "../../crates/sandbox/tests/support/provider.rs"]
-#[allow(dead_code, reason = "it is another crate's, which uses all of it")]
-mod provider;
+use crate::provider;
 use crate::support;
 
 use std::time::Duration;
@@ -186,6 +184,182 @@ fn a_worker_that_is_killed_leaves_a_sandbox_that_the_next_one_or_its_own_term_en
         until("its end elsewhere", SOON, async || count(&sql, OPEN).await == 0).await;
         assert_wiped(&home, &sql).await;
         assert_proven(&home);
+    });
+}
+
+/// Counts for some seconds, and leaves a line with its process beside each number.
+const COUNTS: &str = "id: counts\nv: \"1\"\nplan:\n  tasks:\n    - name: counts\n      build: {run: \"echo built >> built.txt; echo built\", timeout: 60s}\n      exec: {run: \"i=0; while [ $i -lt 120 ]; do i=$((i+1)); echo line $i; echo $$ >> ran.txt; sleep 0.1; done\", timeout: 120s}\n      artifacts: [\"*.txt\"]\n";
+
+/// As text, each stream and file of the only task.
+async fn kept(sql: &sqlx::PgPool, run: &str, name: &str) -> String {
+    let kept = format!(
+        "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8')) FROM app.artifacts a
+           LEFT JOIN app.blobs b ON b.sha256 = a.sha256 WHERE a.run_id = '{run}' AND a.name = '{name}'"
+    );
+    texts(sql, &kept).await.concat()
+}
+
+/// All of it was said once, by one process, and watchers were given every line once.
+async fn assert_counted_once(sql: &sqlx::PgPool, run: &str) {
+    let lines: String = (1..=120).map(|i| format!("line {i}\n")).collect();
+    let whole = format!("built\n{lines}");
+    assert_eq!(kept(sql, run, "stdout.log").await, whole);
+    let ran = kept(sql, run, "files/ran.txt").await;
+    let mut processes: Vec<&str> = ran.lines().collect();
+    assert_eq!(processes.len(), 120);
+    processes.dedup();
+    assert_eq!(processes.len(), 1, "{processes:?}");
+    assert_eq!(kept(sql, run, "files/built.txt").await, "built\n");
+    let watched = format!(
+        "SELECT string_agg(c.chunk, '' ORDER BY c.seq) FROM app.run_streams c
+           JOIN app.sbx_runs t ON t.task_key = c.run_id WHERE t.run_id = '{run}' AND c.key = 'stdout'"
+    );
+    assert_eq!(texts(sql, &watched).await.concat(), whole);
+}
+
+/// Once watchers have so many bytes of its output.
+async fn has_said(sql: &sqlx::PgPool, run: &str, least: i64) {
+    let said = format!(
+        "SELECT coalesce(max(c.upto), 0) FROM app.run_streams c JOIN app.sbx_runs t ON t.task_key = c.run_id
+          WHERE t.run_id = '{run}' AND c.key = 'stdout'"
+    );
+    until("some output", SOON, async || count(sql, &said).await >= least).await;
+}
+
+#[test]
+fn a_worker_that_is_killed_is_followed_by_one_that_goes_on_with_its_command() {
+    with_provider(async |provider| {
+        let home = Home::new();
+        let mut first = up(&home, provider);
+        let (run, _) = start(&first, COUNTS, "goes-on").await;
+        let sql = first.sql().await;
+        has_said(&sql, &run, 60).await;
+        let known = "SELECT concat_ws(' ', remote->>'provider', remote->>'command') FROM app.remote_execution_sessions";
+        assert_eq!(texts(&sql, known).await, [format!("{} command-1", provider.url())]);
+        first.kill();
+        assert_eq!(provider.held(), 1, "nobody told the provider");
+        let next = up(&home, provider);
+        let sql = next.sql().await;
+        assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
+        assert_counted_once(&sql, &run).await;
+        // One sandbox, one session, and the second execution on record that went on with it.
+        let sessions =
+            "SELECT concat_ws(' ', state, remote->>'attached') FROM app.remote_execution_sessions";
+        assert_eq!(texts(&sql, sessions).await, ["COMPLETED 1"]);
+        let executions = "SELECT concat_ws(' ', execution_no, sandbox_id IS NOT NULL) FROM app.sbx_executions ORDER BY 1";
+        assert_eq!(texts(&sql, executions).await, ["1 t", "2 f"]);
+        let made = provider.calls().iter().filter(|call| *call == "POST /sandboxes").count();
+        assert_eq!((made, provider.held()), (1, 0));
+        assert_wiped(&home, &sql).await;
+        assert_proven(&home);
+    });
+}
+
+#[test]
+fn a_worker_that_stops_leaves_its_command_to_the_next_one() {
+    with_provider(async |provider| {
+        let home = Home::new();
+        let mut first = up(&home, provider);
+        let (run, _) = start(&first, COUNTS, "stopped").await;
+        let sql = first.sql().await;
+        has_said(&sql, &run, 60).await;
+        first.stop();
+        assert_eq!(provider.held(), 1, "it is somebody's still");
+        let next = up(&home, provider);
+        let sql = next.sql().await;
+        assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
+        assert_counted_once(&sql, &run).await;
+        assert_wiped(&home, &sql).await;
+        assert_proven(&home);
+    });
+}
+
+#[test]
+fn what_the_provider_lost_with_the_worker_begins_anew() {
+    with_provider(async |provider| {
+        let home = Home::new();
+        let mut first = up(&home, provider);
+        let (run, _) = start(&first, COUNTS, "anew").await;
+        let sql = first.sql().await;
+        has_said(&sql, &run, 60).await;
+        first.kill();
+        provider.pass(Duration::from_secs(121)).await;
+        assert_eq!(provider.held(), 0, "nobody prolonged it");
+        let next = up(&home, provider);
+        let sql = next.sql().await;
+        assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
+        let ran = kept(&sql, &run, "files/ran.txt").await;
+        assert_eq!(ran.lines().count(), 120, "the second began in a sandbox of its own");
+        let ends = "SELECT state FROM app.remote_execution_sessions ORDER BY created_at";
+        assert_eq!(texts(&sql, ends).await, ["ORPHANED", "COMPLETED"]);
+        assert_wiped(&home, &sql).await;
+        assert_proven(&home);
+    });
+}
+
+#[test]
+fn a_client_that_is_killed_and_a_stream_that_is_cut_change_nothing_of_a_run_elsewhere() {
+    with_provider(async |provider| {
+        let home = Home::new();
+        let up = up(&home, provider);
+        let sql = up.sql().await;
+        let recipe = home.path().join("counts.yaml");
+        std::fs::write(&recipe, COUNTS).unwrap();
+        let mut command = home.command(&["run", recipe.to_str().unwrap(), "--yes"]);
+        let mut client = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+        let begun = "SELECT count(*) FROM app.sbx_runs";
+        until("its task", SOON, async || count(&sql, begun).await == 1).await;
+        let run = texts(&sql, "SELECT id FROM app.runs").await.concat();
+        has_said(&sql, &run, 60).await;
+        client.kill().unwrap();
+        client.wait().unwrap();
+        provider.cut().await;
+        assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+        assert_counted_once(&sql, &run).await;
+        assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_executions").await, 1);
+        assert_wiped(&home, &sql).await;
+        assert_proven(&home);
+    });
+}
+
+#[test]
+fn a_run_says_where_its_sandboxes_are_to_be_and_a_worker_that_has_them_elsewhere_refuses() {
+    with_provider(async |provider| {
+        let home = Home::new();
+        let up = up(&home, provider);
+        let sql = up.sql().await;
+        let text = "id: mode\nv: \"1\"\nplan:\n  tasks:\n    - name: one\n      exec: {run: \"echo here\", timeout: 60s}\n";
+        let recipe = home.path().join("mode.yaml");
+        std::fs::write(&recipe, text).unwrap();
+        let run = |mode: &str| {
+            let args =
+                ["run", recipe.to_str().unwrap(), "--yes", "--json", "--execution-mode", mode];
+            home.command(&args).output().unwrap()
+        };
+        assert!(run("REMOTE_SANDBOX").status.success());
+        assert_eq!(provider.held(), 0);
+        let before = provider.calls().iter().filter(|call| *call == "POST /sandboxes").count();
+        assert!(!run("LOCAL_NATIVE").status.success());
+        let why =
+            "SELECT DISTINCT response->>'cause' FROM app.sbx_runs WHERE err_code = 'BOOT_FAIL'";
+        let words =
+            "this host cannot enforce executionMode LOCAL_NATIVE: its sandboxes are REMOTE_SANDBOX";
+        assert_eq!(texts(&sql, why).await, [words]);
+        let after = provider.calls().iter().filter(|call| *call == "POST /sandboxes").count();
+        assert_eq!(after, before, "nobody was asked for one");
+        let said = String::from_utf8_lossy(&run("SOMEWHERE").stderr).into_owned();
+        assert!(said.contains("--execution-mode <MODE>"), "{said}");
+        // The mode is part of what a start means.
+        let opts = |mode: &str| json!({"runKey": "one", "executionMode": mode});
+        up.run_recipe(text, json!({}), opts("REMOTE_SANDBOX")).await;
+        let reference = json!({"id": "mode", "v": "1"});
+        let again = json!({"recipeRef": reference, "formData": {}, "opts": opts("LOCAL_DOCKER")});
+        let (status, body) = up.post("/api/run", &again).await;
+        assert_eq!((status, &body["drift"][0]["field"]), (409, &json!("executionMode")), "{body}");
+        let (status, body) =
+            up.post("/api/run", &json!({"recipeRef": reference, "opts": opts("HERE")})).await;
+        assert_eq!(status, 400, "{body}");
+        assert_wiped(&home, &sql).await;
     });
 }
 

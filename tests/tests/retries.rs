@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use support::gates::{
     APPROVALS, DECISIONS, EXECUTIONS, PROMPTS, TASKS, number, prompt, proven, say, waiting,
 };
+use support::texts;
 
 /// Two tasks, of which one does what a file outside says.
 const HALF: &str = "
@@ -158,4 +159,62 @@ plan: {tasks: [{name: 'f-${item}', each: '${glob(form.dir, \"*\")}', value: '${i
     let end = server.wait_terminal(&text(&run, "runId")).await;
     assert_eq!(end["status"], "succeeded", "{end}");
     proven(&server).await;
+}
+
+/// Whoever is asked, the run goes on with the code that recorded its steps.
+#[tokio::test]
+async fn a_retry_keeps_the_version_that_recorded_its_steps_and_is_refused_where_nobody_has_it() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "first", "7");
+    let run = waiting(&server, HALF, json!({"dir": dir.path()}), json!({})).await;
+    assert_eq!(say(&server, &server.key, &run, "k", "yes").await.0, 200);
+    let id = text(&run, "runId");
+    assert_eq!(server.wait_terminal(&id).await["status"], "failed");
+    let workflow = text(&run, "workflowID");
+    let recorded = async |version: &str| {
+        sqlx::query(
+            "UPDATE dbos.workflow_status SET application_version = $2 WHERE workflow_uuid = $1",
+        )
+        .bind(&workflow)
+        .bind(version)
+        .execute(&sql)
+        .await
+        .unwrap();
+    };
+    let version =
+        "SELECT application_version FROM dbos.workflow_status WHERE queue_name = 'intentQ'";
+    let own = texts(&sql, version).await.concat();
+    recorded("0.0.0-w1").await;
+    let (status, refused) = retry(&server, &run).await;
+    assert_eq!((status, &refused["code"]), (409, &json!("state_conflict")), "{refused}");
+    let why = text(&refused, "error");
+    assert!(why.contains("version 0.0.0-w1, which no live worker has"), "{why}");
+    assert_eq!(server.get(&format!("/api/runs/{id}")).await.1["status"], "failed");
+    // Its recorded steps are copied into no run of another version either.
+    let fork = |step: i32| json!({"actor": "a", "reason": "r", "stepN": step});
+    let path = format!("/api/ops/wf/{workflow}/fork");
+    let (status, refused) = server.post(&path, &fork(1)).await;
+    assert_eq!(status, 409, "{refused}");
+    assert!(text(&refused, "error").contains("fork it from step 0"), "{refused}");
+    let (status, forked) = server.post(&path, &fork(0)).await;
+    assert_eq!(status, 202, "{forked}");
+    // Where a worker of that version lives, it is that one's.
+    sqlx::query(
+        "INSERT INTO app.executors (id, host_id, pid, app_version, heartbeat_at)
+         VALUES ('ex-0000000000000000', 'elsewhere', 1, '0.0.0-w1', clock_timestamp() + interval '1 hour')",
+    )
+    .execute(&sql)
+    .await
+    .unwrap();
+    assert_eq!(retry(&server, &run).await.0, 202);
+    let kept = format!(
+        "SELECT application_version FROM dbos.workflow_status WHERE workflow_uuid = '{workflow}'"
+    );
+    assert_eq!(texts(&sql, &kept).await, ["0.0.0-w1"]);
+    put(dir.path(), "second", "0");
+    recorded(&own).await;
+    assert_eq!(server.wait_terminal(&id).await["status"], "succeeded");
 }

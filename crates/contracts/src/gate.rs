@@ -217,6 +217,7 @@ named! {
         Received = "RECEIVED",
         TimedOut = "TIMED_OUT",
         Resolved = "RESOLVED",
+        Canceled = "CANCELED",
     }
 }
 

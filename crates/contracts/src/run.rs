@@ -170,13 +170,26 @@ named! {
 }
 
 named! {
-    /// Where a run's sandboxes are: known with the first of them, `LOCAL_NATIVE` until then.
+    /// Where a run's sandboxes are: as its request says, or known with the first of them and `LOCAL_NATIVE`
+    /// until then.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     #[allow(missing_docs, reason = "the names are the contract's own")]
     pub enum ExecutionMode {
         LocalDocker = "LOCAL_DOCKER",
         LocalNative = "LOCAL_NATIVE",
         RemoteSandbox = "REMOTE_SANDBOX",
+    }
+}
+
+impl ExecutionMode {
+    /// Of sandboxes that this runtime holds: a Docker engine, a provider elsewhere, or a program of the host.
+    #[must_use]
+    pub fn of_runtime(name: &str) -> Self {
+        match name {
+            "docker" => Self::LocalDocker,
+            "remote" => Self::RemoteSandbox,
+            _ => Self::LocalNative,
+        }
     }
 }
 

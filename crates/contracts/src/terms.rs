@@ -4,7 +4,7 @@
 //! `flatten` does not promise together. So one macro writes them into each request.
 
 use crate::recipe::Lane;
-use crate::run::{Budget, Workload};
+use crate::run::{Budget, ExecutionMode, Workload};
 
 /// The terms of a run, whichever request asks for it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -23,6 +23,8 @@ pub struct RunTerms {
     pub timeout_ms: Option<u64>,
     /// The caller's trace id.
     pub trace_id: Option<String>,
+    /// Where its sandboxes are to be; where the worker has them, where absent.
+    pub execution_mode: Option<ExecutionMode>,
 }
 
 /// A request with fields of its own and those of [`RunTerms`].
@@ -56,6 +58,10 @@ macro_rules! with_terms {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(length(min = 1, max = 128))]
             pub trace_id: Option<String>,
+            /// Where its sandboxes are to be; a worker whose sandboxes are elsewhere refuses them. Default:
+            /// where the worker that takes them has them.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub execution_mode: Option<ExecutionMode>,
         }
 
         impl $request {
@@ -70,6 +76,7 @@ macro_rules! with_terms {
                     budget: self.budget,
                     timeout_ms: self.timeout_ms,
                     trace_id: self.trace_id.clone(),
+                    execution_mode: self.execution_mode,
                 }
             }
         }

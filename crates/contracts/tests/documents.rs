@@ -126,7 +126,7 @@ fn e5_a_cache_is_said_once() {
     of(&format!("      build: {{run: b, cache: {whole}}}")).unwrap();
     of(&format!("      cache: {whole}\n      build: {{run: b, cache: l}}")).unwrap();
     let twice = of(&format!("      cache: {whole}\n      build: {{run: b, cache: {whole}}}"));
-    assert!(twice.unwrap_err().contains("say it once"));
+    assert!(twice.unwrap_err().contains("give it once"));
     let unknown = of("      build: {run: b, cache: {repo: r, path: l}}").unwrap_err();
     assert!(unknown.contains("path"), "{unknown}");
 }

@@ -17,7 +17,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// One before any sandbox was up.
+    /// One of which nothing is kept: before a sandbox was up, or after another worker took it.
     pub(crate) fn bare(result: SandboxResult, evidence: Option<WipeEvidence>) -> Self {
         Self {
             result,

@@ -13,6 +13,7 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, FileOut, SandboxResult, SessionState, WipeEvidence,
 };
 use cofferdam_ledger::artifacts::NewArtifact;
+use cofferdam_ledger::elsewhere::Elsewhere;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
@@ -26,6 +27,7 @@ use crate::deps::Deps;
 use crate::dispatches;
 use crate::executor::{Executor, meant};
 use crate::output::Output;
+use crate::patience::patiently;
 use crate::settle::alert;
 use crate::verdict;
 
@@ -39,6 +41,8 @@ pub(crate) struct Job<'a> {
     pub deps: Option<Deps>,
     /// The agent that runs in it, where it is a dispatch.
     pub agent: Option<&'a AgentWork>,
+    /// Whether another worker began it, whose output comes again from the first byte on.
+    pub taken_over: bool,
 }
 
 struct Watched {
@@ -46,6 +50,22 @@ struct Watched {
 }
 
 impl Watched {
+    /// What watchers have of it already, they are not given again.
+    async fn of(executor: &Executor, task: &TaskKey, taken_over: bool) -> Self {
+        let mut out = [Output::new("stdout"), Output::new("stderr")];
+        if taken_over {
+            for (output, key) in out.iter_mut().zip(["stdout", "stderr"]) {
+                let ledger = &executor.flows.ledger;
+                match patiently(|| ledger.streams().end(task.as_str(), key)).await {
+                    Ok(stored) => *output = Output::after(key, stored),
+                    Err(error) => tracing::warn!(%error, %task, "what watchers have is not known"),
+                }
+            }
+        }
+        let [stdout, stderr] = out;
+        Self { out: Mutex::new((stdout, stderr)) }
+    }
+
     fn push(&self, stream: Stream, chunk: &[u8]) {
         // A poisoned lock only means that another push panicked; the bytes are still good.
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,13 +94,13 @@ pub(crate) async fn drive(
     sandbox: Sandbox,
     mut wakes: Receiver<Wake>,
 ) -> End {
-    let Job { plan, mut deps, agent } = job;
+    let Job { plan, mut deps, agent, taken_over } = job;
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     if agent.is_some() {
         note_process(executor, task, &sandbox).await;
     }
-    let watched = Watched { out: Mutex::new((Output::new("stdout"), Output::new("stderr"))) };
+    let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
     let mut running = Running {
         executor,
@@ -105,6 +125,10 @@ pub(crate) async fn drive(
     };
     let services = sandbox.services();
     let effective = report(&mut result, &sandbox, &services, deps, granted);
+    if is_lost_to_another(executor, &sandbox, agent).await {
+        sandbox.let_go();
+        return End::bare(result, None);
+    }
     let canceled = judged.canceled();
     let evidence = wipe(executor, sandbox, canceled, &mut result).await;
     let (out, err) = watched.out.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -192,6 +216,20 @@ fn report(
     effective
 }
 
+/// Whether another worker goes on with the sandbox, or may: this one was declared dead meanwhile.
+async fn is_lost_to_another(
+    executor: &Executor,
+    sandbox: &Sandbox,
+    agent: Option<&AgentWork>,
+) -> bool {
+    if agent.is_some() || sandbox.outlives().is_none() {
+        return false;
+    }
+    let ledger = &executor.flows.ledger;
+    let is_ours = patiently(|| ledger.sessions().is_of(sandbox.id(), &executor.id)).await;
+    !is_ours.unwrap_or(true)
+}
+
 async fn wipe(
     executor: &Executor,
     sandbox: Sandbox,
@@ -260,7 +298,21 @@ impl Running<'_> {
         built
     }
 
+    /// Before a command starts that goes on without this worker, it is on record where that is.
+    async fn outlive(&self) {
+        let Some(place) = self.sandbox.outlives().filter(|_| self.watch.is_none()) else { return };
+        let command = self.sandbox.next_command();
+        let at = Elsewhere { provider: &place.provider, id: &place.id, command: &command };
+        let ledger = &self.executor.flows.ledger;
+        let noted = patiently(|| ledger.sessions().elsewhere(self.sandbox.id(), &at)).await;
+        if let Err(error) = noted {
+            // Then it ends with this worker, as it would on this host.
+            tracing::warn!(%error, task = %self.task.key, "where a task is was not noted");
+        }
+    }
+
     async fn command(&mut self, command: &Command) -> Result<ExecOutcome, SandboxError> {
+        self.outlive().await;
         let kill = self.sandbox.kill_handle();
         // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
         // sandbox read before it goes.

@@ -30,6 +30,12 @@ impl Output {
         Self { key, bytes: Vec::new(), sent: 0, seq: 0, since: Stopwatch::start() }
     }
 
+    /// One that another worker began to store: its bytes come again from the first, and watchers have so many
+    /// in so many chunks.
+    pub(crate) fn after(key: &'static str, (seq, sent): (i32, i64)) -> Self {
+        Self { seq, sent: usize::try_from(sent).unwrap_or(0), ..Self::new(key) }
+    }
+
     /// Takes what the sandbox wrote.
     pub(crate) fn push(&mut self, chunk: &[u8]) {
         self.bytes.extend_from_slice(chunk);
@@ -67,7 +73,8 @@ impl Output {
         self.sent += cut;
         self.seq += 1;
         self.since = Stopwatch::start();
-        Some(Pending { key: self.key, seq, text })
+        let upto = i64::try_from(self.sent).unwrap_or(i64::MAX);
+        Some(Pending { key: self.key, seq, text, upto })
     }
 }
 
@@ -77,14 +84,14 @@ pub(crate) struct Pending {
     key: &'static str,
     seq: i32,
     text: String,
+    upto: i64,
 }
 
 impl Pending {
     /// Stores it. An adjunct: a failure costs watchers a chunk, nothing else.
     pub(crate) async fn store(self, ledger: &Ledger, task: &TaskKey) {
-        if let Err(error) =
-            ledger.streams().append(task.as_str(), self.key, self.seq, &[self.text]).await
-        {
+        let Self { key, seq, text, upto } = self;
+        if let Err(error) = ledger.streams().append(task.as_str(), key, seq, &text, upto).await {
             tracing::debug!(%error, %task, "a chunk of output was not stored for watchers");
         }
     }
@@ -105,6 +112,20 @@ mod tests {
         let last = output.take(true).unwrap();
         assert_eq!((last.seq, last.text.as_str()), (1, "\u{20ac}"));
         assert!(output.take(true).is_none());
+    }
+
+    #[test]
+    fn what_another_worker_stored_is_not_stored_again() {
+        let mut first = Output::new("stdout");
+        first.push(&vec![b'a'; FLUSH_BYTES]);
+        let stored = first.take(false).unwrap();
+        let mut second = Output::after("stdout", (stored.seq + 1, stored.upto));
+        second.push(&vec![b'a'; FLUSH_BYTES - 1]);
+        assert!(second.take(true).is_none(), "the rest of it is still to come");
+        second.push(b"ab");
+        let next = second.take(true).unwrap();
+        assert_eq!((next.seq, next.text.as_str()), (1, "b"));
+        assert_eq!(second.into_bytes().len(), FLUSH_BYTES + 1);
     }
 
     #[test]

@@ -38,6 +38,13 @@ impl Flows {
                     let why = "a dispatch is sent off again by its own retry, not as a run";
                     return Err(Refusal::new(ErrorCode::StateConflict, why).into());
                 }
+                Retried::Unserved(version) => {
+                    let why = format!(
+                        "the run's steps are recorded by version {version}, which no live worker has: start it \
+                         anew (cofferdam fork RUN --step 0)"
+                    );
+                    return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+                }
                 Retried::NotYet if waited.elapsed() > ENGINE_ENDS => {
                     let why =
                         "the run failed, but its workflow has not ended yet; try again in a moment";

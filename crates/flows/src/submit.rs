@@ -167,6 +167,7 @@ impl Flows {
             partition_key,
             priority: terms.priority.unwrap_or(lane.priority()),
             dedup,
+            mode_wanted: terms.execution_mode,
             retry_count: 0,
             retry_of: None,
             asked_by: None,
@@ -295,6 +296,7 @@ fn same_run(new: &NewRun, existing: &ExistingRun) -> Result<(), Refusal> {
         ("traceId", json!(header.trace_id), json!(new.trace_id)),
         ("tenantId", json!(existing.tenant), json!(new.tenant)),
         ("queuePartitionKey", json!(existing.partition_key), json!(new.partition_key)),
+        ("executionMode", json!(existing.mode_wanted), json!(new.mode_wanted)),
         ("recipe", json!(header.recipe_ref), json!(new.recipe)),
         ("recipeHash", json!(header.recipe_hash), json!(new.recipe_hash)),
     ];

@@ -19,20 +19,20 @@ use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::tasks::{NewTask, Place, TaskContext};
-use cofferdam_sandbox::{HostPath, Input, Plan, provision_on, verify_absent};
+use cofferdam_sandbox::{CacheBase, Host, HostPath, Input, Plan, provision_on};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
 use crate::attempt::{End, blank};
-use crate::decide::MAX_EXECUTIONS;
-use crate::deps::{self, Unprepared};
+use crate::deps::{self, Deps, Unprepared};
 use crate::dispatches;
 use crate::drive::{Job, drive};
-use crate::egress;
 use crate::executor::{Executor, may_cancel};
 use crate::flow::{Flow, FlowError, step_error};
 use crate::memory::MemoryShare;
 use crate::patience::patiently;
+use crate::planned::{planned, refused, refused_everywhere, unmade, unwanted};
+use crate::resume::take_over;
 
 /// The step's name in the engine.
 const EXECUTE: &str = "ExecuteST";
@@ -59,6 +59,9 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         state_dir: &state_dir,
         sandbox: &sandbox,
     };
+    if let Some(resumed) = take_over(executor, key, &place).await? {
+        return finish(executor, &resumed.task, &resumed.sandbox, resumed.end).await;
+    }
     let task = patiently(|| ledger.tasks().begin(key, &place))
         .await
         .map_err(step_error)?
@@ -87,8 +90,19 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
             end
         }
     };
-    executor.board.forget(&sandbox);
-    let committed = end.committed(&task);
+    finish(executor, &task, &sandbox, end).await
+}
+
+/// Commits the end of an attempt, once.
+async fn finish(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &SandboxId,
+    end: End,
+) -> Flow<ErrCode> {
+    let (ledger, key) = (&executor.flows.ledger, &task.key);
+    executor.board.forget(sandbox);
+    let committed = end.committed(task);
     if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
         return Ok(end.result.err_code);
     }
@@ -112,6 +126,7 @@ pub(crate) fn kept(run: &RunContext, task: &NewTask) -> Option<(TaskContext, End
         by_host_admin: false,
         over_quota: None,
         execution_no: 1,
+        mode_wanted: None,
         egress: Vec::new(),
         finished: None,
     };
@@ -137,38 +152,6 @@ fn value(task: &TaskContext, text: &str) -> End {
     End { artifacts, ..End::bare(result, None) }
 }
 
-/// An end at which no sandbox was made: nothing of it may exist, which is looked for all the same.
-async fn unmade(
-    executor: &Executor,
-    task: &TaskContext,
-    sandbox: &SandboxId,
-    code: ErrCode,
-    cause: String,
-) -> End {
-    let state_dir = executor.host.facts().state_dir.clone();
-    let evidence = verify_absent(&executor.host, sandbox, &state_dir, "boot-fail").await;
-    End::bare(blank(task, sandbox.as_str(), code, Some(cause)), Some(evidence))
-}
-
-/// The end of one that was canceled before it had a sandbox.
-async fn unwanted(executor: &Executor, task: &TaskContext, sandbox: &SandboxId) -> End {
-    let cause = "canceled".to_owned();
-    let end = unmade(executor, task, sandbox, ErrCode::CmdNonzero, cause).await;
-    End { canceled: true, ..end }
-}
-
-/// What was asked for is refused by this host, and would be again.
-fn refused(mut end: End) -> End {
-    end.result.permanent = true;
-    end
-}
-
-/// The same by every host: nothing of it depends on where the task runs.
-fn refused_everywhere(mut end: End) -> End {
-    end.result.permanent_everywhere = true;
-    refused(end)
-}
-
 async fn run_in_sandbox(
     executor: &Executor,
     task: &TaskContext,
@@ -177,31 +160,17 @@ async fn run_in_sandbox(
     id: &SandboxId,
     mut wakes: Receiver<Wake>,
 ) -> End {
-    if task.execution_no > MAX_EXECUTIONS {
-        let cause = format!(
-            "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
-        );
-        return unmade(executor, task, id, ErrCode::CmdNonzero, cause).await;
-    }
     if let Some(why) = &task.over_quota {
         return unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
     }
-    if let Some(drift) = egress::drift(request, &task.egress) {
-        let end = unmade(executor, task, id, ErrCode::BootFail, drift).await;
-        return refused_everywhere(end);
-    }
-    let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
-    let planned =
-        host.plan(request, id).map_err(|e| e.to_string()).and_then(|mut plan| match agent {
-            Some(agent) => dispatches::hold(&mut plan, agent).map(|()| plan),
-            None => Ok(plan),
-        });
-    let plan = match planned {
-        Ok(plan) => plan,
-        Err(e) => {
-            let cause = format!("this host cannot enforce {e}");
-            return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
-        }
+    let (host, plan) = match planned(executor, task, request, agent, id).await {
+        Ok(planned) => planned,
+        Err(end) => return *end,
+    };
+    let based = based(executor, task, request, (host, &plan, id), &mut wakes).await;
+    let (deps, base) = match based {
+        Ok(based) => based,
+        Err(end) => return *end,
     };
     let _memory = match room(executor, task, &plan, &mut wakes).await {
         Ok(share) => share,
@@ -210,24 +179,9 @@ async fn run_in_sandbox(
         }
         Err(NoRoom::Canceled) => return unwanted(executor, task, id).await,
     };
-    let inputs = match inputs(executor, task, request).await {
+    let inputs = match given(executor, task, request, id).await {
         Ok(inputs) => inputs,
-        Err(NoInput::Passing(cause)) => {
-            return unmade(executor, task, id, ErrCode::UploadFail, cause).await;
-        }
-        Err(NoInput::Lasting(cause)) => {
-            let end = unmade(executor, task, id, ErrCode::UploadFail, cause).await;
-            return refused_everywhere(end);
-        }
-    };
-    let made_of = (host, &plan, inputs.as_slice());
-    let (deps, base) = match deps::prepare(executor, task, request, made_of, &mut wakes).await {
-        Ok(prepared) => prepared,
-        Err(Unprepared::Refused(why)) => {
-            let cause = format!("this host cannot enforce {why}");
-            return refused(unmade(executor, task, id, ErrCode::BootFail, cause).await);
-        }
-        Err(Unprepared::Canceled) => return unwanted(executor, task, id).await,
+        Err(end) => return *end,
     };
     let sandbox = match provision_on(host, &plan, &inputs, base).await {
         Ok(sandbox) => sandbox,
@@ -238,7 +192,34 @@ async fn run_in_sandbox(
         }
     };
     host.expect(&plan, &sandbox);
-    drive(executor, task, Job { plan: &plan, deps, agent }, sandbox, wakes).await
+    let job = Job { plan: &plan, deps, agent, taken_over: false };
+    drive(executor, task, job, sandbox, wakes).await
+}
+
+/// The dependencies of a task that names some, before it takes memory: while another task builds them it has
+/// no sandbox, and what it would hold is another's meanwhile.
+async fn based(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    (host, plan, id): (&Host, &Plan, &SandboxId),
+    wakes: &mut Receiver<Wake>,
+) -> Result<(Option<Deps>, Option<CacheBase>), Box<End>> {
+    if request.spec.as_ref().is_none_or(|spec| spec.cache.is_none()) {
+        return Ok((None, None));
+    }
+    // The lock files are among them. They are read again when there is room.
+    let inputs = given(executor, task, request, id).await?;
+    let made_of = (host, plan, inputs.as_slice());
+    match deps::prepare(executor, task, request, made_of, wakes).await {
+        Ok(prepared) => Ok(prepared),
+        Err(Unprepared::Refused(why)) => {
+            let cause = format!("this host cannot enforce {why}");
+            let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            Err(Box::new(refused(end)))
+        }
+        Err(Unprepared::Canceled) => Err(Box::new(unwanted(executor, task, id).await)),
+    }
 }
 
 /// Why a sandbox got no memory.
@@ -281,6 +262,25 @@ enum NoInput {
     Passing(String),
     /// What was named is not there, or is not what it was, and stays so.
     Lasting(String),
+}
+
+/// What the sandbox is given, or the task's end without it.
+async fn given(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    id: &SandboxId,
+) -> Result<Vec<Input>, Box<End>> {
+    match inputs(executor, task, request).await {
+        Ok(inputs) => Ok(inputs),
+        Err(NoInput::Passing(cause)) => {
+            Err(Box::new(unmade(executor, task, id, ErrCode::UploadFail, cause).await))
+        }
+        Err(NoInput::Lasting(cause)) => {
+            let end = unmade(executor, task, id, ErrCode::UploadFail, cause).await;
+            Err(Box::new(refused_everywhere(end)))
+        }
+    }
 }
 
 /// Inline texts, artifacts of this tenant, and directories of this host.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use cofferdam_guest::escape::{NEIGHBOUR, PROBE};
+use cofferdam_guest::job::ATTACH;
 use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
 use cofferdam_guest::users::HOLD;
 use cofferdam_guest::wire::LODGE;
@@ -24,6 +25,7 @@ pub fn run() -> ExitCode {
         [ENTER] => agent::run_in(machine::enter),
         [REHEARSE] => agent::run_in(machine::rehearse),
         [LODGE] => agent::run_as_lodger(),
+        [ATTACH] => agent::attach(),
         [HOLD, owner] => hold::run(owner),
         _ => agent::run(),
     }

@@ -15,6 +15,7 @@ pub mod escape;
 pub mod frame;
 pub mod glob;
 pub mod jail;
+pub mod job;
 pub mod name;
 pub mod process;
 pub mod setup;

@@ -39,6 +39,12 @@
 //!
 //! Level 5 packs a directory exactly, level 6 looks whether it could: see [`crate::archive::Pack`].
 //!
+//! And with level 7; see [`crate::job`].
+//!
+//! | route | request | answer |
+//! |---|---|---|
+//! | `POST /v1/job` | [`crate::job::JobRequest`] | as of an exec, from the bytes on that the request names |
+//!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
 //! A refused request answers 4xx or 5xx with a [`Refusal`].
@@ -92,10 +98,11 @@ pub const PACK: &str = "/v1/pack";
 pub const UNPACK: &str = "/v1/unpack";
 /// `POST`: watches a path for changes.
 pub const WATCH: &str = "/v1/watch";
+/// `POST`.
+pub const JOB: &str = "/v1/job";
 
-/// What an agent can do: 1 are the first four routes, 2 all but the last three, 3 all but the last, 4 all
-/// of this page, 5 packs exactly, 6 looks whether it could.
-pub const LEVEL: u32 = 6;
+/// What an agent can do: see the tables of this page.
+pub const LEVEL: u32 = 7;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.

@@ -6,6 +6,7 @@ use cofferdam_guest::archive::Unpack;
 use cofferdam_guest::door::Door;
 use cofferdam_guest::frame::{Decoder, Kind, MAX_PAYLOAD};
 use cofferdam_guest::glob::Glob;
+use cofferdam_guest::job::JobRequest;
 use cofferdam_guest::process::{Control, RunRequest};
 use cofferdam_guest::wire::{
     CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal, decode_path,
@@ -46,6 +47,7 @@ fn fuzz_messages_are_read_or_refused() {
         read::<ExecRequest>(bytes);
         read::<CollectRequest>(bytes);
         read::<RunRequest>(bytes);
+        read::<JobRequest>(bytes);
         read::<Control>(bytes);
         read::<Health>(bytes);
         read::<Refusal>(bytes);

@@ -25,6 +25,8 @@ CREATE TABLE app.runs (
                    'succeeded','failed','canceled','retries_exceeded','repairing')),
   next_action    text NOT NULL DEFAULT 'NONE' CHECK (next_action IN ('APPROVE_PLAN','REPAIR','NONE')),
   execution_mode text NOT NULL CHECK (execution_mode IN ('LOCAL_DOCKER','LOCAL_NATIVE','REMOTE_SANDBOX')),
+  -- Where its sandboxes are to be, where its request says so.
+  mode_wanted    text CHECK (mode_wanted IN ('LOCAL_DOCKER','LOCAL_NATIVE','REMOTE_SANDBOX')),
   recipe_id      text NOT NULL,
   recipe_v       text NOT NULL,
   recipe_hash    text NOT NULL CHECK (recipe_hash ~ '^[a-f0-9]{64}$'),
@@ -111,6 +113,8 @@ CREATE TABLE app.run_streams (
   key        text NOT NULL CHECK (key IN ('status','stdout','stderr')),
   seq        integer NOT NULL CHECK (seq >= 0),
   chunk      text NOT NULL,
+  -- Bytes of the stream up to the end of the chunk, so that another worker goes on behind it.
+  upto       bigint CHECK (upto >= 0),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (run_id, key, seq)
 );

@@ -1,6 +1,7 @@
 -- One sandbox from its start to the proof that it is gone. A wipe that could not be verified is looked at
 -- again: the session counts its looks and says when the next one is due. `runtime`, `runtime_version` and
--- `attestation` are what the sandbox really was.
+-- `attestation` are what the sandbox really was. `remote` is where a command goes on without its worker:
+-- {provider, id, command}, written before that command starts; with the worker that took it over: token, attached.
 CREATE TABLE app.remote_execution_sessions (
   sandbox_id        text PRIMARY KEY CHECK (sandbox_id ~ '^sb[0-9a-f]{20}$'),
   task_key          text NOT NULL REFERENCES app.sbx_runs (task_key),
@@ -21,8 +22,11 @@ CREATE TABLE app.remote_execution_sessions (
   last_heartbeat_at timestamptz,
   created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
   updated_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-  ended_at          timestamptz
+  ended_at          timestamptz,
+  remote            jsonb
 );
+CREATE INDEX sessions_elsewhere ON app.remote_execution_sessions (task_key)
+  WHERE remote IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX sessions_live ON app.remote_execution_sessions (host_id, executor_id)
   WHERE NOT app.session_is_over(state);
 CREATE INDEX sessions_by_run ON app.remote_execution_sessions (run_id);

@@ -266,3 +266,16 @@ BEGIN
     FROM picked WHERE w.workflow_uuid = picked.id AND w.status = 'ENQUEUED'
   RETURNING w.workflow_uuid, w.name, w.inputs;
 END $$;
+
+-- Whether a session whose worker is gone waits for the worker that takes its task over: until then nobody
+-- ends its sandbox. Beyond the providers' own term, and where nobody will take the task over, it is an orphan.
+CREATE FUNCTION app.session_outlives(s app.remote_execution_sessions) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT s.remote IS NOT NULL AND s.ended_at IS NULL AND s.wipe_looks = 0
+     AND EXISTS (SELECT 1 FROM app.executors e WHERE e.id = s.executor_id AND e.state <> 'live'
+                    AND e.ended_at > clock_timestamp() - interval '150 seconds')
+     AND EXISTS (SELECT 1 FROM app.sbx_runs t JOIN dbos.workflow_status w ON w.workflow_uuid = t.task_key
+                  WHERE t.task_key = s.task_key AND t.response IS NULL
+                    AND w.status IN ('PENDING','ENQUEUED','DELAYED'))
+     AND NOT EXISTS (SELECT 1 FROM app.sbx_executions x WHERE x.task_key = s.task_key
+                        AND x.sandbox_id IS NOT NULL AND x.execution_no > s.execution_no)
+$$;

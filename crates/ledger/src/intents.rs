@@ -88,7 +88,7 @@ pub(crate) async fn intent_insert(
 /// An intent beside its run, in one statement behind the run's 23 parameters; without one, nothing.
 pub(crate) const INTENT: &str =
     "INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, connectors, intent_hash, key_id, origin)
-     SELECT $2, $4, $24, $25, $26, $27, $8, $28, $29 WHERE $24::text IS NOT NULL ON CONFLICT (id) DO NOTHING";
+     SELECT $2, $4, $25, $26, $27, $28, $8, $29, $30 WHERE $25::text IS NOT NULL ON CONFLICT (id) DO NOTHING";
 
 /// Binds what [`INTENT`] needs besides the run's.
 pub(crate) fn intent_bind(query: Query, new: Option<&NewIntent<'_>>) -> Result<Query> {

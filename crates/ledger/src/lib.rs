@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod config;
 mod dispatch_end;
 pub mod dispatches;
+pub mod elsewhere;
 mod ends;
 pub mod engine;
 pub mod error;

@@ -239,6 +239,7 @@ impl Ops<'_> {
                 .into());
         }
         let step_n = before_gate(&mut tx, workflow, step_n).await?;
+        replayable(&mut tx, workflow, step_n).await?;
         if !run_insert(&mut tx, new, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the fork exists already").into());
         }
@@ -433,6 +434,28 @@ async fn before_gate(conn: &mut sqlx::PgConnection, from: &WorkflowId, step_n: i
         }
         _ => step_n,
     })
+}
+
+/// Whether this version's code can go on behind the recorded steps that a fork copies: only what it recorded
+/// itself fits it.
+async fn replayable(
+    conn: &mut sqlx::PgConnection,
+    workflow: &WorkflowId,
+    step_n: i32,
+) -> Checked<()> {
+    let version: Option<String> = sqlx::query_scalar(
+        "SELECT application_version FROM dbos.workflow_status WHERE workflow_uuid = $1",
+    )
+    .bind(workflow.as_str())
+    .fetch_one(conn)
+    .await?;
+    match version.filter(|version| step_n > 0 && version != crate::APP_VERSION) {
+        Some(version) => {
+            let why = format!("its steps are recorded by version {version}: fork it from step 0");
+            Err(Refusal::new(ErrorCode::StateConflict, why).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// What a statement about a fork needs to know, in the order of its parameters.

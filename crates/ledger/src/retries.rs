@@ -23,6 +23,8 @@ pub enum Retried {
     NotYet,
     /// The run is a dispatch's, which has retries of its own.
     Dispatch,
+    /// Its steps were recorded by this version of the workflow, and no live worker has it.
+    Unserved(String),
 }
 
 /// What a run has behind it when it is tried again.
@@ -54,11 +56,15 @@ impl Runs<'_> {
     pub async fn retry(self, run: &RunId, audit: &Audit<'_>) -> Result<Retried> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
-            "SELECT r.status, w.status AS engine, r.recipe_id = 'dispatch' AS dispatch
+            "SELECT r.status, w.status AS engine, r.recipe_id = 'dispatch' AS dispatch,
+                    CASE WHEN w.application_version <> $2 AND NOT EXISTS (
+                      SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.app_version = w.application_version)
+                    THEN w.application_version END AS unserved
                FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
               WHERE r.id = $1 FOR UPDATE OF r, w",
         )
         .bind(run.as_str())
+        .bind(APP_VERSION)
         .fetch_one(&mut *tx)
         .await?;
         let status: String = row.try_get("status")?;
@@ -73,6 +79,9 @@ impl Runs<'_> {
         let engine: String = row.try_get("engine")?;
         if ["PENDING", "ENQUEUED", "DELAYED"].contains(&engine.as_str()) {
             return Ok(Retried::NotYet);
+        }
+        if let Some(version) = row.try_get("unserved")? {
+            return Ok(Retried::Unserved(version));
         }
         let from: String =
             sqlx::query_scalar(FROM_STEP).bind(run.as_str()).fetch_one(&mut *tx).await?;
@@ -106,6 +115,8 @@ impl Runs<'_> {
     }
 }
 
+/// The row keeps its version: who goes on replays what is recorded, and that fits the code that recorded it,
+/// whatever version the process has that is asked.
 async fn requeue(conn: &mut sqlx::PgConnection, run: &RunId, from: &str, key: &str) -> Result<()> {
     sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)").execute(&mut *conn).await?;
     sqlx::query(
@@ -122,7 +133,7 @@ async fn requeue(conn: &mut sqlx::PgConnection, run: &RunId, from: &str, key: &s
          w AS (
            UPDATE dbos.workflow_status
               SET status = 'ENQUEUED', output = NULL, error = NULL, started_at_epoch_ms = NULL, owner_xid = NULL,
-                  completed_at = NULL, recovery_attempts = 0, application_version = $5,
+                  completed_at = NULL, recovery_attempts = 0,
                   updated_at = app.ms(clock_timestamp())
             WHERE workflow_uuid = (SELECT workflow_id FROM r) RETURNING queue_name)
          SELECT pg_notify('cofferdam', 'q:' || queue_name), pg_notify('cofferdam', 'r:' || $1) FROM w",
@@ -131,7 +142,6 @@ async fn requeue(conn: &mut sqlx::PgConnection, run: &RunId, from: &str, key: &s
     .bind(from)
     .bind(key)
     .bind(Origin::ApiShim.as_str())
-    .bind(APP_VERSION)
     .execute(conn)
     .await?;
     Ok(())

@@ -47,6 +47,8 @@ pub struct NewRun {
     pub priority: i32,
     /// Refuses a second live run.
     pub dedup: Option<String>,
+    /// Where its sandboxes are to be.
+    pub mode_wanted: Option<ExecutionMode>,
     /// 0 for the first run of an intent.
     pub retry_count: i32,
     /// The run that this one repeats.
@@ -122,6 +124,15 @@ pub struct ExistingRun {
     pub partition_key: String,
     /// Its bounds.
     pub budget: Option<Budget>,
+    /// Where its sandboxes are to be.
+    pub mode_wanted: Option<ExecutionMode>,
+}
+
+pub(crate) fn mode_of(text: Option<String>) -> Result<Option<ExecutionMode>> {
+    let parsed = |text: String| {
+        ExecutionMode::parse(&text).ok_or(LedgerError::Row { what: "runs.mode_wanted", why: text })
+    };
+    text.map(parsed).transpose()
 }
 
 const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
@@ -190,14 +201,15 @@ impl Runs<'_> {
 
     async fn existing(self, workflow: &WorkflowId) -> Result<Option<ExistingRun>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
-              WHERE r.workflow_id = $1"
+            "SELECT {HEADER}, r.mode_wanted FROM app.runs r
+               LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id WHERE r.workflow_id = $1"
         )))
         .bind(workflow.as_str())
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
             Ok(ExistingRun {
+                mode_wanted: mode_of(row.try_get("mode_wanted")?)?,
                 header: header_of(&row)?,
                 tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
                 partition_key: row.try_get("partition_key")?,
@@ -286,7 +298,7 @@ impl Runs<'_> {
     pub async fn template(self, tenant: &TenantId, run: &RunId) -> Result<Option<NewRun>> {
         let row = sqlx::query(
             "SELECT intent_id, workflow_id, recipe_id, recipe_v, recipe_hash, intent_hash, trace_id, budget,
-                    timeout_ms, partition_key, priority, retry_count, key_id
+                    timeout_ms, partition_key, priority, retry_count, key_id, mode_wanted
                FROM app.runs WHERE id = $1 AND tenant_id = $2",
         )
         .bind(run.as_str())
@@ -316,6 +328,7 @@ impl Runs<'_> {
                 partition_key: row.try_get("partition_key")?,
                 priority: row.try_get("priority")?,
                 dedup: None,
+                mode_wanted: mode_of(row.try_get("mode_wanted")?)?,
                 retry_count: row.try_get("retry_count")?,
                 retry_of: None,
                 asked_by: None,
@@ -438,8 +451,8 @@ fn next_action(status: RunStatus) -> &'static str {
 /// The run's row. `$21`: its workflow is queued with it.
 const INSERT: &str = "INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v,
          recipe_hash, intent_hash, trace_id, budget, timeout_ms, partition_key, priority, retry_count,
-         retry_of, app_version, origin, key_id, asked_by)
-       VALUES ($1, $2, $3, $4, 'LOCAL_NATIVE', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22, $23)
+         retry_of, app_version, origin, key_id, asked_by, mode_wanted)
+       VALUES ($1, $2, $3, $4, coalesce($24, 'LOCAL_NATIVE'), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $22, $23, $24)
        ON CONFLICT (workflow_id) DO NOTHING RETURNING *";
 const ENQUEUE: &str = "CASE WHEN $21 THEN app.enqueue(r.workflow_id, $18, 'null', $19, $4, $13, $20, $16, NULL, 0) END";
 
@@ -471,7 +484,8 @@ fn run_query(text: String, new: &NewRun, enqueue: bool) -> Result<Query> {
         .bind(new.dedup.as_ref().map(|dedup| format!("{}:{dedup}", new.tenant)))
         .bind(enqueue)
         .bind(new.key_id.clone())
-        .bind(new.asked_by.clone()))
+        .bind(new.asked_by.clone())
+        .bind(new.mode_wanted.map(ExecutionMode::as_str)))
 }
 
 /// The run's row and, with `enqueue`, its workflow, in the caller's transaction.

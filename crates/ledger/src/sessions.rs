@@ -139,6 +139,7 @@ impl Sessions<'_> {
                 AND NOT app.session_is_over(s.state)
                 AND CASE WHEN s.wipe_looks = 0 THEN e.state IS DISTINCT FROM 'live'
                          ELSE s.wipe_next_at <= clock_timestamp() END
+                AND (s.remote IS NULL OR NOT app.session_outlives(s))
               LIMIT 1000",
         )
         .bind(host_id)
@@ -178,6 +179,7 @@ impl Sessions<'_> {
                 AND s.wipe_looks = 0 AND e.state IS DISTINCT FROM 'live'
                 AND coalesce(e.ended_at, s.updated_at) < clock_timestamp() - make_interval(secs => $1::float8 / 1000)
                 AND NOT EXISTS (SELECT 1 FROM app.executors l WHERE l.host_id = s.host_id AND l.state = 'live')
+                AND (s.remote IS NULL OR NOT app.session_outlives(s))
                 AND app.leads($2, $3)
               LIMIT 1000",
         )
@@ -196,11 +198,13 @@ impl Sessions<'_> {
             .collect()
     }
 
-    /// The ids of sessions that have not ended, for a host's own reconciliation.
+    /// The ids of sessions that have not ended, for a host's own reconciliation. One elsewhere may be
+    /// another host's by now, or nobody's yet.
     pub async fn open(self, host_id: &str) -> Result<Vec<SandboxId>> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT s.sandbox_id FROM app.remote_execution_sessions s JOIN app.executors e ON e.id = s.executor_id
-              WHERE s.host_id = $1 AND s.ended_at IS NULL AND e.state = 'live'",
+              WHERE (s.host_id = $1 OR s.remote IS NOT NULL) AND s.ended_at IS NULL
+                AND (e.state = 'live' OR (s.remote IS NOT NULL AND app.session_outlives(s)))",
         )
         .bind(host_id)
         .fetch_all(self.pool())

@@ -35,7 +35,7 @@ pub struct Compiled<'a> {
 pub struct ToCompile<'a> {
     /// The run.
     pub run: &'a RunId,
-    /// Tenant that owns it.
+    /// The tenant that owns it.
     pub tenant: &'a TenantId,
     /// The recipe that the run pinned.
     pub recipe: &'a RecipeId,

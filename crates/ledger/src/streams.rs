@@ -18,28 +18,45 @@ pub struct Chunk {
 }
 
 impl Streams<'_> {
-    /// Appends a task's output; `seq` is the writer's own count, so a replay writes nothing twice.
+    /// Appends a chunk of a task's output; `seq` is the writer's own count, so a replay writes nothing twice.
+    /// `upto` is how many bytes of the output end with it.
     pub async fn append(
         self,
         owner: &str,
         key: &str,
-        first_seq: i32,
-        chunks: &[String],
+        seq: i32,
+        chunk: &str,
+        upto: i64,
     ) -> Result<()> {
-        // PostgreSQL text holds no NUL; the artifact keeps the bytes as they were.
-        let chunks: Vec<String> = chunks.iter().map(|c| c.replace('\0', "")).collect();
         sqlx::query(
-            "INSERT INTO app.run_streams (run_id, key, seq, chunk)
-             SELECT $1, $2, $3 + (n - 1)::int, c FROM unnest($4::text[]) WITH ORDINALITY AS x(c, n)
+            "INSERT INTO app.run_streams (run_id, key, seq, chunk, upto) VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT DO NOTHING",
         )
         .bind(owner)
         .bind(key)
-        .bind(first_seq)
-        .bind(&chunks)
+        .bind(seq)
+        // PostgreSQL text holds no NUL; the artifact keeps the bytes as they were.
+        .bind(chunk.replace('\0', ""))
+        .bind(upto)
         .execute(self.pool())
         .await?;
         Ok(())
+    }
+
+    /// The number that the next chunk of a task's output has, and how many bytes are stored before it.
+    pub async fn end(self, owner: &str, key: &str) -> Result<(i32, i64)> {
+        let row = sqlx::query(
+            "SELECT seq + 1 AS seq, upto FROM app.run_streams
+              WHERE run_id = $1 AND key = $2 AND upto IS NOT NULL ORDER BY seq DESC LIMIT 1",
+        )
+        .bind(owner)
+        .bind(key)
+        .fetch_optional(self.pool())
+        .await?;
+        match row {
+            Some(row) => Ok((row.try_get("seq")?, row.try_get("upto")?)),
+            None => Ok((0, 0)),
+        }
     }
 
     /// Chunks from `from_seq` on.

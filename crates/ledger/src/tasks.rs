@@ -2,6 +2,7 @@
 
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
 use cofferdam_contracts::plan::Work;
+use cofferdam_contracts::run::ExecutionMode;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
@@ -71,6 +72,8 @@ pub struct TaskContext {
     pub over_quota: Option<String>,
     /// Physical start, from 1.
     pub execution_no: i32,
+    /// Where its run's sandboxes are to be.
+    pub mode_wanted: Option<ExecutionMode>,
     /// What its run's sandboxes may reach.
     pub egress: Vec<Granted>,
     /// Whether it ended already; then nothing is executed.
@@ -197,7 +200,7 @@ impl Tasks<'_> {
     pub async fn begin(self, key: &TaskKey, place: &Place<'_>) -> Result<Option<TaskContext>> {
         let row = sqlx::query(
             "WITH t AS (
-               SELECT s.*, r.tenant_id,
+               SELECT s.*, r.tenant_id, r.mode_wanted,
                       app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
                  FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id JOIN app.intents i ON i.id = r.intent_id
                 WHERE s.task_key = $1),
@@ -212,7 +215,7 @@ impl Tasks<'_> {
                  (sandbox_id, task_key, execution_no, run_id, tenant_id, class, host_id, state_dir, executor_id, state)
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
                  FROM t, e WHERE t.provider <> 'engine')
-             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin,
+             SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, t.mode_wanted,
                     app.blobs_over_quota(t.tenant_id, $6) AS over_quota,
                     coalesce(e.execution_no, b.execution_no) AS execution_no,
                     (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
@@ -241,6 +244,7 @@ impl Tasks<'_> {
                 over_quota: crate::quota::refusal(row.try_get("over_quota")?)
                     .map(|refusal| refusal.message),
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
+                mode_wanted: crate::runs::mode_of(row.try_get("mode_wanted")?)?,
                 egress: row
                     .try_get::<Option<Value>, _>("egress")?
                     .map(|value| load("egress_policy_snapshots", value))

@@ -4,13 +4,15 @@
 //!
 //! Prints its seed; `COFFERDAM_TEST_SEED` replays it, `PROPTEST_CASES` says how many.
 
+mod model;
+
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use cofferdam_contracts::consent::Facts;
-use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{Origin, plan_form};
-use cofferdam_contracts::gate_spec::{Escalate, GateSpec, OnTimeout, SelfApproval, Silence};
+use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::{GateKey, GroupId, RunId, TenantId};
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::reply::{
@@ -27,214 +29,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use serde_json::{Value, json};
 use sqlx::{Executor, PgPool, Row};
 
-/// The submitter, two of the group that is asked, one of the group that an escalation adds, a stranger.
-const PEOPLE: [(&str, &str); 5] =
-    [("k0", "sre"), ("k1", "sre"), ("k2", "sre"), ("k3", "leads"), ("k4", "")];
-const GATE: &str = "approve-plan";
-
-#[derive(Debug, Clone)]
-enum Op {
-    Reply { who: usize, dedupe: u8, yes: bool },
-    Delegate { from: usize, to: usize },
-    End { nth: usize },
-    Expire,
-    DeadlinePasses,
-    TimeOut,
-    Escalate,
-    Remind { n: u32 },
-    OpenAgain,
-}
-
-#[derive(Debug, Clone)]
-struct Law {
-    quorum: u32,
-    veto: bool,
-    grouped: bool,
-    deny_self: bool,
-    escalates: bool,
-    silence_is_yes: bool,
-}
-
-impl Law {
-    fn spec(&self) -> GateSpec {
-        let group = |name: &str| GroupId::parse(name).unwrap();
-        let escalate = Escalate {
-            group: Some(group("leads")),
-            priority: Some(5),
-            wait: "1h".parse().unwrap(),
-        };
-        GateSpec {
-            quorum: self.quorum,
-            veto: self.veto,
-            group: self.grouped.then(|| group("sre")),
-            self_approval: if self.deny_self { SelfApproval::Deny } else { SelfApproval::Allow },
-            on_timeout: OnTimeout {
-                escalate: self.escalates.then_some(escalate),
-                then: if self.silence_is_yes { Silence::Approve } else { Silence::Deny },
-            },
-            ..GateSpec::plain(GateKey::parse(GATE).unwrap())
-        }
-    }
-}
-
-fn law() -> impl Strategy<Value = Law> {
-    (1..=3_u32, any::<[bool; 5]>()).prop_map(|(quorum, b)| Law {
-        quorum,
-        veto: b[0],
-        grouped: b[1],
-        deny_self: b[2],
-        escalates: b[3],
-        silence_is_yes: b[4],
-    })
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        8 => (0..5_usize, 0..6_u8, prop::bool::weighted(0.7))
-            .prop_map(|(who, dedupe, yes)| Op::Reply { who, dedupe, yes }),
-        3 => (0..5_usize, 0..5_usize).prop_map(|(from, to)| Op::Delegate { from, to }),
-        1 => (0..4_usize).prop_map(|nth| Op::End { nth }),
-        1 => Just(Op::Expire),
-        1 => Just(Op::DeadlinePasses),
-        2 => Just(Op::TimeOut),
-        1 => Just(Op::Escalate),
-        1 => (1..4_u32).prop_map(|n| Op::Remind { n }),
-        1 => Just(Op::OpenAgain),
-    ]
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Open,
-    Received(bool),
-    TimedOut,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Said {
-    Fresh,
-    Replay,
-    Refused(ErrorCode),
-}
-
-/// The pure model. It shares no code with what it is held against.
-#[derive(Debug)]
-struct Model {
-    law: Law,
-    state: State,
-    late: bool,
-    escalated: bool,
-    journaled: bool,
-    widened: bool,
-    /// voter, authority, yes
-    votes: Vec<(usize, usize, bool)>,
-    /// dedupe key: who, yes, outcome
-    ledger: BTreeMap<u8, (usize, bool, &'static str)>,
-    /// id, from, to, holds
-    delegations: Vec<(i64, usize, usize, bool)>,
-    reminders: Vec<u32>,
-}
-
-impl Model {
-    fn new(law: Law) -> Self {
-        Self {
-            law,
-            state: State::Open,
-            late: false,
-            escalated: false,
-            journaled: false,
-            widened: false,
-            votes: vec![],
-            ledger: BTreeMap::new(),
-            delegations: vec![],
-            reminders: vec![],
-        }
-    }
-
-    fn asked(&self, who: usize) -> bool {
-        !self.law.grouped || who <= 2 || (who == 3 && self.widened)
-    }
-
-    fn authority(&self, who: usize) -> Option<usize> {
-        let own = |k: usize| self.law.deny_self && k == 0;
-        if own(who) {
-            return None;
-        }
-        if self.asked(who) {
-            return Some(who);
-        }
-        let lent =
-            self.delegations.iter().filter(|d| d.3 && d.2 == who && self.asked(d.1) && !own(d.1));
-        let spent = |k: usize| self.state == State::Open && self.votes.iter().any(|v| v.1 == k);
-        lent.min_by_key(|d| (spent(d.1), d.0)).map(|d| d.1)
-    }
-
-    fn reply(&mut self, who: usize, dedupe: u8, yes: bool) -> Said {
-        let Some(authority) = self.authority(who) else {
-            return Said::Refused(ErrorCode::Forbidden);
-        };
-        if let Some((by, said, outcome)) = self.ledger.get(&dedupe) {
-            if *said != yes || (self.law.quorum > 1 && *by != who) {
-                return Said::Refused(ErrorCode::DedupeConflict);
-            }
-            return match *outcome {
-                "accepted" | "voted" => Said::Replay,
-                _ => Said::Refused(ErrorCode::StateConflict),
-            };
-        }
-        let refused = match self.state {
-            State::Received(_) => Some("already_decided"),
-            State::TimedOut => Some("late"),
-            State::Open if self.late => Some("late"),
-            State::Open if self.votes.iter().any(|v| v.0 == who || v.1 == authority) => {
-                Some("already_voted")
-            }
-            State::Open => None,
-        };
-        if let Some(outcome) = refused {
-            self.ledger.insert(dedupe, (who, yes, outcome));
-            return Said::Refused(ErrorCode::StateConflict);
-        }
-        self.votes.push((who, authority, yes));
-        let count = |what: bool| self.votes.iter().filter(|v| v.2 == what).count();
-        let wanted = usize::try_from(self.law.quorum).unwrap();
-        let against = if self.law.veto { 1 } else { wanted };
-        let decided = if count(false) >= against {
-            Some(false)
-        } else {
-            (count(true) >= wanted).then_some(true)
-        };
-        if let Some(choice) = decided {
-            self.state = State::Received(choice);
-        }
-        let outcome = if decided.is_some() { "accepted" } else { "voted" };
-        self.ledger.insert(dedupe, (who, yes, outcome));
-        Said::Fresh
-    }
-
-    fn time_out(&mut self) -> &'static str {
-        match self.state {
-            State::Received(_) => "answered",
-            State::TimedOut => "over",
-            State::Open if !self.late => "waits",
-            State::Open if self.law.escalates && !self.escalated => {
-                (self.escalated, self.late) = (true, false);
-                "waits"
-            }
-            State::Open => {
-                (self.escalated, self.state) = (true, State::TimedOut);
-                "over"
-            }
-        }
-    }
-
-    fn escalate(&mut self) {
-        if !self.journaled {
-            self.journaled = true;
-            self.widened = self.state == State::Open && self.law.grouped && self.law.escalates;
-        }
-    }
-}
+use model::{GATE, Law, Model, Op, PEOPLE, Said, State, foretold, law, op};
 
 struct World {
     ledger: Ledger,
@@ -339,32 +134,6 @@ impl World {
             .unwrap();
         row.get(0)
     }
-}
-
-fn foretold(m: &Model) -> Value {
-    let name = |who: usize| PEOPLE[who].0;
-    let said = |yes: bool| if yes { "yes" } else { "no" };
-    let mut groups: Vec<&str> = Vec::new();
-    if m.law.grouped {
-        groups.push("sre");
-        if m.widened {
-            groups.push("leads");
-        }
-    }
-    let consent =
-        m.state == State::Received(true) || (m.state == State::TimedOut && m.law.silence_is_yes);
-    json!({
-        "state": match m.state { State::Open => "open", State::Received(_) => "received", State::TimedOut => "timed_out" },
-        "groups": groups,
-        "votes": m.votes.iter().map(|v| json!([name(v.0), name(v.1), said(v.2)])).collect::<Vec<_>>(),
-        "ledger": m.ledger.iter().map(|(d, (who, yes, outcome))| (format!("d{d}"), json!([name(*who), said(*yes), outcome])))
-            .collect::<serde_json::Map<_, _>>(),
-        "approvals": i32::from(consent),
-        "messages": i32::from(matches!(m.state, State::Received(_))),
-        "escalations": i32::from(m.escalated),
-        "escalated": i32::from(m.journaled),
-        "reminders": m.reminders.len(),
-    })
 }
 
 async fn play(world: &World, law: Law, ops: Vec<Op>) -> Result<(), String> {

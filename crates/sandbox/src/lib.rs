@@ -16,10 +16,11 @@
 //! <state>/layers        encrypted images of layers too large for memory, see `crypt`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
 //! ```
-//! An attached OCI runtime (`crun run`, runc or runsc), or QEMU, holds the sandbox; the agent inside is its pid 1
-//! and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
-//! killed leaves nothing running. **No process of the task outlives its command**, and **no sandbox
-//! is reported as gone unless everything that it was made of was looked for and not found.**
+//! An attached OCI runtime (`crun run`, runc or runsc), or QEMU, holds the sandbox; the agent inside is its
+//! pid 1 and speaks HTTP/2 over one socket pair. **Closing our end ends the sandbox**, so a worker that is
+//! killed leaves nothing running on its host; a sandbox elsewhere goes on, and [`resume`] takes it over. **No
+//! process of the task outlives its command**, and **no sandbox is reported as gone unless everything that it
+//! was made of was looked for and not found.**
 //!
 //! What a pool manager needs of every class is five functions, and plain ones, since there is one
 //! life for all classes (`class` holds the differences): [`provision`], the heartbeat
@@ -74,8 +75,9 @@ pub use host::mounts::enter_private_mounts;
 pub use host::runtime::{Runtime, Sealed};
 pub use host::traces::{Traces, locate};
 pub use life::{
-    Dropped, ExecOutcome, Host, HostConfig, KillHandle, Name, ProvisionError, Sandbox,
-    SandboxError, ServiceEnd, provision, provision_on, reconcile, verify_absent, verify_again,
+    Dropped, ExecOutcome, Host, HostConfig, KillHandle, Name, ProvisionError, ResumeError, Sandbox,
+    SandboxError, ServiceEnd, provision, provision_on, reconcile, resume, verify_absent,
+    verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};
@@ -84,6 +86,6 @@ pub use spec::facts::HostFacts;
 pub use spec::input::Input;
 pub use spec::machine::{Accel, Machine};
 pub use spec::plan::{Plan, PlannedMount};
-pub use spec::provider::{Key, Provider, RemoteConfig};
+pub use spec::provider::{Key, Provider, RemoteConfig, RemotePlace};
 pub use spec::refuse::PlanError;
 pub use spec::service::{PlannedService, Program, Programs};

@@ -19,14 +19,16 @@ use cofferdam_contracts::sandbox::{
     ErrCode, IsolationClass, Phase, ViolationWhy, WipeEvidence, WipeStatus,
 };
 use cofferdam_sandbox::{
-    Class, Command, Host, HostConfig, HostError, Input, Key, Offer, Plan, RemoteConfig, Sandbox,
-    SandboxError, locate, plan, provision, reconcile, verify_again,
+    Class, Command, Host, HostConfig, HostError, Input, Key, Offer, Plan, RemoteConfig,
+    RemotePlace, ResumeError, Sandbox, SandboxError, Stream, locate, plan, provision, reconcile,
+    resume, verify_again,
 };
 use provider::{Fault, StandIn};
 use serde_json::{Value, json};
 use support::plain::plain;
 use support::{Bench, fresh_id, run, sh, with_bench};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 /// A worker whose sandboxes the stand-in holds.
 struct Worker {
@@ -286,6 +288,109 @@ fn a_service_beside_the_task_is_spared_by_what_ends_a_command() {
         assert_eq!(left.stdout, "0\n");
         assert_eq!(sandbox.services()[0].report.exit, None, "the sweep after a command spares it");
         gone(&sandbox.wipe("task-end").await);
+        worker.assert_clean();
+    });
+}
+
+/// Says a number every 50 ms, forty times, and leaves a line with its process beside each.
+const COUNT: &str = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; echo err $i >&2; \
+                     echo $$ >> ran; sleep 0.05; done; exit 7";
+
+fn counted() -> String {
+    (1..=40).map(|i| format!("line {i}\n")).collect()
+}
+
+/// One process said all of it, once.
+async fn assert_ran_once(sandbox: &Sandbox, plan: &Plan) {
+    let said = sh(sandbox, plan, "sort ran | uniq -c | wc -l; wc -l < ran").await;
+    assert_eq!(said.stdout, "1\n40\n");
+}
+
+#[test]
+fn a_command_goes_on_when_what_is_between_cuts_its_stream_and_every_byte_comes_once() {
+    with_provider(|provider| async move {
+        let worker = Worker::of(provider.config()).await;
+        let (sandbox, plan) = worker.start(json!({})).await;
+        let argv = ["sh", "-c", COUNT].map(str::to_owned).to_vec();
+        let command = Command { argv, ..plan.task.clone() };
+        let (lines, heard) = (watch::Sender::new(0_usize), watch::Sender::new(Vec::new()));
+        let running = sandbox.exec(&command, |stream, bytes| {
+            if stream == Stream::Stdout {
+                heard.send_modify(|all: &mut Vec<u8>| all.extend_from_slice(bytes));
+                lines.send_modify(|n| *n += bytes.iter().filter(|byte| **byte == b'\n').count());
+            }
+        });
+        let cutting = async {
+            let mut seen = lines.subscribe();
+            for least in [5, 15, 25] {
+                seen.wait_for(|n| *n >= least).await.unwrap();
+                provider.cut().await;
+            }
+        };
+        let (ended, ()) = tokio::join!(running, cutting);
+        let outcome = ended.unwrap();
+        assert_eq!((outcome.exit, outcome.err_code), (7, ErrCode::CmdNonzero), "{outcome:?}");
+        assert_eq!(String::from_utf8(heard.borrow().clone()).unwrap(), counted());
+        assert_ran_once(&sandbox, &plan).await;
+        let attached = provider.calls().iter().filter(|call| call.ends_with("/Start")).count();
+        assert!(attached >= 4, "{attached} streams");
+        // The agent remembers a bounded number of commands, and each has its own output.
+        for n in 0..70 {
+            assert_eq!(sh(&sandbox, &plan, &format!("echo {n}")).await.stdout, format!("{n}\n"));
+        }
+        gone(&sandbox.wipe("task-end").await);
+        worker.assert_clean();
+    });
+}
+
+#[test]
+fn a_worker_that_is_lost_is_followed_by_one_that_goes_on_with_its_command() {
+    with_provider(|provider| async move {
+        let worker = Worker::of(provider.config()).await;
+        let plan = worker.plan(json!({"cmd": ["sh", "-c", COUNT]}));
+        let (host, lost) = (worker.host.clone(), plan.clone());
+        // With its runtime everything ends that could tell the provider.
+        let place = tokio::task::spawn_blocking(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let sandbox = provision(&host, &lost, &[]).await.unwrap();
+                let begun = watch::Sender::new(false);
+                let running = sandbox.exec(&lost.task, |_, _| {
+                    begun.send_replace(true);
+                });
+                let mut has_begun = begun.subscribe();
+                tokio::select! {
+                    ended = running => panic!("{ended:?}"),
+                    _ = has_begun.wait_for(|begun| *begun) => {}
+                }
+                sandbox.outlives().expect("nothing of it is the worker's")
+            })
+        });
+        let place = place.await.unwrap();
+        assert_eq!(provider.held(), 1, "nobody told the provider");
+        let sandbox = resume(&worker.host, &plan, &place).await.unwrap();
+        let ended = run(&sandbox, &plan.task).await;
+        assert_eq!((ended.outcome.exit, ended.stdout), (7, counted()));
+        assert_eq!(ended.stderr.lines().count(), 40);
+        assert_ran_once(&sandbox, &plan).await;
+        gone(&sandbox.wipe("task-end").await);
+
+        // What is no more, or another's, is not begun again by this.
+        let ended = resume(&worker.host, &plan, &place).await.unwrap_err();
+        assert!(matches!(&ended, ResumeError::Gone(why) if why.contains("no more")), "{ended:?}");
+        let other = RemotePlace { provider: "https://api.other.example".to_owned(), ..place };
+        let ended = resume(&worker.host, &plan, &other).await.unwrap_err();
+        assert!(matches!(ended, ResumeError::Gone(_)), "{ended:?}");
+        gone(
+            &cofferdam_sandbox::verify_absent(
+                &worker.host,
+                &plan.traces.id,
+                worker.state.path(),
+                "orphan",
+            )
+            .await,
+        );
         worker.assert_clean();
     });
 }

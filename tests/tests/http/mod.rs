@@ -4,6 +4,7 @@ mod bodies;
 mod calls;
 mod document;
 mod operations;
+mod outside;
 mod paths;
 mod permissions;
 mod runs;

@@ -161,8 +161,8 @@ async fn finish(
 ) -> anyhow::Result<Exit> {
     let run = header.run_id.as_str();
     let steps: Vec<StepRow> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
-    let tasks = steps.iter().filter_map(|step| Some((step, step.task_key.as_ref()?)));
-    let Some((task, key)) = tasks.last() else {
+    let mut tasks = steps.iter().filter_map(|step| Some((step, step.task_key.as_ref()?)));
+    let Some((task, key)) = tasks.next_back() else {
         let why = header.error.as_deref().unwrap_or("it was canceled before it started");
         output::note(&format!("the command did not run: {why}"));
         return Ok(Exit::No);

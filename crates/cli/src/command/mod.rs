@@ -13,6 +13,7 @@ mod dispatch_show;
 mod doctor;
 mod exec;
 mod exit;
+mod failed;
 mod flag;
 mod follow;
 mod gate;

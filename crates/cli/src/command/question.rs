@@ -125,11 +125,11 @@ async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result
         clock::sleep(LOOK).await;
         let gates: Vec<GateView> = client.get(&format!("{run}/gates")).await?;
         let one = gates.iter().find(|found| found.gate_key.as_str() == gate);
-        if one.is_some_and(|found| found.state == GateState::Pending) {
-            // A gate whose run ended is never answered, and its view stays as it was.
+        let state = one.map(|found| found.state);
+        if matches!(state, Some(GateState::Pending | GateState::Canceled)) {
             let header: RunHeader = client.get(&run).await?;
             match header.status {
-                RunStatus::WaitingInput => continue,
+                RunStatus::WaitingInput if state == Some(GateState::Pending) => continue,
                 status if status.is_terminal() => {
                     return Ok(format!(
                         "no answer is awaited any more: the run is {}",

@@ -11,7 +11,7 @@ use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
 use cofferdam_contracts::recipe_book::RecipeVersionRow;
-use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::run::{ExecutionMode, RunHeader};
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::StepRow;
 use cofferdam_server::recipes::RecipeImported;
@@ -23,7 +23,7 @@ use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{Followed, Manner, follow};
-use super::output;
+use super::{failed, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -50,6 +50,9 @@ pub(crate) struct RunArgs {
     /// Run after interactive work
     #[arg(long)]
     pub batch: bool,
+    /// Where its sandboxes are to be; default: the worker's own
+    #[arg(long, value_name = "MODE", value_parser = flag::one_of(ExecutionMode::ALL, ExecutionMode::as_str))]
+    pub execution_mode: Option<String>,
 }
 
 pub(crate) async fn run(at: &At, args: &RunArgs) -> anyhow::Result<Exit> {
@@ -186,6 +189,9 @@ async fn submit(
     if let (Some(fields), true) = (opts.as_object_mut(), args.batch) {
         fields.insert("lane".into(), json!("batch"));
     }
+    if let (Some(fields), Some(mode)) = (opts.as_object_mut(), &args.execution_mode) {
+        fields.insert("executionMode".into(), json!(mode));
+    }
     let mut body = json!({"recipeRef": reference, "formData": typed(&form, inputs), "opts": opts});
     if let (Some(fields), Some(hash)) = (body.as_object_mut(), hash) {
         fields.insert("recipeHash".into(), json!(hash));
@@ -252,6 +258,7 @@ pub(crate) async fn report(
             header.held_sessions
         ));
     }
+    failed::last_words(client, header, (&steps, &artifacts)).await?;
     let tasks: Vec<&TaskKey> = steps.iter().filter_map(|step| step.task_key.as_ref()).collect();
     if let [only] = tasks.as_slice() {
         let is_log =

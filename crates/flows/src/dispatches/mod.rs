@@ -248,6 +248,7 @@ impl Flows {
             partition_key: who.tenant.to_string(),
             priority: lane.priority(),
             dedup: None,
+            mode_wanted: None,
             retry_count: 0,
             retry_of: None,
             asked_by: None,

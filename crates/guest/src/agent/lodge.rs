@@ -4,14 +4,27 @@
 //! Nothing is killed but what descends from us. We adopt what a command leaves behind, so that a daemon
 //! still does; whoever is started by the holder's own processes on a command's behalf does not, and ends
 //! with the sandbox.
+//!
+//! ```text
+//! holder --stdin, stdout--> agent <--socket-- attach <--stdin, stdout-- holder
+//! ```
+//! It outlives its stream: the host's worker may be lost, or what is between them may cut it. The next
+//! stream comes by another process, which [`attach`]es to the agent's socket.
 
 use std::collections::HashSet;
+use std::fs::{Permissions, remove_file, set_permissions};
 use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::id;
 
+use cofferdam_guest::job::SOCKET;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::io::copy;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::net::{UnixListener, UnixStream};
 
 use super::reaper::{descends, parents};
 
@@ -22,6 +35,29 @@ const LOOKS: usize = 1_000;
 /// From now on orphans among our descendants are our children.
 pub(super) fn adopt() -> io::Result<()> {
     set_child_subreaper(true).map_err(io::Error::from)
+}
+
+/// Where the next stream comes from. Root alone may use it.
+pub(super) fn listen() -> io::Result<UnixListener> {
+    match remove_file(SOCKET) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(SOCKET)?;
+    set_permissions(SOCKET, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// See [`super::attach`]. The holder gives its processes pipes.
+pub(super) async fn attach() -> io::Result<()> {
+    let (mut from_agent, mut to_agent) = UnixStream::connect(SOCKET).await?.into_split();
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
+    let mut input = Receiver::from_owned_fd(own(io::stdin().as_fd())?)?;
+    let mut output = Sender::from_owned_fd(own(io::stdout().as_fd())?)?;
+    tokio::select! {
+        ended = copy(&mut input, &mut to_agent) => ended.map(drop),
+        ended = copy(&mut from_agent, &mut output) => ended.map(drop),
+    }
 }
 
 /// Kills every descendant but the services and theirs. Where they outrun us the agent ends itself, and

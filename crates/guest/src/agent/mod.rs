@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, pack, unpack, watch | dial | doors
-//!                                       | exec, run }
+//!                                       | exec, run, job }
 //!                                           |
 //! SIGCHLD -> reaper --- status -------------+
-//! end of stdin -> run returns -> the pid namespace ends
+//! end of stdin -> run returns -> the pid namespace ends; a lodger waits for the next stream at its socket
 //! ```
 //! One thread and no blocking pool, so the agent is exactly one of the sandbox's processes. Its
 //! memory is not readable from inside, although the task has the same user: it is not dumpable.
@@ -18,6 +18,7 @@ mod doors;
 mod exec;
 mod file;
 mod jail;
+mod jobs;
 mod lodge;
 mod metrics;
 mod pack;
@@ -47,6 +48,11 @@ pub fn run_as_lodger() -> ExitCode {
     ended(lodge::adopt().and_then(|()| start(Reaper::of_lodger())))
 }
 
+/// Carries this process's own stdin and stdout to the agent that runs already, until either ends.
+pub fn attach() -> ExitCode {
+    ended(run_alone(lodge::attach()))
+}
+
 /// Serves until the stream on stdin ends. What goes wrong is one line on stderr, the host's pipe.
 pub fn run() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -73,8 +79,9 @@ fn start(reaper: Reaper) -> std::io::Result<()> {
     // only place that asks.
     nix::sys::prctl::set_no_new_privs()?;
     nix::sys::prctl::set_dumpable(false)?;
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(serve::serve(reaper))
+    run_alone(serve::serve(reaper))
+}
+
+fn run_alone(work: impl Future<Output = std::io::Result<()>>) -> std::io::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

@@ -65,6 +65,11 @@ impl Reaper {
         Self { is_lodger: true, ..Self::default() }
     }
 
+    /// Whether somebody else holds the sandbox.
+    pub fn is_lodger(&self) -> bool {
+        self.is_lodger
+    }
+
     /// Starts a command. The lock is held meanwhile, so that its end cannot be reaped before it is
     /// known who waits for it.
     pub fn start(

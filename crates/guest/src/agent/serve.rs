@@ -24,10 +24,11 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::answer::{self, Answer, json, refuse};
+use super::jobs::Jobs;
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
-use super::{collect, dial, doors, exec, file, metrics, pack, tree, unpack, watch};
+use super::{collect, dial, doors, exec, file, lodge, metrics, pack, tree, unpack, watch};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -37,8 +38,46 @@ const MAX_STREAMS: u32 = 64;
 const WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_BYTES: u32 = 1024 * 1024;
 
-/// Serves one connection until it ends.
+/// What all connections share.
+struct Agent {
+    reaper: Arc<Reaper>,
+    running: Arc<Running>,
+    jobs: Jobs,
+}
+
+/// Serves one connection until it ends; a lodger one after another, until its holder ends it.
 pub async fn serve(reaper: Reaper) -> io::Result<()> {
+    let reaper = Arc::new(reaper);
+    let (waiter, running) = (Arc::clone(&reaper), Arc::new(Running::default()));
+    let reaping = tokio::spawn(async move { waiter.run().await });
+    let agent = Arc::new(Agent { reaper, running, jobs: Jobs::default() });
+    let served = async {
+        if !agent.reaper.is_lodger() {
+            return first(&agent).await;
+        }
+        let streams = lodge::listen()?;
+        // Whoever comes later is the one who is served: what was there before has lost its other end, or its
+        // right to be here.
+        let mut served = tokio::spawn(own(Arc::clone(&agent)));
+        loop {
+            let (stream, _) = streams.accept().await?;
+            served.abort();
+            served = tokio::spawn(connection(stream, Arc::clone(&agent)));
+        }
+    };
+    tokio::select! {
+        // However the connection ends, the host is gone and so are we.
+        served = served => served,
+        reaped = reaping => reaped.map_err(io::Error::other)?,
+    }
+}
+
+async fn own(agent: Arc<Agent>) -> io::Result<()> {
+    first(&agent).await
+}
+
+/// The stream that was there when we were started.
+async fn first(agent: &Arc<Agent>) -> io::Result<()> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let kind = FileType::from_raw_mode(fstat(&stdin)?.st_mode);
     // A machine's, either way: what is no socket of this host's kind is read as a port is.
@@ -46,50 +85,41 @@ pub async fn serve(reaper: Reaper) -> io::Result<()> {
         let own = getsockname::<SockaddrStorage>(stdin.as_raw_fd());
         own.is_ok_and(|own| own.family() == Some(AddressFamily::Unix))
     };
+    let agent = Arc::clone(agent);
     if kind == FileType::CharacterDevice || kind == FileType::Socket && !is_unix() {
-        return connection(Port::new(stdin)?, reaper).await;
+        return connection(Port::new(stdin)?, agent).await;
     }
     if kind == FileType::Socket {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
-        return connection(UnixStream::from_std(socket)?, reaper).await;
+        return connection(UnixStream::from_std(socket)?, agent).await;
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);
-    connection(pipes, reaper).await
+    connection(pipes, agent).await
 }
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    reaper: Reaper,
+    agent: Arc<Agent>,
 ) -> io::Result<()> {
-    let reaper = Arc::new(reaper);
-    let waiter = Arc::clone(&reaper);
-    let reaping = tokio::spawn(async move { waiter.run().await });
-    let running = Arc::new(Running::default());
     let service = service_fn(move |request| {
-        let (reaper, running) = (Arc::clone(&reaper), Arc::clone(&running));
-        async move { Ok::<_, Infallible>(route(reaper, running, request).await) }
+        let agent = Arc::clone(&agent);
+        async move { Ok::<_, Infallible>(route(&agent, request).await) }
     });
-    let served = http2::Builder::new(TokioExecutor::new())
+    // An error is an end like any other.
+    let _ = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_BYTES)
         // The host lets streams go in the middle, as often as its clients do: see its own end.
         .max_local_error_reset_streams(None)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::select! {
-        // However the connection ends, the host is gone and so are we.
-        _ = served => Ok(()),
-        reaped = reaping => reaped.map_err(io::Error::other)?,
-    }
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    Ok(())
 }
 
-async fn route(
-    reaper: Arc<Reaper>,
-    running: Arc<Running>,
-    request: Request<Incoming>,
-) -> Response<Answer> {
+async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
     let (parts, body) = request.into_parts();
     let query = parts.uri.query().unwrap_or("");
     match (&parts.method, parts.uri.path()) {
@@ -100,10 +130,10 @@ async fn route(
         (&Method::GET, wire::METRICS) => json(StatusCode::OK, &metrics::usage()),
         (&Method::PUT, wire::FILE) => file::put(query, body).await,
         (&Method::PUT, wire::UNPACK) => unpack::unpack(query, body).await,
-        (&Method::PUT, wire::STDIN) => running.stdin(query, body).await,
+        (&Method::PUT, wire::STDIN) => agent.running.stdin(query, body).await,
         (&Method::POST, wire::DIAL) => dial::dial(query, body).await,
         (&Method::POST, wire::DOORS) => doors::open(query, body).await,
-        (&Method::POST, path) => match posted(&reaper, &running, path, body).await {
+        (&Method::POST, path) => match posted(agent, path, body).await {
             Ok(response) | Err(response) => response,
         },
         _ => refuse(StatusCode::NOT_FOUND, "no such route"),
@@ -112,8 +142,7 @@ async fn route(
 
 /// Routes whose request is JSON.
 async fn posted(
-    reaper: &Arc<Reaper>,
-    running: &Arc<Running>,
+    Agent { reaper, running, jobs }: &Agent,
     path: &str,
     body: Incoming,
 ) -> Result<Response<Answer>, Response<Answer>> {
@@ -131,6 +160,7 @@ async fn posted(
             response
         }
         wire::RUN => running.run(reaper, parse(body).await?),
+        wire::JOB => jobs.job(reaper, parse(body).await?),
         wire::CONTROL => running.control(reaper, &parse(body).await?),
         wire::READ => tree::read(parse(body).await?),
         wire::STAT => tree::stat(&parse(body).await?),

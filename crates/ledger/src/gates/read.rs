@@ -16,7 +16,7 @@ impl Gates<'_> {
     /// One gate of a run, or all of them.
     pub async fn views(self, run: &RunId, key: Option<&GateKey>) -> Result<Vec<GateView>> {
         let rows = sqlx::query(
-            "SELECT g.workflow_id, g.gate_key, g.topic, app.ms(g.created_at) AS created, app.ms(g.deadline_at) AS deadline,
+            "SELECT g.workflow_id, g.gate_key, g.topic, g.state, app.ms(g.created_at) AS created, app.ms(g.deadline_at) AS deadline,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key) AS prompt,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result') AS result,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'decision:' || g.gate_key) AS decision,
@@ -108,7 +108,10 @@ pub(crate) fn asked(row: &PgRow) -> Result<Option<AskedName>> {
 fn view(row: &PgRow) -> Result<GateView> {
     let result: Option<PromptResult> = event(row, "result")?;
     let decision = event(row, "decision")?;
+    let own: String = row.try_get("state")?;
     let state = match (&result, &decision) {
+        // Nobody waits for an answer any more: its run, its task or its round was ended.
+        (None, _) if own == "canceled" => GateState::Canceled,
         (None, _) => GateState::Pending,
         (Some(_), Some(_)) => GateState::Resolved,
         (Some(r), None) if r.state == ResultState::TimedOut => GateState::TimedOut,

@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use super::*;
 
 /// An agent whose every answer has this status and these bytes.
-async fn forger(status: StatusCode, body: Vec<u8>) -> (Agent, JoinHandle<()>) {
+async fn forger(status: StatusCode, body: Vec<u8>) -> (Agent, Driver) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let body = Bytes::from(body);
     tokio::spawn(async move {
@@ -121,7 +121,7 @@ async fn an_old_agent_is_never_asked_what_it_does_not_know() {
 }
 
 /// An agent that says it is new and then answers this.
-async fn new_forger(frames: &[(Kind, &[u8])]) -> (Agent, JoinHandle<()>) {
+async fn new_forger(frames: &[(Kind, &[u8])]) -> (Agent, Driver) {
     let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
     let (agent, driver) = forger(StatusCode::OK, body).await;
     agent.level.store(wire::LEVEL, Ordering::Release);

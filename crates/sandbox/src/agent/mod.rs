@@ -11,11 +11,12 @@ pub(crate) mod ending;
 pub(crate) mod excess;
 #[cfg(test)]
 mod forged;
+mod job;
 mod run;
 mod tree;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use body::Outgoing;
 use bytes::Bytes;
@@ -30,9 +31,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 
 use crate::agent::excess::Excess;
+use crate::host::task::Driver;
 
 pub(crate) use doors::Trunk;
 pub use run::{Manner, Remote, Running};
@@ -125,33 +126,30 @@ impl AgentError {
 
 type Result<T> = std::result::Result<T, AgentError>;
 
+type AgentRequests = http2::SendRequest<Outgoing>;
+
 /// A connected agent.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    requests: http2::SendRequest<Outgoing>,
+    /// Over the stream that is up: one elsewhere may be followed by another.
+    requests: Arc<Mutex<AgentRequests>>,
     /// What its health said; the first level until then.
     level: Arc<AtomicU32>,
     last_id: Arc<AtomicU64>,
 }
 
 impl Agent {
-    /// Starts HTTP/2 on the stream. The task that drives it owns the stream: aborting it closes our
-    /// end, which ends the sandbox.
-    pub(crate) async fn connect(stream: UnixStream) -> Result<(Self, JoinHandle<()>)> {
-        let (requests, connection) = http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            // What was on its way when a stream was let go is reset, and the library ends a connection after
-            // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
-            .max_local_error_reset_streams(None)
-            .handshake(TokioIo::new(stream))
-            .await?;
-        let driver = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "an agent's connection ended");
-            }
-        });
-        Ok((Self { requests, level: Arc::new(AtomicU32::new(1)), last_id: Arc::default() }, driver))
+    /// Starts HTTP/2 on the stream. What drives it owns the stream: dropping it closes our end, which ends
+    /// the sandbox, unless that is elsewhere.
+    pub(crate) async fn connect(stream: UnixStream) -> Result<(Self, Driver)> {
+        let (requests, driver) = handshake(stream).await?;
+        let (requests, level) = (Arc::new(Mutex::new(requests)), Arc::new(AtomicU32::new(1)));
+        Ok((Self { requests, level, last_id: Arc::default() }, driver))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AgentRequests> {
+        // A poisoned lock only means that somebody panicked beside it; the handle is whole.
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is there, and which routes it has: asked first, so that an old agent never meets
@@ -182,7 +180,8 @@ impl Agent {
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecEnd> {
         let response = self.send(Method::POST, wire::EXEC, encode(request)?).await?;
-        follow(&mut Frames::of(response), request.stream_limit_bytes, sink).await
+        let limit = request.stream_limit_bytes;
+        follow(&mut Frames::of(response), (limit, limit), sink).await
     }
 
     /// Reads files out; the bounds of the request hold whatever the agent sends.
@@ -240,7 +239,7 @@ impl Agent {
             .uri(format!("http://guest{route}"))
             .body(body)
             .map_err(|error| AgentError::Request(error.into()))?;
-        let mut requests = self.requests.clone();
+        let mut requests = self.lock().clone();
         requests.ready().await?;
         let response = requests.send_request(request).await?;
         if matches!(response.status(), StatusCode::OK | StatusCode::NO_CONTENT) {
@@ -252,13 +251,29 @@ impl Agent {
     }
 }
 
-/// Gives a command's output to `sink` up to its end, at most `limit` bytes of each stream.
+async fn handshake(stream: UnixStream) -> Result<(AgentRequests, Driver)> {
+    let (requests, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        // What was on its way when a stream was let go is reset, and the library ends a connection after
+        // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
+        .max_local_error_reset_streams(None)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    let driver = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "an agent's connection ended");
+        }
+    });
+    Ok((requests, Driver(driver)))
+}
+
+/// Gives a command's output to `sink` up to its end, at most so many bytes of each stream.
 async fn follow(
     frames: &mut Frames,
-    limit: u64,
+    (mut stdout, mut stderr): (u64, u64),
     mut sink: impl FnMut(Stream, &[u8]) + Send,
 ) -> Result<ExecEnd> {
-    let (mut stdout, mut stderr) = (limit, limit);
     loop {
         let (kind, payload) = frames.next().await?;
         let (stream, room) = match kind {

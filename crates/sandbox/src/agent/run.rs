@@ -56,7 +56,7 @@ impl Running {
 
     /// Follows it to its end.
     pub async fn follow(mut self, sink: impl FnMut(Stream, &[u8]) + Send) -> Result<ExecEnd> {
-        follow(&mut self.frames, self.limit, sink).await
+        follow(&mut self.frames, (self.limit, self.limit), sink).await
     }
 }
 

@@ -9,7 +9,7 @@
 //! A start that fails at any point is wiped like any other sandbox, and evidenced.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -105,7 +105,7 @@ async fn start(
     let (unrouted, hearing) = heard.unzip();
     let mut effective = plan.effective.clone();
     if let Some(line) = life.line() {
-        effective.limits = line.size.limits(effective.limits);
+        effective.limits = line.size().limits(effective.limits);
     }
     let boot_ms = clock.elapsed_ms();
     let observed = subject.observed.as_ref();
@@ -130,6 +130,7 @@ async fn start(
         is_bare: resolved.is_bare(),
         _hold: hold,
         cached: cache,
+        commands: AtomicU32::new(0),
     };
     match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {
         Ok(()) => Ok(sandbox),

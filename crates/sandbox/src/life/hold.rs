@@ -128,7 +128,7 @@ impl Life {
             }
         }
         let Ok((agent, driver)) = Agent::connect(stream).await else { return Err(Missed::Ended) };
-        self.driver = Some(Driver(driver));
+        self.driver = Some(driver);
         tokio::select! {
             biased;
             answer = tokio::time::timeout(limit, agent.health()) => match answer {
@@ -322,9 +322,27 @@ pub(crate) async fn start_remote(
     plan: &Plan,
     facts: &HostFacts,
 ) -> Result<(Life, UnixStream), BootError> {
-    let (line, log, ours) = remote::start(plan, facts.provider.as_ref(), LOG_BYTES).await?;
+    Ok(elsewhere(remote::start(plan, facts.provider.as_ref(), LOG_BYTES).await?))
+}
+
+/// Meets the agent of a sandbox elsewhere that another worker began.
+pub(crate) async fn resume_remote(
+    plan: &Plan,
+    facts: &HostFacts,
+    id: &str,
+) -> Result<(Life, Agent), BootError> {
+    let called = remote::attach(plan, facts.provider.as_ref(), id, LOG_BYTES).await?;
+    let (mut life, stream) = elsewhere(called);
+    match life.meet(stream, None).await {
+        Ok(agent) => Ok((life, agent)),
+        Err(Missed::Late) => Err(BootError::Silent { log: life.last_words().await }),
+        Err(_) => Err(BootError::Ended { log: life.last_words().await }),
+    }
+}
+
+fn elsewhere((line, log, ours): (Line, JoinHandle<String>, UnixStream)) -> (Life, UnixStream) {
     let (child, origin) = (Held::Elsewhere(line), Origin::Booted);
-    Ok((Life { child, awaited: false, log, driver: None, origin }, ours))
+    (Life { child, awaited: false, log, driver: None, origin }, ours)
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
@@ -35,6 +35,7 @@ use crate::life::wipe::{self, BaseLook, Below, Subject};
 use crate::spec::class::Class;
 use crate::spec::command::Command;
 use crate::spec::facts::HostFacts;
+use crate::spec::provider::RemotePlace;
 
 /// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
 /// More than the agent's own bounds under any load that leaves it a tenth of a CPU.
@@ -116,7 +117,7 @@ impl KillHandle {
     }
 }
 
-/// A sandbox whose agent answers. Dropping it kills everything inside; only [`Sandbox::wipe`] takes
+/// A sandbox whose agent answers. Dropping it kills everything inside, unless it is elsewhere; only [`Sandbox::wipe`] takes
 /// the rest away at once, otherwise [`crate::reconcile`] finds it.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -147,6 +148,8 @@ pub struct Sandbox {
     pub(crate) _hold: Option<Hold>,
     /// Keeps the cached dependencies that it runs on.
     pub(crate) cached: Option<CacheBase>,
+    /// Commands that were run so far, by which those that outlive their worker have a name.
+    pub(crate) commands: AtomicU32,
 }
 
 impl Sandbox {
@@ -160,6 +163,29 @@ impl Sandbox {
     #[must_use]
     pub fn init_pid(&self) -> u32 {
         self.init_pid
+    }
+
+    /// Where it is, if a command in it outlives this worker: elsewhere, and needing nothing of a worker. Such
+    /// a sandbox is taken over by [`crate::resume`].
+    #[must_use]
+    pub fn outlives(&self) -> Option<RemotePlace> {
+        self.outliving().map(|line| line.place())
+    }
+
+    /// What its agent will know the next command by.
+    #[must_use]
+    pub fn next_command(&self) -> String {
+        format!("command-{}", self.commands.load(Ordering::Acquire))
+    }
+
+    fn outliving(&self) -> Option<Line> {
+        let needs_us = self.egress.is_some() || !self.services.is_empty();
+        self.life.line().filter(|_| !needs_us)
+    }
+
+    /// Leaves it to the worker that has taken it over: nothing of it is ended.
+    pub fn let_go(self) {
+        drop(self.life);
     }
 
     /// What is enforced.
@@ -329,7 +355,14 @@ impl Sandbox {
             sink(stream, bytes);
         };
         let running = async {
-            let Some(end) = end else { return self.agent.exec(&request, heard).await };
+            let Some(end) = end else {
+                let Some(line) = self.outliving().filter(|_| request.jail.is_none()) else {
+                    return self.agent.exec(&request, heard).await;
+                };
+                let name = self.next_command();
+                self.commands.fetch_add(1, Ordering::AcqRel);
+                return line.run(&self.agent, name, request, heard).await;
+            };
             match ending::follow(&self.agent, request, end, heard).await? {
                 Some(ended) => Ok(ended),
                 None => {

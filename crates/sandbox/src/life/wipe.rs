@@ -373,22 +373,20 @@ fn survivors(all: &[Process]) -> Vec<u32> {
 }
 
 fn remove_dirs(traces: &Traces, mounted: Option<&[PathBuf]>, checks: &mut Vec<WipeCheck>) {
-    let is_free =
-        |dir: &Path| mounted.is_some_and(|all| all.iter().all(|point| !point.starts_with(dir)));
-    for (kind, dir) in [
-        (Looked::RuntimeState as fn(String) -> Looked, &traces.runtime_state),
-        (Looked::Directory, &traces.dir),
-    ] {
-        let removed = match is_free(dir) {
-            true => fs::remove_dir_all(dir),
-            false => Err(io::Error::other("something is still mounted in it")),
-        };
-        let mut after = absent(kind, dir);
-        if let (false, Err(error)) = (after.ok, removed) {
-            after.observed = Some(error.to_string());
-        }
-        checks.push(after);
+    checks.push(remove_dir(Looked::RuntimeState, &traces.runtime_state, mounted));
+    checks.push(remove_dir(Looked::Directory, &traces.dir, mounted));
+}
+
+fn remove_dir(looked: fn(String) -> Looked, dir: &Path, mounted: Option<&[PathBuf]>) -> WipeCheck {
+    let removed = match mounted.is_some_and(|all| all.iter().all(|point| !point.starts_with(dir))) {
+        true => fs::remove_dir_all(dir),
+        false => Err(io::Error::other("something is still mounted in it")),
+    };
+    let mut after = absent(looked, dir);
+    if let (false, Err(error)) = (after.ok, removed) {
+        after.observed = Some(error.to_string());
     }
+    after
 }
 
 fn compare_base(

@@ -59,3 +59,12 @@ pub struct Provider {
     /// Which of the state directories of the world: what its sandboxes are listed by.
     pub(crate) tag: String,
 }
+
+/// Where a sandbox is that outlives its worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemotePlace {
+    /// The provider's URL.
+    pub provider: String,
+    /// The sandbox's name there.
+    pub id: String,
+}

@@ -123,6 +123,12 @@ impl StandIn {
         }
     }
 
+    /// Every connection ends, as a proxy before it may end them, and the next ones are taken.
+    pub async fn cut(&self) {
+        self.stop().await;
+        self.resume().await;
+    }
+
     /// It answers again.
     pub async fn resume(&self) {
         let listener = TcpListener::bind(self.address).await.unwrap();
@@ -342,7 +348,7 @@ fn described(id: &str, held: &Held, is_open: bool) -> Value {
     json!({
         "sandboxID": id, "templateID": "base", "clientID": "stand-in", "envdVersion": "0.6.13",
         "state": "running", "cpuCount": 2, "memoryMB": 256, "diskSizeMB": 256,
-        "metadata": held.metadata, "allowInternetAccess": is_open,
+        "metadata": held.metadata, "allowInternetAccess": is_open, "envdAccessToken": held.token,
     })
 }
 
@@ -370,13 +376,12 @@ async fn make(inner: &Arc<Inner>, request: &Request) -> Reply {
         agent: sandbox.agent().clone(),
         sandbox: Mutex::new(Some(sandbox)),
         metadata: wanted["metadata"].clone(),
-        token: token.clone(),
+        token,
         ends: Mutex::new(clock::now_ms() + seconds * 1_000),
         inputs: Mutex::default(),
         last: AtomicU32::new(100),
     };
-    let mut said = described(&name, &held, false);
-    said["envdAccessToken"] = json!(token);
+    let said = described(&name, &held, false);
     inner.held.lock().unwrap().insert(name, Arc::new(held));
     Reply::Json(201, said)
 }
@@ -481,7 +486,9 @@ async fn start(held: &Arc<Held>, body: &[u8]) -> Reply {
         jail: None,
     };
     let manner = Manner { stdin: wanted["stdin"] == true, ..Manner::default() };
-    let running = held.agent.start(request, manner).await.unwrap();
+    let Ok(running) = held.agent.start(request, manner).await else {
+        return refuse(502, "The sandbox was not found");
+    };
     let remote = running.remote();
     let (input, pieces) = mpsc::channel(1);
     tokio::spawn(async move { remote.stdin(pieces).await });

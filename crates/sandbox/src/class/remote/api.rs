@@ -44,6 +44,8 @@ pub(crate) enum RemoteError {
     Files(#[from] std::io::Error),
     #[error("this worker has no provider")]
     None,
+    #[error("the provider has the sandbox no more")]
+    Gone,
 }
 
 pub(super) type Result<T> = std::result::Result<T, RemoteError>;
@@ -134,15 +136,24 @@ impl Api {
     /// What it is; `None` where there is none.
     pub(super) async fn get(&self, id: &str) -> Result<Option<Size>> {
         let what = "describing a sandbox";
+        self.text_of(id, what).await?.map(|text| closed(&text, what)).transpose()
+    }
+
+    /// The same, and how it is spoken to, for a worker that did not make it.
+    pub(super) async fn described(&self, id: &str) -> Result<Option<(Made, Size)>> {
+        let what = "describing a sandbox";
+        let Some(text) = self.text_of(id, what).await? else { return Ok(None) };
+        let made: Made = parse(&text, what)?;
+        match made.id == id {
+            true => Ok(Some((made, closed(&text, what)?))),
+            false => Err(RemoteError::Forged { what }),
+        }
+    }
+
+    async fn text_of(&self, id: &str, what: &'static str) -> Result<Option<Bytes>> {
         let request = self.request(Method::GET, &format!("sandboxes/{id}"), what)?;
         match good(request, what).await {
-            Ok(text) => {
-                let size: Size = parse(&text, what)?;
-                match size.allow_internet_access {
-                    Some(true) => Err(RemoteError::Open),
-                    _ => Ok(Some(size)),
-                }
-            }
+            Ok(text) => Ok(Some(text)),
             Err(RemoteError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -221,6 +232,15 @@ pub(super) fn client(headers: HeaderMap) -> reqwest::ClientBuilder {
 
 pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// One that reaches the internet is refused, whatever it is else.
+fn closed(text: &[u8], what: &'static str) -> Result<Size> {
+    let size: Size = parse(text, what)?;
+    match size.allow_internet_access {
+        Some(true) => Err(RemoteError::Open),
+        _ => Ok(size),
+    }
 }
 
 fn there(answer: Result<Bytes>) -> Result<bool> {

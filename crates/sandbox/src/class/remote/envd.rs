@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_ambient::random;
+use cofferdam_guest::job::ATTACH;
 use cofferdam_guest::wire::LODGE;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, RequestBuilder, Response};
@@ -78,9 +79,17 @@ impl Envd {
 
     /// Starts it, in a sandbox that has this directory then. The answer is the stream of what it says.
     pub(super) async fn launch(&self, workdir: &str) -> Result<Response> {
+        self.start("/bin/sh", &["-c", LAUNCH, PLACE, workdir, LODGE]).await
+    }
+
+    /// Starts what carries another stream to the agent that runs there.
+    pub(super) async fn attach(&self) -> Result<Response> {
+        self.start(PLACE, &[ATTACH]).await
+    }
+
+    async fn start(&self, cmd: &str, args: &[&str]) -> Result<Response> {
         let what = "starting the agent";
-        let args = ["-c", LAUNCH, PLACE, workdir, LODGE];
-        let process = json!({"cmd": "/bin/sh", "args": args, "envs": {}, "cwd": "/"});
+        let process = json!({"cmd": cmd, "args": args, "envs": {}, "cwd": "/"});
         let wanted = enveloped(&json!({"process": process, "stdin": true}));
         let request = self.request("process.Process/Start", what)?;
         let request = request
@@ -97,10 +106,10 @@ impl Envd {
         self.call("process.Process/SendInput", &input, "giving the agent input").await
     }
 
-    /// The end of input, and so the agent's.
+    /// The end of input.
     pub(super) async fn close(&self, pid: u32) -> Result<()> {
         let wanted = json!({"process": {"pid": pid}});
-        self.call("process.Process/CloseStdin", &wanted, "ending the agent").await
+        self.call("process.Process/CloseStdin", &wanted, "ending a stream").await
     }
 
     async fn call(&self, path: &str, message: &Value, what: &'static str) -> Result<()> {

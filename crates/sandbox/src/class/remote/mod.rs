@@ -5,12 +5,16 @@
 //!   its stdin (SendInput) and stdout (the answer's events) <-> socket pair <-> the agent's HTTP/2    see `stream`
 //! wipe: DELETE, GET until 404, none listed under our name                                            see `wipe`
 //! ```
+//! A command without services and names goes on while nobody listens: the worker that lost the stream, or
+//! that takes the task over, goes to the same agent and reads on                               see `again`
+//!
 //! Commands, files, phases and services are the agent's, as in every class. What the service enforces
 //! and nobody here can see is refused by the field's name, or stands in the record as the service's word.
 //!
 //! **Nobody is given it who did not ask**: a worker whose runtime is `remote` has it alone, every other one
 //! speaks to no provider. **The key is sent to the API and nowhere else, and is never printed.**
 
+mod again;
 mod api;
 mod envd;
 mod frames;
@@ -27,7 +31,7 @@ pub(crate) use api::RemoteError;
 pub(crate) use operations::CLASS;
 pub(crate) use provider::{NAME, detect};
 use refuse::refuse;
-pub(crate) use start::start;
+pub(crate) use start::{attach, start};
 pub(crate) use stream::Line;
 
 /// What a record says of a sandbox whose host is not this one.

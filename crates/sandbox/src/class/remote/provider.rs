@@ -73,6 +73,11 @@ impl Provider {
         Duration::from_millis(self.term_s.saturating_mul(250))
     }
 
+    /// How long a sandbox lives that nobody prolongs.
+    pub(crate) fn term(&self) -> Duration {
+        Duration::from_secs(self.term_s)
+    }
+
     /// Its URL: it holds no credentials.
     pub(crate) fn place(&self) -> String {
         self.url.as_str().trim_end_matches('/').to_owned()

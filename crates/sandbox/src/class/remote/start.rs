@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Response;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::api::{Api, RemoteError, Result};
+use super::api::{Api, Made, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::Event;
-use super::stream::{Events, Held, Line, carry};
+use super::stream::{Events, Held, Line, line};
 use super::wipe::Marker;
 use crate::spec::plan::Plan;
 use crate::spec::provider::Provider;
@@ -17,12 +18,15 @@ use crate::spec::provider::Provider;
 /// From the request to the daemon's word that our agent runs.
 const START: Duration = Duration::from_secs(30);
 
+/// The line, what the agent says at last, and the agent's stream.
+type Started = (Line, JoinHandle<String>, UnixStream);
+
 /// Makes the sandbox of a plan. What is left of one that fails is found by its marker.
 pub(crate) async fn start(
     plan: &Plan,
     provider: Option<&Arc<Provider>>,
     kept_bytes: usize,
-) -> Result<(Line, JoinHandle<String>, UnixStream)> {
+) -> Result<Started> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     // From here on the provider may hold something; before, whoever wipes need not ask it.
@@ -35,9 +39,38 @@ pub(crate) async fn start(
     let size = size.ok_or(RemoteError::Forged { what: "a sandbox that is not there" })?;
     let envd = Envd::of(&provider, &made)?;
     envd.upload().await?;
+    let (events, pid) = begun(envd.launch(&plan.task.cwd)).await?;
+    line(held(api, envd, made, size), pid, events, kept_bytes)
+}
+
+/// Goes to the agent of a sandbox that another worker began.
+pub(crate) async fn attach(
+    plan: &Plan,
+    provider: Option<&Arc<Provider>>,
+    id: &str,
+    kept_bytes: usize,
+) -> Result<Started> {
+    let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
+    let api = Api::of(Arc::clone(&provider))?;
+    let (made, size) = api.described(id).await?.ok_or(RemoteError::Gone)?;
+    // Whoever wipes must know where to ask, whatever follows.
+    Marker { provider: provider.place(), id: Some(made.id.clone()) }.write(&plan.traces)?;
+    if !api.prolong(id).await? {
+        return Err(RemoteError::Gone);
+    }
+    let envd = Envd::of(&provider, &made)?;
+    let (events, pid) = begun(envd.attach()).await?;
+    line(held(api, envd, made, size), pid, events, kept_bytes)
+}
+
+fn held(api: Api, envd: Envd, made: Made, size: Size) -> Held {
+    Held { api, envd, id: made.id, size }
+}
+
+/// The daemon's word that a process of ours runs, and its stream.
+pub(super) async fn begun(asked: impl Future<Output = Result<Response>>) -> Result<(Events, u32)> {
     let started = tokio::time::timeout(START, async {
-        let answer = envd.launch(&plan.task.cwd).await?;
-        let mut events = Events::of(answer);
+        let mut events = Events::of(asked.await?);
         loop {
             match events.next().await? {
                 Event::Started(pid) => return Ok((events, pid)),
@@ -53,6 +86,5 @@ pub(crate) async fn start(
         }
     });
     let late = RemoteError::Forged { what: "a process that does not start" };
-    let (events, pid) = started.await.unwrap_or(Err(late))?;
-    carry(Held { api, envd, id: made.id, pid, size }, events, kept_bytes)
+    started.await.unwrap_or(Err(late))
 }

@@ -5,10 +5,11 @@
 //!                            ^------ events of the answer -------- stdout, stderr: the last words
 //!                            '------ four times a term ----------- the term, prolonged
 //! ```
-//! Nothing is held but one piece each way, so whoever is slow holds up whoever is fast. However it ends,
-//! the sandbox is deleted; a worker that is killed prolongs nothing, and it ends by itself.
+//! Nothing is held but one piece each way, so whoever is slow holds up whoever is fast. A stream that ends
+//! ends no sandbox: the next one goes to the same agent (`again`), this worker's or another's. A sandbox
+//! that is killed is deleted; a worker that is killed prolongs nothing, and it ends by itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::BytesMut;
 use reqwest::Response;
@@ -24,6 +25,8 @@ use super::api::{Api, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::{Event, Frames};
 use crate::class::tail::keep_last;
+use crate::host::task::Driver;
+use crate::spec::provider::RemotePlace;
 
 /// One piece of input: as much as the agent lets the host send ahead, so that a round trip is not paid
 /// more often than must be.
@@ -32,27 +35,63 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// The hold on a sandbox elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// What the provider says that it gave.
-    pub(crate) size: Size,
+    pub(super) held: Arc<Held>,
     cut: Arc<watch::Sender<bool>>,
+    up: Arc<Mutex<Up>>,
+}
+
+/// The stream that is up, or was the last.
+#[derive(Debug)]
+struct Up {
     ended: watch::Receiver<()>,
+    /// Of one that followed another.
+    _driver: Option<Driver>,
 }
 
 impl Line {
-    /// Ends the stream, and with it the sandbox.
+    /// What the provider says that it gave.
+    pub(crate) fn size(&self) -> &Size {
+        &self.held.size
+    }
+
+    /// Who holds the sandbox, and its name there.
+    pub(crate) fn place(&self) -> RemotePlace {
+        RemotePlace { provider: self.held.api.provider.place(), id: self.held.id.clone() }
+    }
+
+    /// Ends the sandbox, and with it the stream.
     pub(crate) fn cut(&self) {
         self.cut.send_replace(true);
     }
 
+    pub(super) fn is_cut(&self) -> bool {
+        *self.cut.borrow()
+    }
+
     /// Whether the agent's stream has not ended.
     pub(crate) fn is_up(&self) -> bool {
-        self.ended.has_changed().is_ok()
+        self.up().ended.has_changed().is_ok()
     }
 
     /// Waits for the end of the stream.
     pub(crate) async fn wait(&mut self) {
+        let mut ended = self.up().ended.clone();
         // Nothing is ever sent: it is an error when the pump is gone, again and again.
-        let _ = self.ended.changed().await;
+        let _ = ended.changed().await;
+    }
+
+    /// The stream of this process is the one that is up.
+    pub(super) fn carried(&self, pid: u32, events: Events) -> Result<(Carrying, UnixStream)> {
+        carry(&self.held, &self.cut, pid, events, 0)
+    }
+
+    pub(super) fn is_carried_by(&self, carried: Carrying, driver: Driver) {
+        *self.up() = Up { ended: carried.ended, _driver: Some(driver) };
+    }
+
+    fn up(&self) -> MutexGuard<'_, Up> {
+        // A poisoned lock only means that somebody panicked beside it; what it holds is whole.
+        self.up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,42 +123,65 @@ impl Events {
     }
 }
 
-/// A process, and what it is in.
+/// A sandbox elsewhere.
+#[derive(Debug)]
 pub(super) struct Held {
     pub api: Api,
     pub envd: Envd,
     pub id: String,
-    pub pid: u32,
     pub size: Size,
 }
 
-/// Carries a process's streams until it ends; gives the last words, of so many bytes.
-pub(super) fn carry(
+/// A stream on its way.
+pub(super) struct Carrying {
+    ended: watch::Receiver<()>,
+    log: JoinHandle<String>,
+}
+
+/// The line to a sandbox whose agent is this process; its last words, of so many bytes.
+pub(super) fn line(
     held: Held,
+    pid: u32,
     events: Events,
     kept_bytes: usize,
 ) -> Result<(Line, JoinHandle<String>, UnixStream)> {
+    let (held, cut) = (Arc::new(held), Arc::new(watch::Sender::new(false)));
+    let (Carrying { ended, log }, ours) = carry(&held, &cut, pid, events, kept_bytes)?;
+    let up = Arc::new(Mutex::new(Up { ended, _driver: None }));
+    Ok((Line { held, cut, up }, log, ours))
+}
+
+/// Carries a process's streams until it ends.
+fn carry(
+    held: &Arc<Held>,
+    cut: &Arc<watch::Sender<bool>>,
+    pid: u32,
+    events: Events,
+    kept_bytes: usize,
+) -> Result<(Carrying, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let (sender, ended) = watch::channel(());
-    let (cut, is_cut) = watch::channel(false);
-    let size = held.size.clone();
+    let (held, is_cut) = (Arc::clone(held), cut.subscribe());
     let log = tokio::spawn(async move {
         let mut words = Vec::new();
-        let why = pump(&held, events, theirs, is_cut, &mut words, kept_bytes).await;
+        let why = pump(&held, pid, events, theirs, is_cut.clone(), &mut words, kept_bytes).await;
         drop(sender);
         keep_last(&mut words, why.as_bytes(), kept_bytes);
         // The wipe does the same, and looks; this is for the sandbox that nobody comes to wipe.
-        if let Err(error) = held.api.delete(&held.id).await {
+        if *is_cut.borrow()
+            && let Err(error) = held.api.delete(&held.id).await
+        {
             tracing::debug!(%error, id = held.id, "a remote sandbox was left to its wipe");
         }
         String::from_utf8_lossy(&words).into_owned()
     });
-    Ok((Line { size, cut: Arc::new(cut), ended }, log, ours))
+    Ok((Carrying { ended, log }, ours))
 }
 
 /// Until one side ends; why that was.
 async fn pump(
     held: &Held,
+    pid: u32,
     events: Events,
     theirs: UnixStream,
     mut is_cut: watch::Receiver<bool>,
@@ -129,7 +191,7 @@ async fn pump(
     let (from_us, to_us) = theirs.into_split();
     tokio::select! {
         why = heard(events, to_us, words, kept_bytes) => why,
-        why = told(held, from_us) => why,
+        why = told(held, pid, from_us) => why,
         why = prolonged(held) => why,
         _ = is_cut.wait_for(|is_cut| *is_cut) => "it was killed".to_owned(),
     }
@@ -156,7 +218,7 @@ async fn heard(
     }
 }
 
-async fn told(held: &Held, mut from_us: OwnedReadHalf) -> String {
+async fn told(held: &Held, pid: u32, mut from_us: OwnedReadHalf) -> String {
     let mut piece = BytesMut::with_capacity(PIECE_BYTES);
     loop {
         piece.clear();
@@ -164,12 +226,12 @@ async fn told(held: &Held, mut from_us: OwnedReadHalf) -> String {
         match from_us.read_buf(&mut piece).await {
             Ok(1..) => {}
             _ => {
-                // The agent ends by itself then; what else is in the sandbox ends with it.
-                let _ = held.envd.close(held.pid).await;
+                // What carries this stream there is needed no more.
+                let _ = held.envd.close(pid).await;
                 return "the worker closed the stream".to_owned();
             }
         }
-        if let Err(error) = held.envd.input(held.pid, &piece).await {
+        if let Err(error) = held.envd.input(pid, &piece).await {
             return error.to_string();
         }
     }

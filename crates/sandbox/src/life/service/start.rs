@@ -103,6 +103,10 @@ fn lock(said: &Mutex<LastWords>) -> MutexGuard<'_, LastWords> {
 }
 
 impl Services {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
     /// How each fared so far.
     pub(crate) fn ends(&self) -> Vec<ServiceEnd> {
         self.live

@@ -1,0 +1,91 @@
+//! The plan of a task's sandbox, or the end of a task that gets none.
+
+use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::run::ExecutionMode;
+use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{Host, Plan, verify_absent};
+
+use crate::attempt::{End, blank};
+use crate::decide::MAX_EXECUTIONS;
+use crate::dispatches;
+use crate::egress;
+use crate::executor::Executor;
+
+/// An end at which no sandbox was made: nothing of it may exist, which is looked for all the same.
+pub(crate) async fn unmade(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &SandboxId,
+    code: ErrCode,
+    cause: String,
+) -> End {
+    let state_dir = executor.host.facts().state_dir.clone();
+    let evidence = verify_absent(&executor.host, sandbox, &state_dir, "boot-fail").await;
+    End::bare(blank(task, sandbox.as_str(), code, Some(cause)), Some(evidence))
+}
+
+/// The end of one that was canceled before it had a sandbox.
+pub(crate) async fn unwanted(executor: &Executor, task: &TaskContext, sandbox: &SandboxId) -> End {
+    let cause = "canceled".to_owned();
+    let end = unmade(executor, task, sandbox, ErrCode::CmdNonzero, cause).await;
+    End { canceled: true, ..end }
+}
+
+/// What was asked for is refused by this host, and would be again.
+pub(crate) fn refused(mut end: End) -> End {
+    end.result.permanent = true;
+    end
+}
+
+/// The same by every host: nothing of it depends on where the task runs.
+pub(crate) fn refused_everywhere(mut end: End) -> End {
+    end.result.permanent_everywhere = true;
+    refused(end)
+}
+
+/// The plan of a task's sandbox and the host that it is made for, or the end of a task that is to have none.
+pub(crate) async fn planned<'a>(
+    executor: &'a Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    agent: Option<&AgentWork>,
+    id: &SandboxId,
+) -> Result<(&'a Host, Plan), Box<End>> {
+    if task.execution_no > MAX_EXECUTIONS {
+        let cause = format!(
+            "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
+        );
+        return Err(Box::new(unmade(executor, task, id, ErrCode::CmdNonzero, cause).await));
+    }
+    if let Some(drift) = egress::drift(request, &task.egress) {
+        let end = unmade(executor, task, id, ErrCode::BootFail, drift).await;
+        return Err(Box::new(refused_everywhere(end)));
+    }
+    let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
+    let planned =
+        host.plan(request, id).map_err(|e| e.to_string()).and_then(|mut plan| match agent {
+            Some(agent) => dispatches::hold(&mut plan, agent).map(|()| plan),
+            None => Ok(plan),
+        });
+    let planned = planned.and_then(|plan| match elsewhere(task, &plan) {
+        Some(why) => Err(why),
+        None => Ok(plan),
+    });
+    match planned {
+        Ok(plan) => Ok((host, plan)),
+        Err(e) => {
+            let cause = format!("this host cannot enforce {e}");
+            let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            Err(Box::new(refused(end)))
+        }
+    }
+}
+
+/// Why this worker's sandbox would not be where its run is to be. Pure.
+fn elsewhere(task: &TaskContext, plan: &Plan) -> Option<String> {
+    let (own, wanted) = (ExecutionMode::of_runtime(&plan.runtime.name), task.mode_wanted?);
+    (own != wanted)
+        .then(|| format!("executionMode {}: its sandboxes are {}", wanted.as_str(), own.as_str()))
+}

@@ -1,0 +1,84 @@
+//! Taking over a sandbox elsewhere whose worker is gone: it has its files, and what it was told to run runs
+//! or has run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_contracts::error::error_chain;
+
+use crate::class::remote::RemoteError;
+use crate::life::error::BootError;
+use crate::life::hold::resume_remote;
+use crate::life::host::Host;
+use crate::life::sandbox::{KillHandle, Sandbox};
+use crate::life::service::Services;
+use crate::life::wipe::Subject;
+use crate::spec::plan::Plan;
+use crate::spec::provider::RemotePlace;
+
+/// Why a sandbox elsewhere was not taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// Its provider has it no more, or this worker has another provider: it will not be met.
+    #[error("{0}")]
+    Gone(String),
+    /// It may be there, and may be met a moment later.
+    #[error("{0}")]
+    Silent(String),
+}
+
+impl Host {
+    /// Whom this worker asks for sandboxes, and for how long one outlives whoever prolongs it.
+    #[must_use]
+    pub fn elsewhere(&self) -> Option<(String, Duration)> {
+        let provider = self.facts().provider.as_ref()?;
+        Some((provider.place(), provider.term()))
+    }
+}
+
+/// Meets the agent of a sandbox that another worker made of the same plan. Its commands are asked for in
+/// the same order again: what ran is not run twice, what runs is followed.
+pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<Sandbox, ResumeError> {
+    let (clock, facts) = (Stopwatch::start(), host.shared());
+    let own = facts.provider.as_ref().map(|provider| provider.place());
+    if own.as_ref() != Some(&place.provider) {
+        return Err(ResumeError::Gone(format!("this worker does not ask {}", place.provider)));
+    }
+    let (life, agent) = resume_remote(plan, &facts, &place.id).await.map_err(|error| {
+        let words = error_chain(&error);
+        match error {
+            BootError::Remote(RemoteError::Gone) => ResumeError::Gone(words),
+            _ => ResumeError::Silent(words),
+        }
+    })?;
+    let gone = || ResumeError::Gone("it is no sandbox elsewhere".to_owned());
+    let line = life.line().ok_or_else(gone)?;
+    let mut effective = plan.effective.clone();
+    effective.limits = line.size().limits(effective.limits);
+    let mut subject = Subject::found(plan.traces.clone());
+    subject.class = Some(plan.class);
+    Ok(Sandbox {
+        facts: Arc::clone(&facts),
+        subject,
+        agent,
+        life,
+        kill: KillHandle::of_line(line),
+        init_pid: 0,
+        boot_ms: clock.elapsed_ms(),
+        peak_mem_mb: AtomicU64::new(0),
+        effective,
+        stream_limit_bytes: plan.stream_limit_bytes,
+        egress: None,
+        unrouted: None,
+        _hearing: None,
+        services: Services::default(),
+        trees: Vec::new(),
+        fresh: Vec::new(),
+        is_bare: false,
+        _hold: None,
+        cached: None,
+        commands: AtomicU32::new(0),
+    })
+}
