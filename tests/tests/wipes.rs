@@ -109,7 +109,8 @@ async fn a_failed_wipe_holds_its_run_and_says_so_everywhere() {
     assert!(ps.contains("running (held)") && ps.contains("session ls --held"), "{ps}");
     let show = String::from_utf8(home.run(&["show", &run]).stdout).unwrap();
     assert!(
-        show.contains("held: 1 of its sandboxes") && show.contains("REMOTE_WIPE_VERIFYING"),
+        show.contains("held: the wipe of 1 sandboxes is not verified")
+            && show.contains("REMOTE_WIPE_VERIFYING"),
         "{show}"
     );
     let ls = home.run(&["session", "ls", "--held"]);

@@ -98,7 +98,7 @@ pub const PACK: &str = "/v1/pack";
 pub const UNPACK: &str = "/v1/unpack";
 /// `POST`: watches a path for changes.
 pub const WATCH: &str = "/v1/watch";
-/// `POST`.
+/// `POST`: starts or follows a command that outlives its stream.
 pub const JOB: &str = "/v1/job";
 
 /// What an agent can do: see the tables of this page.

@@ -127,7 +127,7 @@ fn an_engine_that_is_missing_elsewhere_or_mapped_is_absent_with_why_and_what_to_
     assert!(absent.contains("maps users (name=rootless)"), "{absent}");
     fake_engine(&at("podman"), podman, plain);
     let absent = said("detects", &unix(&at("podman")));
-    assert!(absent.contains("Podman Engine 4.3.1 is no Docker engine"), "{absent}");
+    assert!(absent.contains("Podman Engine 4.3.1 is not a Docker Engine"), "{absent}");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
             _ => ResumeError::Silent(words),
         }
     })?;
-    let gone = || ResumeError::Gone("it is no sandbox elsewhere".to_owned());
+    let gone = || ResumeError::Gone("the sandbox is not elsewhere".to_owned());
     let line = life.line().ok_or_else(gone)?;
     let mut effective = plan.effective.clone();
     effective.limits = line.size().limits(effective.limits);

@@ -110,6 +110,6 @@ mod tests {
         assert_eq!(said(engine).unwrap(), "Docker Engine 20.10.24 (API 1.41)");
         let podman = json!({"Version": "4.3.1", "ApiVersion": "1.41",
                             "Components": [{"Name": "Podman Engine", "Version": "4.3.1"}]});
-        assert!(said(podman).unwrap_err().0.contains("Podman Engine 4.3.1 is no Docker engine"));
+        assert!(said(podman).unwrap_err().0.contains("Podman Engine 4.3.1 is not a Docker Engine"));
     }
 }
