@@ -391,9 +391,15 @@ async fn quarter_of_a_cpu(ground: Arc<Ground>) {
         line.unwrap().parse().unwrap()
     };
     let before = throttled();
-    sh(&sandbox, &plan, "perl -e '$e = time + 3; 1 while time < $e'").await;
-    // Two seconds are twenty periods, and a busy loop is stopped in each of them.
-    assert!(throttled() - before >= 10, "{} of 20 periods", throttled() - before);
+    // Two seconds are twenty periods, and a busy loop is stopped in each of them. Where the host has no quarter to
+    // give it takes longer; without the limit it is never stopped.
+    for _ in 0..6 {
+        sh(&sandbox, &plan, "perl -e '$e = time + 3; 1 while time < $e'").await;
+        if throttled() - before >= 10 {
+            break;
+        }
+    }
+    assert!(throttled() - before >= 10, "{} periods", throttled() - before);
     wiped(&sandbox.wipe("task-end").await);
 }
 
