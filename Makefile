@@ -33,15 +33,12 @@ release: check test build
 dist: setup build
 	@scripts/dist
 
-# Tests at once; more than processors end sooner, but some look at time and at memory.
-THREADS ?= $(shell nproc)
-
 ## real database, real sandboxes; afterwards nothing of ours may be left on the host
 test: setup
 	$(CARGO) build --bin cofferdam
 	@$(LEFTOVERS) keep target/leftovers
 	@rm -f $(NOT_RUN)
-	COFFERDAM_NOT_RUN=$(NOT_RUN) RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace; status=$$?; \
+	COFFERDAM_NOT_RUN=$(NOT_RUN) $(CARGO) test --workspace; status=$$?; \
 		$(LEFTOVERS) compare target/leftovers || status=1; scripts/not-run $(NOT_RUN) && exit $$status
 
 ## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end; the quick build,

@@ -77,7 +77,7 @@ pub(crate) fn broke(result: &mut SandboxResult, error: &SandboxError) -> bool {
 #[cfg(test)]
 mod tests {
     use cofferdam_contracts::run::{Budget, RunStatus};
-    use cofferdam_contracts::sandbox::{Metrics, SessionState};
+    use cofferdam_contracts::sandbox::SessionState;
     use cofferdam_ledger::tasks::terminal_state;
     use cofferdam_sandbox::Dropped;
 
@@ -85,27 +85,7 @@ mod tests {
     use crate::decide::{Miss, Next, Round, after_round};
 
     fn blank() -> SandboxResult {
-        SandboxResult {
-            exit: -1,
-            stdout: String::new(),
-            stderr: String::new(),
-            files_out: Vec::new(),
-            metrics: Metrics::default(),
-            sandbox_ref: String::new(),
-            err_code: ErrCode::CmdNonzero,
-            dropped_bytes: 0,
-            task_key: "0".repeat(64).parse().unwrap(),
-            artifact_index_ref: None,
-            services: Vec::new(),
-            cause: None,
-            permanent: false,
-            permanent_everywhere: false,
-            limits_reached: Vec::new(),
-            violations: Vec::new(),
-            violations_unlisted: 0,
-            cache: None,
-            agent: None,
-        }
+        SandboxResult::unanswered("0".repeat(64).parse().unwrap(), None)
     }
 
     fn outcome(err_code: ErrCode) -> ExecOutcome {

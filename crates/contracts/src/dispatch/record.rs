@@ -10,6 +10,9 @@ use crate::egress::{Egress, Phase};
 use crate::sandbox::{AccessMode, CacheSpec, IsolationClass, Limits, Mount, PhasesSpec};
 use crate::service::Service;
 
+/// The version of the record.
+const SCHEMA_VERSION: u32 = 1;
+
 /// What was refused, or overstepped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -121,8 +124,14 @@ impl SandboxEffective {
     /// The record of a dispatch whose agent was never sent off: nothing was held, since nothing ran.
     #[must_use]
     pub fn never_started(working_dir: String, access_mode: AccessMode, cause: String) -> Self {
+        Self { cause: Some(cause), ..Self::unknown(working_dir, access_mode) }
+    }
+
+    /// A record of which nothing is known yet but where the agent works, and how.
+    #[must_use]
+    pub fn unknown(working_dir: String, access_mode: AccessMode) -> Self {
         Self {
-            schema_version: 1,
+            schema_version: SCHEMA_VERSION,
             started: false,
             tools_allowed: None,
             tools_denied: None,
@@ -152,7 +161,7 @@ impl SandboxEffective {
             violations: Vec::new(),
             violations_unlisted: 0,
             weak: Vec::new(),
-            cause: Some(cause),
+            cause: None,
         }
     }
 }

@@ -21,8 +21,6 @@ use super::work::WORK;
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
 /// What agents run commands by.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "busybox"];
-/// The version of the record.
-const SCHEMA_VERSION: u32 = 1;
 
 /// The field that this class cannot hold, and why.
 pub(super) fn unheld(
@@ -262,17 +260,12 @@ fn record(work: &AgentWork) -> SandboxEffective {
     let spec = work.request.spec.clone().unwrap_or_default();
     let held = tools::held(work, |tool| tools::is_there(work, tool));
     SandboxEffective {
-        schema_version: SCHEMA_VERSION,
-        started: false,
         tools_allowed: held.allowed,
         tools_denied: held.denied,
         tools_unenforced: held.unenforced,
-        working_dir: work.working_dir.clone(),
-        access_mode: work.access_mode,
         max_turns: work.max_turns,
         max_commands: work.max_commands,
         enforce: work.enforce,
-        image: None,
         mounts: spec.mounts,
         phases: Some(PhasesSpec {
             build: None,
@@ -282,23 +275,9 @@ fn record(work: &AgentWork) -> SandboxEffective {
             }),
         }),
         services: spec.services,
-        limits: None,
         cache: spec.cache,
         unenforced: work.unknown.clone(),
-        tools_used: None,
-        turns_used: None,
-        commands_used: None,
-        runtime: None,
-        runtime_version: None,
-        kernel: None,
-        isolation_class: None,
-        image_digest: None,
-        egress_observed: EgressObserved::default(),
-        peaks: Peaks::default(),
-        violations: Vec::new(),
-        violations_unlisted: 0,
-        weak: Vec::new(),
-        cause: None,
+        ..SandboxEffective::unknown(work.working_dir.clone(), work.access_mode)
     }
 }
 
