@@ -2,9 +2,6 @@
 
 CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
-# What the tests found missing on this machine; `make test` ends with it, `make release` refuses it.
-NOT_RUN = $(CURDIR)/target/not-run
-LEFTOVERS = $(CARGO) run --quiet --package cofferdam-tests --bin leftovers --
 
 .DEFAULT_GOAL := build
 .PHONY: setup build check release dist test attack fuzz demo bench chaos storm v2 fresh clean
@@ -36,10 +33,7 @@ dist: setup build
 ## real database, real sandboxes; afterwards nothing of ours may be left on the host
 test: setup
 	$(CARGO) build --bin cofferdam
-	@$(LEFTOVERS) keep target/leftovers
-	@rm -f $(NOT_RUN)
-	COFFERDAM_NOT_RUN=$(NOT_RUN) $(CARGO) test --workspace; status=$$?; \
-		$(LEFTOVERS) compare target/leftovers || status=1; scripts/not-run $(NOT_RUN) && exit $$status
+	@scripts/test
 
 ## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end; the quick build,
 ## which `make test` takes too: the optimised one takes some four times as long to make

@@ -55,6 +55,7 @@ fn a_class_more_is_planned_and_refused_by_its_own_folder() {
     assert_eq!(refused.field, "limits.pids");
     assert!(refused.message.contains("the sixth class"), "{refused}");
     assert_eq!(Class::ALL.len(), Class::LOCAL.len() + 2, "it is in the registry");
+    host.leave();
 }
 
 #[tokio::test]
@@ -77,4 +78,5 @@ async fn a_class_more_is_asked_at_every_wipe_and_every_look_behind_it() {
     assert_eq!(verify_again(&host, &again, state.path()).await.status, WipeStatus::Verified);
     let gone = verify_absent(&host, &id, state.path(), "orphan").await;
     assert_eq!(gone.status, WipeStatus::Verified, "{gone:?}");
+    host.leave();
 }
