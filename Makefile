@@ -26,9 +26,10 @@ check: setup
 release: export COFFERDAM_RELEASE = 1
 release: check test build
 
-## what is published, into target/dist: archive and Debian package
+## what is published, into target/dist: archive, Debian package and, as root with mmdebstrap and umoci, an OCI image
 dist: setup build
 	@scripts/dist
+	@scripts/dist-image
 
 ## real database, real sandboxes; afterwards nothing of ours may be left on the host
 test: setup

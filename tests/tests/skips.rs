@@ -1,6 +1,7 @@
 //! What a machine lacks is said by name at the end of `make test`, and no test has another way to pass without it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -175,12 +176,48 @@ fn a_part_that_no_machine_has() {
     cofferdam_tests::not_run::not_run("a unicorn", "none was seen");
 }
 
+/// What `scripts/test` says with a cargo that is a script: what it prints for the tests, its status, what is not run.
+fn tests_of_a_cargo(said: &str, status: i32) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("scripts")).unwrap();
+    fs::create_dir_all(tree.join("target")).unwrap();
+    for script in ["test", "not-run"] {
+        fs::copy(repository().join("scripts").join(script), tree.join("scripts").join(script))
+            .unwrap();
+    }
+    fs::write(dir.path().join("said"), said).unwrap();
+    let cargo = dir.path().join("cargo");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = run ]; then exit 0; fi\nprintf 'one\\tredis\\twhy\\n' >>\"$COFFERDAM_NOT_RUN\"\n\
+         cat {}\nexit {status}\n",
+        dir.path().join("said").display()
+    );
+    fs::write(&cargo, text).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o700)).unwrap();
+    Command::new(tree.join("scripts/test")).env("CARGO", &cargo).output().unwrap()
+}
+
 #[test]
-fn b2_make_test_prints_the_summary_whatever_the_tests_said() {
+fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
+    let green =
+        "test a::b ... ok\n\ntest result: ok. 3 passed; 0 failed\ntest result: ok. 4 passed;\n";
+    let output = tests_of_a_cargo(green, 0);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
+    assert!(words.contains("redis: why") && words.ends_with("tests: 7 passed\n"), "{words}");
+
+    let red = "failures:\n\n---- a::b stdout ----\n    said\n\nfailures:\n    a::b\n    whole\n\n\
+               test result: FAILED. 1 passed; 2 failed\n";
+    let output = tests_of_a_cargo(red, 101);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{words}");
+    let (_, end) = words.split_once("redis: why").unwrap();
+    assert!(end.contains("FAILED: a::b\nFAILED: whole\n"), "{words}");
+
     let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
     let test =
         makefile.split("\ntest: ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
-    assert!(test.contains("COFFERDAM_NOT_RUN="), "{test}");
-    assert!(test.contains("scripts/not-run"), "{test}");
+    assert!(test.contains("scripts/test"), "{test}");
     assert!(makefile.contains("release: export COFFERDAM_RELEASE = 1"));
 }
