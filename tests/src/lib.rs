@@ -112,8 +112,6 @@ impl Home {
         for name in UNSET {
             command.env_remove(name);
         }
-        // A test that looks whether any sandbox is left would find the one that waits; a test of that one says 0.
-        command.env("COFFERDAM_NO_WAITING_CONTAINER", "1");
         if let Some(url) = &self.database {
             command.env("DATABASE_URL", url);
         }

@@ -258,6 +258,30 @@ async fn s8_a_denied_tool_is_not_run_by_its_loader_whatever_the_loader_is_called
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn s50_a_loader_that_a_project_brings_runs_nothing_under_a_list_of_allowed_tools() {
+    let home = Home::new();
+    let up = home.up();
+    for access in ["workspace-write", "read-only"] {
+        let project = Project::new();
+        for (from, name) in
+            [("/lib64/ld-linux-x86-64.so.2", "own-loader"), ("/usr/bin/env", "own-env")]
+        {
+            std::fs::copy(from, Path::new(project.path()).join(name)).unwrap();
+        }
+        let attempt = "cat a.txt\n./own-loader /usr/bin/env && echo LOADER-RAN\n\
+                       ./own-loader ./own-env && echo BOTH-RAN\n./own-env && echo COPY-RAN\ncat a.txt\n";
+        let spec = json!({"tools_allowed": ["cat"], "access_mode": access});
+        let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
+        let view = ended(&up, &id).await;
+        let out = said_by(&up, &view).await;
+        assert_eq!(view["status"], "completed", "{access}: {out} {view:#}");
+        assert!(!out.contains("-RAN"), "{access}: {out}");
+        let violations = view["sandbox_effective"]["violations"].as_array().unwrap();
+        assert!(violations.iter().any(|v| v["kind"] == "tool_denied"), "{access}: {view:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_allowlist_leaves_nothing_else_to_execute_however_it_is_named() {
     let (home, project) = (Home::new(), Project::new());
     let up = home.up();

@@ -132,7 +132,7 @@ async fn a_granted_name_is_reached_by_the_task_that_asked_and_stands_in_its_poli
     let (_, view) = up.request("GET", &text(&made, "path"), None, None).await;
     assert_eq!((&view["asks"], view.get("plan")), (&asks, None));
     let sql = up.sql().await;
-    let told = "SELECT body::jsonb->'data'->>'askedName' FROM app.webhook_deliveries";
+    let told = "SELECT asked_name FROM app.webhook_deliveries";
     assert_eq!(texts(&sql, told).await, ["wanted.example"], "e6: and whoever is notified");
     // What a person may not grant.
     let before = count(&sql, "SELECT count(*) FROM app.human_interactions").await;

@@ -62,5 +62,6 @@ mod supply;
 mod support;
 mod terminal;
 mod timeouts;
+mod waiting;
 mod webhooks;
 mod wipes;

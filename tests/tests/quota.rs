@@ -104,3 +104,37 @@ async fn s22_intents_recipes_and_answers_use_the_quota_like_artifacts() {
         assert_eq!(count(&sql, used).await > before + 90_000, grows);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s73_small_intents_count_towards_the_quota_exactly() {
+    const MANY: usize = 100;
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let body = json!({"value": 1, "expectedVersion": 0, "scope": "global"}).to_string();
+    let path = "/api/config/quota.blobs_mb";
+    let (status, answer) = up.request("PUT", path, Some(&up.key), Some(body.into_bytes())).await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, acme) = up.new_key(&json!({"tenant": "acme", "roles": ["submitter"]})).await;
+    let intent = |n: usize| json!({"goal": "g", "inputs": {"n": n, "s": "y".repeat(8_000)}});
+    let mut taken = 0;
+    let refused = loop {
+        // Side by side, so that they count on several connections.
+        let (one, other) = tokio::join!(
+            up.post_as(&acme, "/api/intents", &intent(2 * taken)),
+            up.post_as(&acme, "/api/intents", &intent(2 * taken + 1))
+        );
+        match [one, other].into_iter().find(|(status, _)| *status != 201) {
+            Some(refused) => break refused,
+            None => taken += 1,
+        }
+        assert!(taken < MANY, "{} intents of 8 kB in a quota of 1 MiB", 2 * taken);
+    };
+    assert_eq!((refused.0, &refused.1["code"]), (400, &json!("queue_policy_violation")));
+    let sum = "SELECT count(*) FROM app.blob_usage WHERE tenant_id = 'acme' AND bytes = (
+        SELECT sum(octet_length(inputs::text) + octet_length(goal)) FROM app.intents WHERE tenant_id = 'acme')";
+    assert_eq!(count(&sql, sum).await, 1, "the sum is the rows'");
+    let answers =
+        "SELECT count(*) FROM pg_trigger WHERE tgname = 'answers_use_quota' AND tgqual IS NULL";
+    assert_eq!(count(&sql, answers).await, 1, "every answer counts");
+}

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, assert_nothing_left, live_dir, tamper, text};
+use cofferdam_tests::{Home, Server, live_dir, tamper, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use support::{assert_proven, assert_wiped, count, names, said, texts, until};
+use support::{assert_proven, assert_wiped, count, said, texts, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -358,50 +358,4 @@ async fn a_session_says_what_its_sandbox_really_is_and_that_it_lives() {
     assert_eq!(up.get(&path).await.1["stale"], true);
     let ls = home.run(&["session", "ls"]);
     assert!(said(&ls).contains("EXECUTING (stale)"), "{}", said(&ls));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_given_the_container_that_waited_and_a_stopped_worker_leaves_none() {
-    let home = Home::new();
-    let mut up = home.up_with(&[], &[("COFFERDAM_NO_WAITING_CONTAINER", "0")]);
-    let sql = up.sql().await;
-    let sandboxes = live_dir(home.path()).join("sandboxes");
-    let brief = WAITS.replace("sleep 1", "true");
-    let run = async |key: String| {
-        let header = up.run_recipe(&brief, json!({}), json!({"runKey": key})).await;
-        let id = text(&header, "runId");
-        assert_eq!(up.wait_terminal(&id).await["status"], "succeeded");
-        let of =
-            format!("SELECT sandbox_id FROM app.remote_execution_sessions WHERE run_id = '{id}'");
-        texts(&sql, &of).await
-    };
-    for turn in 0..2 {
-        run(format!("before-{turn}")).await;
-    }
-    let mut was_given = false;
-    // One that is still being made when it is asked for is the next one's.
-    for turn in 0..20 {
-        until("one waits", SOON, async || names(&sandboxes).len() == 1).await;
-        let waits = names(&sandboxes);
-        was_given = run(format!("after-{turn}")).await == waits;
-        if was_given {
-            break;
-        }
-    }
-    assert!(was_given, "no task was given one that waited");
-    until("another waits", SOON, async || names(&sandboxes).len() == 1).await;
-    let waits = names(&sandboxes).remove(0);
-    let wiped = "SELECT count(*) FROM app.remote_execution_sessions s JOIN app.secure_wipe_evidence w USING (sandbox_id)
-                  WHERE s.ended_at IS NOT NULL AND w.wipe_status = 'verified'";
-    let all = count(&sql, "SELECT count(*) FROM app.remote_execution_sessions").await;
-    assert_eq!(count(&sql, wiped).await, all);
-    // It is nobody's yet, and of no account.
-    let known = format!(
-        "SELECT sandbox_id FROM app.remote_execution_sessions WHERE sandbox_id = '{waits}'"
-    );
-    assert!(texts(&sql, &known).await.is_empty());
-    sql.close().await;
-    assert!(up.stop().success());
-    assert!(names(&sandboxes).is_empty(), "{:?}", names(&sandboxes));
-    assert_nothing_left(home.path());
 }

@@ -3,8 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{DeliveryId, RunId, WebhookId};
+use crate::id::{DeliveryId, Digest, IntentId, RunId, WebhookId};
 use crate::named::named;
+use crate::recipe::RecipeRef;
+use crate::run::RunStatus;
 
 named! {
     /// Events that a webhook may ask for.
@@ -139,9 +141,118 @@ pub struct WebhookRemoved {
     pub removed: WebhookId,
 }
 
+/// Body of a delivery that tells of a gate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GateEvent {
+    /// Any but `run.terminal`.
+    #[serde(rename = "type")]
+    pub event: EventType,
+    /// When it happened, in UTC with microseconds: `2026-01-31T09:05:00.000123Z`.
+    pub timestamp: String,
+    /// About what.
+    pub data: GateEventData,
+}
+
+/// A gate, as it was when the event happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GateEventData {
+    /// Run that waits at the gate.
+    pub run_id: RunId,
+    /// Workflow of the run.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: String,
+    /// Key of the gate in its run.
+    pub gate_key: String,
+    /// Topic of the gate's answers.
+    pub topic: String,
+    /// Digest of the plan that the gate holds back; `null` for a task's question.
+    pub plan_digest: Option<Digest>,
+    /// When the gate opened, ms since the epoch.
+    pub created_at: i64,
+    /// When the gate stops waiting, ms since the epoch.
+    pub deadline_at: i64,
+    /// Workflow of the escalation; `null` until it was started.
+    #[serde(rename = "escalationWorkflowID")]
+    pub escalation_workflow_id: Option<String>,
+    /// Choice that decided the gate; only in `gate.decided`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+    /// Host name that a task asks for; only in a task's question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_name: Option<String>,
+}
+
+/// Body of a delivery that tells of a run's end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunEvent {
+    /// `run.terminal`.
+    #[serde(rename = "type")]
+    pub event: EventType,
+    /// When the run ended, in UTC with microseconds.
+    pub timestamp: String,
+    /// About what.
+    pub data: RunEventData,
+}
+
+/// A run that ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunEventData {
+    /// The run.
+    pub run_id: RunId,
+    /// Workflow of the run.
+    #[serde(rename = "workflowID")]
+    pub workflow_id: String,
+    /// Intent that the run serves.
+    pub intent_id: IntentId,
+    /// How the run ended.
+    pub status: RunStatus,
+    /// Recipe of the run.
+    pub recipe_ref: RecipeRef,
+    /// When the run ended, ms since the epoch.
+    pub finished_at: i64,
+}
+
+/// What a delivery tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WebhookEvent {
+    /// A gate moved.
+    Gate(Box<GateEvent>),
+    /// A run ended.
+    Run(Box<RunEvent>),
+}
+
+impl WebhookEvent {
+    /// The bytes that are signed and sent, the same each time: fields in the order of their declaration.
+    ///
+    /// # Errors
+    /// Never for a value that was parsed.
+    pub fn body(&self) -> serde_json::Result<String> {
+        match self {
+            Self::Gate(event) => serde_json::to_string(event),
+            Self::Run(event) => serde_json::to_string(event),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_is_the_same_bytes_each_time_and_parses_as_what_it_was() {
+        let gate = r#"{"type":"gate.decided","timestamp":"2026-01-31T09:05:00.000123Z","data":{"runId":"rn_00000000000000000000000000000001","workflowID":"it_1","gateKey":"approve-plan","topic":"human:approve-plan","planDigest":null,"createdAt":1,"deadlineAt":2,"escalationWorkflowID":null,"decision":"yes"}}"#;
+        let run = r#"{"type":"run.terminal","timestamp":"2026-01-31T09:05:00.000123Z","data":{"runId":"rn_00000000000000000000000000000001","workflowID":"it_1","intentId":"it_00000000000000000000000000000001","status":"succeeded","recipeRef":{"id":"hello","v":"1"},"finishedAt":3}}"#;
+        let parsed = WebhookEvent::Gate(serde_json::from_str(gate).unwrap());
+        assert_eq!((parsed.body().unwrap(), parsed.body().unwrap()), (gate.into(), gate.into()));
+        let parsed = WebhookEvent::Run(serde_json::from_str(run).unwrap());
+        assert_eq!(parsed.body().unwrap(), run);
+        assert!(serde_json::from_str::<RunEvent>(gate).is_err());
+        assert!(serde_json::from_str::<GateEvent>(run).is_err());
+    }
 
     #[test]
     fn the_text_of_an_event_is_its_serialized_form() {

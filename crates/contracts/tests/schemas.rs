@@ -38,7 +38,8 @@ use cofferdam_contracts::schema::{Validator, schema_of};
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::{StepRow, TaskOutcome};
 use cofferdam_contracts::webhook::{
-    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRequest, WebhookRow,
+    DeliveryReplayed, DeliveryRow, GateEvent, RunEvent, WebhookCreated, WebhookRemoved,
+    WebhookRequest, WebhookRow,
 };
 use serde_json::{Value, json};
 
@@ -119,6 +120,8 @@ fn published() -> Vec<(&'static str, Value)> {
         WebhookRemoved,
         WebhookRequest,
         WebhookRow,
+        GateEvent,
+        RunEvent,
         SpawnRequest,
         WipeEvidence,
         WipeView,

@@ -168,9 +168,10 @@ impl Sender {
     async fn send(&self, due: &Due) -> Result<u16, String> {
         // The row may be older than this host's policy.
         let url = outbound::parse(&due.url, self.flows.reach).map_err(|refusal| refusal.message)?;
+        let body = due.event.body().map_err(|error| error.to_string())?;
         let timestamp_s = clock::now_ms().div_euclid(1_000);
         let signature =
-            self.signer.webhook_signature(&due.webhook, due.id.as_str(), timestamp_s, &due.body);
+            self.signer.webhook_signature(&due.webhook, due.id.as_str(), timestamp_s, &body);
         let request = self
             .http
             .get_or_try_init(|| async { outbound::client(self.flows.reach) })
@@ -181,7 +182,7 @@ impl Sender {
             .header("webhook-id", due.id.as_str())
             .header("webhook-timestamp", timestamp_s.to_string())
             .header("webhook-signature", signature)
-            .body(due.body.clone());
+            .body(body);
         match tokio::time::timeout(ATTEMPT_LIMIT, request.send()).await {
             Ok(Ok(answer)) => Ok(answer.status().as_u16()),
             Ok(Err(error)) => Err(kind(&error)),

@@ -25,7 +25,7 @@ use cofferdam_contracts::sandbox::{
 };
 use cofferdam_ledger::executors::Lead;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
-use cofferdam_sandbox::{verify_absent, verify_again};
+use cofferdam_sandbox::{destroy_orphans, verify_absent, verify_again};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -286,6 +286,14 @@ impl Takeover {
 
     async fn look(&self, early: &mut HashMap<SandboxId, u32>) -> Result<()> {
         let executor = &self.executor;
+        let abandoned = cofferdam_sandbox::abandoned(&executor.host);
+        if !abandoned.is_empty() {
+            tracing::warn!(
+                containers = abandoned.len(),
+                "containers that waited lost their worker"
+            );
+            destroy_orphans(&executor.host, &abandoned, |_| false).await;
+        }
         for due in executor.flows.ledger.sessions().due(&executor.host_id).await? {
             let (evidence, terminal) = look_at(executor, &due).await;
             if due.last.is_none() {
@@ -355,8 +363,9 @@ pub(crate) async fn reconcile(executor: &Executor) -> Result<()> {
             ledger.sessions().look(&evidence, terminal).await?;
         }
     }
+    let remains = cofferdam_sandbox::remains(&executor.host);
     let live = ledger.sessions().open(&executor.host_id).await?;
-    let unknown = cofferdam_sandbox::reconcile(&executor.host, |id| live.contains(id)).await;
+    let unknown = destroy_orphans(&executor.host, &remains, |id| live.contains(id)).await;
     if !unknown.is_empty() {
         tracing::warn!(sandboxes = unknown.len(), "sandboxes without a row were destroyed");
     }

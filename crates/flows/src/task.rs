@@ -69,6 +69,10 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     if let Some(code) = task.finished {
         return Ok(code);
     }
+    if matches!(task.work, Work::Value(_)) {
+        // No session was opened under it.
+        name.give_back();
+    }
     let end = match &task.work {
         // Nothing runs whose output could not be kept; an attempt that runs already may end.
         Work::Value(_) if task.over_quota.is_some() => {

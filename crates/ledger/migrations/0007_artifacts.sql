@@ -39,44 +39,48 @@ CREATE VIEW app.latest_artifacts AS
 
 -- The bytes that each tenant stores beyond its rows, kept as a sum: a quota is looked at before every run
 -- and task, and must not cost a scan. A blob that two artifacts share counts for both.
-CREATE TABLE app.blob_usage (
-  tenant_id text PRIMARY KEY,
-  bytes     bigint NOT NULL CHECK (bytes >= 0)
-);
+-- In parts, one of which a connection adds to: every start and every answer counts, and starts of one tenant must not
+-- wait for each other's commits.
+CREATE TABLE app.blob_usage_parts (
+  tenant_id text NOT NULL,
+  part      integer NOT NULL CHECK (part BETWEEN 0 AND 15),
+  bytes     bigint NOT NULL CHECK (bytes >= 0),
+  PRIMARY KEY (tenant_id, part)
+) WITH (fillfactor = 50);
+CREATE VIEW app.blob_usage AS
+  SELECT tenant_id, sum(bytes)::bigint AS bytes FROM app.blob_usage_parts GROUP BY tenant_id;
+
+CREATE FUNCTION app.bytes_used(p_tenant text, p_bytes bigint) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO app.blob_usage_parts (tenant_id, part, bytes) VALUES (p_tenant, pg_backend_pid() % 16, p_bytes)
+  ON CONFLICT (tenant_id, part) DO UPDATE SET bytes = app.blob_usage_parts.bytes + EXCLUDED.bytes
+$$;
 
 CREATE FUNCTION app.blob_used() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO app.blob_usage (tenant_id, bytes)
-  SELECT r.tenant_id, NEW.size FROM app.runs r WHERE r.id = NEW.run_id
-  ON CONFLICT (tenant_id) DO UPDATE SET bytes = app.blob_usage.bytes + EXCLUDED.bytes;
+  PERFORM app.bytes_used(r.tenant_id, NEW.size) FROM app.runs r WHERE r.id = NEW.run_id;
   RETURN NULL;
 END $$;
--- At the transaction's end: the tenant's row is the last one that it locks, so no two wait for each other.
+-- At the transaction's end: the tenant's part is the last row that it locks, so no two wait for each other.
 CREATE CONSTRAINT TRIGGER artifacts_use_blobs AFTER INSERT ON app.artifacts DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW WHEN (NEW.inline IS NULL) EXECUTE FUNCTION app.blob_used();
 
--- A tenant's texts fill the database as its artifacts do. Inputs of intents and recipes count here, answers
--- to gates in 0009, each where it is larger than an inline artifact.
-CREATE FUNCTION app.text_used(p_tenant text, p_bytes bigint) RETURNS void LANGUAGE sql AS $$
-  INSERT INTO app.blob_usage (tenant_id, bytes) VALUES (p_tenant, p_bytes)
-  ON CONFLICT (tenant_id) DO UPDATE SET bytes = app.blob_usage.bytes + EXCLUDED.bytes
-$$;
-
+-- A tenant's texts fill the database as its artifacts do, small ones by their number. Inputs of intents and recipes
+-- count here, answers to gates in 0009.
 CREATE FUNCTION app.intent_used() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM app.text_used(NEW.tenant_id, octet_length(NEW.inputs::text) + octet_length(NEW.goal));
+  PERFORM app.bytes_used(NEW.tenant_id, octet_length(NEW.inputs::text) + octet_length(NEW.goal));
   RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER intents_use_quota AFTER INSERT ON app.intents DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-  WHEN (octet_length(NEW.inputs::text) + octet_length(NEW.goal) > 8192) EXECUTE FUNCTION app.intent_used();
+  EXECUTE FUNCTION app.intent_used();
 
 CREATE FUNCTION app.recipe_used() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM app.text_used(NEW.tenant_id, octet_length(NEW.json::text));
+  PERFORM app.bytes_used(NEW.tenant_id, octet_length(NEW.json::text));
   RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER recipes_use_quota AFTER INSERT ON app.recipe_versions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-  WHEN (octet_length(NEW.json::text) > 8192) EXECUTE FUNCTION app.recipe_used();
+  EXECUTE FUNCTION app.recipe_used();
 
 -- NULL, or the quota and what is used of it, in MiB, once the quota is reached. The lower of the tenant's
 -- own and the host's value holds; neither is read while nothing is stored.
@@ -85,7 +89,7 @@ DECLARE
   used  bigint;
   quota bigint;
 BEGIN
-  SELECT bytes INTO used FROM app.blob_usage WHERE tenant_id = p_tenant;
+  SELECT sum(bytes) INTO used FROM app.blob_usage_parts WHERE tenant_id = p_tenant;
   IF used IS NULL OR used = 0 THEN
     RETURN NULL;
   END IF;

@@ -50,14 +50,14 @@ CREATE TABLE app.human_interactions (
 CREATE TRIGGER interactions_append_only BEFORE UPDATE OR DELETE ON app.human_interactions
   FOR EACH ROW EXECUTE FUNCTION app.refuse_change();
 
--- A large answer uses the tenant's quota, as in 0007.
+-- An answer uses the tenant's quota, as in 0007.
 CREATE FUNCTION app.answer_used() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM app.text_used(r.tenant_id, octet_length(NEW.payload::text)) FROM app.runs r WHERE r.id = NEW.run_id;
+  PERFORM app.bytes_used(r.tenant_id, octet_length(NEW.payload::text)) FROM app.runs r WHERE r.id = NEW.run_id;
   RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER answers_use_quota AFTER INSERT ON app.human_interactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-  WHEN (octet_length(NEW.payload::text) > 8192) EXECUTE FUNCTION app.answer_used();
+  EXECUTE FUNCTION app.answer_used();
 
 -- One key answers in another's place, until a time. An end is a row of its own.
 CREATE TABLE app.gate_delegations (

@@ -13,7 +13,8 @@ CREATE TABLE app.webhooks (
 );
 CREATE INDEX webhooks_by_tenant ON app.webhooks (tenant_id) WHERE removed_at IS NULL;
 
--- The outbox: a row is inserted by the very transaction that makes the event, and its body never changes.
+-- The outbox: a row is inserted by the very transaction that makes the event. It holds what was true then; the sender
+-- makes the body of it, and none of it changes.
 CREATE TABLE app.webhook_deliveries (
   id          text PRIMARY KEY CHECK (id ~ '^msg_[0-9a-f]{32}$'),
   webhook_id  text NOT NULL REFERENCES app.webhooks,
@@ -23,7 +24,20 @@ CREATE TABLE app.webhook_deliveries (
   gate_key    text,
   topic       text,
   occurred_at timestamptz NOT NULL,
-  body        text NOT NULL CHECK (length(body) <= 20000),
+  workflow_id text NOT NULL,
+  -- Of a gate's event.
+  plan_digest            text,
+  gate_created_at        timestamptz,
+  deadline_at            timestamptz,
+  escalation_workflow_id text,
+  decision               text CHECK (length(decision) <= 64),
+  asked_name             text CHECK (length(asked_name) <= 256),
+  -- Of a run's end.
+  intent_id   text,
+  run_status  text,
+  recipe_id   text,
+  recipe_v    text,
+  finished_at timestamptz,
   state       text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending','delivered','dead')),
   attempts    integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
   round_start integer NOT NULL DEFAULT 0 CHECK (round_start BETWEEN 0 AND attempts),
@@ -32,6 +46,9 @@ CREATE TABLE app.webhook_deliveries (
   last_error  text CHECK (length(last_error) <= 200),
   ended_at    timestamptz,
   UNIQUE (webhook_id, event_id),
+  CHECK (CASE event_type WHEN 'run.terminal'
+         THEN num_nulls(intent_id, run_status, recipe_id, recipe_v, finished_at) = 0
+         ELSE num_nulls(gate_key, topic, gate_created_at, deadline_at) = 0 END),
   CHECK ((state = 'pending') = (next_at IS NOT NULL))
 );
 CREATE INDEX webhook_deliveries_due ON app.webhook_deliveries (next_at) WHERE state = 'pending';
@@ -40,8 +57,9 @@ CREATE INDEX webhook_deliveries_by_run ON app.webhook_deliveries (run_id);
 
 CREATE FUNCTION app.webhook_deliveries_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP = 'DELETE' OR (NEW.id, NEW.webhook_id, NEW.event_type, NEW.event_id, NEW.run_id, NEW.occurred_at, NEW.body)
-     IS DISTINCT FROM (OLD.id, OLD.webhook_id, OLD.event_type, OLD.event_id, OLD.run_id, OLD.occurred_at, OLD.body) THEN
+  -- Only how far it is moves.
+  IF TG_OP = 'DELETE' OR to_jsonb(NEW) - ARRAY['state','attempts','round_start','next_at','last_status','last_error','ended_at']
+     IS DISTINCT FROM to_jsonb(OLD) - ARRAY['state','attempts','round_start','next_at','last_status','last_error','ended_at'] THEN
     RAISE EXCEPTION 'a delivery keeps its event' USING ERRCODE = 'restrict_violation';
   END IF;
   RETURN NEW;

@@ -1,18 +1,35 @@
 -- Events come from triggers: whichever statement moves a gate or ends a run, today or in a later
--- version, the delivery commits with it or not at all. Bodies are thin: ids and states, and no text
--- that a person or a task wrote, since they leave the host.
-CREATE FUNCTION app.webhook_emit(p_tenant text, p_type text, p_run text, p_gate text, p_topic text,
-                                 p_at timestamptz, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
+-- version, the delivery commits with it or not at all. A row has the values of that moment; `contracts::webhook` has
+-- the body's form. Ids and states, and no text that a person or a task wrote, since they leave the host.
+CREATE FUNCTION app.webhook_emit(p_tenant text, p_type text, p_run text, p_gate app.human_gates, p_at timestamptz)
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  v_event text := encode(sha256(convert_to(concat_ws('|', p_type, p_run, p_gate, p_topic,
+  v_event text := encode(sha256(convert_to(concat_ws('|', p_type, p_run, p_gate.gate_key, p_gate.topic,
                     extract(epoch FROM p_at)::text), 'UTF8')), 'hex');
+  v_decision text;
+  v_asked text;
 BEGIN
-  INSERT INTO app.webhook_deliveries (id, webhook_id, event_type, event_id, run_id, gate_key, topic, occurred_at, body)
+  -- The decision is the vote after which the gate waits no longer.
+  IF p_type = 'gate.decided' THEN
+    SELECT v.choice INTO v_decision FROM app.gate_votes v
+     WHERE v.run_id = p_run AND v.gate_key = p_gate.gate_key ORDER BY v.interaction_id DESC LIMIT 1;
+  END IF;
+  -- A task's question names a host that was checked before it was asked for: the only text of a task's making that
+  -- leaves the host. The gate is there before its question's own row, and its form has the name.
+  IF p_gate.plan_digest IS NULL THEN
+    v_asked := p_gate.form #>> '{properties,grant,properties,name,const}';
+  END IF;
+  INSERT INTO app.webhook_deliveries (id, webhook_id, event_type, event_id, run_id, gate_key, topic, occurred_at,
+         workflow_id, plan_digest, gate_created_at, deadline_at, escalation_workflow_id, decision, asked_name,
+         intent_id, run_status, recipe_id, recipe_v, finished_at)
   SELECT 'msg_' || left(encode(sha256(convert_to(w.id || v_event, 'UTF8')), 'hex'), 32), w.id, p_type, v_event,
-         p_run, p_gate, p_topic, p_at,
-         jsonb_build_object('type', p_type,
-           'timestamp', to_char(p_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'data', p_data)::text
+         p_run, p_gate.gate_key, p_gate.topic, p_at,
+         coalesce(p_gate.workflow_id, r.workflow_id), p_gate.plan_digest, p_gate.created_at, p_gate.deadline_at, p_gate.escalation_workflow_id,
+         v_decision, v_asked, e.intent_id, e.status, e.recipe_id, e.recipe_v,
+         CASE WHEN e.id IS NOT NULL THEN coalesce(e.finished_at, p_at) END
     FROM app.webhooks w
+    JOIN app.runs r ON r.id = p_run
+    LEFT JOIN app.runs e ON e.id = p_run AND p_type = 'run.terminal'
    WHERE w.tenant_id = p_tenant AND w.removed_at IS NULL AND p_type = ANY (w.events)
   ON CONFLICT DO NOTHING;
   IF FOUND THEN
@@ -20,26 +37,10 @@ BEGIN
   END IF;
 END $$;
 
--- An event of a decided gate carries the decision (the vote after which the gate waits no longer), and an
--- event of a task's question the name that is asked for: a host name that was checked before it was asked
--- for, and the only text of a task's making that leaves the host.
 CREATE FUNCTION app.webhook_gate_emit(p_gate app.human_gates, p_type text, p_at timestamptz)
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  v_data jsonb := jsonb_build_object('runId', p_gate.run_id, 'workflowID', p_gate.workflow_id, 'gateKey', p_gate.gate_key,
-      'topic', p_gate.topic, 'planDigest', p_gate.plan_digest, 'createdAt', app.ms(p_gate.created_at),
-      'deadlineAt', app.ms(p_gate.deadline_at), 'escalationWorkflowID', p_gate.escalation_workflow_id);
-BEGIN
-  IF p_type = 'gate.decided' THEN
-    v_data := v_data || jsonb_build_object('decision', (SELECT v.choice FROM app.gate_votes v
-      WHERE v.run_id = p_gate.run_id AND v.gate_key = p_gate.gate_key ORDER BY v.interaction_id DESC LIMIT 1));
-  END IF;
-  -- The gate is there before its question's own row, and its form names what is asked for.
-  IF p_gate.plan_digest IS NULL AND p_gate.form #>> '{properties,grant,properties,name,const}' IS NOT NULL THEN
-    v_data := v_data || jsonb_build_object('askedName', p_gate.form #>> '{properties,grant,properties,name,const}');
-  END IF;
-  PERFORM app.webhook_emit(p_gate.tenant_id, p_type, p_gate.run_id, p_gate.gate_key, p_gate.topic, p_at, v_data);
-END $$;
+RETURNS void LANGUAGE sql AS $$
+  SELECT app.webhook_emit(p_gate.tenant_id, p_type, p_gate.run_id, p_gate, p_at)
+$$;
 
 CREATE FUNCTION app.webhook_on_gate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -79,9 +80,7 @@ CREATE TRIGGER webhook_on_reminder AFTER INSERT ON app.gate_journal
 
 CREATE FUNCTION app.webhook_on_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM app.webhook_emit(NEW.tenant_id, 'run.terminal', NEW.id, NULL, NULL, coalesce(NEW.finished_at, clock_timestamp()),
-    jsonb_build_object('runId', NEW.id, 'workflowID', NEW.workflow_id, 'intentId', NEW.intent_id, 'status', NEW.status,
-      'recipeRef', jsonb_build_object('id', NEW.recipe_id, 'v', NEW.recipe_v), 'finishedAt', app.ms(NEW.finished_at)));
+  PERFORM app.webhook_emit(NEW.tenant_id, 'run.terminal', NEW.id, NULL, coalesce(NEW.finished_at, clock_timestamp()));
   RETURN NULL;
 END $$;
 CREATE TRIGGER webhook_on_run AFTER UPDATE OF status ON app.runs FOR EACH ROW

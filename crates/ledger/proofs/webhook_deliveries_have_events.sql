@@ -10,8 +10,7 @@ SELECT d.run_id, w.tenant_id, d.id, d.event_type, d.gate_key
     OR r.id IS NULL
     OR r.tenant_id <> w.tenant_id
     OR NOT d.event_type = ANY (w.events)
-    OR d.body::jsonb ->> 'type' IS DISTINCT FROM d.event_type
-    OR d.body::jsonb -> 'data' ->> 'runId' IS DISTINCT FROM d.run_id
+    OR (d.gate_key IS NULL) <> (d.event_type = 'run.terminal')
     OR (d.event_type LIKE 'gate.%' AND (g.run_id IS NULL OR d.occurred_at < g.created_at))
     OR (d.event_type = 'gate.decided' AND NOT EXISTS (
         SELECT 1 FROM app.human_interactions i

@@ -1,4 +1,4 @@
-//! `app.blob_usage`: how much a tenant has stored, in artifacts and in large texts, and whether that is too much.
+//! `app.blob_usage`: how much a tenant has stored, in artifacts and in texts, and whether that is too much.
 
 use cofferdam_contracts::config::DEFAULT_BLOBS_MB;
 use cofferdam_contracts::error::{ErrorCode, Refusal};

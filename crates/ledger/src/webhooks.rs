@@ -10,12 +10,16 @@
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DeliveryId, TenantId, WebhookId};
-use cofferdam_contracts::webhook::{DeliveryRow, DeliveryState, EventType, WebhookRow};
+use cofferdam_contracts::recipe::RecipeRef;
+use cofferdam_contracts::webhook::{
+    DeliveryRow, DeliveryState, EventType, GateEvent, GateEventData, RunEvent, RunEventData,
+    WebhookEvent, WebhookRow,
+};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::audit::Audit;
-use crate::error::{Checked, LedgerError, Result, id};
+use crate::error::{Checked, LedgerError, Result, id, load};
 use crate::families::Webhooks;
 
 /// Webhooks of one tenant: every event is written once for each.
@@ -47,8 +51,8 @@ pub struct Due {
     pub webhook: WebhookId,
     /// Where to.
     pub url: String,
-    /// Body of the event, as sent.
-    pub body: String,
+    /// What it tells.
+    pub event: WebhookEvent,
     /// Which attempt this is, from 1.
     pub attempt: i32,
     /// Which one of its round: a replay begins a new round.
@@ -278,7 +282,12 @@ impl Webhooks<'_> {
                     next_at = clock_timestamp() + make_interval(secs => $3::float8 / 1000)
                FROM picked, app.webhooks w
               WHERE d.id = picked.id AND w.id = d.webhook_id
-             RETURNING d.id, d.webhook_id, w.url, d.body, d.attempts, d.attempts - d.round_start AS of_round",
+             RETURNING d.id, d.webhook_id, w.url, d.attempts, d.attempts - d.round_start AS of_round,
+                       d.event_type, d.run_id, d.workflow_id, d.gate_key, d.topic, d.plan_digest,
+                       app.ms(d.gate_created_at) AS gate_created, app.ms(d.deadline_at) AS deadline,
+                       d.escalation_workflow_id, d.decision, d.asked_name, d.intent_id, d.run_status, d.recipe_id,
+                       d.recipe_v, app.ms(d.finished_at) AS finished,
+                       to_char(d.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS timestamp",
         )
         .bind(each)
         .bind(limit)
@@ -292,7 +301,7 @@ impl Webhooks<'_> {
                     id: id("webhook_deliveries.id", row.try_get("id")?)?,
                     webhook: id("webhook_deliveries.webhook_id", row.try_get("webhook_id")?)?,
                     url: row.try_get("url")?,
-                    body: row.try_get("body")?,
+                    event: told(row)?,
                     attempt: row.try_get("attempts")?,
                     of_round: row.try_get("of_round")?,
                 })
@@ -343,6 +352,46 @@ impl Webhooks<'_> {
         .await?;
         Ok(())
     }
+}
+
+/// What a row of the outbox tells, as it was when it happened.
+fn told(row: &PgRow) -> Result<WebhookEvent> {
+    let (event, timestamp) = (event_of(row)?, row.try_get("timestamp")?);
+    let (run_id, workflow_id) =
+        (id("webhook_deliveries.run_id", row.try_get("run_id")?)?, row.try_get("workflow_id")?);
+    if event == EventType::RunTerminal {
+        let data = RunEventData {
+            run_id,
+            workflow_id,
+            intent_id: id("webhook_deliveries.intent_id", row.try_get("intent_id")?)?,
+            status: load(
+                "webhook_deliveries.run_status",
+                row.try_get::<String, _>("run_status")?.into(),
+            )?,
+            recipe_ref: RecipeRef {
+                id: id("webhook_deliveries.recipe_id", row.try_get("recipe_id")?)?,
+                v: row.try_get("recipe_v")?,
+            },
+            finished_at: row.try_get("finished")?,
+        };
+        return Ok(WebhookEvent::Run(Box::new(RunEvent { event, timestamp, data })));
+    }
+    let plan_digest: Option<&str> = row.try_get("plan_digest")?;
+    let data = GateEventData {
+        run_id,
+        workflow_id,
+        gate_key: row.try_get("gate_key")?,
+        topic: row.try_get("topic")?,
+        plan_digest: plan_digest
+            .map(|text| id("webhook_deliveries.plan_digest", text))
+            .transpose()?,
+        created_at: row.try_get("gate_created")?,
+        deadline_at: row.try_get("deadline")?,
+        escalation_workflow_id: row.try_get("escalation_workflow_id")?,
+        decision: row.try_get("decision")?,
+        asked_name: row.try_get("asked_name")?,
+    };
+    Ok(WebhookEvent::Gate(Box::new(GateEvent { event, timestamp, data })))
 }
 
 fn delivery(row: &PgRow) -> Result<DeliveryRow> {

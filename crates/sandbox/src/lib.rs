@@ -76,8 +76,8 @@ pub use host::runtime::{Runtime, Sealed};
 pub use host::traces::{Traces, locate};
 pub use life::{
     Dropped, ExecOutcome, Host, HostConfig, KillHandle, Name, ProvisionError, ResumeError, Sandbox,
-    SandboxError, ServiceEnd, provision, provision_on, reconcile, resume, verify_absent,
-    verify_again,
+    SandboxError, ServiceEnd, abandoned, destroy_orphans, provision, provision_on, reconcile,
+    remains, resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

@@ -155,6 +155,69 @@ fn h7_a_lock_on_usr_is_a_lock_of_the_sandbox_alone() {
     });
 }
 
+const NODES: &str = r"
+import fcntl, select, stat, time
+nodes = ['null', 'zero', 'full', 'random', 'urandom', 'tty']
+fd = libc.inotify_init1(os.O_CLOEXEC)
+for node in nodes:
+    found = os.stat('/dev/' + node)
+    assert stat.S_ISCHR(found.st_mode) and found.st_mode & 0o777 == 0o666, node
+    assert libc.inotify_add_watch(fd, ('/dev/' + node).encode(), 0x1 | 0x2 | 0x20) > 0
+assert open('/dev/zero', 'rb').read(3) == bytes(3) and open('/dev/null', 'rb').read() == b''
+assert len(open('/dev/urandom', 'rb').read(8)) == 8 and os.path.exists('/dev/fd/0')
+try:
+    open('/dev/full', 'wb', buffering=0).write(b'x')
+    raise SystemExit('full is not')
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+held = [open('/dev/' + node) for node in nodes if node != 'tty']
+for file in held:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+os.read(fd, 65536)
+print('watching', flush=True)
+while not os.path.exists('/tmp/enough'):
+    time.sleep(0.01)
+print(len(os.read(fd, 65536)) if select.select([fd], [], [], 0)[0] else 0)
+";
+
+#[test]
+fn s49_a_watch_and_a_lock_on_a_device_node_concern_the_sandbox_alone() {
+    with_each(|bench| async move {
+        let (sandbox, plan) = bench.start(json!({})).await;
+        let (other, theirs) = bench.start(json!({})).await;
+        let command = cofferdam_sandbox::Command { argv: python(NODES), ..plan.task.clone() };
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let mut ready = Some(ready);
+        let mut heard = Vec::new();
+        let watching = sandbox.exec(&command, |_, bytes| {
+            heard.extend_from_slice(bytes);
+            if let Some(ready) = ready.take() {
+                let _ = ready.send(());
+            }
+        });
+        let acting = async {
+            if is_ready.await.is_err() {
+                return;
+            }
+            for node in ["null", "zero", "full", "random", "urandom"] {
+                let file = File::options().read(true).write(true).open(format!("/dev/{node}"));
+                let held = Flock::lock(file.unwrap(), FlockArg::LockExclusiveNonblock);
+                assert!(held.is_ok(), "the host waits for {node}");
+            }
+            let script =
+                "for n in null zero full random urandom; do flock -n /dev/$n true || echo $n; done";
+            assert_eq!(sh(&other, &theirs, script).await.stdout, "", "a neighbour waits");
+            // It ends by this, which it does not watch.
+            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+        };
+        let (ended, ()) = tokio::join!(watching, acting);
+        let said = String::from_utf8(heard).unwrap();
+        assert_eq!((ended.unwrap().exit, said.as_str()), (0, "watching\n0\n"));
+        verified(&sandbox.wipe("task-end").await);
+        verified(&other.wipe("task-end").await);
+    });
+}
+
 const LOWER: &str = r"
 limit = (ctypes.c_ulong * 2)(5, 5)
 for pid in (1, 1 << 32 | 1):

@@ -200,6 +200,35 @@ fn m4_what_a_task_writes_through_is_its_owners_and_never_set_user_id() {
 }
 
 #[test]
+fn s72_a_task_that_writes_through_marks_no_state_directory() {
+    with_each(|bench| async move {
+        let dir = bench.shared("marked");
+        fs::create_dir(&dir).unwrap();
+        let whole = bench.host.with_allowed_roots(&["/".into()]).unwrap();
+        let plan = through(&whole, &dir, json!({}));
+        let inputs = [host("/data", dir.clone(), AccessMode::Full)];
+        let sandbox = provision(&whole, &plan, &inputs).await.unwrap();
+        let script = "cd /data; : > .cofferdam-state; chmod 444 .cofferdam-state; chmod 2444 .cofferdam-state; \
+                      mkdir -p sub; : > sub/.cofferdam-state; chmod g+s sub/.cofferdam-state; \
+                      /usr/bin/python3 -c \"import os; os.open('/data/.cofferdam-state.2', os.O_CREAT, 0o2444); \
+                      os.rename('/data/.cofferdam-state.2', '/data/.cofferdam-state')\"; ls -a /data";
+        let said = sh(&sandbox, &plan, script).await;
+        assert!(said.stdout.contains(".cofferdam-state"), "{}{}", said.stdout, said.stderr);
+        // While it lives, too.
+        let shows = async || {
+            let plan = through(&whole, &dir, json!({}));
+            let inputs = [host("/data", dir.clone(), AccessMode::ReadOnly)];
+            let other = provision(&whole, &plan, &inputs).await.unwrap();
+            assert_eq!(sh(&other, &plan, "ls -a /data | grep -c state").await.stdout, "1\n");
+            verified(&other.wipe("task-end").await);
+        };
+        shows().await;
+        verified(&sandbox.wipe("task-end").await);
+        shows().await;
+    });
+}
+
+#[test]
 fn a_failed_start_gives_its_ids_back() {
     with_each(|bench| async move {
         let mut plan = bench.plan(json!({}));

@@ -140,7 +140,18 @@ pub async fn assert_wiped(home: &Home, sql: &PgPool) {
     );
 }
 
-/// No directory, runtime state, mount in anybody's namespace, or cgroup of these sandboxes.
+/// The container that waits with a living worker, as the host shows it: its mark is locked.
+pub fn waiting(state: &Path) -> Vec<String> {
+    let marks = cofferdam_tests::live_dir(state).join("waits");
+    let is_held = |name: &String| {
+        let mark = std::fs::File::open(marks.join(name));
+        mark.is_ok_and(|mark| mark.try_lock().is_err())
+    };
+    names(&marks).into_iter().filter(is_held).collect()
+}
+
+/// No directory, runtime state, mount in anybody's namespace, or cgroup of these sandboxes, and of others only what
+/// waits with a living worker.
 pub fn assert_no_sandbox(state: &Path, ids: &[String]) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -157,9 +168,15 @@ fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
     let ids: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
     let mut left = Vec::new();
     let live = cofferdam_tests::live_dir(state);
-    for dir in ["sandboxes", "run"] {
-        left.extend(names(&live.join(dir)).into_iter().map(|name| format!("{dir}/{name}")));
+    let mut found = Vec::new();
+    for dir in ["sandboxes", "run", "waits"] {
+        found.extend(names(&live.join(dir)).into_iter().map(|name| (dir, name)));
     }
+    // After the look: what waited when it was found may be a sandbox by now, and the next look finds that one.
+    let waits: Vec<String> =
+        waiting(state).into_iter().filter(|id| !ids.contains(id.as_str())).collect();
+    found.retain(|(_, name)| !waits.contains(name));
+    left.extend(found.into_iter().map(|(dir, name)| format!("{dir}/{name}")));
     // A cgroup of ours is named `<12 hex of the state directory>.<sandbox id>` in every hierarchy.
     for tree in names(Path::new("/sys/fs/cgroup")).into_iter().chain([String::new()]) {
         let groups = names(&Path::new("/sys/fs/cgroup").join(&tree).join("cofferdam"));
@@ -176,7 +193,7 @@ fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
         left.extend(
             mounts
                 .lines()
-                .filter(|l| l.contains(&below))
+                .filter(|l| l.contains(&below) && !waits.iter().any(|id| l.contains(id)))
                 .map(|l| format!("mount seen by {pid}: {l}")),
         );
     }

@@ -39,6 +39,20 @@ fn fact(id: &'static str, found: impl Into<String>) -> Finding {
     Finding { id, grade: Grade::Fact, found: found.into(), mend: None }
 }
 
+/// Whose device nodes a container's are.
+fn devices(facts: &HostFacts) -> Finding {
+    let foreign = facts.ids.as_ref().ok().and_then(IdRanges::foreign_nodes);
+    let found = foreign.map_or("each container's own".to_owned(), |why| {
+        format!("the host's ({why}): a task observes what others open, and locks are shared")
+    });
+    finding(
+        "container.devices",
+        foreign.is_none(),
+        found,
+        "let the worker make device nodes: CAP_MKNOD, and device rules that allow `c *:* m`",
+    )
+}
+
 /// Looks at everything. Blocking, a few milliseconds; mounts and unmounts an overlay of its own.
 #[must_use]
 pub fn survey(facts: &HostFacts) -> Vec<Finding> {
@@ -60,6 +74,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
             "Linux 5.19 with user namespaces, unused ids (COFFERDAM_ID_RANGE=FIRST:COUNT) and a tmpfs at /run; \
              for hostile code use a stronger class (gvisor, microvm)",
         ),
+        devices(facts),
         overlay(&facts.live_dir),
         fact("cgroup.mode", format!("{:?}", facts.cgroups.mode)),
         finding(

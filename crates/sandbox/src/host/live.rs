@@ -20,6 +20,8 @@ const CANDIDATES: [&str; 2] = ["/run", "/dev/shm"];
 /// Two workers may make the link at once, and a reboot may have emptied its end.
 const TRIES: usize = 4;
 const PASSAGE: u32 = 0o711;
+/// Directory of the marks of containers that wait.
+const WAITS: &str = "waits";
 
 fn link(state: &Path) -> PathBuf {
     state.join("live")
@@ -88,10 +90,15 @@ pub(crate) fn make(live: &Path) -> io::Result<()> {
     }
 }
 
+/// Where the marks of a live directory's waiting containers lie.
+pub(crate) fn waits(live: &Path) -> PathBuf {
+    live.join(WAITS)
+}
+
 /// Takes an empty live directory away; whoever needs it makes it again.
 pub(crate) fn leave(state: &Path, live: &Path) {
     if live != state {
-        for name in ["sandboxes", "run", ""] {
+        for name in ["sandboxes", "run", WAITS, ""] {
             let _ = fs::remove_dir(live.join(name));
         }
     }

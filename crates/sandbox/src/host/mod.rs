@@ -5,7 +5,7 @@
 //! | processes | `process`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `hybrid`, `dynmods` |
 //! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `crypt` |
-//! | ids and host paths | `idrange`, `hostpath`, `setid` |
+//! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
 //! | programs, work, errors | `runtime`, `task`, `error` |
 //!
@@ -15,6 +15,7 @@ pub(crate) mod base;
 pub(crate) mod ceiling;
 pub(crate) mod cgroup;
 pub(crate) mod crypt;
+pub(crate) mod devices;
 pub(crate) mod dynmods;
 pub(crate) mod ended;
 pub(crate) mod error;

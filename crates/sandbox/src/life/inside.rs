@@ -18,11 +18,13 @@ use rustix::mount::{MoveMountFlags, move_mount};
 use serde_json::Value;
 
 use crate::class::shown::Overlay;
+use crate::host::devices;
 use crate::host::idrange::{IdRanges, Taken, shifted};
 use crate::life::error::{BootError, fault};
 
 /// Mounted there by the runtime, later.
-const RUNTIMES: [&str; 3] = ["/dev", "/proc", "/sys"];
+const RUNTIMES: [&str; 3] = [DEV, "/proc", "/sys"];
+const DEV: &str = "/dev";
 
 /// Mounts one bind of an OCI configuration. What lies in the sandbox's own layer, or is shown through an overlay, has its
 /// ids already. A directory to
@@ -47,19 +49,35 @@ pub(crate) fn show(
             .and_then(|owned| shifted(source, Some(&owned), false)),
     };
     let tree = tree.map_err(fault("showing with other ids", source))?;
-    let placed = place(root, target, found.is_dir(), taken.first).and_then(|at| {
-        let flags =
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        Ok(move_mount(&tree, "", &at, "", flags)?)
-    });
+    let placed = if RUNTIMES.iter().any(|dir| target.starts_with(dir)) {
+        Err(io::Error::other("the runtime mounts something of its own over it"))
+    } else {
+        attach(&tree, (root, target), found.is_dir(), taken.first)
+    };
     placed.map_err(fault("mounting in the sandbox", target))
+}
+
+/// Mounts a `/dev` with nodes of the sandbox's own; the runtime takes it as it is.
+pub(crate) fn show_devices(root: &Path, taken: &Taken) -> Result<(), BootError> {
+    let at = Path::new(DEV);
+    let made = devices::make(taken.first);
+    let tree = made.map_err(fault("making the nodes of", at))?;
+    attach(&tree, (root, at), true, taken.first).map_err(fault("mounting in the sandbox", at))
+}
+
+fn attach(
+    tree: &OwnedFd,
+    (root, target): (&Path, &Path),
+    is_dir: bool,
+    first: u32,
+) -> io::Result<()> {
+    let at = place(root, target, is_dir, first)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(tree, "", &at, "", flags)?)
 }
 
 /// Opens the target, made where it is missing.
 fn place(root: &Path, target: &Path, is_dir: bool, first: u32) -> io::Result<OwnedFd> {
-    if RUNTIMES.iter().any(|dir| target.starts_with(dir)) {
-        return Err(io::Error::other("the runtime mounts something of its own over it"));
-    }
     let top = openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let names: Vec<&OsStr> = target
         .components()

@@ -34,7 +34,7 @@ pub use error::ProvisionError;
 pub use exec::{Dropped, ExecOutcome};
 pub use host::{Host, HostConfig};
 pub use recheck::verify_again;
-pub use reconcile::{reconcile, verify_absent};
+pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absent};
 pub use resume::{ResumeError, resume};
 pub use sandbox::{KillHandle, Sandbox, SandboxError};
 pub use service::ServiceEnd;

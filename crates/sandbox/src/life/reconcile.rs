@@ -10,24 +10,55 @@ use cofferdam_contracts::sandbox::WipeEvidence;
 
 use crate::class;
 use crate::host::crypt;
+use crate::host::live;
 use crate::host::task::blocking;
 use crate::host::traces::{Traces, cgroup_prefix, locate, runtime_root, sandboxes};
 use crate::life::host::Host;
+use crate::life::waits;
 use crate::life::wipe::{self, Subject};
 use crate::spec::facts::HostFacts;
 
-/// Destroys every sandbox of this host's state directory that `is_live` does not know: those with a
-/// directory, a state of the runtime, a cgroup or an encrypted layer. The reason of the evidence is `orphan`. Call it at
-/// start and at takeover, with the sandboxes that are being made among the live ones; those of other
-/// state directories are never touched.
+/// Destroys every sandbox of this host's state directory that `is_live` does not know: [`remains`], then
+/// [`destroy_orphans`].
 pub async fn reconcile(host: &Host, is_live: impl Fn(&SandboxId) -> bool) -> Vec<WipeEvidence> {
+    destroy_orphans(host, &remains(host), is_live).await
+}
+
+/// The sandboxes of this host's state directory that have a directory, a state of the runtime, a cgroup or an
+/// encrypted layer. What waits for its name, with this worker or another living one, is not among them.
+#[must_use]
+pub fn remains(host: &Host) -> BTreeSet<SandboxId> {
+    let waits = |id: &SandboxId| {
+        host.warm_pool().has(id)
+            || host.waits().has(id)
+            || waits::is_held(&host.facts().live_dir, id)
+    };
+    known(host.facts()).into_iter().filter(|id| !waits(id)).collect()
+}
+
+/// The containers that waited with a worker of this host's state directory that ended without wiping them. They had
+/// no sandbox: [`destroy_orphans`] may end them whatever the ledger says.
+#[must_use]
+pub fn abandoned(host: &Host) -> BTreeSet<SandboxId> {
+    waits::abandoned(&host.facts().live_dir)
+}
+
+/// Destroys the remains that `is_live` does not know. The reason of the evidence is `orphan`. Call it at
+/// start and at takeover, with the sandboxes that are being made among the live ones; those of other
+/// state directories are never touched. **Read which ones live after [`remains`]**: a container that another worker
+/// takes meanwhile is on record before it stops waiting.
+pub async fn destroy_orphans(
+    host: &Host,
+    remains: &BTreeSet<SandboxId>,
+    is_live: impl Fn(&SandboxId) -> bool,
+) -> Vec<WipeEvidence> {
     let mut evidence = Vec::new();
-    for id in known(host.facts()) {
-        let waits = host.warm_pool().has(&id) || host.waits().has(&id);
-        if !is_live(&id) && !waits {
+    for id in remains {
+        if !is_live(id) {
             tracing::warn!(sandbox = %id, "a sandbox without an owner is destroyed");
-            let traces = Traces::of(&host.facts().state_dir, &host.facts().live_dir, &id);
+            let traces = Traces::of(&host.facts().state_dir, &host.facts().live_dir, id);
             evidence.push(end(host.shared(), traces, "orphan").await);
+            waits::forget(&host.facts().live_dir, id);
         }
     }
     evidence
@@ -63,6 +94,7 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
     let groups = groups.iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned);
     listed(&sandboxes(live))
         .into_iter()
+        .chain(listed(&live::waits(live)))
         .chain(listed(&runtime_root(live)))
         .chain(groups)
         .chain(crypt::names(state))

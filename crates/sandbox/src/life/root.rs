@@ -123,6 +123,10 @@ impl Root {
                     inside::show((root, layer, &self.overlays), mount, ranges, taken)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
+                if ranges.foreign_nodes().is_none() {
+                    inside::show_devices(root, taken)?;
+                    oci::own_devices(&mut config, root);
+                }
             }
             None => {
                 if let Some(Value::Array(mounts)) = config.get_mut("mounts") {

@@ -280,6 +280,19 @@ pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
     }
 }
 
+/// Has the runtime take the `/dev` that is in the root already. A runtime that mounts one itself binds the host's nodes
+/// where the sandbox's root may make none; told to bind a `/dev`, crun and runc put nothing in there.
+pub(crate) fn own_devices(config: &mut Value, root: &Path) {
+    let source = root.join("dev");
+    let options = json!(["bind", "rw", "nosuid", "noexec"]);
+    let bind = json!({"destination": "/dev", "type": "bind", "source": source, "options": options});
+    if let Some(Value::Array(mounts)) = config.get_mut("mounts")
+        && let Some(dev) = mounts.iter_mut().find(|mount| mount["destination"] == "/dev")
+    {
+        *dev = bind;
+    }
+}
+
 /// Whether only the host's root may read it, which nobody with ids of a sandbox's own is: a mask would add nothing. Such a
 /// mode is the kernel's, for every procfs of the host.
 fn is_the_hosts_alone(path: &str) -> bool {

@@ -4,10 +4,10 @@
 //! another name, and not another identity. What a bind mount takes out of a state directory is told by where it
 //! comes from ([`origin`]), and what holds one by the host's [`register`] and a look at what lies near.
 
-use std::fs::{OpenOptions, symlink_metadata};
+use std::fs::{self, OpenOptions, Permissions, symlink_metadata};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, fstatfs, openat, statat};
@@ -17,6 +17,10 @@ use super::{Opened, origin, register};
 
 /// In every state directory: whose it is, for workers that have another one.
 const MARK: &str = ".cofferdam-state";
+/// The mark's mode. The set-group-id bit of a file that is never executed changes nothing, and a task can give it to no
+/// file that it writes to the host (decisions 0042 and 0086): a task's file of this name is no mark.
+const MARK_MODE: u32 = 0o2444;
+const SET_GROUP_ID: u32 = 0o2000;
 /// Directories that hold state directories, or parts of them, wherever a worker's own one lies.
 const ALWAYS: [&str; 2] = ["/var/lib/cofferdam", "/run/cofferdam"];
 /// Where live directories lie, and what their names begin with.
@@ -72,6 +76,8 @@ pub fn mark(state: &Path) -> io::Result<()> {
     {
         return Err(error);
     }
+    // A file's maker who is in another group than the directory's may not set the bit: the register has it then.
+    fs::set_permissions(state.join(MARK), Permissions::from_mode(MARK_MODE))?;
     // On a host whose system is read-only there is no register: what lies near is found without.
     if let Err(error) = register::add(state, |path| path.join(MARK).symlink_metadata().is_ok()) {
         tracing::warn!(%error, "this host's register of state directories cannot be written");
@@ -208,7 +214,10 @@ fn identity(path: &Path) -> Option<Identity> {
 
 fn is_marked(dir: &OwnedFd) -> io::Result<bool> {
     match statat(dir, MARK, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) => Ok(true),
+        Ok(found) => {
+            let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+            Ok(is_file && found.st_mode & SET_GROUP_ID != 0)
+        }
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno.into()),
     }

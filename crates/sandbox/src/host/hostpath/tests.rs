@@ -1,7 +1,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::ops::ControlFlow;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -327,7 +327,9 @@ fn s15_a_directory_that_holds_anothers_state_directory_is_given_to_nobody() {
     fs::create_dir_all(near.join("x/state")).unwrap();
     fs::create_dir_all(far.join("x")).unwrap();
     // As another user's installation marks it, who writes nothing into root's register.
-    fs::write(near.join("x/state/.cofferdam-state"), "").unwrap();
+    let marked = near.join("x/state/.cofferdam-state");
+    fs::write(&marked, "").unwrap();
+    fs::set_permissions(&marked, PermissionsExt::from_mode(0o2444)).unwrap();
     mark(&deep).unwrap();
     for allowed in [world.allowed(), world.allowed().everything()] {
         let open = |name: &str| allowed.open(&world.inside(name), Links::Beneath);
@@ -340,6 +342,26 @@ fn s15_a_directory_that_holds_anothers_state_directory_is_given_to_nobody() {
     // A state directory that is gone, or is one no more, keeps nothing back.
     fs::remove_file(deep.join(".cofferdam-state")).unwrap();
     assert!(world.allowed().open(&world.inside("d"), Links::Beneath).is_ok());
+}
+
+#[test]
+fn s72_a_file_or_a_directory_of_the_marks_name_keeps_nothing_back() {
+    let world = World::new();
+    let root = world.root.path();
+    fs::write(root.join("d/.cofferdam-state"), "").unwrap();
+    fs::create_dir_all(root.join("e/.cofferdam-state")).unwrap();
+    // As a directory inherits the bit.
+    fs::set_permissions(root.join("e/.cofferdam-state"), PermissionsExt::from_mode(0o2755))
+        .unwrap();
+    let allowed = world.allowed();
+    for name in ["", "d", "d/name", "e"] {
+        assert!(allowed.open(&world.inside(name), Links::Beneath).is_ok(), "{name}");
+    }
+    mark(&root.join("d")).unwrap();
+    for name in ["", "d", "d/name"] {
+        assert!(allowed.open(&world.inside(name), Links::Beneath).is_err(), "{name}");
+    }
+    assert!(allowed.open(&world.inside("e"), Links::Beneath).is_ok());
 }
 
 #[test]

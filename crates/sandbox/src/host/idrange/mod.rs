@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cofferdam_ambient::random;
 
+use crate::host::devices;
 use crate::host::runtime::Runtime;
 
 pub(crate) use ledger::{give_back, keep};
@@ -46,6 +47,8 @@ pub struct IdRanges {
     /// Whether a sandbox's namespace is its own root's: else the kernel counts what is used up in there for the host's root,
     /// too, and refuses that root.
     owned: bool,
+    /// Why sandboxes have the host's device nodes instead of their own, where they do.
+    foreign_nodes: Option<String>,
     kept: Arc<Mutex<Vec<Taken>>>,
 }
 
@@ -69,7 +72,8 @@ impl IdRanges {
         let holder = guest.join(crate::host::guest::AGENT_PATH.trim_start_matches('/'));
         // runc sets the limits of a process that it does not own then.
         let owned = runtime.name == "crun" || space::sets_limits();
-        let ranges = Self { regions, holder, owned, kept: Arc::default() };
+        let foreign_nodes = devices::try_one().err().map(|error| error.to_string());
+        let ranges = Self { regions, holder, owned, foreign_nodes, kept: Arc::default() };
         ledger::prepare().map_err(|error| format!("the ledger of id ranges: {error}"))?;
         let first = ranges.regions.first().map_or(0, Region::first);
         let space = space::make(&ranges.holder, first, ranges.owner(first));
@@ -93,6 +97,12 @@ impl IdRanges {
     #[must_use]
     pub fn is_owned(&self) -> bool {
         self.owned
+    }
+
+    /// Why a sandbox with ids of its own has the host's device nodes, where this worker can make none.
+    #[must_use]
+    pub fn foreign_nodes(&self) -> Option<&str> {
+        self.foreign_nodes.as_deref()
     }
 
     fn owner(&self, first: u32) -> u32 {

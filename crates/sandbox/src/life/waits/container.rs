@@ -8,6 +8,7 @@ use cofferdam_contracts::sandbox::{Limits, WipeEvidence, WipeStatus};
 use serde_json::Value;
 
 use super::REASON;
+use super::claim::Claim;
 use crate::host::base::Base;
 use crate::host::runtime::Runtime;
 use crate::host::task::blocking;
@@ -63,6 +64,8 @@ pub(super) struct Standing {
     pub(super) subject: Subject,
     pub(super) shape: ContainerShape,
     pub(super) facts: Arc<HostFacts>,
+    /// Dropped after the wipe, or when its sandbox has it: that one is on record.
+    pub(super) _claim: Claim,
 }
 
 impl Standing {

@@ -8,6 +8,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::SandboxId;
 
+use super::claim::Claim;
 use super::container::{ContainerShape, Standing, tell};
 use super::{Of, Place, Waits};
 use crate::class::shown::Resolved;
@@ -101,10 +102,14 @@ async fn fill(host: Host, plan: Plan, shape: ContainerShape) {
     let Some(id) = name else { return };
     let (idle, waits) = (waits.idle_ms, Arc::downgrade(&waits));
     drop(host);
-    clock::sleep(Duration::from_millis(idle)).await;
-    if let Some(waits) = waits.upgrade() {
-        // One whose name was given is its taker's to end.
+    loop {
+        clock::sleep(Duration::from_millis(idle)).await;
+        let Some(waits) = waits.upgrade() else { return };
+        // One whose name was given is its taker's to end, or to give back.
         waits.dismiss_of(&id, Of::Nobody).await;
+        if !waits.has(&id) {
+            return;
+        }
     }
 }
 
@@ -124,11 +129,19 @@ async fn make(
         }
         shelf.place = Place::Making(id.clone());
     }
-    stand(host, plan.under(&id, host.facts()), shape).await
+    // Before anything is made that another worker's reconciler could find.
+    let claim = Claim::take(&host.facts().live_dir, &id)
+        .map_err(|error| format!("marking it as waiting: {error}"))?;
+    stand(host, plan.under(&id, host.facts()), shape, claim).await
 }
 
 /// Makes it. What that failed by, in words; what was begun is wiped then.
-async fn stand(host: &Host, plan: Plan, shape: ContainerShape) -> Result<Standing, String> {
+async fn stand(
+    host: &Host,
+    plan: Plan,
+    shape: ContainerShape,
+    claim: Claim,
+) -> Result<Standing, String> {
     let facts = host.shared();
     let base = plan.base.open(&facts.allowed).map_err(|error| error.to_string())?;
     let mut subject = Subject::found(plan.traces.clone());
@@ -137,7 +150,7 @@ async fn stand(host: &Host, plan: Plan, shape: ContainerShape) -> Result<Standin
     let bare = Resolved::default();
     let begun = (&bare, base, Through::default());
     match raise(host, &facts, &plan, begun, &mut subject).await {
-        Ok(raised) => Ok(Standing { raised: Some(raised), subject, shape, facts }),
+        Ok(raised) => Ok(Standing { raised: Some(raised), subject, shape, facts, _claim: claim }),
         Err(error) => {
             let why = error_chain(&error);
             tell(&blocking(move || wipe::destroy(&facts, &subject, "boot-fail")).await);

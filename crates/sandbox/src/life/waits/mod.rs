@@ -4,12 +4,14 @@
 //! two sandboxes of one shape in a row --expect--> quiet for 0.3 s -> made, its agent answers -> waits
 //!   name --> its name is the next sandbox's --> take: the same shape, nothing of the host's is mounted --> its sandbox
 //!       |                                  \--> anything else: it is wiped, and the sandbox is made as ever
+//!       |  \--> no sandbox is made under the name: it waits again
 //!       \--> nobody comes, or another is asked for five minutes: it is wiped
 //! ```
 //! **It is a sandbox from its first moment**: its directory, groups, ids, limits and runtime have the name that the
 //! ledger will know, so a wipe, a reconciler or a look from outside finds it as any other. Of a request it holds the
 //! shape alone, and **it is taken once**: no container had two tenants.
 
+mod claim;
 mod container;
 mod fill;
 #[cfg(test)]
@@ -31,6 +33,7 @@ use crate::life::wipe::Subject;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
+pub(crate) use claim::{abandoned, forget, is_held};
 use container::{ContainerShape, Standing};
 
 /// One that nobody took for so long is wiped.
@@ -103,6 +106,13 @@ impl Name {
     #[must_use]
     pub fn id(&self) -> &SandboxId {
         &self.id
+    }
+
+    /// Gives it back where nothing was recorded or made under it: the container waits for the next sandbox.
+    pub fn give_back(mut self) {
+        if let Some(waits) = std::mem::take(&mut self.waits).upgrade() {
+            waits.lock().wait_again(&self.id);
+        }
     }
 }
 
@@ -207,6 +217,13 @@ impl Waits {
     pub fn standing(&self) -> Option<SandboxId> {
         self.lock().place.name().cloned()
     }
+
+    /// As if the worker had ended: the kernel drops its locks.
+    pub fn unlock_claim(&self) {
+        if let Place::Waits(standing) = &self.lock().place {
+            standing._claim.unlock();
+        }
+    }
 }
 
 impl Place {
@@ -265,6 +282,14 @@ impl ContainerShelf {
                 None
             }
         }
+    }
+
+    /// The one with this name waits again.
+    fn wait_again(&mut self, id: &SandboxId) {
+        self.place = match std::mem::take(&mut self.place) {
+            Place::Named(standing) if standing.id() == id => Place::Waits(standing),
+            other => other,
+        };
     }
 
     fn left(&mut self, id: &SandboxId) {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::class::microvm::tests::Left;
 use crate::host::process;
-use crate::life::reconcile;
 use crate::life::sandbox::Sandbox;
+use crate::life::{abandoned, reconcile};
 use crate::{Host, HostConfig, Input, enter_private_mounts, provision, verify_absent};
 
 /// Far beyond what a busy machine needs.
@@ -228,6 +228,31 @@ fn one_that_nobody_takes_is_wiped_and_so_is_one_whose_name_was_dropped() {
 }
 
 #[test]
+fn one_that_is_given_back_waits_for_the_next_and_goes_in_time() {
+    let state = tempfile::tempdir().unwrap();
+    let whole = host(state.path());
+    let host = Left(whole.with_waits(Waits::with_idle(2_000)));
+    run(async {
+        assert!(host.warm(&plan(&host, 96)).await);
+        let name = host.name().unwrap();
+        let id = name.id().clone();
+        name.give_back();
+        let again = host.name().unwrap();
+        assert_eq!(again.id(), &id);
+        // Longer than one may wait: its taker is waited for, and nobody forgets it afterwards.
+        clock::sleep(Duration::from_millis(2_500)).await;
+        assert_ne!(left(&host, &id), NOTHING);
+        again.give_back();
+        gone(&host, &id).await;
+        // A name under which nothing waits is given back as well.
+        let name = host.name().unwrap();
+        let id = name.id().clone();
+        name.give_back();
+        assert_ne!(host.name().unwrap().id(), &id);
+    });
+}
+
+#[test]
 fn one_that_died_while_it_waited_is_no_fault_of_the_sandbox() {
     let state = tempfile::tempdir().unwrap();
     let host = host(state.path());
@@ -306,13 +331,20 @@ fn one_whose_worker_is_gone_is_an_orphan_and_ones_own_is_not() {
         let id = own.waits().standing().unwrap();
         assert!(reconcile(&own, |_| false).await.is_empty());
         assert_ne!(left(&own, &id), NOTHING);
-        // A worker that came after a crash: the same state directory, and it knows of none.
+        // Another worker of the same state directory: the one that has it lives.
         let next = detected(state.path());
+        assert!(reconcile(&next, |_| false).await.is_empty());
+        assert_eq!(left(&own, &id).0.len(), 1);
+        // A crash is the end of the worker's locks.
+        assert!(abandoned(&own).is_empty());
+        own.waits().unlock_claim();
+        assert_eq!(abandoned(&own), BTreeSet::from([id.clone()]));
         let evidence = reconcile(&next, |_| false).await;
         assert_eq!(evidence.len(), 1);
         assert_eq!((&evidence[0].sandbox_id, evidence[0].reason.as_str()), (&id, "orphan"));
         assert_eq!(evidence[0].status, WipeStatus::Verified, "{evidence:#?}");
         assert_eq!(left(&own, &id), NOTHING);
+        assert!(abandoned(&own).is_empty());
     });
 }
 
