@@ -12,6 +12,8 @@ mod agents;
 mod changes;
 mod events;
 mod import;
+mod outcome;
+mod programs;
 mod tools;
 mod watch;
 mod work;
@@ -203,6 +205,7 @@ impl Flows {
         let mut work = work::work_of(id, request, checked)?;
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
+        programs::check(&work)?;
         self.ledger.runs().quota_admit(&who.tenant).await?;
         if let Egress::Names(entries) = &work.request.egress {
             // A dispatch has no build phase: `work::work_of` refuses one.
