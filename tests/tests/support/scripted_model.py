@@ -133,7 +133,7 @@ class Answer(BaseHTTPRequestHandler):
         tools = named(body.get("tools"))
         steps, at = script_of(items), results(items)
         with LOCK:
-            LOG.write(json.dumps({"path": path, "tools": sorted(map(str, tools)), "step": at, "first": steps[0] if steps else None}) + "\n")
+            LOG.write(json.dumps({"path": path, "tools": sorted(map(str, tools)), "step": at, "script": steps}) + "\n")
         # Without tools it is a title or a summary that is asked for.
         step = steps[min(at, len(steps) - 1)] if tools or path.endswith("/responses") else {"text": "title"}
         time.sleep(step.get("wait", 0))

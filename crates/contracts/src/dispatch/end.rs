@@ -41,6 +41,9 @@ pub struct DispatchEnd {
     pub outcome: Outcome,
 }
 
+/// Message of a dispatch that was killed, as orchestrators look for it.
+const KILLED: &str = "killed by user";
+
 /// The end of a dispatch.
 ///
 /// # Errors
@@ -62,7 +65,11 @@ pub fn ended(of: Ended<'_>) -> Result<DispatchEnd, Refusal> {
     Ok(DispatchEnd {
         status,
         exit_code: of.last.map(|last| last.exit).filter(|exit| *exit >= 0),
-        error_message: cause.filter(|_| status != DispatchStatus::Completed).map(str::to_owned),
+        error_message: match status {
+            DispatchStatus::Completed => None,
+            DispatchStatus::Canceled => Some(KILLED.to_owned()),
+            _ => cause.map(str::to_owned),
+        },
         tally: report.map(|report| report.tally.clone()).unwrap_or_default(),
         effective,
         outcome: report.map(|report| report.outcome.clone()).unwrap_or_default(),
