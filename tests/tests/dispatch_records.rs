@@ -5,7 +5,7 @@ use crate::support;
 use std::path::Path;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, row_counts};
 use serde_json::{Value, json};
 use support::dispatches::{Project, ended, script, spawn, violation};
 use support::{assert_wiped, count, said, texts, until};
@@ -26,7 +26,7 @@ async fn kept(up: &Server, view: &Value) -> Vec<String> {
 /// What it did and left, on record, however it was ended.
 async fn whole_record(up: &Server, view: &Value) {
     let effective = &view["sandbox_effective"];
-    assert!(effective["tools_used"]["touch"].as_u64() >= Some(1), "{view:#}");
+    assert!(effective["programs_used"]["touch"].as_u64() >= Some(1), "{view:#}");
     assert!(violation(view, "tool_denied")["subject"].as_str().unwrap().ends_with("/env"));
     assert_eq!(violation(view, "write_denied")["subject"], "/etc/planted");
     for peak in ["mem_mb", "wall_ms"] {
@@ -45,7 +45,7 @@ async fn d_r6_a_kill_and_a_limit_keep_tools_violations_peaks_and_edits() {
     let (home, project) = (Home::new(), Project::new());
     let up = home.up();
     let sql = up.sql().await;
-    let spec = json!({"tools_denied": ["env"], "access_mode": "workspace-write"});
+    let spec = json!({"commands": {"denied": ["env"]}, "access_mode": "workspace-write"});
     let text = format!("{DEEDS}echo all-done\nsleep 300 & sleep 300\n");
     let id = spawn(&up, &script(&text, Some(spec.clone()), &project)).await;
     until("it has done what it does", Duration::from_secs(60), async || {
@@ -101,23 +101,40 @@ async fn d_r4_what_nothing_held_is_not_recorded_as_in_force() {
     let up = home.up();
     let dir = tempfile::tempdir().unwrap();
     let mounts = agent(dir.path(), "claude", "echo \"$@\" >&2\n/usr/bin/env true\n");
-    let denied = json!(["env", "Bash", "NoSuchProgramAnywhere"]);
+    let denied = json!({"denied": ["env", "no-such-program-anywhere"]});
     let body = json!({"agent_type": "claude", "prompt": "p", "project_dir": project.path(),
-        "sandbox_spec": {"mounts": mounts, "tools_denied": denied}});
+        "sandbox_spec": {"mounts": mounts, "commands": denied, "tools_denied": ["WebFetch"]}});
     let view = ended(&up, &spawn(&up, &body).await).await;
-    assert_eq!(view["sandbox_spec"]["tools_denied"], denied, "requested");
+    assert_eq!(view["sandbox_spec"]["commands"], denied, "requested");
     let effective = &view["sandbox_effective"];
-    assert_eq!(effective["tools_denied"], json!(["env"]), "effective: {view:#}");
+    assert_eq!(effective["commands"], json!({"denied": ["env"]}), "effective: {view:#}");
+    assert_eq!(effective["tools_denied"], json!(["WebFetch"]), "{view:#}");
     let names: Vec<&String> = effective["tools_unenforced"].as_object().unwrap().keys().collect();
-    assert_eq!(names, ["Bash", "NoSuchProgramAnywhere"], "{view:#}");
+    assert_eq!(names, ["no-such-program-anywhere"], "{view:#}");
     assert!(violation(&view, "tool_denied")["subject"].as_str().unwrap().ends_with("/env"));
     let run = view["run_id"].as_str().unwrap();
     let asked = format!("SELECT response->>'stderr' FROM app.sbx_runs WHERE run_id = '{run}'");
     let asked = texts(&up.sql().await, &asked).await.concat();
-    assert!(asked.contains("--disallowedTools Bash(env:*),Bash,"), "{asked}");
-    let mut codex = body;
-    codex["agent_type"] = json!("codex");
-    let (status, refused) = up.post("/api/dispatches", &codex).await;
-    assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
-    assert_eq!(refused["details"]["field"], "sandbox_spec.tools_denied[1]", "{refused}");
+    assert!(asked.contains("--disallowedTools WebFetch"), "{asked}");
+    // What the agent cannot be held to is refused by its field, with the remedy, and writes nothing.
+    let rows = row_counts(&up.sql().await).await;
+    for (agent, spec, field, remedy) in [
+        ("claude", json!({"tools_denied": ["Bash", "curl"]}), "tools_denied[1]", "commands.denied"),
+        ("claude", json!({"commands": {"denied": ["Bash"]}}), "commands.denied[0]", "tools_denied"),
+        ("codex", json!({"tools_denied": ["Write"]}), "tools_denied", "together"),
+        ("command", json!({"tools_allowed": ["Bash"]}), "tools_allowed[0]", "commands.allowed"),
+        (
+            "codex",
+            json!({"commands": {"denied": ["curl"]}, "isolation": {"class_min": "gvisor"}}),
+            "commands.denied",
+            "class",
+        ),
+    ] {
+        let wrong = json!({"agent_type": agent, "prompt": "p", "project_dir": project.path(), "sandbox_spec": spec});
+        let (status, refused) = up.post("/api/dispatches", &wrong).await;
+        assert_eq!((status, &refused["code"]), (400, &json!("policy_violation")), "{refused}");
+        assert_eq!(refused["details"]["field"], format!("sandbox_spec.{field}"), "{refused}");
+        assert!(refused["error"].as_str().unwrap().contains(remedy), "{refused}");
+    }
+    assert_eq!(row_counts(&up.sql().await).await, rows);
 }

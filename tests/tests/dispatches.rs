@@ -21,7 +21,7 @@ async fn said_by(up: &Server, view: &Value) -> String {
 async fn a_dispatch_with_a_spec_ends_with_both_columns_and_one_without_with_neither() {
     let (home, project) = (Home::new(), Project::new());
     let up = home.up();
-    let spec = json!({"tools_allowed": ["cat", "sh"], "access_mode": "workspace-write", "max_commands": 9});
+    let spec = json!({"commands": {"allowed": ["cat", "sh"]}, "access_mode": "workspace-write", "max_commands": 9});
     let with =
         spawn(&up, &script("cat a.txt\necho after > b.txt\n", Some(spec.clone()), &project)).await;
     let without = spawn(&up, &script("true\n", None, &project)).await;
@@ -29,8 +29,8 @@ async fn a_dispatch_with_a_spec_ends_with_both_columns_and_one_without_with_neit
     assert_eq!(view["status"], "completed", "{view:#}");
     assert_eq!(view["sandbox_spec"], spec);
     let effective = &view["sandbox_effective"];
-    assert_eq!(effective["tools_allowed"], spec["tools_allowed"]);
-    assert_eq!(effective["tools_used"]["cat"], 1, "{effective:#}");
+    assert_eq!(effective["commands"], spec["commands"]);
+    assert_eq!(effective["programs_used"]["cat"], 1, "{effective:#}");
     assert_eq!(effective["commands_used"], 1);
     assert_eq!(effective["violations"], json!([]), "{effective:#}");
     assert_eq!(effective["isolation_class"], "container");
@@ -168,7 +168,7 @@ async fn a_denied_tool_a_write_outside_and_a_socket_are_refused_by_the_kernel_an
         perl -e 'use Socket; socket(my $s, PF_INET, SOCK_STREAM, 0) or die \"no: $!\"; print \"SOCKET-MADE\\n\"'\n\
         echo kept > kept.txt\n\
         cat kept.txt\n";
-    let spec = json!({"tools_denied": ["env"], "access_mode": "workspace-write"});
+    let spec = json!({"commands": {"denied": ["env"]}, "access_mode": "workspace-write"});
     let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
     let view = ended(&up, &id).await;
     assert_eq!(view["status"], "completed", "{view:#}");
@@ -208,7 +208,7 @@ async fn m6_a_copy_of_a_denied_tool_is_refused_by_the_kernel_and_listed() {
         std::fs::write(&tool, "#!/bin/sh\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&tool, mode).unwrap();
-        let spec = json!({"tools_denied": ["env"], "access_mode": access});
+        let spec = json!({"commands": {"denied": ["env"]}, "access_mode": access});
         let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
         let view = ended(&up, &id).await;
         assert_eq!(view["status"], "completed", "{access}: {view:#}");
@@ -241,7 +241,7 @@ async fn s8_a_denied_tool_is_not_run_by_its_loader_whatever_the_loader_is_called
         };
         write("try.py", LOADED);
         write("given", "#!/lib64/ld-linux-x86-64.so.2 /usr/bin/env\n");
-        let spec = json!({"tools_denied": ["env"], "access_mode": access});
+        let spec = json!({"commands": {"denied": ["env"]}, "access_mode": access});
         let prompt = "/usr/bin/python3 try.py \"$PWD\"";
         let id = spawn(&up, &script(prompt, Some(spec), &project)).await;
         let view = ended(&up, &id).await;
@@ -292,11 +292,11 @@ async fn an_allowlist_leaves_nothing_else_to_execute_however_it_is_named() {
         cat /bin/ls > own; chmod +x own; ./own && echo OWN-RAN\n\
         for l in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do $l /bin/ls && echo LOADER-RAN; done\n\
         cat a.txt\n";
-    let spec = json!({"tools_allowed": ["cat"]});
+    let spec = json!({"commands": {"allowed": ["cat"]}});
     let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
     let view = ended(&up, &id).await;
     assert_eq!(view["status"], "completed", "{view:#}");
-    assert_eq!(view["sandbox_effective"]["tools_used"], json!({"cat": 3}), "{view:#}");
+    assert_eq!(view["sandbox_effective"]["programs_used"], json!({"cat": 3}), "{view:#}");
     assert_eq!(violation(&view, "tool_denied")["phase"], "exec");
     let out = said_by(&up, &view).await;
     assert!(out.starts_with("before"), "{out}");

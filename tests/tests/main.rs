@@ -11,6 +11,7 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+mod agents;
 mod architecture;
 mod browser;
 mod cache;

@@ -17,7 +17,7 @@ use crate::canonical;
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::id::{Digest, DispatchId, RunId};
 use crate::named::named;
-use crate::sandbox::{AccessMode, SandboxRequest, SandboxSpec};
+use crate::sandbox::{AccessMode, CommandPolicy, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
 pub use end::{DispatchEnd, Ended, ended};
@@ -29,7 +29,9 @@ pub const MAX_SPEC_BYTES: usize = 64 * 1024;
 pub const MAX_PROMPT_BYTES: usize = 256 * 1024;
 /// Seconds that an agent may work when nobody says.
 pub const DEFAULT_TIMEOUT_SEC: u64 = 1_800;
-/// Tools that a policy may name.
+/// What a list of executables holds.
+const PROGRAM: &str = "a program's name, or its absolute path";
+/// Names that one list of a policy may hold.
 pub const MAX_TOOLS: usize = 256;
 /// Distinct violations of one dispatch; further ones are counted only.
 pub const MAX_VIOLATIONS: usize = 256;
@@ -188,26 +190,33 @@ pub fn check_spec(value: &Value, lenient: bool) -> Result<CheckedSpec, Refusal> 
 }
 
 fn tools(spec: &SandboxSpec) -> Result<(), Refusal> {
-    let lists = [("tools_allowed", &spec.tools_allowed), ("tools_denied", &spec.tools_denied)];
+    let commands = spec.commands.as_ref();
+    let lists = [
+        ("tools_allowed", spec.tools_allowed.as_ref(), "a tool's name"),
+        ("tools_denied", spec.tools_denied.as_ref(), "a tool's name"),
+        ("commands/allowed", commands.and_then(|list| list.allowed.as_ref()), PROGRAM),
+        ("commands/denied", commands.and_then(|list| list.denied.as_ref()), PROGRAM),
+    ];
     let mut wrong = Vec::new();
-    for (field, list) in lists {
+    for (field, list, words) in lists {
         let Some(list) = list else { continue };
         if list.len() > MAX_TOOLS {
-            wrong.push(violation(format!("/{field}"), format!("at most {MAX_TOOLS} tools")));
+            wrong.push(violation(format!("/{field}"), format!("at most {MAX_TOOLS} names")));
         }
-        for (index, tool) in list.iter().enumerate() {
-            let plain = !tool.is_empty()
-                && tool.len() < 256
-                && !tool.chars().any(|c| c.is_control() || c.is_whitespace() || c == ',')
-                && (!tool.contains('/') || tool.starts_with('/'))
-                && !tool.split('/').any(|part| part == "..");
-            if !plain {
-                let words = "a program's name, or its absolute path".to_owned();
-                wrong.push(violation(format!("/{field}/{index}"), words));
-            }
+        for (index, _) in list.iter().enumerate().filter(|(_, name)| !is_plain(name)) {
+            wrong.push(violation(format!("/{field}/{index}"), words.to_owned()));
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(Refusal::violations(&wrong)) }
+}
+
+/// Whether a name is one word: a bare name, or an absolute path without `..`.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() < 256
+        && !name.chars().any(|c| c.is_control() || c.is_whitespace() || c == ',')
+        && (!name.contains('/') || name.starts_with('/'))
+        && !name.split('/').any(|part| part == "..")
 }
 
 fn violation(instance_path: String, message: String) -> Violation {
@@ -227,12 +236,15 @@ pub struct AgentWork {
     pub request: SandboxRequest,
     /// Path in the sandbox of the file that is the agent's standard input.
     pub stdin: String,
-    /// What may be executed beside the agent itself; absent: everything.
+    /// The agent's own tools that it may use; absent: all. Work stored before `commands` existed has programs here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_allowed: Option<Vec<String>>,
-    /// What may not.
+    /// The agent's own tools that it may not use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
+    /// What may be executed beside the agent itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<CommandPolicy>,
     /// What it may do with its working directory.
     pub access_mode: AccessMode,
     /// The working directory on the host.
@@ -259,6 +271,33 @@ pub struct AgentReport {
     pub tally: Tally,
     /// For `sandbox_effective`; JSON because limits are fractions and this type is compared.
     pub effective: Value,
+    /// What became of the project, and what the agent says of its work.
+    #[serde(default, skip_serializing_if = "Outcome::is_empty")]
+    pub outcome: Outcome,
+}
+
+/// The columns of a dispatch that its own run finds out. The names are the table's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// Commit of the project's HEAD when the agent started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_repo_commit: Option<String>,
+    /// `base_moved` or `overlap`: the project on the host changed while the agent worked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conflict_type: Option<String>,
+    /// `pass`, `warn` or `fail`, from the agent's verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict_status: Option<String>,
+    /// The verdict's summary in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict_summary: Option<String>,
+}
+
+impl Outcome {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What an agent's events, or the kernel's, count.

@@ -224,15 +224,32 @@ pub struct IsolationSpec {
     pub class_min: IsolationClass,
 }
 
+/// Executables that an agent may run, by name or absolute path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommandPolicy {
+    /// What may be executed beside the agent itself; absent: everything that is not denied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Vec<String>>,
+    /// What may not be executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Vec<String>>,
+}
+
 /// The requested policy, immutable. Everything optional: omitted = unconstrained or the default.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the field names are the contract's own terms")]
 pub struct SandboxSpec {
+    /// The agent's own tools that it may use, such as `Read` or `Bash`; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_allowed: Option<Vec<String>>,
+    /// The agent's own tools that it may not use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
+    /// The executables that it may run. Needs the class `container`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<CommandPolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

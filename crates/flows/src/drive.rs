@@ -184,6 +184,7 @@ fn judge(
     match outcome {
         Ok((outcome, in_build)) => {
             verdict::ran(result, &outcome, in_build);
+            verdict::complained(result, watch.and_then(dispatches::Watch::complaint));
             let canceled = verdict::ended(result, is_unwanted, stopped);
             let idle = watch.and_then(|watch| watch.ran_nothing(outcome.seen.as_ref()));
             verdict::idle(result, idle);

@@ -59,6 +59,20 @@ pub(crate) fn ended(result: &mut SandboxResult, is_unwanted: bool, why: Option<S
     is_unwanted
 }
 
+/// What an agent itself says went wrong stands first; what the host saw follows. An agent that exits with 0 after an
+/// error has not succeeded.
+pub(crate) fn complained(result: &mut SandboxResult, words: Option<String>) {
+    let Some(words) = words else { return };
+    match (result.err_code, result.cause.take()) {
+        (ErrCode::None, _) => {
+            result.err_code = ErrCode::CmdNonzero;
+            result.cause = Some(words);
+        }
+        (_, Some(cause)) => result.cause = Some(format!("{words}; {cause}")),
+        (_, None) => result.cause = Some(words),
+    }
+}
+
 /// An agent says that all is well, and could do nothing.
 pub(crate) fn idle(result: &mut SandboxResult, why: Option<String>) {
     if let (ErrCode::None, Some(why)) = (result.err_code, why) {
@@ -170,6 +184,21 @@ mod tests {
             assert_eq!(terminal_state(canceled, code), session, "{what}");
             assert_eq!(run_status(code), run, "{what}");
         }
+    }
+
+    #[test]
+    fn d_r10_an_agents_own_words_stand_before_what_the_host_saw() {
+        let said = || Some("codex: 401 bad key".to_owned());
+        let mut result = blank();
+        ran(&mut result, &outcome(ErrCode::CmdNonzero), false);
+        result.cause = Some("exit status 1".into());
+        complained(&mut result, said());
+        assert_eq!(result.cause.as_deref(), Some("codex: 401 bad key; exit status 1"));
+        let mut result = blank();
+        ran(&mut result, &outcome(ErrCode::None), false);
+        complained(&mut result, said());
+        assert_eq!(result.err_code, ErrCode::CmdNonzero);
+        assert_eq!(result.cause, said());
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub(crate) async fn dispatch_settle(conn: &mut sqlx::PgConnection, run: &RunId) 
     sqlx::query(
         "UPDATE app.dispatches SET status = $2, completed_at = floor(extract(epoch FROM clock_timestamp()))::bigint,
                 exit_code = $3, error_message = $4, turns = $5, commands = $6, messages = $7, input_tokens = $8,
-                output_tokens = $9, cache_hits = $10, sandbox_effective = $11
+                output_tokens = $9, cache_hits = $10, sandbox_effective = $11, base_repo_commit = $12,
+                conflict_type = $13, verdict_status = $14, verdict_summary = $15
           WHERE id = $1",
     )
     .bind(dispatch.try_get::<String, _>("id")?)
@@ -74,6 +75,10 @@ pub(crate) async fn dispatch_settle(conn: &mut sqlx::PgConnection, run: &RunId) 
     .bind(count(end.tally.output_tokens))
     .bind(count(end.tally.cache_hits))
     .bind(end.effective)
+    .bind(end.outcome.base_repo_commit)
+    .bind(end.outcome.conflict_type)
+    .bind(end.outcome.verdict_status)
+    .bind(end.outcome.verdict_summary)
     .execute(&mut *conn)
     .await?;
     sqlx::query("SELECT pg_notify('cofferdam', 'r:' || $1)")

@@ -27,8 +27,8 @@ pub struct NewDispatch<'a> {
     pub id: &'a DispatchId,
     /// What was asked for; kept for a retry.
     pub request: &'a SpawnRequest,
-    /// The hash of the prompt.
-    pub prompt_hash: &'a Digest,
+    /// The beginning of the hash of the prompt.
+    pub prompt_hash: &'a str,
     /// The spec in canonical form with its hash.
     pub spec: Option<(&'a str, &'a Digest)>,
     /// Below its parent.
@@ -153,7 +153,7 @@ impl Dispatches<'_> {
         .bind(request.agent_type.as_str())
         .bind(&request.project_dir)
         .bind(&request.prompt_file)
-        .bind(new.prompt_hash.as_str())
+        .bind(new.prompt_hash)
         .bind(&request.output_file)
         .bind(&request.name)
         .bind(&request.model)

@@ -117,6 +117,7 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ),
         ("spec.tools_allowed", json!({"spec": {"tools_allowed": ["x"]}})),
         ("spec.tools_denied", json!({"spec": {"tools_denied": []}})),
+        ("spec.commands", json!({"spec": {"commands": {}}})),
         ("spec.max_turns", json!({"spec": {"max_turns": 1}})),
         ("spec.max_commands", json!({"spec": {"max_commands": 1}})),
         ("spec.services", json!({"spec": {"services": vec![json!("postgres"); 9]}})),

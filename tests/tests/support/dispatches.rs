@@ -6,6 +6,7 @@ use cofferdam_tests::{Server, text};
 use serde_json::{Value, json};
 
 /// A project with one file, beside a home.
+#[derive(Debug)]
 pub struct Project(tempfile::TempDir);
 
 impl Project {

@@ -1,5 +1,6 @@
 //! What the tests that kill and count have in common.
 
+pub mod agents;
 pub mod dispatches;
 pub mod gates;
 pub mod proxy;

@@ -25,7 +25,7 @@ use super::exit::{Exit, Misuse, Negative};
 use super::outfile::Target;
 use super::output;
 
-/// How long `spawn --json` waits for the process that it is to name: a start takes 50 ms.
+/// How long `spawn` waits for the dispatch's process: a start takes 50 ms.
 const START: Duration = Duration::from_millis(1_500);
 /// Between two looks for it.
 const LOOK: Duration = Duration::from_millis(25);
@@ -112,7 +112,7 @@ async fn kill(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
     if one.json {
         show(&view, true)
     } else {
-        output::line(view.id.as_str())
+        output::line("killed")
     }
     Ok(Exit::Ok)
 }
@@ -121,7 +121,9 @@ async fn retry(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
     let path = format!("/api/dispatches/{}/retry", segment(&one.id));
     let view: DispatchView = client.post(&path, &json!({})).await?;
     match one.json {
-        true => output::json(&json!({"id": view.id, "pid": view.pid})),
+        // Both orchestrators' names; a retry starts at once.
+        true => output::json(&json!({"id": view.id, "pid": view.pid, "new_id": view.id,
+            "attempt": view.retry_count, "backoff_ms": 0})),
         false => output::line(view.id.as_str()),
     }
     Ok(Exit::Ok)
@@ -132,7 +134,7 @@ async fn prune(client: &Client, older_than_s: u64, as_json: bool) -> anyhow::Res
     let pruned: Pruned = client.post("/api/dispatches/prune", &body).await?;
     match as_json {
         true => output::json(&serde_json::to_value(&pruned)?),
-        false => output::line(&pruned.pruned.to_string()),
+        false => output::line(&format!("{} pruned", pruned.pruned)),
     }
     Ok(Exit::Ok)
 }
@@ -241,10 +243,7 @@ async fn spawn(session: &Connection, args: &SpawnArgs, body: &Value) -> anyhow::
             "no server runs; the dispatch starts with the next `cofferdam up` or `dispatch wait`",
         );
     }
-    if !args.json {
-        output::line(made.id.as_str());
-        return Ok(Exit::Ok);
-    }
+    // Who looks next should find it running.
     let waited = Stopwatch::start();
     while !args.scheduled
         && !session.is_local()
@@ -255,8 +254,15 @@ async fn spawn(session: &Connection, args: &SpawnArgs, body: &Value) -> anyhow::
         clock::sleep(LOOK).await;
         made = view(client, made.id.as_str(), 0).await?;
     }
-    // Its two fields are the interface of whoever spawns; there is no other form of it.
-    output::json_value(&json!({"id": made.id, "pid": made.pid}));
+    let id = &made.id;
+    match (args.json, args.scheduled) {
+        (false, _) => output::line(id.as_str()),
+        // Orchestrators read exactly these fields.
+        (true, false) => output::json_value(&json!({"id": id, "pid": made.pid})),
+        (true, true) => {
+            output::json_value(&json!({"id": id, "pid": made.pid, "job_id": id, "scheduled": true}))
+        }
+    }
     Ok(Exit::Ok)
 }
 
@@ -341,7 +347,16 @@ async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {
     let path = format!("/api/dispatches/tokens?{}", query.join("&"));
     let sums: DispatchTokens = client.get(&path).await?;
     if args.json {
-        output::json(&serde_json::to_value(&sums)?);
+        let mut value = serde_json::to_value(&sums)?;
+        // The names that other orchestrators have for them.
+        for (name, count) in [
+            ("input_tokens", sums.in_tokens),
+            ("output_tokens", sums.out_tokens),
+            ("total_tokens", sums.total),
+        ] {
+            value[name] = json!(count);
+        }
+        output::json(&value);
         return Ok(Exit::Ok);
     }
     let row = [sums.dispatches, sums.in_tokens, sums.out_tokens, sums.cache_hits, sums.total];

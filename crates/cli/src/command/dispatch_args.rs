@@ -143,6 +143,9 @@ pub(crate) struct WaitArgs {
     /// How long to wait, such as 90s; a plain number is seconds; default: for as long as it takes
     #[arg(long, value_name = "DURATION", value_parser = flag::seconds)]
     pub timeout: Option<Duration>,
+    /// Accepted for clients of other orchestrators and ignored: the server says when a dispatch ends
+    #[arg(long, value_name = "DURATION", value_parser = flag::seconds, hide = true)]
+    pub poll: Option<Duration>,
     /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
@@ -157,7 +160,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_parser = flag::one_of(DispatchStatus::ALL, DispatchStatus::as_str))]
     pub status: Option<String>,
     /// Only dispatches of this scope
-    #[arg(long)]
+    #[arg(long, alias = "scope")]
     pub scope_id: Option<String>,
     /// Maximum number of rows
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -171,7 +174,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct TokensArgs {
     pub id: Option<String>,
     /// Only this group of dispatches
-    #[arg(long)]
+    #[arg(long, alias = "scope")]
     pub scope_id: Option<String>,
     /// Print one JSON object with a schema version
     #[arg(long)]

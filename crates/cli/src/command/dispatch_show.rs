@@ -1,5 +1,7 @@
 //! Dispatches for people.
 
+use std::io::IsTerminal as _;
+
 use cofferdam_contracts::dispatch::DispatchView;
 use serde_json::Value;
 
@@ -21,8 +23,16 @@ pub(crate) fn show(view: &DispatchView, json: bool) {
     }
 }
 
-/// Many, a line each.
+/// Many, a line each. A program that reads them gets id, status, type and name between tabs, and no heads.
 pub(crate) fn table(views: &[DispatchView]) {
+    if !std::io::stdout().is_terminal() {
+        for view in views {
+            let name = view.name.as_deref().unwrap_or_default();
+            let cells = [view.id.as_str(), view.status.as_str(), &view.agent_type, name];
+            output::cells(&cells);
+        }
+        return;
+    }
     let rows: Vec<Vec<String>> = views
         .iter()
         .map(|view| {
@@ -76,12 +86,17 @@ fn lines(view: &DispatchView) -> Vec<String> {
         ("scope", view.scope_id.clone()),
         ("parent", view.parent_id.clone()),
         ("retry of", view.parent_dispatch_id.clone()),
+        ("base", view.base_repo_commit.clone()),
+        ("conflict", view.conflict_type.clone()),
+        ("verdict", view.verdict_status.clone()),
+        ("summary", view.verdict_summary.clone()),
         ("output", view.output_file.clone()),
         ("error", view.error_message.clone()),
         ("run", view.run_id.as_ref().map(ToString::to_string)),
     ];
     for (name, text) in more {
-        if let Some(text) = text {
+        // An imported row may hold empty texts.
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
             say(name, text);
         }
     }
@@ -97,7 +112,10 @@ fn items(value: &Value) -> Vec<String> {
     let violation = |item: &Value| {
         let text = |name: &str| item.get(name).map(plain);
         let (kind, subject) = (text("kind")?, text("subject")?);
-        Some(format!("{kind} {subject} ({} in {})", text("count")?, text("phase")?))
+        let port = text("port").map(|port| format!(":{port}")).unwrap_or_default();
+        let why = text("why").map(|why| format!(", {why}")).unwrap_or_default();
+        let (count, phase) = (text("count")?, text("phase")?);
+        Some(format!("{kind} {subject}{port} ({count} in {phase}{why})"))
     };
     match value {
         Value::Array(all) if !all.is_empty() => {
@@ -123,6 +141,13 @@ fn plain(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_refused_name_has_its_port_and_reason() {
+        let list = json!([{"kind": "egress_denied", "subject": "x.example", "port": 443, "why": "name",
+            "phase": "exec", "count": 2}]);
+        assert_eq!(items(&list), ["egress_denied x.example:443 (2 in exec, name)"]);
+    }
 
     #[test]
     fn both_specs_stand_after_the_sandbox_in_aligned_columns() {

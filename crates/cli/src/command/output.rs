@@ -49,6 +49,12 @@ pub(crate) fn line(text: &str) {
     put(&printable::line(text));
 }
 
+/// A line of data in cells, between tabs; a tab inside a cell is escaped.
+pub(crate) fn cells(cells: &[&str]) {
+    let shown: Vec<Cow<'_, str>> = cells.iter().map(|cell| printable::line(cell)).collect();
+    put(&shown.join("\t"));
+}
+
 /// A line of data with colors.
 pub(crate) fn line_of(parts: &[Ink<'_>]) {
     let shown = parts.iter().map(|part| match part {

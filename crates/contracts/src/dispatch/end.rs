@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{AccessMode, DispatchStatus, SandboxEffective, Tally};
+use super::{AccessMode, DispatchStatus, Outcome, SandboxEffective, Tally};
 use crate::error::Refusal;
 use crate::run::RunStatus;
 use crate::sandbox::{ErrCode, SandboxResult};
@@ -37,7 +37,12 @@ pub struct DispatchEnd {
     pub tally: Tally,
     /// What was enforced, where a spec was given.
     pub effective: Option<Value>,
+    /// What became of the project, and the agent's verdict.
+    pub outcome: Outcome,
 }
+
+/// Message of a dispatch that was killed, as orchestrators look for it.
+const KILLED: &str = "killed by user";
 
 /// The end of a dispatch.
 ///
@@ -60,9 +65,14 @@ pub fn ended(of: Ended<'_>) -> Result<DispatchEnd, Refusal> {
     Ok(DispatchEnd {
         status,
         exit_code: of.last.map(|last| last.exit).filter(|exit| *exit >= 0),
-        error_message: cause.filter(|_| status != DispatchStatus::Completed).map(str::to_owned),
+        error_message: match status {
+            DispatchStatus::Completed => None,
+            DispatchStatus::Canceled => Some(KILLED.to_owned()),
+            _ => cause.map(str::to_owned),
+        },
         tally: report.map(|report| report.tally.clone()).unwrap_or_default(),
         effective,
+        outcome: report.map(|report| report.outcome.clone()).unwrap_or_default(),
     })
 }
 
@@ -122,9 +132,15 @@ mod tests {
         assert_eq!((record.access_mode, record.working_dir.as_str()), (AccessMode::ReadOnly, "/w"));
         assert_eq!(record.cause.as_deref(), Some("the run's"));
         let tally = Tally { turns: 2, ..Tally::default() };
-        let report = AgentReport { tally: tally.clone(), effective: json!({"started": true}) };
+        let outcome = Outcome { verdict_status: Some("pass".to_owned()), ..Outcome::default() };
+        let report = AgentReport {
+            tally: tally.clone(),
+            effective: json!({"started": true}),
+            outcome: outcome.clone(),
+        };
         let last = SandboxResult { agent: Some(Box::new(report)), ..answer(ErrCode::None) };
         let end = ended(of(RunStatus::Succeeded, Some(&last), Some(&spec))).unwrap();
         assert_eq!((end.tally, end.effective), (tally, Some(json!({"started": true}))));
+        assert_eq!(end.outcome, outcome);
     }
 }

@@ -6,12 +6,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::egress::{Egress, Phase};
-use crate::sandbox::{AccessMode, CacheSpec, IsolationClass, Limits, Mount, PhasesSpec};
+use crate::egress::{Egress, Phase, ViolationWhy};
+use crate::sandbox::{
+    AccessMode, CacheSpec, CommandPolicy, IsolationClass, Limits, Mount, PhasesSpec,
+};
 use crate::service::Service;
 
 /// The version of the record.
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
 
 /// What was refused, or overstepped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +23,12 @@ pub struct AgentViolation {
     pub kind: ViolationKind,
     /// The program, path, name or limit.
     pub subject: String,
+    /// The port that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Why the egress proxy refused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<ViolationWhy>,
     /// When in the sandbox's life.
     pub phase: Phase,
     /// How often.
@@ -63,7 +71,10 @@ pub struct SandboxEffective {
     pub tools_allowed: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
-    /// Names of the two lists that the kernel did not hold, and why.
+    /// The executables that the kernel held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<CommandPolicy>,
+    /// Names that were not held, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tools_unenforced: BTreeMap<String, String>,
     pub working_dir: String,
@@ -89,9 +100,12 @@ pub struct SandboxEffective {
     /// Fields of the spec that were kept verbatim and that nothing enforced.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub unenforced: Map<String, Value>,
+    /// The agent's own tools that it used, in order of their names; absent where its events do not tell them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_used: Option<Vec<String>>,
     /// Programs that were executed, and how often; absent where nothing counted them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tools_used: Option<BTreeMap<String, u64>>,
+    pub programs_used: Option<BTreeMap<String, u64>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_used: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +149,7 @@ impl SandboxEffective {
             started: false,
             tools_allowed: None,
             tools_denied: None,
+            commands: None,
             tools_unenforced: BTreeMap::new(),
             working_dir,
             access_mode,
@@ -149,6 +164,7 @@ impl SandboxEffective {
             cache: None,
             unenforced: Map::new(),
             tools_used: None,
+            programs_used: None,
             turns_used: None,
             commands_used: None,
             runtime: None,

@@ -2,19 +2,33 @@
 //!
 //! Lines that are no events, and events of kinds that are not known, count nothing: an agent of
 //! another version must not fail its dispatch.
+//!
+//! | | codex | claude | opencode |
+//! |---|---|---|---|
+//! | a turn (one answer of the model) | the items between two results of tools | a message id | `step_start` |
+//! | a command | `command_execution`, when it starts | `Bash` that it was offered | `bash` |
+//! | tokens read, the cached ones included | `turn.completed` | per message, then `result` | `step_finish` |
+//!
+//! codex does not tell its calls of the model, so tools that it runs one after the other for one answer count as
+//! answers each; it tells tokens at its end alone.
 
 use std::collections::BTreeSet;
 
-use cofferdam_contracts::dispatch::{AgentType, Tally};
+use cofferdam_contracts::dispatch::{AgentType, Outcome, Tally};
+use cofferdam_contracts::printable;
 use serde_json::Value;
+
+use super::outcome::Verdict;
 
 /// A line that is longer is no event of ours: it is skipped to its end.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
 /// Commands that run at a time, as far as they are told apart.
 const MAX_OPEN: usize = 1_024;
-/// What an answer of a model says it took: read, written, spared by a cache.
-const USAGE: [&str; 3] = ["input_tokens", "output_tokens", "cache_read_input_tokens"];
+/// Distinct tools that are listed.
+const MAX_TOOLS: usize = 64;
+/// Characters of an agent's own error that are kept.
+const MAX_ERROR: usize = 500;
 
 /// Reads a stream as it comes.
 #[derive(Debug)]
@@ -27,10 +41,17 @@ pub(crate) struct Events {
     summed: bool,
     /// Commands that ended otherwise than well, or not at all.
     failed: u64,
-    /// Commands that were begun and have not been heard of again.
+    /// Tool calls that were begun and have not been heard of again.
     open: BTreeSet<String>,
     /// The message that the last event was a part of, and what it says it took.
     message: Option<Message>,
+    /// codex: whether an item of the present answer was heard.
+    answering: bool,
+    /// claude: the tools that it was offered.
+    offered: Option<BTreeSet<String>>,
+    tools: BTreeSet<String>,
+    error: Option<String>,
+    verdict: Verdict,
 }
 
 /// One answer of a model, which comes in as many events as it has parts.
@@ -51,7 +72,27 @@ impl Events {
             failed: 0,
             open: BTreeSet::new(),
             message: None,
+            answering: false,
+            offered: None,
+            tools: BTreeSet::new(),
+            error: None,
+            verdict: Verdict::default(),
         }
+    }
+
+    /// The agent's own tools that it used, by the names of a policy where they have one there.
+    pub(crate) fn tools(&self) -> Vec<String> {
+        self.tools.iter().cloned().collect()
+    }
+
+    /// What it says went wrong, where that was its last word.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// Its verdict on its work.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.verdict.outcome()
     }
 
     /// How many of its commands did not end well, as far as it says.
@@ -71,9 +112,6 @@ impl Events {
 
     /// Takes a piece of the stream.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
-        if !self.are_told() {
-            return;
-        }
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (head, rest) = bytes.split_at(end);
             self.keep(head);
@@ -100,11 +138,30 @@ impl Events {
 
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
-        if !std::mem::take(&mut self.skipping)
-            && let Ok(event) = serde_json::from_slice::<Value>(&line)
-        {
+        if std::mem::take(&mut self.skipping) {
+            return;
+        }
+        if !self.are_told() {
+            self.verdict.line(&String::from_utf8_lossy(&line));
+        } else if let Ok(event) = serde_json::from_slice::<Value>(&line) {
             self.event(&event);
         }
+    }
+
+    /// A message of the agent.
+    fn says(&mut self, text: &str) {
+        self.tally.messages += 1;
+        self.verdict.text(text);
+    }
+
+    fn used(&mut self, tool: &str) {
+        if !tool.is_empty() && self.tools.len() < MAX_TOOLS {
+            self.tools.insert(printable::line(tool).chars().take(MAX_TOOLS).collect());
+        }
+    }
+
+    fn complain(&mut self, words: &str) {
+        self.error = Some(printable::line(words).chars().take(MAX_ERROR).collect());
     }
 
     fn event(&mut self, event: &Value) {
@@ -118,41 +175,78 @@ impl Events {
 
     fn codex(&mut self, event: &Value) {
         match kind(event, "/type") {
-            "turn.started" => self.tally.turns += 1,
-            // One that outlives its call is never told to be over.
-            "item.started" if kind(event, "/item/type") == "command_execution" => {
-                self.begun(kind(event, "/item/id"));
+            "turn.started" => {
+                self.answering = true;
+                self.tally.turns += 1;
             }
-            "item.completed" => match kind(event, "/item/type") {
-                "command_execution" => {
-                    if !self.open.remove(kind(event, "/item/id")) {
-                        self.tally.commands += 1;
-                    }
-                    let exit = event.pointer("/item/exit_code").and_then(Value::as_i64);
-                    let is_refused = ["failed", "declined"].contains(&kind(event, "/item/status"));
-                    self.failed += u64::from(is_refused || exit.is_some_and(|exit| exit != 0));
-                }
-                "agent_message" => self.tally.messages += 1,
-                _ => {}
-            },
+            "item.started" => self.codex_begun(event),
+            "item.completed" => self.codex_done(event),
             "turn.completed" => {
+                self.error = None;
                 self.tally.input_tokens += number(event, "/usage/input_tokens");
                 self.tally.output_tokens += number(event, "/usage/output_tokens");
                 self.tally.cache_hits += number(event, "/usage/cached_input_tokens");
             }
+            "turn.failed" => self.complain(kind(event, "/error/message")),
+            "error" => self.complain(kind(event, "/message")),
             _ => {}
         }
     }
 
+    /// The first item of an answer counts it.
+    fn codex_answers(&mut self) {
+        if !std::mem::replace(&mut self.answering, true) {
+            self.tally.turns += 1;
+        }
+    }
+
+    fn codex_begun(&mut self, event: &Value) {
+        let Some(tool) = codex_tool(event) else { return };
+        self.codex_answers();
+        self.used(tool);
+        let id = kind(event, "/item/id");
+        // One that outlives its call is never told to be over.
+        if tool == "Bash" { self.begun(id) } else { self.opened(id) }
+    }
+
+    fn codex_done(&mut self, event: &Value) {
+        if let "reasoning" | "agent_message" = kind(event, "/item/type") {
+            self.codex_answers();
+            if kind(event, "/item/type") == "agent_message" {
+                self.says(kind(event, "/item/text"));
+            }
+            return;
+        }
+        let Some(tool) = codex_tool(event) else { return };
+        self.codex_answers();
+        self.used(tool);
+        let was_open = self.open.remove(kind(event, "/item/id"));
+        if tool == "Bash" {
+            self.tally.commands += u64::from(!was_open);
+            let exit = event.pointer("/item/exit_code").and_then(Value::as_i64);
+            let is_refused = ["failed", "declined"].contains(&kind(event, "/item/status"));
+            self.failed += u64::from(is_refused || exit.is_some_and(|exit| exit != 0));
+        }
+        // Its result goes to the model, whose next item belongs to the next answer.
+        self.answering = !self.open.is_empty();
+    }
+
     fn claude(&mut self, event: &Value) {
         match kind(event, "/type") {
+            "system" if kind(event, "/subtype") == "init" => {
+                let tools = event.pointer("/tools").and_then(Value::as_array);
+                let names = |all: &Vec<Value>| {
+                    all.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+                };
+                self.offered = tools.map(names);
+            }
             "assistant" => {
                 self.answer(event);
                 let parts = event.pointer("/message/content").and_then(Value::as_array);
                 for part in parts.into_iter().flatten() {
-                    match (kind(part, "/type"), kind(part, "/name")) {
-                        ("tool_use", "Bash") => self.begun(kind(part, "/id")),
-                        ("text", _) => self.tally.messages += 1,
+                    match kind(part, "/type") {
+                        "tool_use" => self.claude_uses(part),
+                        "text" => self.says(kind(part, "/text")),
                         _ => {}
                     }
                 }
@@ -169,16 +263,39 @@ impl Events {
             "result" => {
                 self.summed = true;
                 self.tally.turns = number(event, "/num_turns").max(1);
-                let sums = &mut self.tally;
-                (sums.input_tokens, sums.output_tokens, sums.cache_hits) = (0, 0, 0);
-                self.add(event, "/usage");
+                let [read, written, cached] = claude_usage(event, "/usage");
+                self.tally.input_tokens = read;
+                self.tally.output_tokens = written;
+                self.tally.cache_hits = cached;
+                self.error = None;
+                if event.get("is_error").and_then(Value::as_bool) == Some(true) {
+                    let words = [kind(event, "/result"), kind(event, "/subtype")];
+                    let words = words.into_iter().find(|words| !words.is_empty());
+                    self.complain(words.unwrap_or("it ended with an error"));
+                }
             }
             _ => {}
         }
     }
 
+    /// A call of a tool that it was not offered is refused by the agent itself and counts nothing.
+    fn claude_uses(&mut self, part: &Value) {
+        let name = kind(part, "/name");
+        if self.offered.as_ref().is_some_and(|offered| !offered.contains(name)) {
+            return;
+        }
+        self.used(name);
+        if name == "Bash" {
+            self.begun(kind(part, "/id"));
+        }
+    }
+
     fn begun(&mut self, id: &str) {
         self.tally.commands += 1;
+        self.opened(id);
+    }
+
+    fn opened(&mut self, id: &str) {
         if !id.is_empty() && self.open.len() < MAX_OPEN {
             self.open.insert(id.to_owned());
         }
@@ -193,7 +310,7 @@ impl Events {
         if known.is_none() {
             self.tally.turns += 1;
         }
-        let now = USAGE.map(|name| number(event, &format!("/message/usage/{name}")));
+        let now = claude_usage(event, "/message/usage");
         if !self.summed {
             let sums = &mut self.tally;
             let all = [&mut sums.input_tokens, &mut sums.output_tokens, &mut sums.cache_hits];
@@ -208,29 +325,75 @@ impl Events {
         self.message = Some(Message { id: id.to_owned(), usage });
     }
 
-    fn add(&mut self, event: &Value, at: &str) {
-        self.tally.input_tokens += number(event, &format!("{at}/input_tokens"));
-        self.tally.output_tokens += number(event, &format!("{at}/output_tokens"));
-        self.tally.cache_hits += number(event, &format!("{at}/cache_read_input_tokens"));
-    }
-
     fn opencode(&mut self, event: &Value) {
         match kind(event, "/type") {
             "step_start" => self.tally.turns += 1,
-            "tool_use" if kind(event, "/part/tool") == "bash" => {
-                self.tally.commands += 1;
-                let exit = event.pointer("/part/state/metadata/exit").and_then(Value::as_i64);
+            "tool_use" => {
+                let tool = kind(event, "/part/tool");
                 let is_error = kind(event, "/part/state/status") == "error";
-                self.failed += u64::from(is_error || exit.is_some_and(|exit| exit != 0));
+                // What it was not offered comes as `invalid`, or as an error.
+                if !is_error && tool != "invalid" {
+                    self.used(opencode_tool(tool));
+                }
+                if tool == "bash" {
+                    self.tally.commands += 1;
+                    let exit = event.pointer("/part/state/metadata/exit").and_then(Value::as_i64);
+                    self.failed += u64::from(is_error || exit.is_some_and(|exit| exit != 0));
+                }
             }
-            "text" => self.tally.messages += 1,
+            "text" => self.says(kind(event, "/part/text")),
             "step_finish" => {
-                self.tally.input_tokens += number(event, "/part/tokens/input");
-                self.tally.output_tokens += number(event, "/part/tokens/output");
-                self.tally.cache_hits += number(event, "/part/tokens/cache/read");
+                self.error = None;
+                let of = |name: &str| number(event, &format!("/part/tokens/{name}"));
+                self.tally.input_tokens += of("input") + of("cache/read") + of("cache/write");
+                self.tally.output_tokens += of("output") + of("reasoning");
+                self.tally.cache_hits += of("cache/read");
+            }
+            "error" => {
+                let words = [kind(event, "/error/data/message"), kind(event, "/error/name")];
+                let words = words.into_iter().find(|words| !words.is_empty());
+                self.complain(words.unwrap_or("it ended with an error"));
             }
             _ => {}
         }
+    }
+}
+
+/// What claude's provider says an answer took: read, written, and read from a cache. It counts cached tokens apart;
+/// the first number includes them, as everywhere else.
+fn claude_usage(event: &Value, at: &str) -> [u64; 3] {
+    let of = |name: &str| number(event, &format!("{at}/{name}"));
+    let cached = of("cache_read_input_tokens");
+    [of("input_tokens") + cached + of("cache_creation_input_tokens"), of("output_tokens"), cached]
+}
+
+/// The tool of a codex item, by the name that policies have for it.
+fn codex_tool(event: &Value) -> Option<&str> {
+    match kind(event, "/item/type") {
+        "command_execution" => Some("Bash"),
+        "file_change" => Some("Edit"),
+        "web_search" => Some("WebSearch"),
+        "mcp_tool_call" => Some(kind(event, "/item/tool")),
+        "collab_tool_call" => Some("Task"),
+        _ => None,
+    }
+}
+
+/// The tool of opencode's, by the name that policies have for it.
+fn opencode_tool(name: &str) -> &str {
+    match name {
+        "bash" => "Bash",
+        "edit" | "patch" | "apply_patch" | "multiedit" => "Edit",
+        "glob" => "Glob",
+        "grep" => "Grep",
+        "list" => "LS",
+        "read" => "Read",
+        "task" => "Task",
+        "todowrite" => "TodoWrite",
+        "webfetch" => "WebFetch",
+        "websearch" => "WebSearch",
+        "write" => "Write",
+        other => other,
     }
 }
 
@@ -271,8 +434,9 @@ not json
 {"type":"turn.started"}
 {"type":"turn.completed","usage":{"input_tokens":5,"cached_input_tokens":1,"output_tokens":2}}"#,
         );
+        // Two answers in the first turn, one in the second.
         let wanted = Tally {
-            turns: 2,
+            turns: 3,
             commands: 1,
             messages: 1,
             input_tokens: 105,
@@ -297,7 +461,7 @@ not json
             turns: 2,
             commands: 1,
             messages: 1,
-            input_tokens: 9,
+            input_tokens: 16,
             output_tokens: 8,
             cache_hits: 7,
         };
@@ -312,15 +476,15 @@ not json
 {"type":"tool_use","part":{"tool":"bash","state":{"input":{"command":"ls"}}}}
 {"type":"tool_use","part":{"tool":"read"}}
 {"type":"text","part":{"text":"ok"}}
-{"type":"step_finish","part":{"tokens":{"input":10,"output":3,"cache":{"read":2,"write":0}}}}
+{"type":"step_finish","part":{"tokens":{"input":10,"output":3,"reasoning":1,"cache":{"read":2,"write":0}}}}
 "#,
         );
         let wanted = Tally {
             turns: 1,
             commands: 1,
             messages: 1,
-            input_tokens: 10,
-            output_tokens: 3,
+            input_tokens: 12,
+            output_tokens: 4,
             cache_hits: 2,
         };
         assert_eq!(tally, wanted);
@@ -335,7 +499,7 @@ not json
 "#;
         let tally = read(AgentType::Claude, text);
         assert_eq!((tally.turns, tally.commands, tally.messages), (2, 1, 2));
-        assert_eq!((tally.input_tokens, tally.output_tokens, tally.cache_hits), (2_000, 34, 100));
+        assert_eq!((tally.input_tokens, tally.output_tokens, tally.cache_hits), (2_100, 34, 100));
     }
 
     #[test]
@@ -348,6 +512,69 @@ not json
         let mut events = Events::new(AgentType::Codex);
         events.push(text.as_bytes());
         assert_eq!((events.tally().commands, events.failed()), (3, 1));
+    }
+
+    #[test]
+    fn d_r7_an_answer_of_codex_is_counted_once_however_many_items_it_has() {
+        let call = |state: &str, id: &str| {
+            format!(
+                "{{\"type\":\"item.{state}\",\"item\":{{\"id\":\"{id}\",\"type\":\"command_execution\"}}}}\n"
+            )
+        };
+        let mut text = "{\"type\":\"turn.started\"}\n".to_owned();
+        for id in ["a", "b", "c"] {
+            text += &(call("started", id) + &call("completed", id));
+        }
+        // Two at once are of one answer.
+        text += &(call("started", "d") + &call("started", "e") + &call("completed", "d"));
+        text += &call("completed", "e");
+        text += "{\"type\":\"item.completed\",\"item\":{\"type\":\"reasoning\"}}\n";
+        text += "{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"done\"}}\n";
+        let tally = read(AgentType::Codex, &text);
+        assert_eq!((tally.turns, tally.commands, tally.messages), (5, 5, 1));
+    }
+
+    #[test]
+    fn the_agents_tools_are_listed_by_the_names_of_a_policy() {
+        let tools = |agent, text: &str| {
+            let mut events = Events::new(agent);
+            events.push(text.as_bytes());
+            events.tools()
+        };
+        let claude = r#"{"type":"system","subtype":"init","tools":["Read","Bash"]}
+{"type":"assistant","message":{"content":[{"type":"tool_use","name":"Write","id":"1"},{"type":"tool_use","name":"Read","id":"2"}]}}
+"#;
+        assert_eq!(
+            tools(AgentType::Claude, claude),
+            ["Read"],
+            "what it was not offered it did not use"
+        );
+        let opencode = r#"{"type":"tool_use","part":{"tool":"write","state":{"status":"completed"}}}
+{"type":"tool_use","part":{"tool":"invalid","state":{"status":"completed"}}}
+{"type":"tool_use","part":{"tool":"bash","state":{"status":"completed"}}}
+"#;
+        assert_eq!(tools(AgentType::Opencode, opencode), ["Bash", "Write"]);
+        let codex = r#"{"type":"item.completed","item":{"id":"i","type":"file_change"}}
+"#;
+        assert_eq!(tools(AgentType::Codex, codex), ["Edit"]);
+    }
+
+    #[test]
+    fn d_r10_an_agents_last_word_is_its_error_and_success_takes_it_back() {
+        let error = |agent, text: &str| {
+            let mut events = Events::new(agent);
+            events.push(text.as_bytes());
+            events.error().map(str::to_owned)
+        };
+        let failed = "{\"type\":\"error\",\"message\":\"Reconnecting\"}\n{\"type\":\"turn.failed\",\"error\":{\"message\":\"401 bad key\"}}\n";
+        assert_eq!(error(AgentType::Codex, failed).as_deref(), Some("401 bad key"));
+        let mended = format!("{failed}{{\"type\":\"turn.completed\"}}\n");
+        assert_eq!(error(AgentType::Codex, &mended), None);
+        let result = "{\"type\":\"result\",\"is_error\":true,\"result\":\"bad key\\u001b[2J\"}\n";
+        let words = error(AgentType::Claude, result).unwrap();
+        assert!(words.starts_with("bad key") && !words.contains('\u{1b}'), "{words}");
+        let opencode = "{\"type\":\"error\",\"error\":{\"name\":\"APIError\",\"data\":{\"message\":\"no\"}}}\n";
+        assert_eq!(error(AgentType::Opencode, opencode).as_deref(), Some("no"));
     }
 
     #[test]

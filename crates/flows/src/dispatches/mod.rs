@@ -12,6 +12,8 @@ mod agents;
 mod changes;
 mod events;
 mod import;
+mod outcome;
+mod programs;
 mod tools;
 mod watch;
 mod work;
@@ -45,6 +47,8 @@ pub(crate) use work::plan_of;
 
 /// Ids that are tried before a spawn gives up: eight characters of 36 meet each other rarely.
 const ID_TRIES: u32 = 8;
+/// Hex digits of the hash of a prompt.
+const PROMPT_HASH: usize = 16;
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// What a repetition says of the dispatch that it repeats.
@@ -203,6 +207,7 @@ impl Flows {
         let mut work = work::work_of(id, request, checked)?;
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
+        programs::check(&work)?;
         self.ledger.runs().quota_admit(&who.tenant).await?;
         if let Egress::Names(entries) = &work.request.egress {
             // A dispatch has no build phase: `work::work_of` refuses one.
@@ -258,7 +263,7 @@ impl Flows {
         let new = NewDispatch {
             id,
             request,
-            prompt_hash: &digest_bytes(request.prompt.as_bytes()),
+            prompt_hash: &prompt_hash(&request.prompt),
             spec: canonical.as_ref().map(|(text, hash)| (text.as_str(), hash)),
             spawn_depth,
             retry_of: of.map(|of| (&of.id, of.retry_count)),
@@ -269,6 +274,11 @@ impl Flows {
             .map(|of| audit(who, "dispatch.retry", of.id.as_str(), Some(json!({"dispatch": id}))));
         Ok(self.ledger.dispatches().spawn(&new, retried.as_ref()).await?)
     }
+}
+
+/// The column `prompt_hash` as other orchestrators write it: the first 16 hex digits of SHA-256.
+fn prompt_hash(prompt: &str) -> String {
+    digest_bytes(prompt.as_bytes()).as_str().chars().take(PROMPT_HASH).collect()
 }
 
 fn audit<'a>(who: &'a Principal, op: &'a str, target: &'a str, detail: Option<Value>) -> Audit<'a> {

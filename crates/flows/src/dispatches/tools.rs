@@ -1,22 +1,21 @@
-//! Which of the tools that a policy names the kernel holds, and which nobody does: what is recorded as in force is
-//! what was.
+//! The agent's own tools: which it has, what the kernel holds besides, and what is refused at submission.
 //!
-//! | name | held by |
-//! |---|---|
-//! | a program of the sandbox | the kernel |
-//! | a tool of the agent's own (`Bash`, `Edit`) | the agent, which is asked by its own flag |
-//! | anything else | nobody |
+//! | a policy says | the agent is told by | the kernel holds |
+//! |---|---|---|
+//! | no `Bash` | its flags | class `container`: no program but the agent's own may be executed |
+//! | neither `Edit` nor `Write`, nor a shell | its flags | the working directory is read-only, in every class |
+//! | codex without `Edit` and `Write` | nothing: its shell edits | the same |
+//! | any other tool | its flags | nothing |
+//!
+//! A name that an agent cannot be held to is refused by its field, with the remedy.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
-use cofferdam_contracts::dispatch::{AgentType, AgentWork};
+use cofferdam_contracts::dispatch::AgentType;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::sandbox::SandboxSpec;
+use cofferdam_contracts::sandbox::{AccessMode, SandboxSpec};
 use serde_json::json;
 
-/// What `claude` calls its own tools.
-const OWN: [&str; 14] = [
+/// The names, as existing specs write them.
+const NAMES: [&str; 14] = [
     "Bash",
     "Edit",
     "Glob",
@@ -32,143 +31,196 @@ const OWN: [&str; 14] = [
     "WebSearch",
     "Write",
 ];
-/// Where programs of the host lie, as a sandbox on the host's `/usr` has them.
-const BINS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-/// Where else a sandbox looks for an agent's programs.
-const PLACES: [&str; 1] = ["/opt/agents/bin"];
-/// What asks for every program at once, where it is allowed.
-const SHELL_TOOL: &str = "Bash";
+/// The tool that runs commands.
+pub(super) const SHELL: &str = "Bash";
+/// The tools that write files.
+const WRITERS: [&str; 4] = ["Edit", "MultiEdit", "NotebookEdit", "Write"];
+/// What codex does by its shell and by no tool that it could be denied.
+const CODEX_BY_SHELL: [&str; 5] = ["Glob", "Grep", "LS", "NotebookRead", "Read"];
 
-const ASKED: &str = "is a tool of the agent's own: the agent was asked, and nothing else holds it";
-const UNKNOWN: &str = "names neither a program of the sandbox nor a tool of the agent";
-
-pub(super) fn is_own(tool: &str) -> bool {
-    OWN.contains(&tool)
+pub(super) fn is_tool(name: &str) -> bool {
+    NAMES.contains(&name)
 }
 
-/// The lists as the kernel holds them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Held {
-    pub allowed: Option<Vec<String>>,
-    pub denied: Option<Vec<String>>,
-    /// By name, why nothing holds it.
-    pub unenforced: BTreeMap<String, String>,
+/// A policy on tools.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tools<'a> {
+    pub allowed: Option<&'a [String]>,
+    pub denied: &'a [String],
 }
 
-/// What the kernel is to hold of a policy: programs, and no tool of the agent's.
-pub(super) fn programs(work: &AgentWork) -> (Option<Vec<String>>, Vec<String>) {
-    let plain = |list: &Vec<String>| {
-        list.iter().filter(|tool| !is_own(tool)).cloned().collect::<Vec<String>>()
-    };
-    let allowed = work.tools_allowed.as_ref().and_then(|list| {
-        let programs = plain(list);
-        let all = programs.is_empty() && list.iter().any(|tool| tool == SHELL_TOOL);
-        (!all).then_some(programs)
-    });
-    (allowed, work.tools_denied.as_ref().map(plain).unwrap_or_default())
-}
-
-/// The policy as it was in force. `is_there` says whether a program is, where that is known. Pure.
-pub(super) fn held(work: &AgentWork, is_there: impl Fn(&str) -> Option<bool>) -> Held {
-    let (allowed, denied) = programs(work);
-    let mut unenforced = BTreeMap::new();
-    let lists = [&work.tools_allowed, &work.tools_denied];
-    for tool in lists.into_iter().flatten().flatten().filter(|tool| is_own(tool)) {
-        unenforced.insert(tool.clone(), ASKED.to_owned());
+impl<'a> Tools<'a> {
+    pub(super) fn of(spec: &'a SandboxSpec) -> Self {
+        Self::new(spec.tools_allowed.as_deref(), spec.tools_denied.as_deref())
     }
-    let mut there = Vec::with_capacity(denied.len());
-    for tool in denied {
-        match is_there(&tool) {
-            Some(false) => {
-                unenforced.insert(tool, UNKNOWN.to_owned());
-            }
-            Some(true) | None => there.push(tool),
-        }
+
+    pub(super) fn new(allowed: Option<&'a [String]>, denied: Option<&'a [String]>) -> Self {
+        Self { allowed, denied: denied.unwrap_or_default() }
     }
-    Held { allowed, denied: work.tools_denied.is_some().then_some(there), unenforced }
+
+    /// Whether the agent may use this tool.
+    pub(super) fn has(&self, tool: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|name| name == tool);
+        self.allowed.is_none_or(named) && !named(self.denied)
+    }
+
+    pub(super) fn is_restricted(&self) -> bool {
+        self.allowed.is_some() || !self.denied.is_empty()
+    }
+
+    fn writes(&self) -> bool {
+        WRITERS.iter().any(|tool| self.has(tool))
+    }
 }
 
-/// Whether a program is in a sandbox on the host's own `/usr`; an image's are not known here.
-pub(super) fn is_there(work: &AgentWork, tool: &str) -> Option<bool> {
-    if work.request.env_ref != "host" {
-        return None;
+/// What an agent may do with its working directory: the mode that was asked for, or less where it has no tool that
+/// writes.
+pub(super) fn access(agent: AgentType, spec: &SandboxSpec, mode: AccessMode) -> AccessMode {
+    let tools = Tools::of(spec);
+    let by_shell = tools.has(SHELL) && agent != AgentType::Codex;
+    match agent == AgentType::Command || !tools.is_restricted() || tools.writes() || by_shell {
+        true => mode,
+        false => AccessMode::ReadOnly,
     }
-    let mounts = work.request.spec.as_ref().and_then(|spec| spec.mounts.as_deref());
-    let targets = || mounts.into_iter().flatten().map(|mount| Path::new(&mount.target));
-    let is_mounted = |target: &Path| {
-        target == Path::new(tool) || target.file_name().is_some_and(|name| name == tool)
-    };
-    // Only the host's `/usr`, which every sandbox shows: of anything else nobody is told whether it is there.
-    let found = match tool.starts_with('/') {
-        true if !tool.starts_with("/usr/") => return None,
-        true => Path::new(tool).exists(),
-        false => BINS.iter().any(|dir| Path::new(dir).join(tool).exists()),
-    };
-    if found || targets().any(is_mounted) {
-        return Some(true);
-    }
-    // A whole directory of programs may hold it.
-    let holds =
-        |target: &Path| PLACES.iter().chain(&BINS).any(|dir| Path::new(dir).starts_with(target));
-    if targets().any(holds) { None } else { Some(false) }
 }
 
-/// Refuses a denied tool of an agent's own where the agent has no way to be asked: nobody would hold it.
+/// Refuses what an agent cannot be held to.
 pub(super) fn check(agent: AgentType, spec: &SandboxSpec) -> Result<(), Refusal> {
-    let denied = spec.tools_denied.as_deref().unwrap_or_default();
-    match denied.iter().position(|tool| is_own(tool)) {
-        Some(index) if agent != AgentType::Claude => {
-            let field = format!("sandbox_spec.tools_denied[{index}]");
-            let why = format!(
-                "{field}: {:?} is a tool of the agent claude, which {} cannot be asked to leave: name a program",
-                denied.get(index).map_or("", String::as_str),
-                agent.as_str(),
-            );
-            Err(Refusal::new(ErrorCode::PolicyViolation, why).with(json!({"field": field})))
+    let lists = [("allowed", &spec.tools_allowed), ("denied", &spec.tools_denied)];
+    for (list, names) in lists {
+        for (index, name) in names.iter().flatten().enumerate() {
+            let field = format!("sandbox_spec.tools_{list}[{index}]");
+            let remedy = format!("list programs in sandbox_spec.commands.{list}");
+            if agent == AgentType::Command {
+                let why =
+                    format!("{name:?}: agent_type `command` has no tools of its own; {remedy}");
+                return Err(refusal(&field, &why));
+            }
+            if !is_tool(name) {
+                let why = format!("{name:?} is not a tool ({}); {remedy}", NAMES.join(", "));
+                return Err(refusal(&field, &why));
+            }
         }
-        _ => Ok(()),
     }
+    let commands = spec.commands.clone().unwrap_or_default();
+    for (list, names) in [("allowed", &commands.allowed), ("denied", &commands.denied)] {
+        let found = names.iter().flatten().enumerate().find(|(_, name)| is_tool(name));
+        if let Some((index, name)) = found {
+            let field = format!("sandbox_spec.commands.{list}[{index}]");
+            let why =
+                format!("{name:?} is a tool of the agent; list it in sandbox_spec.tools_{list}");
+            return Err(refusal(&field, &why));
+        }
+    }
+    match agent {
+        AgentType::Codex => codex(spec),
+        AgentType::Opencode => one_tool_writes("opencode", spec),
+        AgentType::Claude | AgentType::Command => Ok(()),
+    }
+}
+
+fn codex(spec: &SandboxSpec) -> Result<(), Refusal> {
+    let tools = Tools::of(spec);
+    one_tool_writes("codex", spec)?;
+    for (index, name) in tools.denied.iter().enumerate() {
+        let field = format!("sandbox_spec.tools_denied[{index}]");
+        if name == "TodoWrite" {
+            return Err(refusal(&field, "codex cannot be kept from its plan tool; leave it out"));
+        }
+        if tools.has(SHELL) && CODEX_BY_SHELL.contains(&name.as_str()) {
+            let why = format!("codex does {name} by its shell; deny Bash, or restrict `commands`");
+            return Err(refusal(&field, &why));
+        }
+    }
+    let asked = spec.access_mode.is_some_and(|mode| mode != AccessMode::ReadOnly);
+    if tools.is_restricted() && tools.has(SHELL) && !tools.writes() && asked {
+        let why = "codex without Edit and Write edits by its shell; use access_mode read-only";
+        return Err(refusal("sandbox_spec.access_mode", why));
+    }
+    Ok(())
+}
+
+/// Edit and Write are one tool of this agent, which has it or not.
+fn one_tool_writes(agent: &str, spec: &SandboxSpec) -> Result<(), Refusal> {
+    let tools = Tools::of(spec);
+    if tools.has("Edit") == tools.has("Write") {
+        return Ok(());
+    }
+    let is_denied = tools.denied.iter().any(|name| name == "Edit" || name == "Write");
+    let list = if is_denied { "tools_denied" } else { "tools_allowed" };
+    let why = format!("{agent} edits and writes by one tool; list Edit and Write together");
+    Err(refusal(&format!("sandbox_spec.{list}"), &why))
+}
+
+pub(super) fn refusal(field: &str, why: &str) -> Refusal {
+    let words = format!("{field}: {why}");
+    Refusal::new(ErrorCode::PolicyViolation, words).with(json!({"field": field}))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatches::work::work_of;
-    use cofferdam_contracts::dispatch::check_spec;
-    use cofferdam_contracts::id::DispatchId;
+    use serde_json::Value;
 
-    fn work(agent: &str, spec: serde_json::Value) -> Result<AgentWork, Refusal> {
-        let request = json!({"agent_type": agent, "prompt": "p", "project_dir": "/srv/p"});
-        let checked = check_spec(&spec, false).unwrap();
-        let id = DispatchId::parse("abcd1234").unwrap();
-        work_of(&id, &serde_json::from_value(request).unwrap(), Some(&checked))
+    fn spec(value: Value) -> SandboxSpec {
+        serde_json::from_value(value).unwrap()
     }
 
     #[test]
-    fn d_r4_only_what_the_kernel_holds_is_recorded_as_held() {
-        let spec = json!({"tools_denied": ["curl", "Bash", "NoSuchProgramAnywhere"]});
-        let held = held(&work("claude", spec).unwrap(), |tool| Some(tool == "curl"));
-        assert_eq!(held.denied.as_deref(), Some(&["curl".to_owned()][..]));
-        let names: Vec<&str> = held.unenforced.keys().map(String::as_str).collect();
-        assert_eq!(names, ["Bash", "NoSuchProgramAnywhere"]);
+    fn d_r4_a_name_that_is_not_a_tool_is_refused_with_the_remedy() {
+        for (agent, value, field, remedy) in [
+            (
+                "claude",
+                json!({"tools_denied": ["Bash", "curl"]}),
+                "tools_denied[1]",
+                "commands.denied",
+            ),
+            (
+                "codex",
+                json!({"tools_allowed": ["NoSuchTool"]}),
+                "tools_allowed[0]",
+                "commands.allowed",
+            ),
+            ("command", json!({"tools_denied": ["Bash"]}), "tools_denied[0]", "commands.denied"),
+            (
+                "claude",
+                json!({"commands": {"denied": ["Bash"]}}),
+                "commands.denied[0]",
+                "tools_denied",
+            ),
+            ("codex", json!({"tools_denied": ["Read"]}), "tools_denied[0]", "deny Bash"),
+            ("codex", json!({"tools_denied": ["Write"]}), "tools_denied", "together"),
+            ("opencode", json!({"tools_allowed": ["Edit"]}), "tools_allowed", "together"),
+            (
+                "codex",
+                json!({"tools_denied": ["Edit", "Write", "MultiEdit", "NotebookEdit"], "access_mode": "workspace-write"}),
+                "access_mode",
+                "read-only",
+            ),
+        ] {
+            let refusal = check(AgentType::parse(agent).unwrap(), &spec(value)).unwrap_err();
+            assert!(refusal.message.contains(field), "{refusal}");
+            assert!(refusal.message.contains(remedy), "{refusal}");
+        }
     }
 
     #[test]
-    fn d_r4_a_list_of_the_agents_own_tools_is_no_list_of_programs() {
-        let of = |list: serde_json::Value| {
-            programs(&work("claude", json!({"tools_allowed": list})).unwrap()).0
-        };
-        assert_eq!(of(json!(["Read", "Grep", "Glob", "Bash"])), None, "any command");
-        assert_eq!(of(json!(["Read", "Grep"])), Some(Vec::new()), "none");
-        assert_eq!(of(json!(["Bash", "git"])), Some(vec!["git".to_owned()]));
-    }
-
-    #[test]
-    fn d_r4_an_agent_that_cannot_be_asked_is_refused_by_the_field() {
-        let denied = json!({"tools_denied": ["curl", "Write"]});
-        let refusal = work("codex", denied.clone()).unwrap_err();
-        assert!(refusal.message.contains("sandbox_spec.tools_denied[1]"), "{refusal}");
-        assert!(work("claude", denied).is_ok());
-        assert!(work("codex", json!({"tools_allowed": ["Read", "Bash"]})).is_ok());
+    fn the_lists_of_existing_specs_pass_for_every_agent() {
+        let seed = spec(json!({"tools_allowed": ["Read", "Grep", "Glob", "Bash"]}));
+        for agent in [AgentType::Codex, AgentType::Claude, AgentType::Opencode] {
+            check(agent, &seed).unwrap();
+        }
+        let mode = |agent| access(agent, &seed, AccessMode::WorkspaceWrite);
+        assert_eq!(mode(AgentType::Codex), AccessMode::ReadOnly, "its shell would edit");
+        assert_eq!(
+            mode(AgentType::Claude),
+            AccessMode::WorkspaceWrite,
+            "what its shell builds is kept"
+        );
+        let reader = spec(json!({"tools_allowed": ["Read", "Grep"]}));
+        assert_eq!(
+            access(AgentType::Opencode, &reader, AccessMode::WorkspaceWrite),
+            AccessMode::ReadOnly
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentViolation, AgentWork, EgressObserved, MAX_VIOLATIONS, Peaks,
+    AgentReport, AgentViolation, AgentWork, EgressObserved, MAX_VIOLATIONS, Outcome, Peaks,
     SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
@@ -13,38 +13,22 @@ use cofferdam_contracts::sandbox::{
 use cofferdam_sandbox::{Jail, Plan, RefusedKind, Seen};
 use serde_json::Value;
 
+use super::agents::HOME;
 use super::events::Events;
-use super::tools;
+use super::programs;
+use super::tools::is_tool;
 use super::work::WORK;
 
 /// Where an agent may keep its own state.
-const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
+const SCRATCH: [&str; 3] = [HOME, "/tmp", "/var/tmp"];
 /// What agents run commands by.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "busybox"];
-
-/// The field that this class cannot hold, and why.
-pub(super) fn unheld(
-    work: &AgentWork,
-    class: IsolationClass,
-) -> Option<(&'static str, &'static str)> {
-    const PROGRAMS: &str = "only the class `container` holds an agent's programs";
-    if class == IsolationClass::Container {
-        return None;
-    }
-    let asks = [
-        ("tools_allowed", work.tools_allowed.is_some(), PROGRAMS),
-        ("tools_denied", work.tools_denied.is_some(), PROGRAMS),
-        ("max_commands", work.max_commands.is_some(), PROGRAMS),
-    ];
-    let found = asks.into_iter().find(|(_, asked, _)| *asked);
-    found.map(|(field, _, words)| (field, words))
-}
 
 /// Puts the agent's command into its jail; the field that this class cannot hold is the error.
 pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
     plan.task.stdin_file = Some(work.stdin.clone());
     let class = plan.effective.isolation_class;
-    if let Some((field, words)) = unheld(work, class) {
+    if let Some((field, words)) = programs::unheld(work, class) {
         return Err(format!("{field}: {words}"));
     }
     if class != IsolationClass::Container {
@@ -60,10 +44,10 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
         }
     };
     let serves = work.request.spec.as_ref().and_then(|spec| spec.services.as_ref());
-    let (tools_allowed, tools_denied) = tools::programs(work);
+    let commands = programs::of(work);
     plan.task.jail = Some(Jail {
-        tools_allowed,
-        tools_denied,
+        tools_allowed: commands.allowed,
+        tools_denied: commands.denied.unwrap_or_default(),
         writable,
         sockets: !work.request.egress.is_none() || serves.is_some_and(|list| !list.is_empty()),
         // An agent with events of its own is counted by them.
@@ -122,6 +106,12 @@ impl<'a> Watch<'a> {
         })
     }
 
+    /// What the agent itself says went wrong, where it ended so.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let inner = self.lock();
+        inner.events.error().map(|words| format!("{}: {words}", self.work.agent_type.as_str()))
+    }
+
     fn measure(&self, inner: &mut Inner) -> bool {
         let tally = inner.events.tally().clone();
         let limits = [
@@ -156,6 +146,7 @@ impl<'a> Watch<'a> {
         inner.events.finish();
         let _ = self.measure(&mut inner);
         let told = inner.events.are_told();
+        let outcome = inner.events.outcome();
         let mut tally = inner.events.tally().clone();
         let mut over = std::mem::take(&mut inner.over);
         if let (false, Some(seen)) = (told, seen) {
@@ -168,7 +159,8 @@ impl<'a> Watch<'a> {
         let counted = told || seen.is_some();
         let mut record = record(self.work);
         record.started = true;
-        record.tools_used = seen.map(|seen| seen.tools.clone());
+        record.tools_used = told.then(|| inner.events.tools());
+        record.programs_used = seen.map(|seen| seen.tools.clone());
         record.turns_used = told.then_some(tally.turns);
         record.commands_used = counted.then_some(tally.commands);
         enforced(&mut record, effective);
@@ -187,7 +179,7 @@ impl<'a> Watch<'a> {
             cpu_ms: result.metrics.cpu_ms,
         };
         record.cause.clone_from(&result.cause);
-        told_as(tally, &record)
+        AgentReport { outcome, ..told_as(tally, &record) }
     }
 }
 
@@ -203,7 +195,8 @@ fn base_name(path: &str) -> &str {
 }
 
 fn told_as(tally: Tally, record: &SandboxEffective) -> AgentReport {
-    AgentReport { tally, effective: serde_json::to_value(record).unwrap_or(Value::Null) }
+    let effective = serde_json::to_value(record).unwrap_or(Value::Null);
+    AgentReport { tally, effective, outcome: Outcome::default() }
 }
 
 fn exceed(over: &mut Vec<AgentViolation>, kind: ViolationKind, name: &str, count: u64) {
@@ -218,6 +211,8 @@ fn exceed(over: &mut Vec<AgentViolation>, kind: ViolationKind, name: &str, count
         None => over.push(AgentViolation {
             kind,
             subject: name.to_owned(),
+            port: None,
+            why: None,
             phase: Phase::Exec,
             count,
             first_ms: now,
@@ -235,6 +230,8 @@ fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
             RefusedKind::Socket => ViolationKind::SocketDenied,
         },
         subject: refused.subject.clone(),
+        port: None,
+        why: None,
         phase: Phase::Exec,
         count: refused.count,
         first_ms: refused.first_ms,
@@ -247,6 +244,8 @@ fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
             .clone()
             .or_else(|| violation.address.clone())
             .unwrap_or_else(|| violation.why.in_words().to_owned()),
+        port: violation.port,
+        why: Some(violation.why),
         phase: violation.phase,
         count: violation.count,
         first_ms: violation.first_ms,
@@ -258,11 +257,15 @@ fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
 /// What was asked for, as it is enforced before anything is known of the sandbox.
 fn record(work: &AgentWork) -> SandboxEffective {
     let spec = work.request.spec.clone().unwrap_or_default();
-    let held = tools::held(work, |tool| tools::is_there(work, tool));
+    let (commands, unheld) = programs::held(work, |name| programs::is_there(work, name));
+    let own = |list: &Option<Vec<String>>| {
+        list.as_ref().map(|list| list.iter().filter(|name| is_tool(name)).cloned().collect())
+    };
     SandboxEffective {
-        tools_allowed: held.allowed,
-        tools_denied: held.denied,
-        tools_unenforced: held.unenforced,
+        tools_allowed: own(&work.tools_allowed),
+        tools_denied: own(&work.tools_denied),
+        commands,
+        tools_unenforced: unheld,
         max_turns: work.max_turns,
         max_commands: work.max_commands,
         enforce: work.enforce,

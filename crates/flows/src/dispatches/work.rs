@@ -15,7 +15,7 @@ use cofferdam_contracts::sandbox::{AccessMode, Egress, FileIn, SandboxRequest, S
 use cofferdam_ledger::runs::RunContext;
 use serde_json::{Value, json};
 
-use super::agents::{self, PROMPT};
+use super::agents::{self, HOME, PROMPT};
 use super::tools;
 
 use crate::error::{Error, Result};
@@ -80,7 +80,8 @@ pub(crate) fn work_of(
     if request.cmd.is_some() && request.agent_type != AgentType::Command {
         return Err(breach("cmd belongs to agent_type `command`"));
     }
-    let access_mode = mode(request, checked);
+    tools::check(request.agent_type, spec)?;
+    let access_mode = tools::access(request.agent_type, spec, mode(request, checked));
     let working_dir = working_dir(&request.project_dir, spec.working_dir.as_deref())?;
     let phases = spec.phases.clone().unwrap_or_default();
     if phases.build.is_some() {
@@ -98,19 +99,26 @@ pub(crate) fn work_of(
         uri,
         access,
     };
-    tools::check(request.agent_type, spec)?;
+    let mut limits = spec.limits.unwrap_or_default();
+    limits.mem_mb = limits.mem_mb.or(agents::mem_mb(request.agent_type));
+    let mut files_in = vec![
+        file(WORK, None, Some(format!("host://{working_dir}")), access_mode),
+        file(PROMPT, Some(request.prompt.clone()), None, AccessMode::ReadOnly),
+    ];
+    if request.agent_type != AgentType::Command {
+        // Its home has to be there before its jail is made.
+        let words = format!("{id}\n");
+        files_in.push(file(&format!("{HOME}/.dispatch"), Some(words), None, AccessMode::ReadOnly));
+    }
     let sandbox = SandboxRequest {
         env_ref: spec.image.clone().unwrap_or_else(|| "host".to_owned()),
-        cmd: agents::argv(request, spec, access_mode),
-        files_in: vec![
-            file(WORK, None, Some(format!("host://{working_dir}")), access_mode),
-            file(PROMPT, Some(request.prompt.clone()), None, AccessMode::ReadOnly),
-        ],
-        env: environment(id, spec.image.is_none()),
+        cmd: agents::argv(request, spec),
+        files_in,
+        env: environment(id, request.agent_type, spec),
         workdir: Some(WORK.to_owned()),
         stdin: None,
         timeout_ms,
-        limits: spec.limits.unwrap_or_default(),
+        limits,
         egress: exec.egress.unwrap_or(Egress::None),
         egress_ask: false,
         template_key: None,
@@ -132,6 +140,7 @@ pub(crate) fn work_of(
         stdin: PROMPT.to_owned(),
         tools_allowed: spec.tools_allowed.clone(),
         tools_denied: spec.tools_denied.clone(),
+        commands: spec.commands.clone(),
         access_mode,
         working_dir,
         max_turns: spec.max_turns,
@@ -141,13 +150,10 @@ pub(crate) fn work_of(
     })
 }
 
-/// The agent's own state is no part of the project, and goes with the sandbox.
-fn environment(id: &DispatchId, host_root: bool) -> BTreeMap<String, String> {
-    let mut env = BTreeMap::from([
-        ("HOME".to_owned(), "/tmp".to_owned()),
-        ("COFFERDAM_DISPATCH".to_owned(), id.to_string()),
-    ]);
-    if host_root {
+fn environment(id: &DispatchId, agent: AgentType, spec: &SandboxSpec) -> BTreeMap<String, String> {
+    let mut env = agents::environment(agent, spec);
+    env.insert("COFFERDAM_DISPATCH".to_owned(), id.to_string());
+    if spec.image.is_none() {
         env.insert("PATH".to_owned(), PATH.to_owned());
     }
     env
@@ -234,20 +240,23 @@ mod tests {
     }
 
     #[test]
-    fn a_class_refuses_by_the_field_what_it_does_not_hold() {
-        use crate::dispatches::watch::unheld;
-        use cofferdam_contracts::sandbox::IsolationClass::{Container, Gvisor, Microvm};
-        let field = |spec: Value, class| {
-            unheld(&work(json!({}), Some(spec)).unwrap(), class).map(|(field, _)| field)
+    fn d_r3_an_agent_has_the_memory_that_it_needs_unless_the_spec_says_otherwise() {
+        let mem = |agent: &str, spec| {
+            work(json!({"agent_type": agent}), Some(spec)).unwrap().request.limits.mem_mb
         };
-        let limited = json!({"max_commands": 3});
-        for (spec, refused) in [
-            (json!({}), [None, None, None]),
-            (limited, [None, Some("max_commands"), Some("max_commands")]),
-        ] {
-            for (class, refused) in [Container, Gvisor, Microvm].into_iter().zip(refused) {
-                assert_eq!(field(spec.clone(), class), refused, "{spec} {class:?}");
-            }
+        assert_eq!(mem("opencode", json!({})), Some(2_048));
+        assert_eq!(mem("codex", json!({"limits": {"cpu": 0.5}})), Some(1_024));
+        assert_eq!(mem("opencode", json!({"limits": {"mem_mb": 600}})), Some(600));
+        assert_eq!(mem("command", json!({})), None);
+    }
+
+    #[test]
+    fn d_r1_an_agents_home_is_not_below_tmp() {
+        for agent in ["codex", "claude", "opencode"] {
+            let request = work(json!({"agent_type": agent}), None).unwrap().request;
+            assert!(!request.env["HOME"].starts_with("/tmp"), "{agent}");
+            let home = format!("{}/", request.env["HOME"]);
+            assert!(request.files_in.iter().any(|file| file.path.starts_with(&home)), "{agent}");
         }
     }
 }

@@ -55,6 +55,7 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     const TIER_ONE: &str = "is a policy on an agent's tools, which a sandbox cannot see";
     require(spec.tools_allowed.is_none(), "spec.tools_allowed", TIER_ONE)?;
     require(spec.tools_denied.is_none(), "spec.tools_denied", TIER_ONE)?;
+    require(spec.commands.is_none(), "spec.commands", TIER_ONE)?;
     require(spec.max_turns.is_none(), "spec.max_turns", TIER_ONE)?;
     require(spec.max_commands.is_none(), "spec.max_commands", TIER_ONE)?;
     cached::check(request, spec)?;
