@@ -168,6 +168,17 @@ id!(
     }
 );
 id!(
+    /// A model, as calls of its provider write it.
+    ModelName, "model name", "^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,127}$",
+    |t| t.len() <= 128
+        && t.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
+        && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:/@+-".contains(&b))
+);
+id!(
+    /// A provider of models, within its tenant.
+    ProviderName, "provider name", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
+);
+id!(
     /// An endpoint that is told of events: `wh_<32 hex>`.
     WebhookId, "webhook id", "^wh_[0-9a-f]{32}$",
     |t| t.strip_prefix("wh_").is_some_and(|h| is_lower_hex(h, 32))

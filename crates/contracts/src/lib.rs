@@ -23,6 +23,7 @@ pub mod key;
 pub mod limit;
 pub mod link;
 pub mod looked;
+pub mod model;
 mod named;
 pub mod ops;
 pub mod plan;

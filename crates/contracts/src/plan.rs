@@ -473,11 +473,15 @@ fn cache_of(
 }
 
 fn extra_spec(spec: &TaskSpec, cache: Option<CacheSpec>) -> Option<SandboxSpec> {
-    let asked = !spec.services.is_empty() || cache.is_some() || spec.isolation.is_some();
+    let asked = !spec.services.is_empty()
+        || cache.is_some()
+        || spec.isolation.is_some()
+        || spec.models.is_some();
     asked.then(|| SandboxSpec {
         services: (!spec.services.is_empty()).then(|| spec.services.clone()),
         cache,
         isolation: spec.isolation,
+        models: spec.models.clone(),
         ..SandboxSpec::default()
     })
 }

@@ -11,6 +11,7 @@ use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, RecipeId};
+use crate::model::ModelsSpec;
 use crate::named::named;
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
@@ -297,6 +298,9 @@ pub struct TaskSpec {
     /// Weakest boundary accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
+    /// Models that it may call while it executes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<ModelsSpec>,
     /// Globs of the files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<String>,
@@ -399,6 +403,12 @@ impl TaskSpec {
                 }
             }
             _ => return Err("exec: give exactly one of `exec` and `value`".into()),
+        }
+        if let Some(models) = &self.models {
+            if self.exec.is_none() {
+                return Err("models: a task with `value` calls no model; remove `models`".into());
+            }
+            models.check()?;
         }
         for (i, file) in self.files.iter().enumerate() {
             if file.from.is_some() == file.text.is_some() {

@@ -15,6 +15,7 @@ pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, GrantedName, Phase, Violation, ViolationWhy};
 use crate::id::{Digest, TaskKey};
 pub use crate::limit::LimitKind;
+use crate::model::ModelsSpec;
 use crate::named::named;
 use crate::service::{Service, ServiceReport};
 pub use crate::wipe::{
@@ -152,6 +153,12 @@ impl SandboxRequest {
         isolation.map_or(IsolationClass::Container, |isolation| isolation.class_min)
     }
 
+    /// The models that it may call, if any.
+    #[must_use]
+    pub fn models(&self) -> Option<&ModelsSpec> {
+        self.spec.as_ref()?.models.as_ref()
+    }
+
     /// Whether a person may be asked for names on its behalf.
     #[must_use]
     pub fn asks(&self) -> bool {
@@ -255,6 +262,8 @@ pub struct SandboxSpec {
     pub cache: Option<CacheSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<ModelsSpec>,
 }
 
 /// One task's request: what a task key is computed over.

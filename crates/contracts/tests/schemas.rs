@@ -21,6 +21,9 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::health::Health;
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::model::{
+    ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
+};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::policy::EgressSnapshot;
@@ -84,6 +87,9 @@ fn published() -> Vec<(&'static str, Value)> {
         LinkReply,
         LinkRequest,
         LinkView,
+        ModelCallRow,
+        ModelProvider,
+        ModelSpent,
         OpsAccepted,
         OpsAction,
         OpsStep,
@@ -94,6 +100,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ProofReport,
         Prompt,
         PromptResult,
+        ProviderRemoved,
+        ProviderRow,
         PruneRequest,
         Pruned,
         Recipe,

@@ -34,6 +34,7 @@ pub mod intents;
 pub mod keys;
 pub mod links;
 mod memory;
+mod models;
 mod notify;
 pub mod ops;
 mod outbound;
@@ -84,6 +85,8 @@ pub struct Flows {
     /// Which addresses webhooks may reach.
     reach: Reach,
     guesses: Arc<links::Guesses>,
+    /// For calls of models.
+    model_clients: Arc<models::Clients>,
     counter: Arc<AtomicU64>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
     allowed: Arc<Allowed>,
@@ -100,6 +103,7 @@ impl Flows {
             signer: None,
             reach: Reach::default(),
             guesses: Arc::default(),
+            model_clients: Arc::default(),
             allowed: Arc::default(),
             counter: Arc::default(),
         }

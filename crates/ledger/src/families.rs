@@ -55,6 +55,8 @@ families! {
     keys: Keys,
     /// Reply links.
     links: Links,
+    /// Providers of models and the calls of them.
+    models: Models,
     /// Workflow operations: cancel, resume, fork.
     ops: Ops,
     /// The queues of the engine: claims, loads.

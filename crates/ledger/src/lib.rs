@@ -26,6 +26,7 @@ pub mod links;
 pub mod listen;
 pub mod load;
 pub mod migrate;
+pub mod models;
 pub mod ops;
 pub mod place;
 pub mod policies;

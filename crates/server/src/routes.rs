@@ -19,6 +19,9 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::health::Health;
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow, Role};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::model::{
+    ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
+};
 use cofferdam_contracts::ops::{
     OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
 };
@@ -195,6 +198,8 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
+    route!("GET" "/api/runs/{id}/models", READ, [], None, 200, s::<Vec<ModelSpent>>(), handlers::models::spent, "What its calls of models took, by model"),
+    route!("GET" "/api/runs/{id}/models/calls", READ, [], None, 200, s::<Vec<ModelCallRow>>(), handlers::models::calls, "Its calls of models, refused ones included"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
     route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
@@ -233,6 +238,9 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One configuration key in force"),
     route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),
     route!("PUT" "/api/config/{name}", OPERATE, [], s::<ConfigPut>(), 200, s::<ConfigEntry>(), handlers::config::put, "Writes a key's next version"),
+    route!("GET" "/api/models", READ, [], None, 200, s::<Vec<ProviderRow>>(), handlers::models::list, "Providers of models"),
+    route!("POST" "/api/models", OPERATE, [], s::<ModelProvider>(), 201, s::<ProviderRow>(), handlers::models::put, "Adds a provider of models, or changes one"),
+    route!("DELETE" "/api/models/{provider}", OPERATE, [], None, 200, s::<ProviderRemoved>(), handlers::models::remove, "Removes a provider of models"),
     route!("GET" "/api/cache", READ, [], None, 200, s::<Vec<CacheEntry>>(), handlers::cache::list, "Cached dependencies, least recently used first"),
     route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Evicts cached dependencies unused for olderThanS seconds"),
     route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Evicts the cached dependencies of one key"),

@@ -11,6 +11,7 @@ use super::exec::ExecArgs;
 use super::gate::GateArgs;
 use super::image::{ImageArgs, ImageCommand};
 use super::key::KeyArgs;
+use super::model::ModelArgs;
 use super::ops::{ActArgs, ForkArgs, IdArgs};
 use super::prove::ProveArgs;
 use super::read::{LogsArgs, PsArgs, ShowArgs};
@@ -83,6 +84,8 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Add, list and replay webhooks for events of gates and runs
     Webhook(WebhookArgs),
+    /// Add, list and remove providers of models; show what a run's calls took
+    Model(ModelArgs),
     /// Import, pull, build and remove images for `image: image:NAME`
     Image(ImageArgs),
     /// List, evict and verify cached dependencies

@@ -20,6 +20,7 @@ mod gate;
 mod image;
 mod key;
 mod local;
+mod model;
 mod node;
 mod ops;
 mod outfile;
@@ -127,6 +128,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Dispatch(args) => dispatch::dispatch(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
+        Command::Model(args) => model::model(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
         Command::Db { superuser } => node::database(&at, superuser).await,

@@ -122,6 +122,7 @@ pub(crate) fn work_of(
             services: spec.services.clone(),
             cache: spec.cache.clone(),
             isolation: spec.isolation,
+            models: spec.models.clone(),
             ..SandboxSpec::default()
         }),
     };

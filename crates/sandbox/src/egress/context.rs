@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::desk::Desk;
 use super::dial::Dialer;
 use super::forward::Links;
+use super::model::ModelDoor;
 use super::policy::{Name, Refused, Rules};
 use super::violation::Log;
 
@@ -29,6 +30,8 @@ pub(crate) struct Context {
     pub desk: Arc<Desk>,
     /// What pages of the phase's mirrors linked to.
     pub links: Arc<Links>,
+    /// Where calls of models go.
+    pub models: ModelDoor,
 }
 
 impl Context {

@@ -32,6 +32,7 @@ mod hello;
 mod http;
 mod listen;
 mod mirror;
+mod model;
 mod policy;
 mod ports;
 mod serve;
@@ -42,6 +43,7 @@ mod variables;
 mod violation;
 
 pub use desk::Asked;
+pub use model::{ModelCall, ModelCut, ModelDesk, ModelReply};
 pub(crate) use entry::Way;
 pub(crate) use error::EgressError;
 pub(crate) use unrouted::Unrouted;
@@ -50,7 +52,7 @@ pub(crate) use violation::in_words;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cofferdam_ambient::env;
 use cofferdam_contracts::egress::Entry as Listed;
@@ -64,6 +66,7 @@ use dial::Dialer;
 use entry::Entry;
 use forward::{Forward, Target};
 use mirror::Mirror;
+use model::ModelDoor;
 use policy::{MirrorName, Rules};
 use ports::{ADDRESS, PROXY_PORT};
 use variables::Variables;
@@ -94,6 +97,8 @@ pub(crate) struct Planned {
     exec: Vec<Listed>,
     build_asks: bool,
     exec_asks: bool,
+    /// Whether the task may call models.
+    models: bool,
 }
 
 /// The lists of a request.
@@ -104,6 +109,7 @@ pub(crate) fn plan(request: &SandboxRequest) -> Planned {
         exec: request.egress.entries().to_vec(),
         build_asks: build.is_some_and(|build| build.ask),
         exec_asks: request.egress_ask,
+        models: request.models().is_some(),
     }
 }
 
@@ -152,7 +158,7 @@ impl Resources {
     /// Resolves a plan's lists; `None` where no phase has any.
     pub(crate) async fn prepare(&self, planned: &Planned) -> Result<Option<Prepared>, EgressError> {
         let asks = planned.build_asks || planned.exec_asks;
-        if planned.build.is_empty() && planned.exec.is_empty() && !asks {
+        if planned.build.is_empty() && planned.exec.is_empty() && !asks && !planned.models {
             return Ok(None);
         }
         let dialer = Dialer::new(&self.hosts).map_err(EgressError::Host)?;
@@ -161,7 +167,8 @@ impl Resources {
         let exec = self.phase(Phase::Exec, planned.exec_asks, &planned.exec, &mut ca).await?;
         let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
         let ca = ca.filter(|path| path.is_file());
-        Ok(Some(Prepared { build, exec, ca, dialer, doubt: self.doubt.subscribe() }))
+        let doubt = self.doubt.subscribe();
+        Ok(Some(Prepared { build, exec, ca, dialer, doubt, models: planned.models }))
     }
 
     async fn phase(
@@ -218,6 +225,7 @@ pub(crate) struct Prepared {
     ca: Option<PathBuf>,
     dialer: Dialer,
     doubt: watch::Receiver<bool>,
+    models: bool,
 }
 
 impl Prepared {
@@ -240,7 +248,7 @@ impl Prepared {
             common.insert(name.into(), proxy.clone());
         }
         for name in ["NO_PROXY", "no_proxy"] {
-            common.insert(name.into(), "localhost,127.0.0.1,::1".into());
+            common.insert(name.into(), format!("localhost,127.0.0.1,::1,{ADDRESS}"));
         }
         if self.ca.is_some() {
             common.extend(CA_VARIABLES.map(|name| (name.to_owned(), CA_PATH.to_owned())));
@@ -253,9 +261,16 @@ impl Prepared {
             }
             env
         };
+        let mut exec_env = env_of(&self.exec);
+        if self.models {
+            let told = model::variables();
+            exec_env.0.extend(told.map(|(name, value)| (name.to_owned(), value)));
+        }
         Ok(Egress {
             build_env: env_of(&self.build),
-            exec_env: env_of(&self.exec),
+            exec_env,
+            models: self.models,
+            model_desk: OnceLock::new(),
             build: self.build.rules,
             exec: self.exec.rules,
             way,
@@ -303,6 +318,9 @@ pub(crate) struct Egress {
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
     desk: Arc<Desk>,
+    /// Whether the task may call models, and who decides about its calls.
+    models: bool,
+    model_desk: OnceLock<Arc<dyn ModelDesk>>,
     state: Mutex<PhaseState>,
 }
 
@@ -325,11 +343,13 @@ impl Egress {
             return Err(EgressError::Over);
         }
         let mut open = stop(&mut state).await;
-        let is_kept = !rules.is_empty() && open.as_ref().is_some_and(Entry::is_open);
+        let calls_models = self.models && phase == Phase::Exec;
+        let has_network = !rules.is_empty() || calls_models;
+        let is_kept = has_network && open.as_ref().is_some_and(Entry::is_open);
         if let Some(ended) = open.take_if(|_| !is_kept) {
             ended.close().await;
         }
-        if !rules.is_empty() {
+        if has_network {
             let entry = match open {
                 Some(entry) => entry,
                 None => self.way.open().await?,
@@ -340,6 +360,7 @@ impl Egress {
                 log: Arc::clone(&self.log),
                 desk: Arc::clone(&self.desk),
                 links: Arc::default(),
+                models: ModelDoor::new(self.model_desk.get().filter(|_| calls_models).cloned()),
             };
             let (stop, stopped) = oneshot::channel();
             // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
@@ -361,6 +382,13 @@ impl Egress {
     /// What was refused that a person may grant, since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.desk.fetch()
+    }
+
+    /// Sets who decides about calls of models; the first one counts. Before the task's phase begins.
+    pub(crate) fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
+        if self.model_desk.set(desk).is_err() {
+            tracing::warn!("calls of models have somebody who decides about them already");
+        }
     }
 
     /// Lists a name that was asked for, for its phase and until a time.

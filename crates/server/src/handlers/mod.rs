@@ -8,6 +8,7 @@ pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod links;
+pub(crate) mod models;
 pub(crate) mod ops;
 pub(crate) mod proofs;
 pub(crate) mod recipes;

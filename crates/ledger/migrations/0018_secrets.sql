@@ -1,0 +1,2 @@
+-- Placeholder until the branch of secrets is merged.
+SELECT 1;
