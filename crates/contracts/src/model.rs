@@ -24,7 +24,7 @@ pub use meter::{AnswerMeter, Metered};
 pub use price::{ModelPrice, ModelUsage};
 pub use provider::{ModelProvider, ProviderRemoved, ProviderRow};
 pub use refused::refusal_body;
-pub use spec::{ModelBudget, ModelLimit, ModelsSpec};
+pub use spec::{ModelBudget, ModelLimit, ModelsSpec, grant_form};
 
 use crate::named::named;
 

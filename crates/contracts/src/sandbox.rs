@@ -159,10 +159,12 @@ impl SandboxRequest {
         self.spec.as_ref()?.models.as_ref()
     }
 
-    /// Whether a person may be asked for names on its behalf.
+    /// Whether a person may be asked for names, or for more of its budget of models, on its behalf.
     #[must_use]
     pub fn asks(&self) -> bool {
-        self.egress_ask || self.build.as_ref().is_some_and(|build| build.ask)
+        self.egress_ask
+            || self.build.as_ref().is_some_and(|build| build.ask)
+            || self.models().is_some_and(|models| models.budget.ask)
     }
 }
 

@@ -276,3 +276,20 @@ END $$;
 CREATE TRIGGER sessions_end_model_calls AFTER UPDATE OF state ON app.remote_execution_sessions
   FOR EACH ROW WHEN (app.session_is_over(NEW.state) AND NOT app.session_is_over(OLD.state))
   EXECUTE FUNCTION app.model_calls_end();
+
+-- A task that ends asks for nothing more: the transaction that ends it cancels its open questions.
+CREATE FUNCTION app.model_asks_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE app.human_gates g SET state = 'canceled', decided_at = clock_timestamp()
+    FROM app.model_asks a
+   WHERE a.task_key = NEW.task_key AND g.run_id = a.run_id AND g.gate_key = a.gate_key AND g.state = 'open';
+  IF FOUND THEN
+    PERFORM pg_notify('cofferdam', 'g:' || NEW.run_id);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER sbx_runs_end_model_asks AFTER UPDATE OF response ON app.sbx_runs
+  FOR EACH ROW WHEN (OLD.response IS NULL AND NEW.response IS NOT NULL
+    AND (NEW.request @? '$.sandbox.spec.models.budget ? (@.ask == true)'
+         OR NEW.request @? '$.agent.request.spec.models.budget ? (@.ask == true)'))
+  EXECUTE FUNCTION app.model_asks_end();

@@ -6,6 +6,7 @@
 
 pub mod artifacts;
 pub mod audit;
+pub mod budgets;
 pub mod cache;
 pub mod cluster;
 pub mod config;

@@ -185,11 +185,13 @@ impl Models<'_> {
     ) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         // Two that write the same name take turns.
-        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('models:' || $1 || '/' || $2, 0))")
-            .bind(audit.tenant.as_str())
-            .bind(name.as_str())
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "SELECT pg_advisory_xact_lock(hashtextextended('models:' || $1 || '/' || $2, 0))",
+        )
+        .bind(audit.tenant.as_str())
+        .bind(name.as_str())
+        .execute(&mut *tx)
+        .await?;
         let written = sqlx::query(
             "INSERT INTO app.models (tenant_id, name, version, provider, private, actor)
              SELECT $1, $2, coalesce(max(version), 0) + 1, $3, $4, $5 FROM app.models

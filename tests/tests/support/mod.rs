@@ -1,6 +1,7 @@
 //! What the tests that kill and count have in common.
 
 pub mod dispatches;
+pub mod fake_model;
 pub mod gates;
 pub mod proxy;
 pub mod pty;

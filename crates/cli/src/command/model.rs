@@ -1,7 +1,9 @@
 //! `model add | ls | rm | usage`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::model::{ModelCallRow, ModelProtocol, ModelSpent, ProviderRemoved, ProviderRow};
+use cofferdam_contracts::model::{
+    ModelCallRow, ModelProtocol, ModelSpent, ProviderRemoved, ProviderRow,
+};
 use serde_json::{Map, Value, json};
 
 use super::at::At;
@@ -209,7 +211,9 @@ fn micros(text: &str) -> Option<u64> {
 }
 
 fn price(text: &str) -> anyhow::Result<Value> {
-    let wrong = || Misuse(format!("--model {text:?}: write NAME=INPUT/OUTPUT[/CACHED], such as big=1.25/10"));
+    let wrong = || {
+        Misuse(format!("--model {text:?}: write NAME=INPUT/OUTPUT[/CACHED], such as big=1.25/10"))
+    };
     let (name, prices) = text.split_once('=').ok_or_else(wrong)?;
     let prices: Option<Vec<u64>> = prices.split('/').map(micros).collect();
     let prices = prices.ok_or_else(wrong)?;
@@ -238,7 +242,8 @@ fn limit(flag: &str, pairs: &[String]) -> anyhow::Result<Option<Value>> {
 }
 
 fn body(command: &ModelCommand) -> anyhow::Result<Value> {
-    let ModelCommand::Add { name, url, protocols, secret, models, budget, day_budget, .. } = command
+    let ModelCommand::Add { name, url, protocols, secret, models, budget, day_budget, .. } =
+        command
     else {
         return Ok(Value::Null);
     };

@@ -85,12 +85,17 @@ mod tests {
     fn a_body_says_model_stream_and_maximum_in_its_protocols_words() {
         let parse = |protocol, text: &str| ModelAsked::parse(protocol, text.as_bytes());
         let chat = ModelProtocol::OpenaiChat;
-        let asked = parse(chat, r#"{"model":"gpt","n":2,"max_tokens":9,"max_completion_tokens":7,"x":[{}]}"#);
+        let asked = parse(
+            chat,
+            r#"{"model":"gpt","n":2,"max_tokens":9,"max_completion_tokens":7,"x":[{}]}"#,
+        );
         let asked = asked.unwrap();
         assert_eq!((asked.max_output, asked.choices, asked.stream), (Some(7), 2, false));
-        let asked = parse(ModelProtocol::OpenaiResponses, r#"{"model":"m","stream":true,"max_tokens":9}"#);
+        let asked =
+            parse(ModelProtocol::OpenaiResponses, r#"{"model":"m","stream":true,"max_tokens":9}"#);
         assert_eq!((asked.clone().unwrap().max_output, asked.unwrap().stream), (None, true));
-        let asked = parse(ModelProtocol::AnthropicMessages, r#"{"model":"m","max_tokens":9,"n":5}"#);
+        let asked =
+            parse(ModelProtocol::AnthropicMessages, r#"{"model":"m","max_tokens":9,"n":5}"#);
         assert_eq!((asked.clone().unwrap().max_output, asked.unwrap().choices), (Some(9), 1));
         for bad in ["", "[]", "{}", r#"{"model":7}"#, r#"{"model":"m","max_tokens":-1}"#] {
             assert_eq!(parse(chat, bad), Err(AskedError::Malformed), "{bad}");

@@ -11,8 +11,7 @@ const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a whole answer that are read.
 const MAX_WHOLE_BYTES: usize = 16 * 1024 * 1024;
 /// What an event must hold to be worth reading. The others are text of the model.
-const TELLING: [&[u8]; 4] =
-    [b"\"usage\"", b"\"error\"", b"message_stop", b"\"response.in"];
+const TELLING: [&[u8]; 4] = [b"\"usage\"", b"\"error\"", b"message_stop", b"\"response.in"];
 
 /// Reads an answer as it passes.
 #[derive(Debug)]
@@ -47,13 +46,7 @@ impl AnswerMeter {
             is_stream,
             kept: Vec::new(),
             is_over: false,
-            said: Said {
-                input: None,
-                output: None,
-                cached: None,
-                error: None,
-                is_last: false,
-            },
+            said: Said { input: None, output: None, cached: None, error: None, is_last: false },
             is_done: false,
         }
     }

@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_cost_is_exact_and_rounded_up_once() {
-        let cost = |input, output, cached| price().cost_micros(ModelUsage { input, output, cached });
+        let cost =
+            |input, output, cached| price().cost_micros(ModelUsage { input, output, cached });
         assert_eq!(cost(1_000_000, 0, 0), 1_250_000);
         assert_eq!(cost(1_000_000, 0, 1_000_000), 125_000);
         assert_eq!(cost(1_000, 17, 100), 1_125 + 12 + 1 + 170);

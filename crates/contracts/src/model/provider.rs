@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ModelProtocol;
 use super::price::ModelPrice;
 use super::spec::ModelLimit;
-use super::ModelProtocol;
 use crate::id::ProviderName;
 
 /// Models of one provider.

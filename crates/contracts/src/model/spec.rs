@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::id::{ModelName, ProviderName};
 
@@ -9,6 +10,9 @@ use crate::id::{ModelName, ProviderName};
 const MAX_PROVIDERS: usize = 8;
 /// Models that one sandbox may name: a list that a person reads before approving it.
 const MAX_MODELS: usize = 64;
+
+/// Most that one grant adds: far below what a sum of grants could overflow.
+const MAX_GRANT: u64 = 1_000_000_000_000_000;
 
 /// Bounds on the calls of a scope. Left out: not bounded here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -121,6 +125,34 @@ impl ModelsSpec {
     pub fn allows(&self, model: &ModelName) -> bool {
         self.models.is_empty() || self.models.contains(model)
     }
+}
+
+/// The form of the gate at which a person grants a sandbox more of its budget.
+#[must_use]
+pub fn grant_form() -> Value {
+    let more = |what: &str| json!({"type": "integer", "minimum": 0, "maximum": MAX_GRANT, "description": what});
+    json!({
+        "type": "object",
+        "properties": {
+            "choice": {"enum": ["yes", "no"]},
+            "grant": {
+                "type": "object",
+                "properties": {
+                    "calls": more("calls"),
+                    "tokens": more("input and output tokens"),
+                    "micros": more("micro-units of money")
+                },
+                "minProperties": 1,
+                "additionalProperties": false
+            },
+            "rationale": {"type": "string", "maxLength": 4000}
+        },
+        "required": ["choice"],
+        "additionalProperties": false,
+        "if": {"properties": {"choice": {"const": "yes"}}},
+        "then": {"required": ["grant"]},
+        "else": {"properties": {"grant": false}}
+    })
 }
 
 #[cfg(test)]

@@ -41,8 +41,8 @@ pub(super) fn read(protocol: ModelProtocol, value: &Value) -> Said {
             said.output = field("output_tokens");
             said.cached = detail(usage, "input_tokens_details");
             said.error = said.error.or_else(|| error(response, ""));
-            said.is_last = ["response.completed", "response.incomplete", "response.failed"]
-                .contains(&kind);
+            said.is_last =
+                ["response.completed", "response.incomplete", "response.failed"].contains(&kind);
         }
         ModelProtocol::AnthropicMessages => {
             let usage = value.get("usage").or_else(|| value.get("message")?.get("usage"));

@@ -19,6 +19,7 @@ use cofferdam_sandbox::{ModelCall, ModelDesk, ModelReply};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
+use super::ask::ask_for_more;
 use super::keys::key_of;
 use super::send::{Allowed, Going, send};
 use crate::Flows;
@@ -46,17 +47,19 @@ struct Refused {
     status: u16,
     code: &'static str,
     words: String,
+    /// The bound of the sandbox that a person may raise.
+    over: Option<OverBudget>,
 }
 
 impl Refused {
     const fn new(code: &'static str, words: String) -> Self {
-        Self { status: 403, code, words }
+        Self { status: 403, code, words, over: None }
     }
 
     /// It may be another time, so that a client may try again.
     fn away() -> Self {
         let words = "the ledger does not answer; the call was not sent".to_owned();
-        Self { status: 503, code: "unavailable", words }
+        Self { status: 503, code: "unavailable", words, over: None }
     }
 }
 
@@ -76,10 +79,7 @@ struct Chosen {
 }
 
 impl ModelDesk for Desk {
-    fn call(
-        self: Arc<Self>,
-        call: ModelCall,
-    ) -> Pin<Box<dyn Future<Output = ModelReply> + Send>> {
+    fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>> {
         Box::pin(async move {
             let protocol = call.protocol;
             match self.answer(call).await {
@@ -131,20 +131,13 @@ impl Desk {
     }
 
     async fn answer(&self, call: ModelCall) -> Result<ModelReply, Refused> {
-        let n = self.made.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if n > MAX_CALLS {
-            let words = format!("a sandbox makes at most {MAX_CALLS} calls");
-            return Err(Refused::new("too_many_calls", words));
-        }
-        let op_key = canonical::digest(&json!([self.sandbox.as_str(), n]))
-            .map_err(|_| Refused::new("internal", "the call has no key".to_owned()))?;
         let going = Going::new(&self.going);
-        let asking = Asking { op_key, n, hash: digest_bytes(&call.body), call: &call };
+        let mut asking = self.asking(&call, digest_bytes(&call.body))?;
         let chosen = match self.choose(&call).await {
             Ok(chosen) => chosen,
             Err(refused) => {
                 if refused.status < 500 {
-                    self.decide(&asking, None, Some(&refused.words)).await?;
+                    self.refuse(&asking, None, &refused.words).await;
                 }
                 return Err(refused);
             }
@@ -154,11 +147,22 @@ impl Desk {
             Err(error) => {
                 tracing::warn!(%error, provider = %chosen.known.provider.name, "a provider's key was not opened");
                 let words = "the provider's key cannot be opened".to_owned();
-                self.decide(&asking, Some(&chosen), Some(&words)).await?;
+                self.refuse(&asking, Some(&chosen), &words).await;
                 return Err(Refused::new("no_key", words));
             }
         };
-        let left_ms = self.decide(&asking, Some(&chosen), None).await?;
+        let left_ms = loop {
+            match self.decide(&asking, Some(&chosen), None).await {
+                // What was refused stays refused: after a grant, it is another call.
+                Err(Refused { over: Some(over), .. })
+                    if self.spec.budget.ask
+                        && ask_for_more(&self.flows, &self.task, &over).await =>
+                {
+                    asking = self.asking(&call, asking.hash)?;
+                }
+                decided => break decided?,
+            }
+        };
         let Chosen { known, price, .. } = chosen;
         let client = self.flows.model_clients.get(known.private).ok_or_else(Refused::away)?;
         let allowed = Allowed {
@@ -177,15 +181,39 @@ impl Desk {
             status: 502,
             code: "provider_unreachable",
             words: format!("the provider did not answer: {why}"),
+            over: None,
         })
+    }
+
+    /// Writes the row of a call that no budget refused.
+    async fn refuse(&self, asking: &Asking<'_>, chosen: Option<&Chosen>, why: &str) {
+        if !matches!(self.decide(asking, chosen, Some(why)).await, Err(Refused { status: 403, .. }))
+        {
+            tracing::warn!(call = %asking.op_key, "a refused call may have no row");
+        }
+    }
+
+    /// A call with a key of its own.
+    fn asking<'a>(&self, call: &'a ModelCall, hash: Digest) -> Result<Asking<'a>, Refused> {
+        let n = self.made.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if n > MAX_CALLS {
+            let words = format!("a sandbox makes at most {MAX_CALLS} calls");
+            return Err(Refused::new("too_many_calls", words));
+        }
+        let op_key = canonical::digest(&json!([self.sandbox.as_str(), n]))
+            .map_err(|_| Refused::new("internal", "the call has no key".to_owned()))?;
+        Ok(Asking { op_key, n, hash, call })
     }
 
     /// The provider of a call: the first of the task's that speaks its protocol and has its model.
     async fn choose(&self, call: &ModelCall) -> Result<Chosen, Refused> {
-        let asked = ModelAsked::parse(call.protocol, &call.body)
-            .map_err(|error| Refused { status: 400, code: "malformed", words: error.to_string() })?;
+        let asked = ModelAsked::parse(call.protocol, &call.body).map_err(|error| Refused {
+            status: 400,
+            ..Refused::new("malformed", error.to_string())
+        })?;
         let model = asked.model.as_str();
-        let none = |why: &str| Refused::new("model_not_allowed", format!("the model {model:?} {why}"));
+        let none =
+            |why: &str| Refused::new("model_not_allowed", format!("the model {model:?} {why}"));
         if !self.spec.allows(&asked.model) {
             return Err(none("is not one of the task's models"));
         }
@@ -280,7 +308,11 @@ fn over_budget(over: OverBudget) -> Refused {
             number(over.observed),
             number(over.limit)
         );
-        return Refused::new("budget_exceeded", words);
+        let is_askable = scope == "sandbox" && metric != "wall_ms";
+        return Refused {
+            over: is_askable.then(|| over.clone()),
+            ..Refused::new("budget_exceeded", words)
+        };
     }
     Refused::new("refused", over.why.unwrap_or_else(|| "the call is refused".to_owned()))
 }

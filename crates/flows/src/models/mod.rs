@@ -7,6 +7,7 @@
 //! **A call is on record before it is sent, and is sent once: whoever wants it again makes another call.** The key
 //! is read for each call and never enters the sandbox.
 
+mod ask;
 mod client;
 mod desk;
 mod judge;

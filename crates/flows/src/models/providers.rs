@@ -15,7 +15,11 @@ use crate::outbound::{Reach, may_reach};
 impl Flows {
     /// Adds a provider to the caller's tenant, or changes one. The host's own admin alone may name an address of this
     /// host or its networks: the worker calls it.
-    pub async fn model_put(&self, who: &Principal, provider: &ModelProvider) -> Result<ProviderRow> {
+    pub async fn model_put(
+        &self,
+        who: &Principal,
+        provider: &ModelProvider,
+    ) -> Result<ProviderRow> {
         let refuse = |why: String| Refusal::new(ErrorCode::PolicyViolation, why);
         provider.check().map_err(refuse)?;
         let private = who.is_host_admin();

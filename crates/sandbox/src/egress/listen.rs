@@ -84,7 +84,6 @@ fn bind(netns: &Netns) -> io::Result<Bound> {
     };
     let dns = UdpSocket::bind((ADDRESS, DNS_PORT))?;
     dns.set_nonblocking(true)?;
-    let tcp =
-        [tcp(PROXY_PORT)?, tcp(TLS_PORT)?, tcp(HTTP_PORT)?, tcp(DNS_PORT)?, tcp(MODEL_PORT)?];
+    let tcp = [tcp(PROXY_PORT)?, tcp(TLS_PORT)?, tcp(HTTP_PORT)?, tcp(DNS_PORT)?, tcp(MODEL_PORT)?];
     Ok(Bound { tcp, dns })
 }

@@ -43,9 +43,9 @@ mod variables;
 mod violation;
 
 pub use desk::Asked;
-pub use model::{ModelCall, ModelCut, ModelDesk, ModelReply};
 pub(crate) use entry::Way;
 pub(crate) use error::EgressError;
+pub use model::{ModelCall, ModelCut, ModelDesk, ModelReply};
 pub(crate) use unrouted::Unrouted;
 pub(crate) use violation::in_words;
 

@@ -70,10 +70,7 @@ pub struct ModelReply {
 /// Who decides about calls, sends them and records them.
 pub trait ModelDesk: Debug + Send + Sync + 'static {
     /// Answers one call. Dropping the reply's body gives the call up.
-    fn call(
-        self: Arc<Self>,
-        call: ModelCall,
-    ) -> Pin<Box<dyn Future<Output = ModelReply> + Send>>;
+    fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>>;
 }
 
 /// What a flow of the endpoint needs.
@@ -129,7 +126,8 @@ async fn answer(request: Request<Incoming>, door: &ModelDoor) -> Result<Told, To
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed();
         let mut told = Response::new(body);
         *told.status_mut() = status;
-        told.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        told.headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         told.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         told
     };
@@ -145,7 +143,14 @@ async fn answer(request: Request<Incoming>, door: &ModelDoor) -> Result<Told, To
         return Err(refuse(protocol, StatusCode::FORBIDDEN, "no_models", words));
     };
     let headers = passed(request.headers());
-    let too_large = |_| refuse(protocol, StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is larger than 32 MiB");
+    let too_large = |_| {
+        refuse(
+            protocol,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            "the body is larger than 32 MiB",
+        )
+    };
     let length = request.body().size_hint().upper().and_then(|upper| usize::try_from(upper).ok());
     let length = length.unwrap_or(MAX_REQUEST_BYTES);
     if length > MAX_REQUEST_BYTES {
