@@ -35,6 +35,7 @@ pub mod recipes;
 pub mod retries;
 mod rounds;
 pub mod runs;
+pub mod secrets;
 pub mod sessions;
 pub mod settlements;
 pub mod signing;
