@@ -147,6 +147,10 @@ id!(
     TenantId, "tenant id", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );
 id!(
+    /// A secret's name within its tenant.
+    SecretName, "secret name", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
+);
+id!(
     /// A group of keys that a gate may ask for.
     GroupId, "group", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );

@@ -38,6 +38,7 @@ pub mod reply;
 pub mod run;
 pub mod sandbox;
 pub mod schema;
+pub mod secret;
 pub mod service;
 pub mod session;
 pub mod shell;

@@ -16,6 +16,7 @@ use crate::named::named;
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
+use crate::secret::{self, SecretUse};
 use crate::service::Service;
 use crate::shell;
 use crate::yaml::{self, YamlError};
@@ -222,6 +223,9 @@ pub struct BuildSpec {
     /// Whether a person is asked when it is refused a name; default no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// Secrets that the egress proxy adds to its requests; each names one host of `egress`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// Its environment; what `exec.env` says is not seen here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -248,6 +252,9 @@ pub struct ExecSpec {
     /// Whether a person is asked when it is refused a name; default no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// Secrets that the egress proxy adds to its requests; each names one host of `egress`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
@@ -422,6 +429,12 @@ impl TaskSpec {
         }
         if self.cache.is_some() && self.build_cache().is_some() {
             return Err("cache: given here and at `build.cache`; give it once".into());
+        }
+        if let Some(exec) = &self.exec {
+            secret::check(&exec.secrets, &exec.egress).map_err(|e| format!("exec.{e}"))?;
+        }
+        if let Some(build) = &self.build {
+            secret::check(&build.secrets, &build.egress).map_err(|e| format!("build.{e}"))?;
         }
         let timeouts = [
             ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),

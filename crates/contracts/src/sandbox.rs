@@ -17,6 +17,7 @@ use crate::id::{Digest, TaskKey};
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
 use crate::named::named;
+use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 pub use crate::wipe::{
     Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus,
@@ -183,6 +184,9 @@ pub struct BuildPhase {
     /// Whether a person is asked when the phase is refused a name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// Secrets that the egress proxy adds to requests of this phase.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// Wall time of this phase in milliseconds.
     #[serde(default, rename = "timeoutMs", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -208,6 +212,9 @@ pub struct PhaseSpec {
     /// Network of the phase; where it is given, the request's own must be equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+    /// Secrets of the phase; where they are given, the request's own must be equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<SecretUse>>,
     /// Wall time in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -300,6 +307,9 @@ pub struct SandboxRequest {
     /// Whether a person is asked when the task is refused a name.
     #[serde(default, rename = "netAsk", skip_serializing_if = "std::ops::Not::not")]
     pub egress_ask: bool,
+    /// Secrets that the egress proxy adds to requests of the task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// A warm template's key, unused by the container class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_key: Option<String>,

@@ -38,6 +38,9 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
+use cofferdam_contracts::secret::{
+    SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow,
+};
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::{StepRow, TaskOutcome};
 use cofferdam_contracts::webhook::{
@@ -118,6 +121,11 @@ fn published() -> Vec<(&'static str, Value)> {
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
+        SecretPut,
+        SecretRemoved,
+        SecretRotate,
+        SecretRow,
+        SecretUseRow,
         SessionView,
         SettleRequest,
         Settlement,

@@ -1,6 +1,6 @@
 //! What happens in a sandbox that is up: build, exec, collect, wipe; and what is kept of it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
@@ -26,7 +26,7 @@ use crate::attempt::{End, blank};
 use crate::deps::Deps;
 use crate::dispatches;
 use crate::executor::{Executor, meant};
-use crate::models;
+use crate::models::Calls;
 use crate::output::Output;
 use crate::patience::patiently;
 use crate::settle::alert;
@@ -101,7 +101,7 @@ pub(crate) async fn drive(
     if agent.is_some() {
         note_process(executor, task, &sandbox).await;
     }
-    let desk = model_desk(executor, task, &sandbox, agent);
+    let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
     let mut running = Running {
@@ -118,10 +118,7 @@ pub(crate) async fn drive(
     let outcome = running.phases(plan, &mut deps, &mut result).await;
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
-    if let Some(desk) = desk {
-        sandbox.close_network().await;
-        desk.close().await;
-    }
+    calls.close(&sandbox).await;
     watched.show(executor, &task.key, true).await;
     let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
     let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
@@ -143,6 +140,7 @@ pub(crate) async fn drive(
     if let Some(watch) = &watch {
         result.agent = Some(Box::new(watch.report(seen.as_ref(), &effective, &result)));
     }
+    calls.end(&executor.flows, &result).await;
     let artifacts = artifacts(&mut result, (out, err), kept, services);
     End {
         result,
@@ -152,21 +150,6 @@ pub(crate) async fn drive(
         attestation: Some(attestation),
         canceled,
     }
-}
-
-/// Who decides about the sandbox's calls of models, where its task may make some.
-fn model_desk(
-    executor: &Executor,
-    task: &TaskContext,
-    sandbox: &Sandbox,
-    agent: Option<&AgentWork>,
-) -> Option<Arc<models::Desk>> {
-    let spec = task.work.request()?.models()?;
-    let agent = agent.map(|agent| agent.agent_type.as_str());
-    let desk = models::Desk::new(&executor.flows, task, sandbox.id(), spec, agent);
-    let desk = Arc::new(desk);
-    sandbox.serve_models(Arc::clone(&desk) as _);
-    Some(desk)
 }
 
 /// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.

@@ -293,3 +293,44 @@ CREATE TRIGGER sbx_runs_end_model_asks AFTER UPDATE OF response ON app.sbx_runs
     AND (NEW.request @? '$.sandbox.spec.models.budget ? (@.ask == true)'
          OR NEW.request @? '$.agent.request.spec.models.budget ? (@.ask == true)'))
   EXECUTE FUNCTION app.model_asks_end();
+
+-- A prompt to an agent, once: written before it is sent, its end written once. What it cost is the sum of the calls of
+-- its session in app.model_calls; `tokens_in` and `tokens_out` are the agent's own words.
+ALTER TABLE app.opencode_calls
+  ADD COLUMN agent       text,
+  ADD COLUMN schema_hash text CHECK (schema_hash ~ '^[a-f0-9]{64}$'),
+  ADD COLUMN prompt      text,
+  ADD COLUMN structured  jsonb,
+  ADD COLUMN raw         text,
+  ADD COLUMN tool_calls  jsonb,
+  ADD COLUMN tokens_in   bigint,
+  ADD COLUMN tokens_out  bigint,
+  ADD COLUMN micros      bigint,
+  ADD COLUMN wall_ms     bigint,
+  ADD COLUMN error       text,
+  ADD COLUMN ended_at    timestamptz;
+CREATE INDEX opencode_calls_by_run ON app.opencode_calls (run_id);
+CREATE INDEX opencode_calls_open ON app.opencode_calls (session_id) WHERE ended_at IS NULL;
+
+CREATE FUNCTION app.opencode_calls_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'DELETE' OR OLD.ended_at IS NOT NULL OR NEW.ended_at IS NULL
+     OR (NEW.op_key, NEW.run_id, NEW.step_id, NEW.attempt, NEW.session_id, NEW.request, NEW.prompt, NEW.agent)
+        IS DISTINCT FROM
+        (OLD.op_key, OLD.run_id, OLD.step_id, OLD.attempt, OLD.session_id, OLD.request, OLD.prompt, OLD.agent) THEN
+    RAISE EXCEPTION 'opencode_calls % is append-only', OLD.op_key USING ERRCODE = 'restrict_violation';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER opencode_calls_guard BEFORE UPDATE OR DELETE ON app.opencode_calls
+  FOR EACH ROW EXECUTE FUNCTION app.opencode_calls_guard();
+
+CREATE FUNCTION app.opencode_calls_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE app.opencode_calls SET error = 'the session ended before the answer did', ended_at = clock_timestamp()
+   WHERE session_id = NEW.sandbox_id AND ended_at IS NULL;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER sessions_end_opencode_calls AFTER UPDATE OF state ON app.remote_execution_sessions
+  FOR EACH ROW WHEN (app.session_is_over(NEW.state) AND NOT app.session_is_over(OLD.state))
+  EXECUTE FUNCTION app.opencode_calls_end();

@@ -65,6 +65,8 @@ families! {
     recipes: Recipes,
     /// Runs, their retries and their quota.
     runs: Runs,
+    /// Secrets and their uses.
+    secrets: Secrets,
     /// Sessions of sandboxes, wipes and settlements.
     sessions: Sessions,
     /// Steps of runs.

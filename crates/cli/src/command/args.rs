@@ -17,6 +17,7 @@ use super::prove::ProveArgs;
 use super::read::{LogsArgs, PsArgs, ShowArgs};
 use super::recipe::RecipeArgs;
 use super::run::RunArgs;
+use super::secret::SecretArgs;
 use super::serve::{ApiArgs, ServeArgs};
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
@@ -82,6 +83,8 @@ pub(crate) enum Command {
     Dispatch(DispatchArgs),
     /// Create, list and revoke API keys
     Key(KeyArgs),
+    /// Set, list, rotate and remove secrets that the egress proxy adds to requests
+    Secret(SecretArgs),
     /// Add, list and replay webhooks for events of gates and runs
     Webhook(WebhookArgs),
     /// Add, list and remove providers of models; show what a run's calls took

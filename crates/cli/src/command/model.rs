@@ -143,7 +143,7 @@ fn list(rows: &[ProviderRow]) {
                 row.version.to_string(),
                 protocols.join(","),
                 models.join(","),
-                provider.secret.clone().unwrap_or_default(),
+                provider.secret.as_ref().map(ToString::to_string).unwrap_or_default(),
                 provider.url.clone(),
             ]
         })

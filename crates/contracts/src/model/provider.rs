@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::ModelProtocol;
 use super::price::ModelPrice;
 use super::spec::ModelLimit;
-use crate::id::ProviderName;
+use crate::id::{ProviderName, SecretName};
 
 /// Models of one provider.
 const MAX_PRICES: usize = 256;
@@ -25,8 +25,7 @@ pub struct ModelProvider {
     pub protocols: Vec<ModelProtocol>,
     /// The tenant's secret that holds its key; none: it takes no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub secret: Option<String>,
+    pub secret: Option<SecretName>,
     /// Models that may be called, with their prices: 1 to 256.
     #[schemars(length(min = 1, max = 256))]
     pub models: Vec<ModelPrice>,

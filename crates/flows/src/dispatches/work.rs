@@ -113,6 +113,7 @@ pub(crate) fn work_of(
         limits: spec.limits.unwrap_or_default(),
         egress: exec.egress.unwrap_or(Egress::None),
         egress_ask: false,
+        secrets: exec.secrets.unwrap_or_default(),
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),

@@ -1,4 +1,4 @@
-//! The key of a provider: a tenant's secret, opened for one call.
+//! The key of a provider: a tenant's secret, opened for one call, so that a rotation reaches the next one.
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
@@ -13,11 +13,10 @@ pub(crate) async fn key_of(
     tenant: &TenantId,
     provider: &ModelProvider,
 ) -> Result<Option<String>> {
-    let _ = (flows, tenant);
-    match &provider.secret {
-        None => Ok(None),
-        Some(_) => {
-            Err(Refusal::new(ErrorCode::StateConflict, "secrets cannot be opened here").into())
-        }
+    let Some(name) = &provider.secret else { return Ok(None) };
+    let open = flows.secret_open(tenant, name).await?;
+    match str::from_utf8(open.value.expose()) {
+        Ok(key) => Ok(Some(key.to_owned())),
+        Err(_) => Err(Refusal::new(ErrorCode::StateConflict, "the secret is not text").into()),
     }
 }

@@ -8,12 +8,14 @@
 //! is read for each call and never enters the sandbox.
 
 mod ask;
+mod calls;
 mod client;
 mod desk;
 mod judge;
 mod keys;
+mod prompt;
 mod providers;
 mod send;
 
+pub(crate) use calls::Calls;
 pub(crate) use client::Clients;
-pub(crate) use desk::Desk;

@@ -15,9 +15,11 @@
 //! the phase changes, every flow of the one before is ended first. While the worker is in doubt whether its
 //! tasks are still its own, the exec phase has no flow (decision 0018). No name outside the list is ever
 //! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
-//! names accordingly. Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
+//! names accordingly. Names that get a secret are the exception: their TLS is ended here, by an authority of this
+//! sandbox alone, and the secret is added to each request ([`inject`]). Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
 //! credentials stay outside, and nothing can be sent to them.
 
+mod authority;
 mod context;
 mod desk;
 mod dial;
@@ -30,12 +32,16 @@ mod forward;
 mod fuzz;
 mod hello;
 mod http;
+mod inject;
+mod keyring;
 mod listen;
 mod mirror;
 mod model;
 mod policy;
 mod ports;
+mod screen;
 mod serve;
+mod trust;
 mod tunnel;
 pub(crate) mod unrouted;
 mod upstream;
@@ -45,6 +51,7 @@ mod violation;
 pub use desk::Asked;
 pub(crate) use entry::Way;
 pub(crate) use error::EgressError;
+pub use keyring::{Keeping, SecretKeeper, SecretsSent};
 pub use model::{ModelCall, ModelCut, ModelDesk, ModelReply};
 pub(crate) use unrouted::Unrouted;
 pub(crate) use violation::in_words;
@@ -54,20 +61,24 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use cofferdam_ambient::env;
 use cofferdam_contracts::egress::Entry as Listed;
 use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
+use cofferdam_contracts::secret::SecretUse;
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use authority::Authority;
 use context::Context;
 use desk::Desk;
 use dial::Dialer;
 use entry::Entry;
 use forward::{Forward, Target};
+use keyring::Keyring;
 use mirror::Mirror;
 use model::ModelDoor;
-use policy::{MirrorName, Rules};
+use policy::{MirrorName, Name, Rules};
 use ports::{ADDRESS, PROXY_PORT};
 use variables::Variables;
 use violation::Log;
@@ -99,6 +110,15 @@ pub(crate) struct Planned {
     exec_asks: bool,
     /// Whether the task may call models.
     models: bool,
+    build_secrets: Vec<SecretUse>,
+    exec_secrets: Vec<SecretUse>,
+}
+
+impl Planned {
+    /// The hosts that get a secret in any phase.
+    fn secret_hosts(&self) -> impl Iterator<Item = &Name> {
+        self.build_secrets.iter().chain(&self.exec_secrets).map(|used| &used.host)
+    }
 }
 
 /// The lists of a request.
@@ -110,6 +130,8 @@ pub(crate) fn plan(request: &SandboxRequest) -> Planned {
         build_asks: build.is_some_and(|build| build.ask),
         exec_asks: request.egress_ask,
         models: request.models().is_some(),
+        build_secrets: build.map_or_else(Vec::new, |build| build.secrets.clone()),
+        exec_secrets: request.secrets.clone(),
     }
 }
 
@@ -163,24 +185,42 @@ impl Resources {
         }
         let dialer = Dialer::new(&self.hosts).map_err(EgressError::Host)?;
         let mut ca = None;
-        let build = self.phase(Phase::Build, planned.build_asks, &planned.build, &mut ca).await?;
-        let exec = self.phase(Phase::Exec, planned.exec_asks, &planned.exec, &mut ca).await?;
+        let build = Wanted {
+            phase: Phase::Build,
+            asks: planned.build_asks,
+            names: &planned.build,
+            secrets: &planned.build_secrets,
+        };
+        let exec = Wanted {
+            phase: Phase::Exec,
+            asks: planned.exec_asks,
+            names: &planned.exec,
+            secrets: &planned.exec_secrets,
+        };
+        let build = self.phase(build, &mut ca).await?;
+        let exec = self.phase(exec, &mut ca).await?;
         let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
         let ca = ca.filter(|path| path.is_file());
-        let doubt = self.doubt.subscribe();
-        Ok(Some(Prepared { build, exec, ca, dialer, doubt, models: planned.models }))
+        let keys = match planned.secret_hosts().next() {
+            None => None,
+            Some(_) => {
+                let authority = Authority::new(planned.secret_hosts())?;
+                let tls = trust::client_config(ca.as_deref()).map_err(EgressError::Host)?;
+                Some(Arc::new(Keyring::new(authority, tls)))
+            }
+        };
+        let (doubt, models) = (self.doubt.subscribe(), planned.models);
+        Ok(Some(Prepared { build, exec, ca, keys, dialer, doubt, models }))
     }
 
     async fn phase(
         &self,
-        phase: Phase,
-        asks: bool,
-        wanted: &[Listed],
+        wanted: Wanted<'_>,
         ca: &mut Option<PathBuf>,
     ) -> Result<PhaseNet, EgressError> {
-        let (mut rules, mut env) = (Rules::new(phase), Variables::default());
-        rules.ask = asks;
-        for entry in wanted {
+        let (mut rules, mut env) = (Rules::new(wanted.phase), Variables::default());
+        rules.ask = wanted.asks;
+        for entry in wanted.names {
             match entry {
                 Listed::Name(name) => rules.allow(name.clone()),
                 Listed::Mirror(name) => {
@@ -198,6 +238,8 @@ impl Resources {
                 }
             }
         }
+        // Last: what gets a secret is reached in no other way.
+        rules.carry(wanted.secrets);
         Ok(PhaseNet { rules: Arc::new(rules), env })
     }
 }
@@ -209,6 +251,14 @@ fn own_ca() -> Option<PathBuf> {
         .find_map(env::var)
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
+}
+
+/// What a phase is to reach.
+struct Wanted<'a> {
+    phase: Phase,
+    asks: bool,
+    names: &'a [Listed],
+    secrets: &'a [SecretUse],
 }
 
 #[derive(Debug)]
@@ -223,15 +273,28 @@ pub(crate) struct Prepared {
     build: PhaseNet,
     exec: PhaseNet,
     ca: Option<PathBuf>,
+    keys: Option<Arc<Keyring>>,
     dialer: Dialer,
     doubt: watch::Receiver<bool>,
     models: bool,
 }
 
 impl Prepared {
-    /// The host's file of certificates.
+    /// The host's file of certificates, where the sandbox is shown it as it is.
     pub(crate) fn ca(&self) -> Option<&Path> {
-        self.ca.as_deref()
+        self.ca.as_deref().filter(|_| self.keys.is_none())
+    }
+
+    /// The certificates of a sandbox that has an authority of its own: the host's and that one.
+    pub(crate) fn own_ca(&self) -> Result<Option<Bytes>, EgressError> {
+        let Some(keys) = &self.keys else { return Ok(None) };
+        let mut whole = match &self.ca {
+            Some(path) => std::fs::read(path).map_err(EgressError::Certificates)?,
+            None => Vec::new(),
+        };
+        whole.push(b'\n');
+        whole.extend_from_slice(keys.authority.certificate_pem().as_bytes());
+        Ok(Some(whole.into()))
     }
 
     /// The sandbox's resolver configuration.
@@ -250,7 +313,7 @@ impl Prepared {
         for name in ["NO_PROXY", "no_proxy"] {
             common.insert(name.into(), format!("localhost,127.0.0.1,::1,{ADDRESS}"));
         }
-        if self.ca.is_some() {
+        if self.ca.is_some() || self.keys.is_some() {
             common.extend(CA_VARIABLES.map(|name| (name.to_owned(), CA_PATH.to_owned())));
         }
         let env_of = |net: &PhaseNet| {
@@ -278,6 +341,7 @@ impl Prepared {
             log: Arc::default(),
             doubt: self.doubt,
             desk: Arc::default(),
+            keys: self.keys,
             state: Mutex::default(),
         })
     }
@@ -321,6 +385,7 @@ pub(crate) struct Egress {
     /// Whether the task may call models, and who decides about its calls.
     models: bool,
     model_desk: OnceLock<Arc<dyn ModelDesk>>,
+    keys: Option<Arc<Keyring>>,
     state: Mutex<PhaseState>,
 }
 
@@ -359,6 +424,7 @@ impl Egress {
                 dialer: Arc::clone(&self.dialer),
                 log: Arc::clone(&self.log),
                 desk: Arc::clone(&self.desk),
+                keys: self.keys.clone(),
                 links: Arc::default(),
                 models: ModelDoor::new(self.model_desk.get().filter(|_| calls_models).cloned()),
             };
@@ -377,6 +443,16 @@ impl Egress {
         let mut state = self.state.lock().await;
         drop(stop(&mut state).await);
         state.phase = Some(Phase::Exec);
+        if let Some(keys) = &self.keys {
+            keys.settle().await;
+        }
+    }
+
+    /// From whom the secrets of its requests come.
+    pub(crate) fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
+        if let Some(keys) = &self.keys {
+            keys.keep(keeper);
+        }
     }
 
     /// What was refused that a person may grant, since the last call.

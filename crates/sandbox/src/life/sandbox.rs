@@ -22,7 +22,7 @@ use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
 use crate::class::remote::Line;
-use crate::egress::{self, Asked, Egress, ModelDesk, Unrouted};
+use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
 use crate::host::process;
 use crate::host::sockets::Sockets;
 use crate::host::task::{Driver, blocking};
@@ -261,6 +261,13 @@ impl Sandbox {
     pub async fn close_network(&self) {
         if let Some(egress) = &self.egress {
             egress.close().await;
+        }
+    }
+
+    /// From whom the secrets of its requests come; before its first command.
+    pub fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
+        if let Some(egress) = &self.egress {
+            egress.keep_secrets(keeper);
         }
     }
 
