@@ -41,6 +41,7 @@ mod language;
 mod leftovers;
 mod memory;
 mod mirrors;
+mod models;
 mod names;
 mod outages;
 mod permanent;

@@ -160,6 +160,18 @@ pub enum ViolationWhy {
     Path,
     /// The worker may have lost the task to another one.
     Lease,
+    /// The name gets a secret, and plain HTTP would show it to everybody on the way.
+    Plain,
+    /// The name gets a secret, and TLS was not ended at the proxy.
+    Unended,
+    /// The name gets a secret, and the request is for another host than its connection.
+    Host,
+    /// The request carries a placeholder of a secret, which nothing is put in the place of.
+    Placeholder,
+    /// A secret that the request needs cannot be used: removed, not for this host, or its key is away.
+    Secret,
+    /// The answer repeats the secret.
+    Echo,
     /// Not by way of the proxy, and there is no other: an address dialled directly, a datagram.
     NoRoute,
 }
@@ -183,6 +195,12 @@ impl ViolationWhy {
             Self::Method => "a mirror takes GET and HEAD only",
             Self::Path => "the path is outside the mirror's index and what it links to",
             Self::Lease => "the worker was cut off from its ledger, and another may run this task",
+            Self::Plain => "a name that gets a secret takes HTTPS only",
+            Self::Unended => "TLS to a name that gets a secret was not ended at the proxy",
+            Self::Host => "the request is for another host than its connection",
+            Self::Placeholder => "the request carries a placeholder of a secret",
+            Self::Secret => "a secret that it needs cannot be used",
+            Self::Echo => "the answer repeats a secret",
             Self::NoRoute => "no route leads there",
         }
     }

@@ -147,6 +147,10 @@ id!(
     TenantId, "tenant id", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );
 id!(
+    /// A secret's name within its tenant.
+    SecretName, "secret name", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
+);
+id!(
     /// A group of keys that a gate may ask for.
     GroupId, "group", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );
@@ -166,6 +170,17 @@ id!(
             && t.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
             && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_:.-".contains(&b))
     }
+);
+id!(
+    /// A model, as calls of its provider write it.
+    ModelName, "model name", "^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,127}$",
+    |t| t.len() <= 128
+        && t.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
+        && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:/@+-".contains(&b))
+);
+id!(
+    /// A provider of models, within its tenant.
+    ProviderName, "provider name", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );
 id!(
     /// An endpoint that is told of events: `wh_<32 hex>`.

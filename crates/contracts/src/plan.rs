@@ -200,6 +200,8 @@ fn fixed_bytes(spec: &TaskSpec) -> usize {
     let lists = length(serde_json::to_vec(&(
         spec.exec.as_ref().map(|exec| &exec.egress),
         spec.build.as_ref().map(|build| &build.egress),
+        spec.exec.as_ref().map(|exec| &exec.secrets),
+        spec.build.as_ref().map(|build| &build.secrets),
         &spec.services,
     )));
     env.saturating_add(lists)
@@ -389,6 +391,7 @@ fn rendered(
             env: variables(&b.env, scope, "build.env")?,
             egress: b.egress.clone(),
             ask: b.ask,
+            secrets: b.secrets.clone(),
             timeout_ms: config.wall(
                 b.timeout.as_deref(),
                 spec,
@@ -413,6 +416,7 @@ fn rendered(
         },
         egress: exec.egress.clone(),
         egress_ask: exec.ask,
+        secrets: exec.secrets.clone(),
         template_key: None,
         deps_hash: None,
         artifacts: spec
@@ -473,11 +477,15 @@ fn cache_of(
 }
 
 fn extra_spec(spec: &TaskSpec, cache: Option<CacheSpec>) -> Option<SandboxSpec> {
-    let asked = !spec.services.is_empty() || cache.is_some() || spec.isolation.is_some();
+    let asked = !spec.services.is_empty()
+        || cache.is_some()
+        || spec.isolation.is_some()
+        || spec.models.is_some();
     asked.then(|| SandboxSpec {
         services: (!spec.services.is_empty()).then(|| spec.services.clone()),
         cache,
         isolation: spec.isolation,
+        models: spec.models.clone(),
         ..SandboxSpec::default()
     })
 }

@@ -9,6 +9,7 @@ use crate::egress::{Egress, Entry};
 use crate::plan::{Plan, PlanTask};
 use crate::printable;
 use crate::sandbox::SandboxRequest;
+use crate::secret::SecretUse;
 use crate::work::Work;
 
 /// Bytes of a plan's lines that one answer or page carries; a plan may have 8 MiB.
@@ -68,10 +69,12 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
     if let Some(build) = &request.build {
         command("builds", &build.cmd, lines);
         lines.push(format!("      {}", phase(&build.egress, build.ask)));
+        secrets(&build.secrets, lines);
         variables(&build.env, lines);
     }
     command("runs", &request.cmd, lines);
     lines.push(format!("      {}", phase(&request.egress, request.egress_ask)));
+    secrets(&request.secrets, lines);
     variables(&request.env, lines);
     let more = json!({
         "workdir": request.workdir, "stdin": request.stdin, "timeoutMs": request.timeout_ms, "limits": request.limits,
@@ -82,6 +85,13 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
 
 fn variables(env: &BTreeMap<String, String>, lines: &mut Vec<String>) {
     lines.extend(env.iter().map(|(name, value)| format!("      {name}={value}")));
+}
+
+/// Which secrets go where. Their values are in no plan.
+fn secrets(uses: &[SecretUse], lines: &mut Vec<String>) {
+    let one =
+        |used: &SecretUse| format!("      secret {} to {} as {}", used.name, used.host, used.form);
+    lines.extend(uses.iter().map(one));
 }
 
 /// A shell's text as it stands, an argv as a list.

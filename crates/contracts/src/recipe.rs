@@ -11,10 +11,12 @@ use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, RecipeId};
+use crate::model::ModelsSpec;
 use crate::named::named;
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
+use crate::secret::{self, SecretUse};
 use crate::service::Service;
 use crate::shell;
 use crate::yaml::{self, YamlError};
@@ -221,6 +223,9 @@ pub struct BuildSpec {
     /// Whether a person is asked when it is refused a name; default no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// Secrets that the egress proxy adds to its requests; each names one host of `egress`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// Its environment; what `exec.env` says is not seen here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -247,6 +252,9 @@ pub struct ExecSpec {
     /// Whether a person is asked when it is refused a name; default no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// Secrets that the egress proxy adds to its requests; each names one host of `egress`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
@@ -297,6 +305,9 @@ pub struct TaskSpec {
     /// Weakest boundary accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
+    /// Models that it may call while it executes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<ModelsSpec>,
     /// Globs of the files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<String>,
@@ -400,6 +411,12 @@ impl TaskSpec {
             }
             _ => return Err("exec: give exactly one of `exec` and `value`".into()),
         }
+        if let Some(models) = &self.models {
+            if self.exec.is_none() {
+                return Err("models: a task with `value` calls no model; remove `models`".into());
+            }
+            models.check()?;
+        }
         for (i, file) in self.files.iter().enumerate() {
             if file.from.is_some() == file.text.is_some() {
                 return Err(format!("files[{i}]: give exactly one of `from` and `text`"));
@@ -412,6 +429,12 @@ impl TaskSpec {
         }
         if self.cache.is_some() && self.build_cache().is_some() {
             return Err("cache: given here and at `build.cache`; give it once".into());
+        }
+        if let Some(exec) = &self.exec {
+            secret::check(&exec.secrets, &exec.egress).map_err(|e| format!("exec.{e}"))?;
+        }
+        if let Some(build) = &self.build {
+            secret::check(&build.secrets, &build.egress).map_err(|e| format!("build.{e}"))?;
         }
         let timeouts = [
             ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),

@@ -15,7 +15,9 @@ pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, GrantedName, Phase, Violation, ViolationWhy};
 use crate::id::{Digest, TaskKey};
 pub use crate::limit::LimitKind;
+use crate::model::ModelsSpec;
 use crate::named::named;
+use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 pub use crate::wipe::{
     Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus,
@@ -152,10 +154,18 @@ impl SandboxRequest {
         isolation.map_or(IsolationClass::Container, |isolation| isolation.class_min)
     }
 
-    /// Whether a person may be asked for names on its behalf.
+    /// The models that it may call, if any.
+    #[must_use]
+    pub fn models(&self) -> Option<&ModelsSpec> {
+        self.spec.as_ref()?.models.as_ref()
+    }
+
+    /// Whether a person may be asked for names, or for more of its budget of models, on its behalf.
     #[must_use]
     pub fn asks(&self) -> bool {
-        self.egress_ask || self.build.as_ref().is_some_and(|build| build.ask)
+        self.egress_ask
+            || self.build.as_ref().is_some_and(|build| build.ask)
+            || self.models().is_some_and(|models| models.budget.ask)
     }
 }
 
@@ -174,6 +184,9 @@ pub struct BuildPhase {
     /// Whether a person is asked when the phase is refused a name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// Secrets that the egress proxy adds to requests of this phase.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// Wall time of this phase in milliseconds.
     #[serde(default, rename = "timeoutMs", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -199,6 +212,9 @@ pub struct PhaseSpec {
     /// Network of the phase; where it is given, the request's own must be equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+    /// Secrets of the phase; where they are given, the request's own must be equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<SecretUse>>,
     /// Wall time in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -272,6 +288,8 @@ pub struct SandboxSpec {
     pub cache: Option<CacheSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<ModelsSpec>,
 }
 
 /// One task's request: what a task key is computed over.
@@ -306,6 +324,9 @@ pub struct SandboxRequest {
     /// Whether a person is asked when the task is refused a name.
     #[serde(default, rename = "netAsk", skip_serializing_if = "std::ops::Not::not")]
     pub egress_ask: bool,
+    /// Secrets that the egress proxy adds to requests of the task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
     /// A warm template's key, unused by the container class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_key: Option<String>,

@@ -5,6 +5,7 @@ use cofferdam_contracts::dispatch::{ImportRequest, SpawnRequest, check_spec};
 use cofferdam_contracts::gate::{ApprovePlanRequest, ReplyRequest};
 use cofferdam_contracts::key::KeyRequest;
 use cofferdam_contracts::link::{LinkReply, LinkRequest};
+use cofferdam_contracts::model::{AnswerMeter, ModelAsked, ModelProtocol};
 use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest};
@@ -103,4 +104,37 @@ fn fuzz_a_body_is_read_or_refused() {
             let _ = check_spec(&value, lenient);
         }
     });
+}
+
+/// What an agent in a sandbox writes.
+#[test]
+fn fuzz_a_call_of_a_model_is_read_or_refused() {
+    fuzz!("model_request", |bytes: &[u8]| {
+        for protocol in ModelProtocol::ALL {
+            let _ = ModelAsked::parse(*protocol, bytes);
+        }
+    });
+}
+
+/// What a provider answers. A claim that is believed has a cost.
+fn metered(bytes: &[u8], is_stream: bool) {
+    for protocol in ModelProtocol::ALL {
+        let mut meter = AnswerMeter::new(*protocol, is_stream);
+        let (one, two) = bytes.split_at(bytes.len() / 2);
+        meter.push(one);
+        meter.push(two);
+        if let Some(usage) = meter.end().usage {
+            assert!(usage.cached <= usage.input && usage.tokens() <= 200_000_000);
+        }
+    }
+}
+
+#[test]
+fn fuzz_the_answer_of_a_model_is_read() {
+    fuzz!("model_answer", |bytes: &[u8]| metered(bytes, false));
+}
+
+#[test]
+fn fuzz_the_stream_of_a_model_is_read() {
+    fuzz!("model_stream", |bytes: &[u8]| metered(bytes, true));
 }

@@ -21,6 +21,9 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::health::Health;
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::model::{
+    ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
+};
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::policy::EgressSnapshot;
@@ -35,6 +38,9 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
+use cofferdam_contracts::secret::{
+    SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow,
+};
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::{StepRow, TaskOutcome};
 use cofferdam_contracts::webhook::{
@@ -85,6 +91,9 @@ fn published() -> Vec<(&'static str, Value)> {
         LinkReply,
         LinkRequest,
         LinkView,
+        ModelCallRow,
+        ModelProvider,
+        ModelSpent,
         OpsAccepted,
         OpsAction,
         OpsStep,
@@ -95,6 +104,8 @@ fn published() -> Vec<(&'static str, Value)> {
         ProofReport,
         Prompt,
         PromptResult,
+        ProviderRemoved,
+        ProviderRow,
         PruneRequest,
         Pruned,
         Recipe,
@@ -111,6 +122,11 @@ fn published() -> Vec<(&'static str, Value)> {
         SandboxRequest,
         SandboxResult,
         SandboxSpec,
+        SecretPut,
+        SecretRemoved,
+        SecretRotate,
+        SecretRow,
+        SecretUseRow,
         SessionView,
         SettleRequest,
         Settlement,

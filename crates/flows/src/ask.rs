@@ -88,7 +88,7 @@ impl<'a> Asks<'a> {
     }
 }
 
-fn ttl_s(timeout_ms: u64) -> u32 {
+pub(crate) fn ttl_s(timeout_ms: u64) -> u32 {
     u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(MAX_TTL_S).clamp(1, MAX_TTL_S)
 }
 

@@ -26,6 +26,7 @@ use crate::attempt::{End, blank};
 use crate::deps::Deps;
 use crate::dispatches;
 use crate::executor::{Executor, meant};
+use crate::models::Calls;
 use crate::output::Output;
 use crate::patience::patiently;
 use crate::settle::alert;
@@ -100,6 +101,7 @@ pub(crate) async fn drive(
     if agent.is_some() {
         note_process(executor, task, &sandbox).await;
     }
+    let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
     let mut running = Running {
@@ -116,6 +118,7 @@ pub(crate) async fn drive(
     let outcome = running.phases(plan, &mut deps, &mut result).await;
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
+    calls.close(&sandbox).await;
     watched.show(executor, &task.key, true).await;
     let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
     let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
@@ -137,6 +140,7 @@ pub(crate) async fn drive(
     if let Some(watch) = &watch {
         result.agent = Some(Box::new(watch.report(seen.as_ref(), &effective, &result)));
     }
+    calls.end(&executor.flows, &result).await;
     let artifacts = artifacts(&mut result, (out, err), kept, services);
     End {
         result,

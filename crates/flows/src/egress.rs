@@ -100,7 +100,7 @@ fn ungranted(
 }
 
 /// Whether a person will be asked, and not the recipe answer in their place.
-fn asks_a_person(gate: Option<&GateSpec>) -> bool {
+pub(crate) fn asks_a_person(gate: Option<&GateSpec>) -> bool {
     gate.is_some_and(|gate| gate.on_timeout.then == Silence::Deny)
 }
 

@@ -31,9 +31,11 @@ mod flow;
 mod gates;
 mod host;
 pub mod intents;
+mod keeper;
 pub mod keys;
 pub mod links;
 mod memory;
+mod models;
 mod notify;
 pub mod ops;
 mod outbound;
@@ -45,12 +47,14 @@ mod resume;
 pub mod retry;
 mod round;
 mod run;
+pub mod secrets;
 pub mod settle;
 mod sign;
 pub mod submit;
 mod takeover;
 mod task;
 mod this;
+mod vault;
 mod verdict;
 pub mod webhooks;
 mod worker;
@@ -59,6 +63,7 @@ pub use error::{Error, Result};
 pub use host::host_id;
 pub use outbound::Reach;
 pub use sign::Signer;
+pub use vault::{Vault, VaultError};
 pub use worker::{StartError, Worker, WorkerConfig};
 
 use std::path::{Path, PathBuf};
@@ -81,9 +86,13 @@ pub struct Flows {
     pub ids: Ids,
     /// The installation's key, where this host has it.
     signer: Option<Arc<Signer>>,
+    /// The key of secrets, where this host has it.
+    vault: Option<Arc<Vault>>,
     /// Which addresses webhooks may reach.
     reach: Reach,
     guesses: Arc<links::Guesses>,
+    /// For calls of models.
+    model_clients: Arc<models::Clients>,
     counter: Arc<AtomicU64>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
     allowed: Arc<Allowed>,
@@ -98,8 +107,10 @@ impl Flows {
             wakes,
             ids,
             signer: None,
+            vault: None,
             reach: Reach::default(),
             guesses: Arc::default(),
+            model_clients: Arc::default(),
             allowed: Arc::default(),
             counter: Arc::default(),
         }
@@ -109,6 +120,12 @@ impl Flows {
     #[must_use]
     pub fn with_signing(self, signer: Option<Signer>, reach: Reach) -> Self {
         Self { signer: signer.map(Arc::new), reach, ..self }
+    }
+
+    /// With the key that secrets are sealed under.
+    #[must_use]
+    pub fn with_vault(self, vault: Option<Vault>) -> Self {
+        Self { vault: vault.map(Arc::new), ..self }
     }
 
     /// Whether this host can sign and check.

@@ -89,7 +89,7 @@ pub(crate) fn may_reach(host: &str, reach: Reach) -> bool {
 
 /// Resolves, and refuses a name of which any address is not allowed.
 #[derive(Debug, Clone, Copy)]
-struct Checked(Reach);
+pub(crate) struct Checked(pub Reach);
 
 impl Resolve for Checked {
     fn resolve(&self, name: Name) -> Resolving {

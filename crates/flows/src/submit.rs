@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::recipes::builtin;
-use crate::{Flows, config, decide, egress};
+use crate::{Flows, config, decide, egress, secrets};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -133,6 +133,8 @@ impl Flows {
         let (rows, over_quota) = self.ledger.config().admission(&who.tenant).await?;
         preview(&recipe, &form, &config::table(&rows)?)?;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
+        let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
+        secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;
         if let Some(refusal) = over_quota {
             return Err(refusal.into());
         }

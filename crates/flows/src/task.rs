@@ -29,6 +29,7 @@ use crate::dispatches;
 use crate::drive::{Job, drive};
 use crate::executor::{Executor, may_cancel};
 use crate::flow::{Flow, FlowError, step_error};
+use crate::keeper::Keeper;
 use crate::memory::MemoryShare;
 use crate::patience::patiently;
 use crate::planned::{planned, refused, refused_everywhere, unmade, unwanted};
@@ -196,6 +197,7 @@ async fn run_in_sandbox(
         }
     };
     host.expect(&plan, &sandbox);
+    sandbox.keep_secrets(Arc::new(Keeper::new(&executor.flows, task, sandbox.id())));
     let job = Job { plan: &plan, deps, agent, taken_over: false };
     drive(executor, task, job, sandbox, wakes).await
 }

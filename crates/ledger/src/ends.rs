@@ -6,6 +6,7 @@ use cofferdam_contracts::sandbox::{SandboxRequest, WipeStatus};
 use sqlx::Row;
 
 use crate::artifacts::{Rows, artifacts_insert, index};
+use crate::budgets::budget_answers_take;
 use crate::dispatch_end::dispatch_settle;
 use crate::error::{Result, json};
 use crate::families::Tasks;
@@ -133,6 +134,7 @@ impl Tasks<'_> {
         if written {
             if asks {
                 answers_take(&mut tx, &task.key).await?;
+                budget_answers_take(&mut tx, &task.key).await?;
             }
             artifacts_insert(&mut tx, task, end.artifacts).await?;
             if matches!(task.work, Work::Agent(_)) {

@@ -55,6 +55,8 @@ families! {
     keys: Keys,
     /// Reply links.
     links: Links,
+    /// Providers of models and the calls of them.
+    models: Models,
     /// Workflow operations: cancel, resume, fork.
     ops: Ops,
     /// The queues of the engine: claims, loads.
@@ -63,6 +65,8 @@ families! {
     recipes: Recipes,
     /// Runs, their retries and their quota.
     runs: Runs,
+    /// Secrets and their uses.
+    secrets: Secrets,
     /// Sessions of sandboxes, wipes and settlements.
     sessions: Sessions,
     /// Steps of runs.

@@ -50,7 +50,7 @@ fn phase_of(text: &str) -> Result<Phase> {
 }
 
 /// An event in the engine's own format, once.
-async fn event<T: Serialize + Sync>(
+pub(crate) async fn event<T: Serialize + Sync>(
     conn: &mut sqlx::PgConnection,
     workflow: &str,
     key: String,
@@ -179,8 +179,10 @@ impl EgressRows<'_> {
 /// A reply is in flight until its gate is locked, so that it is either taken here or comes too late.
 pub(crate) async fn asks_lock(conn: &mut sqlx::PgConnection, task: &TaskKey) -> Result<()> {
     sqlx::query(
-        "SELECT 1 FROM app.egress_asks a JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
-          WHERE a.task_key = $1 ORDER BY g.gate_key FOR UPDATE OF g",
+        "SELECT 1 FROM (SELECT run_id, gate_key FROM app.egress_asks WHERE task_key = $1
+                         UNION ALL SELECT run_id, gate_key FROM app.model_asks WHERE task_key = $1) a
+           JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+          ORDER BY g.gate_key FOR UPDATE OF g",
     )
     .bind(task.as_str())
     .execute(conn)

@@ -6,6 +6,7 @@
 
 pub mod artifacts;
 pub mod audit;
+pub mod budgets;
 pub mod cache;
 pub mod cluster;
 pub mod config;
@@ -26,15 +27,18 @@ pub mod links;
 pub mod listen;
 pub mod load;
 pub mod migrate;
+pub mod models;
 pub mod ops;
 pub mod place;
 pub mod policies;
+pub mod prompts;
 pub mod proofs;
 pub mod quota;
 pub mod recipes;
 pub mod retries;
 mod rounds;
 pub mod runs;
+pub mod secrets;
 pub mod sessions;
 pub mod settlements;
 pub mod signing;

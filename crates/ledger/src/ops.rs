@@ -164,7 +164,9 @@ impl Ops<'_> {
                 "WITH g AS (UPDATE app.human_gates SET state = 'open', decided_at = NULL
                              WHERE run_id = $1 AND state = 'canceled' AND plan_digest IS NOT NULL RETURNING gate_key),
                       a AS (UPDATE app.human_gates g SET state = 'open', decided_at = NULL
-                              FROM app.egress_asks a JOIN app.sbx_runs s ON s.task_key = a.task_key
+                              FROM (SELECT run_id, task_key, gate_key FROM app.egress_asks
+                                    UNION ALL SELECT run_id, task_key, gate_key FROM app.model_asks) a
+                              JOIN app.sbx_runs s ON s.task_key = a.task_key
                              WHERE a.run_id = $1 AND g.run_id = $1 AND g.gate_key = a.gate_key
                                AND g.state = 'canceled' AND s.response IS NULL),
                       n AS (DELETE FROM dbos.notifications WHERE destination_uuid = $2 AND NOT consumed

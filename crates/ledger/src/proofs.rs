@@ -40,7 +40,8 @@ proofs! {
     "cache_hits_are_on_record", "egress_grants_were_decided", "link_replies_consumed",
     "webhook_deliveries_have_events", "webhook_events_reach_the_outbox",
     "webhook_events_recorded_once", "dispatch_specs_unchanged", "dispatch_effective_at_end",
-    "dispatches_match_runs",
+    "dispatches_match_runs", "model_calls_once", "model_calls_within_budgets",
+    "model_grants_were_decided",
 }
 
 /// One claim, as its file says it.

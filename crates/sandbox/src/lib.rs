@@ -63,7 +63,9 @@ pub use doctor::{
     Finding, Grade, Probed, SelfTest, SelfTestError, monitors, self_test, self_test_in,
     self_test_of, self_test_plan, survey,
 };
-pub use egress::Asked;
+pub use egress::{
+    Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, SecretKeeper, SecretsSent,
+};
 pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};
 pub use host::cgroup::{CgroupMode, Cgroups, Hierarchy};

@@ -19,6 +19,9 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::health::Health;
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow, Role};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::model::{
+    ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
+};
 use cofferdam_contracts::ops::{
     OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
 };
@@ -29,6 +32,9 @@ use cofferdam_contracts::run::{
     IntentCreated, IntentRequest, RecipeRunRequest, Repro, RetryAccepted, RunHeader, RunRequest,
 };
 use cofferdam_contracts::schema::schema_of;
+use cofferdam_contracts::secret::{
+    SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow,
+};
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::webhook::{
@@ -195,6 +201,9 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
+    route!("GET" "/api/runs/{id}/models", READ, [], None, 200, s::<Vec<ModelSpent>>(), handlers::models::spent, "What its calls of models took, by model"),
+    route!("GET" "/api/runs/{id}/models/calls", READ, [], None, 200, s::<Vec<ModelCallRow>>(), handlers::models::calls, "Its calls of models, refused ones included"),
+    route!("GET" "/api/runs/{id}/secrets", READ, [], None, 200, s::<Vec<SecretUseRow>>(), handlers::runs::run_secrets, "Secrets its sandboxes sent, by host, with counts"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
     route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
@@ -233,6 +242,9 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One configuration key in force"),
     route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),
     route!("PUT" "/api/config/{name}", OPERATE, [], s::<ConfigPut>(), 200, s::<ConfigEntry>(), handlers::config::put, "Writes a key's next version"),
+    route!("GET" "/api/models", READ, [], None, 200, s::<Vec<ProviderRow>>(), handlers::models::list, "Providers of models"),
+    route!("POST" "/api/models", OPERATE, [], s::<ModelProvider>(), 201, s::<ProviderRow>(), handlers::models::put, "Adds a provider of models, or changes one"),
+    route!("DELETE" "/api/models/{provider}", OPERATE, [], None, 200, s::<ProviderRemoved>(), handlers::models::remove, "Removes a provider of models"),
     route!("GET" "/api/cache", READ, [], None, 200, s::<Vec<CacheEntry>>(), handlers::cache::list, "Cached dependencies, least recently used first"),
     route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Evicts cached dependencies unused for olderThanS seconds"),
     route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Evicts the cached dependencies of one key"),
@@ -251,6 +263,10 @@ pub const ROUTES: &[Route] = &[
     route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<WebhookRemoved>(), handlers::webhooks::remove, "Removes a webhook"),
     route!("GET" "/api/webhooks/{webhook}/deliveries", AUDIT, ["state", "limit"], None, 200, s::<Vec<DeliveryRow>>(), handlers::webhooks::deliveries, "Its deliveries, newest first"),
     route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplayed>(), handlers::webhooks::replay, "Sends a delivered or dead delivery again"),
+    route!("GET" "/api/secrets", AUDIT, [], None, 200, s::<Vec<SecretRow>>(), handlers::secrets::list, "Secrets, without their values"),
+    route!("PUT" "/api/secrets/{secret}", OPERATE, [], s::<SecretPut>(), 200, s::<SecretRow>(), handlers::secrets::put, "Sets a secret: its next version"),
+    route!("POST" "/api/secrets/{secret}/rotate", OPERATE, [], s::<SecretRotate>(), 200, s::<SecretRow>(), handlers::secrets::rotate, "Rotates a secret; running sandboxes send the new value within a second"),
+    route!("DELETE" "/api/secrets/{secret}", OPERATE, [], None, 200, s::<SecretRemoved>(), handlers::secrets::remove, "Removes a secret; running sandboxes are refused it within a second"),
     route!("GET" "/api/keys", ADMIN, ["tenant"], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets; tenant: another tenant's, or * for all, for the host's admin"),
     route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Creates a key; its secret is shown once"),
     route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<KeyRevoked>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),

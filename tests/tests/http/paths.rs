@@ -29,6 +29,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
             "{delegation}",
             "{*uri}",
             "{webhook}",
+            "{provider}",
             "{delivery}",
             "{token}",
         ] {

@@ -128,6 +128,7 @@ impl World {
             .replace("{*uri}", &self.uri)
             .replace("{name}", "profile.go")
             .replace("{webhook}", &self.webhook)
+            .replace("{provider}", "none")
             .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
             .replace("{token}", &self.link)
             .replace(
@@ -187,6 +188,11 @@ impl World {
             (_, "/api/webhooks") => {
                 json!({"url": "https://example.com/", "events": ["gate.reminded"], "label": "x"})
             }
+            (_, "/api/models") => json!({
+                "name": "p", "url": "https://example.com/v1", "protocols": ["openai-chat"], "secret": "k",
+                "models": [{"model": "m", "input_micros": 1, "output_micros": 1, "cached_micros": 1, "max_output": 1}],
+                "budget": {"calls": 1, "tokens": 1, "micros": 1}, "day_budget": {"calls": 1},
+            }),
             (_, "/api/links/{token}") => json!({"payload": {"choice": "yes"}}),
             (_, path) if path.ends_with("/links") => {
                 json!({"for": "Ada", "expiresS": 60, "choice": "yes"})

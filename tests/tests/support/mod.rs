@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod dispatches;
+pub mod fake_model;
 pub mod gates;
 pub mod proxy;
 pub mod pty;

@@ -11,11 +11,13 @@ use super::exec::ExecArgs;
 use super::gate::GateArgs;
 use super::image::{ImageArgs, ImageCommand};
 use super::key::KeyArgs;
+use super::model::ModelArgs;
 use super::ops::{ActArgs, ForkArgs, IdArgs};
 use super::prove::ProveArgs;
 use super::read::{LogsArgs, PsArgs, ShowArgs};
 use super::recipe::RecipeArgs;
 use super::run::RunArgs;
+use super::secret::SecretArgs;
 use super::serve::{ApiArgs, ServeArgs};
 use super::sessions::SessionArgs;
 use super::webhook::WebhookArgs;
@@ -81,8 +83,12 @@ pub(crate) enum Command {
     Dispatch(DispatchArgs),
     /// Create, list and revoke API keys
     Key(KeyArgs),
+    /// Set, list, rotate and remove secrets that the egress proxy adds to requests
+    Secret(SecretArgs),
     /// Add, list and replay webhooks for events of gates and runs
     Webhook(WebhookArgs),
+    /// Add, list and remove providers of models; show what a run's calls took
+    Model(ModelArgs),
     /// Import, pull, build and remove images for `image: image:NAME`
     Image(ImageArgs),
     /// List, evict and verify cached dependencies

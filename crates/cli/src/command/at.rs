@@ -25,6 +25,10 @@ pub(crate) struct At {
     /// server
     #[arg(long, global = true, env = "COFFERDAM_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// File with the key that secrets are sealed under; default: secrets.key in the state directory, made on the first
+    /// start
+    #[arg(long, global = true, env = "COFFERDAM_SECRETS_KEY", value_name = "FILE")]
+    pub secrets_key: Option<PathBuf>,
     /// The API key itself; other users can read arguments, so use --key-file (kept for old scripts, with a warning)
     #[arg(long, global = true, hide = true, conflicts_with = "key_file")]
     pub key: Option<String>,

@@ -17,9 +17,11 @@ mod failed;
 mod flag;
 mod follow;
 mod gate;
+mod hidden;
 mod image;
 mod key;
 mod local;
+mod model;
 mod node;
 mod ops;
 mod outfile;
@@ -34,6 +36,7 @@ mod recipe;
 mod relay;
 mod remote;
 mod run;
+mod secret;
 mod serve;
 mod sessions;
 mod signing;
@@ -42,6 +45,7 @@ mod stdin;
 mod stdout;
 mod tail;
 mod user;
+mod vault;
 mod webhook;
 mod worker;
 
@@ -126,7 +130,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Config(args) => config::config(&at, &args).await,
         Command::Dispatch(args) => dispatch::dispatch(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
+        Command::Secret(args) => secret::secret(&at, &args).await,
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
+        Command::Model(args) => model::model(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
         Command::Db { superuser } => node::database(&at, superuser).await,

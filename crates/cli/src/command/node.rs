@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::at::At;
 use super::exit::{Exit, Misuse};
 use super::worker::WorkerArgs;
-use super::{output, place, signing, state, user};
+use super::{output, place, signing, state, user, vault};
 
 /// What this process does.
 #[derive(Debug)]
@@ -85,6 +85,7 @@ impl Node {
         let signer = signing::signer(&ledger, dir).await?;
         let flows = Flows::new(ledger.clone(), wakes, Ids::from_env())
             .with_signing(signer, reach)
+            .with_vault(vault::vault(at, &ledger, dir).await?)
             .with_roots(parts.allow_dirs, dir);
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;

@@ -39,7 +39,7 @@ use cofferdam_sandbox::{HostPath, Links};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::{Flows, config, egress};
+use crate::{Flows, config, egress, secrets};
 
 pub(crate) use changes::changes;
 pub(crate) use watch::{Watch, hold, unstarted};
@@ -216,6 +216,10 @@ impl Flows {
             let first = of.and_then(|of| of.intent.as_ref()).map(|(intent, _)| intent);
             egress::admit_names(&self.ledger, who, first, &wanted).await?;
         }
+        let field = |at| format!("sandbox_spec.phases.exec.secrets[{at}]");
+        let uses = work.request.secrets.iter().enumerate();
+        let uses: Vec<_> = uses.map(|(at, used)| (field(at), used)).collect();
+        secrets::admit(&self.ledger, &who.tenant, &uses, who.is_host_admin()).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let hex = self.ids.hex(&format!("dispatch-intent:{id}"), 16);
         let intent_id = IntentId::parse(&format!("it_{hex}")).map_err(Error::corrupt("id"))?;

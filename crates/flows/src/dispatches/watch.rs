@@ -274,6 +274,7 @@ fn record(work: &AgentWork) -> SandboxEffective {
             build: None,
             exec: Some(PhaseSpec {
                 egress: Some(work.request.egress.clone()),
+                secrets: (!work.request.secrets.is_empty()).then(|| work.request.secrets.clone()),
                 timeout_ms: Some(work.request.timeout_ms),
             }),
         }),

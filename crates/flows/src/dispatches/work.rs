@@ -121,6 +121,7 @@ pub(crate) fn work_of(
         limits,
         egress: exec.egress.unwrap_or(Egress::None),
         egress_ask: false,
+        secrets: exec.secrets.unwrap_or_default(),
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),
@@ -130,6 +131,7 @@ pub(crate) fn work_of(
             services: spec.services.clone(),
             cache: spec.cache.clone(),
             isolation: spec.isolation,
+            models: spec.models.clone(),
             ..SandboxSpec::default()
         }),
     };

@@ -208,6 +208,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
             limits: self.file.limits,
             egress: cofferdam_contracts::sandbox::Egress::None,
             egress_ask: false,
+            secrets: Vec::new(),
             template_key: None,
             deps_hash: None,
             artifacts: Vec::new(),

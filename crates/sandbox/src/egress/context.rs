@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::desk::Desk;
 use super::dial::Dialer;
 use super::forward::Links;
+use super::keyring::Keyring;
+use super::model::ModelDoor;
 use super::policy::{Name, Refused, Rules};
 use super::violation::Log;
 
@@ -27,8 +29,12 @@ pub(crate) struct Context {
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
     pub desk: Arc<Desk>,
+    /// Where the sandbox has secrets, how they are added.
+    pub keys: Option<Arc<Keyring>>,
     /// What pages of the phase's mirrors linked to.
     pub links: Arc<Links>,
+    /// Where calls of models go.
+    pub models: ModelDoor,
 }
 
 impl Context {

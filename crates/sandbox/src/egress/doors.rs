@@ -27,7 +27,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, PROXY_PORT, TLS_PORT};
+use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, MODEL_PORT, PROXY_PORT, TLS_PORT};
 use crate::agent::{Agent, AgentError, Trunk};
 use crate::host::task::Driver;
 
@@ -72,7 +72,7 @@ impl Doors {
     pub(crate) async fn open(agent: &Agent) -> Result<Self, AgentError> {
         let wanted = door::Doors {
             address: ADDRESS,
-            tcp: vec![PROXY_PORT, TLS_PORT, HTTP_PORT, DNS_PORT],
+            tcp: vec![PROXY_PORT, TLS_PORT, HTTP_PORT, DNS_PORT, MODEL_PORT],
             udp: vec![DNS_PORT],
         };
         Ok(Self::over(agent.doors(&wanted).await?))
@@ -150,6 +150,7 @@ fn of(kept: Kept) -> Option<Door> {
         Kept::Tcp(PROXY_PORT) => Door::Proxy,
         Kept::Tcp(TLS_PORT) => Door::Tls,
         Kept::Tcp(HTTP_PORT) => Door::Http,
+        Kept::Tcp(MODEL_PORT) => Door::Model,
         Kept::Tcp(DNS_PORT) | Kept::Udp(DNS_PORT) => Door::Dns,
         Kept::Tcp(_) | Kept::Udp(_) => return None,
     })

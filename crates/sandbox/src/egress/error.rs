@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::authority::AuthorityError;
 use crate::agent::AgentError;
 
 /// Why a sandbox's network cannot be what its plan says.
@@ -15,6 +16,10 @@ pub(crate) enum EgressError {
     Listen(#[from] io::Error),
     #[error("the agent could not listen inside the sandbox")]
     Doors(#[from] AgentError),
+    #[error("this host's certificates could not be read")]
+    Certificates(#[source] io::Error),
+    #[error("the sandbox's own authority of certificates")]
+    Authority(#[from] AuthorityError),
     #[error("the sandbox's network namespace was not found")]
     NoNetns,
     #[error("the build phase is over and its network with it")]

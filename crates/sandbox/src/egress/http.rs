@@ -33,7 +33,7 @@ use super::upstream::Upstream;
 use crate::host::task::Driver;
 
 /// Bytes of a request's head: what servers take.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// Headers between two neighbours, and never beyond.
 const HOP_BY_HOP: [HeaderName; 9] = [
@@ -58,14 +58,15 @@ pub(crate) enum Entrance {
 }
 
 /// Why a body ended early.
-type Fault = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) type Answer = Response<BoxBody<Bytes, Fault>>;
 
 /// A tunnel that stands once the answer is sent.
 struct Tunnel {
     client: OnUpgrade,
-    server: TcpStream,
+    /// None where TLS is ended here.
+    server: Option<TcpStream>,
     name: Name,
     port: u16,
 }
@@ -101,7 +102,10 @@ pub(crate) async fn serve<C: Client>(stream: C, context: Context, entrance: Entr
         && let Ok(upgraded) = client.await
         && let Ok((client, said)) = unwrap::<C>(upgraded)
     {
-        tunnel::asked_for(client, server, said, &name, port, &context).await;
+        match server {
+            Some(server) => tunnel::asked_for(client, server, said, &name, port, &context).await,
+            None => tunnel::ended_here(client, said, &name, port, &context).await,
+        }
     }
 }
 
@@ -123,10 +127,13 @@ async fn connect(
     let rules = context.rules();
     let (name, rule) =
         rules.admit(host, port, Wire::Tls).map_err(|refused| refuse(context, &refused))?;
-    let server = context.dialer.tunnel(name, port, rule).await.map_err(|error| {
-        tunnel::note(context, name, port, &error);
-        say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {error}"))
-    })?;
+    let server = match rule.secrets.is_empty() {
+        false => None,
+        true => Some(context.dialer.tunnel(name, port, rule).await.map_err(|error| {
+            tunnel::note(context, name, port, &error);
+            say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {error}"))
+        })?),
+    };
     let name = name.clone();
     let tunnel = Tunnel { client: hyper::upgrade::on(request), server, name, port };
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
@@ -213,7 +220,7 @@ fn address(
     Some(())
 }
 
-fn strip(headers: &mut HeaderMap) {
+pub(crate) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::dns;
 use super::entry::Guest;
-use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, PROXY_PORT, TLS_PORT};
+use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, MODEL_PORT, PROXY_PORT, TLS_PORT};
 use crate::host::process::Netns;
 
 /// Bound, in the sandbox's namespace.
@@ -22,6 +22,7 @@ pub(crate) struct Sockets {
     pub tls: tokio::net::TcpListener,
     pub http: tokio::net::TcpListener,
     pub dns_tcp: tokio::net::TcpListener,
+    pub model: tokio::net::TcpListener,
     pub dns: tokio::net::UdpSocket,
 }
 
@@ -40,6 +41,7 @@ impl Sockets {
             got = self.tls.accept() => (Door::Tls, got),
             got = self.http.accept() => (Door::Http, got),
             got = self.dns_tcp.accept() => (Door::Dns, got),
+            got = self.model.accept() => (Door::Model, got),
         };
         let (stream, _) = accepted?;
         // Small messages go at once; a socket that refuses the option works all the same.
@@ -49,7 +51,7 @@ impl Sockets {
 }
 
 struct Bound {
-    tcp: [TcpListener; 4],
+    tcp: [TcpListener; 5],
     dns: UdpSocket,
 }
 
@@ -60,13 +62,14 @@ pub(crate) async fn listen(netns: Netns) -> io::Result<Sockets> {
         // Nobody waits any more: the sockets close as they are dropped.
         let _ = send.send(bind(&netns));
     })?;
-    let Bound { tcp: [proxy, tls, http, dns_tcp], dns } =
+    let Bound { tcp: [proxy, tls, http, dns_tcp, model], dns } =
         bound.await.map_err(io::Error::other)??;
     Ok(Sockets {
         proxy: tokio::net::TcpListener::from_std(proxy)?,
         tls: tokio::net::TcpListener::from_std(tls)?,
         http: tokio::net::TcpListener::from_std(http)?,
         dns_tcp: tokio::net::TcpListener::from_std(dns_tcp)?,
+        model: tokio::net::TcpListener::from_std(model)?,
         dns: tokio::net::UdpSocket::from_std(dns)?,
     })
 }
@@ -81,6 +84,6 @@ fn bind(netns: &Netns) -> io::Result<Bound> {
     };
     let dns = UdpSocket::bind((ADDRESS, DNS_PORT))?;
     dns.set_nonblocking(true)?;
-    let tcp = [tcp(PROXY_PORT)?, tcp(TLS_PORT)?, tcp(HTTP_PORT)?, tcp(DNS_PORT)?];
+    let tcp = [tcp(PROXY_PORT)?, tcp(TLS_PORT)?, tcp(HTTP_PORT)?, tcp(DNS_PORT)?, tcp(MODEL_PORT)?];
     Ok(Bound { tcp, dns })
 }

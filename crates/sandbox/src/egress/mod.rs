@@ -15,9 +15,11 @@
 //! the phase changes, every flow of the one before is ended first. While the worker is in doubt whether its
 //! tasks are still its own, the exec phase has no flow (decision 0018). No name outside the list is ever
 //! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
-//! names accordingly. Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
+//! names accordingly. Names that get a secret are the exception: their TLS is ended here, by an authority of this
+//! sandbox alone, and the secret is added to each request ([`inject`]). Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
 //! credentials stay outside, and nothing can be sent to them.
 
+mod authority;
 mod context;
 mod desk;
 mod dial;
@@ -30,11 +32,16 @@ mod forward;
 mod fuzz;
 mod hello;
 mod http;
+mod inject;
+mod keyring;
 mod listen;
 mod mirror;
+mod model;
 mod policy;
 mod ports;
+mod screen;
 mod serve;
+mod trust;
 mod tunnel;
 pub(crate) mod unrouted;
 mod upstream;
@@ -44,27 +51,34 @@ mod violation;
 pub use desk::Asked;
 pub(crate) use entry::Way;
 pub(crate) use error::EgressError;
+pub use keyring::{Keeping, SecretKeeper, SecretsSent};
+pub use model::{ModelCall, ModelCut, ModelDesk, ModelReply};
 pub(crate) use unrouted::Unrouted;
 pub(crate) use violation::in_words;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use cofferdam_ambient::env;
 use cofferdam_contracts::egress::Entry as Listed;
 use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
+use cofferdam_contracts::secret::SecretUse;
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use authority::Authority;
 use context::Context;
 use desk::Desk;
 use dial::Dialer;
 use entry::Entry;
 use forward::{Forward, Target};
+use keyring::Keyring;
 use mirror::Mirror;
-use policy::{MirrorName, Rules};
+use model::ModelDoor;
+use policy::{MirrorName, Name, Rules};
 use ports::{ADDRESS, PROXY_PORT};
 use variables::Variables;
 use violation::Log;
@@ -94,6 +108,17 @@ pub(crate) struct Planned {
     exec: Vec<Listed>,
     build_asks: bool,
     exec_asks: bool,
+    /// Whether the task may call models.
+    models: bool,
+    build_secrets: Vec<SecretUse>,
+    exec_secrets: Vec<SecretUse>,
+}
+
+impl Planned {
+    /// The hosts that get a secret in any phase.
+    fn secret_hosts(&self) -> impl Iterator<Item = &Name> {
+        self.build_secrets.iter().chain(&self.exec_secrets).map(|used| &used.host)
+    }
 }
 
 /// The lists of a request.
@@ -104,6 +129,9 @@ pub(crate) fn plan(request: &SandboxRequest) -> Planned {
         exec: request.egress.entries().to_vec(),
         build_asks: build.is_some_and(|build| build.ask),
         exec_asks: request.egress_ask,
+        models: request.models().is_some(),
+        build_secrets: build.map_or_else(Vec::new, |build| build.secrets.clone()),
+        exec_secrets: request.secrets.clone(),
     }
 }
 
@@ -152,28 +180,47 @@ impl Resources {
     /// Resolves a plan's lists; `None` where no phase has any.
     pub(crate) async fn prepare(&self, planned: &Planned) -> Result<Option<Prepared>, EgressError> {
         let asks = planned.build_asks || planned.exec_asks;
-        if planned.build.is_empty() && planned.exec.is_empty() && !asks {
+        if planned.build.is_empty() && planned.exec.is_empty() && !asks && !planned.models {
             return Ok(None);
         }
         let dialer = Dialer::new(&self.hosts).map_err(EgressError::Host)?;
         let mut ca = None;
-        let build = self.phase(Phase::Build, planned.build_asks, &planned.build, &mut ca).await?;
-        let exec = self.phase(Phase::Exec, planned.exec_asks, &planned.exec, &mut ca).await?;
+        let build = Wanted {
+            phase: Phase::Build,
+            asks: planned.build_asks,
+            names: &planned.build,
+            secrets: &planned.build_secrets,
+        };
+        let exec = Wanted {
+            phase: Phase::Exec,
+            asks: planned.exec_asks,
+            names: &planned.exec,
+            secrets: &planned.exec_secrets,
+        };
+        let build = self.phase(build, &mut ca).await?;
+        let exec = self.phase(exec, &mut ca).await?;
         let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
         let ca = ca.filter(|path| path.is_file());
-        Ok(Some(Prepared { build, exec, ca, dialer, doubt: self.doubt.subscribe() }))
+        let keys = match planned.secret_hosts().next() {
+            None => None,
+            Some(_) => {
+                let authority = Authority::new(planned.secret_hosts())?;
+                let tls = trust::client_config(ca.as_deref()).map_err(EgressError::Host)?;
+                Some(Arc::new(Keyring::new(authority, tls)))
+            }
+        };
+        let (doubt, models) = (self.doubt.subscribe(), planned.models);
+        Ok(Some(Prepared { build, exec, ca, keys, dialer, doubt, models }))
     }
 
     async fn phase(
         &self,
-        phase: Phase,
-        asks: bool,
-        wanted: &[Listed],
+        wanted: Wanted<'_>,
         ca: &mut Option<PathBuf>,
     ) -> Result<PhaseNet, EgressError> {
-        let (mut rules, mut env) = (Rules::new(phase), Variables::default());
-        rules.ask = asks;
-        for entry in wanted {
+        let (mut rules, mut env) = (Rules::new(wanted.phase), Variables::default());
+        rules.ask = wanted.asks;
+        for entry in wanted.names {
             match entry {
                 Listed::Name(name) => rules.allow(name.clone()),
                 Listed::Mirror(name) => {
@@ -191,6 +238,8 @@ impl Resources {
                 }
             }
         }
+        // Last: what gets a secret is reached in no other way.
+        rules.carry(wanted.secrets);
         Ok(PhaseNet { rules: Arc::new(rules), env })
     }
 }
@@ -202,6 +251,14 @@ fn own_ca() -> Option<PathBuf> {
         .find_map(env::var)
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
+}
+
+/// What a phase is to reach.
+struct Wanted<'a> {
+    phase: Phase,
+    asks: bool,
+    names: &'a [Listed],
+    secrets: &'a [SecretUse],
 }
 
 #[derive(Debug)]
@@ -216,14 +273,28 @@ pub(crate) struct Prepared {
     build: PhaseNet,
     exec: PhaseNet,
     ca: Option<PathBuf>,
+    keys: Option<Arc<Keyring>>,
     dialer: Dialer,
     doubt: watch::Receiver<bool>,
+    models: bool,
 }
 
 impl Prepared {
-    /// The host's file of certificates.
+    /// The host's file of certificates, where the sandbox is shown it as it is.
     pub(crate) fn ca(&self) -> Option<&Path> {
-        self.ca.as_deref()
+        self.ca.as_deref().filter(|_| self.keys.is_none())
+    }
+
+    /// The certificates of a sandbox that has an authority of its own: the host's and that one.
+    pub(crate) fn own_ca(&self) -> Result<Option<Bytes>, EgressError> {
+        let Some(keys) = &self.keys else { return Ok(None) };
+        let mut whole = match &self.ca {
+            Some(path) => std::fs::read(path).map_err(EgressError::Certificates)?,
+            None => Vec::new(),
+        };
+        whole.push(b'\n');
+        whole.extend_from_slice(keys.authority.certificate_pem().as_bytes());
+        Ok(Some(whole.into()))
     }
 
     /// The sandbox's resolver configuration.
@@ -240,9 +311,9 @@ impl Prepared {
             common.insert(name.into(), proxy.clone());
         }
         for name in ["NO_PROXY", "no_proxy"] {
-            common.insert(name.into(), "localhost,127.0.0.1,::1".into());
+            common.insert(name.into(), format!("localhost,127.0.0.1,::1,{ADDRESS}"));
         }
-        if self.ca.is_some() {
+        if self.ca.is_some() || self.keys.is_some() {
             common.extend(CA_VARIABLES.map(|name| (name.to_owned(), CA_PATH.to_owned())));
         }
         let env_of = |net: &PhaseNet| {
@@ -253,9 +324,16 @@ impl Prepared {
             }
             env
         };
+        let mut exec_env = env_of(&self.exec);
+        if self.models {
+            let told = model::variables();
+            exec_env.0.extend(told.map(|(name, value)| (name.to_owned(), value)));
+        }
         Ok(Egress {
             build_env: env_of(&self.build),
-            exec_env: env_of(&self.exec),
+            exec_env,
+            models: self.models,
+            model_desk: OnceLock::new(),
             build: self.build.rules,
             exec: self.exec.rules,
             way,
@@ -263,6 +341,7 @@ impl Prepared {
             log: Arc::default(),
             doubt: self.doubt,
             desk: Arc::default(),
+            keys: self.keys,
             state: Mutex::default(),
         })
     }
@@ -303,6 +382,10 @@ pub(crate) struct Egress {
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
     desk: Arc<Desk>,
+    /// Whether the task may call models, and who decides about its calls.
+    models: bool,
+    model_desk: OnceLock<Arc<dyn ModelDesk>>,
+    keys: Option<Arc<Keyring>>,
     state: Mutex<PhaseState>,
 }
 
@@ -325,11 +408,13 @@ impl Egress {
             return Err(EgressError::Over);
         }
         let mut open = stop(&mut state).await;
-        let is_kept = !rules.is_empty() && open.as_ref().is_some_and(Entry::is_open);
+        let calls_models = self.models && phase == Phase::Exec;
+        let has_network = !rules.is_empty() || calls_models;
+        let is_kept = has_network && open.as_ref().is_some_and(Entry::is_open);
         if let Some(ended) = open.take_if(|_| !is_kept) {
             ended.close().await;
         }
-        if !rules.is_empty() {
+        if has_network {
             let entry = match open {
                 Some(entry) => entry,
                 None => self.way.open().await?,
@@ -339,7 +424,9 @@ impl Egress {
                 dialer: Arc::clone(&self.dialer),
                 log: Arc::clone(&self.log),
                 desk: Arc::clone(&self.desk),
+                keys: self.keys.clone(),
                 links: Arc::default(),
+                models: ModelDoor::new(self.model_desk.get().filter(|_| calls_models).cloned()),
             };
             let (stop, stopped) = oneshot::channel();
             // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
@@ -356,11 +443,28 @@ impl Egress {
         let mut state = self.state.lock().await;
         drop(stop(&mut state).await);
         state.phase = Some(Phase::Exec);
+        if let Some(keys) = &self.keys {
+            keys.settle().await;
+        }
+    }
+
+    /// From whom the secrets of its requests come.
+    pub(crate) fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
+        if let Some(keys) = &self.keys {
+            keys.keep(keeper);
+        }
     }
 
     /// What was refused that a person may grant, since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.desk.fetch()
+    }
+
+    /// Sets who decides about calls of models; the first one counts. Before the task's phase begins.
+    pub(crate) fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
+        if self.model_desk.set(desk).is_err() {
+            tracing::warn!("calls of models have somebody who decides about them already");
+        }
     }
 
     /// Lists a name that was asked for, for its phase and until a time.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use cofferdam_contracts::egress::{MAX_NAME_BYTES, Phase, ViolationWhy};
 pub(crate) use cofferdam_contracts::egress::{Mirror as MirrorName, Name};
+use cofferdam_contracts::secret::SecretUse;
 
 use super::forward::Target;
 use super::upstream::Upstream;
@@ -28,6 +29,8 @@ pub(crate) struct Rule {
     pub forward: Option<Target>,
     /// The phase lists the name itself.
     listed: bool,
+    /// What the proxy adds to requests for it; then TLS is ended there.
+    pub secrets: Vec<SecretUse>,
 }
 
 impl Rule {
@@ -82,11 +85,21 @@ impl Rules {
         rule.listed = true;
     }
 
+    /// Secrets of the phase: their hosts, which are listed, are reached over HTTPS alone.
+    pub(crate) fn carry(&mut self, uses: &[SecretUse]) {
+        for used in uses {
+            let rule = self.names.entry(used.host.clone()).or_default();
+            rule.ports = BTreeMap::from([(443, Wire::Tls)]);
+            rule.forward = None;
+            rule.secrets.push(used.clone());
+        }
+    }
+
     /// What a mirror is called inside: plain HTTP that ends at the host's forwarder.
     pub(crate) fn allow_forward(&mut self, name: Name, target: Target, via: Option<&Upstream>) {
         let ports = BTreeMap::from([(80, Wire::Plain)]);
         let forward = Some(target);
-        let rule = Rule { ports, via: via.cloned(), trusted: true, forward, listed: false };
+        let rule = Rule { ports, via: via.cloned(), trusted: true, forward, ..Rule::default() };
         self.names.insert(name, rule);
     }
 
@@ -133,6 +146,9 @@ impl Rules {
         if rule.ports.get(&port) == Some(&wire) {
             return Ok((name, rule));
         }
+        if wire == Wire::Plain && !rule.secrets.is_empty() {
+            return Err(Refused::name(ViolationWhy::Plain, host, Some(port)));
+        }
         Err(Refused::name(ViolationWhy::Port, host, Some(port)))
     }
 }
@@ -140,6 +156,21 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_gets_a_secret_takes_https_alone() {
+        let mut rules = Rules::new(Phase::Exec);
+        let name = Name::parse("a.example").unwrap();
+        rules.allow(name.clone());
+        rules.allow_mirror(name.clone(), 8443, Wire::Tls, None);
+        let form = "basic u".parse().unwrap();
+        rules.carry(&[SecretUse { name: "s".parse().unwrap(), host: name, form }]);
+        let why = |port, wire| rules.admit("a.example", port, wire).err().map(|r| r.why);
+        assert_eq!(why(443, Wire::Tls), None);
+        assert_eq!(why(80, Wire::Plain), Some(ViolationWhy::Plain));
+        assert_eq!(why(8443, Wire::Tls), Some(ViolationWhy::Port));
+        assert_eq!(rules.find("a.example").unwrap().1.secrets.len(), 1);
+    }
 
     #[test]
     fn a_name_is_admitted_at_its_own_ports_and_nothing_else_is() {

@@ -11,6 +11,9 @@ pub(crate) const DNS_PORT: u16 = 53;
 pub(crate) const TLS_PORT: u16 = 443;
 pub(crate) const HTTP_PORT: u16 = 80;
 
+/// Where a sandbox calls models.
+pub(crate) const MODEL_PORT: u16 = 3129;
+
 /// The ways in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
@@ -18,4 +21,5 @@ pub(crate) enum Door {
     Tls,
     Http,
     Dns,
+    Model,
 }

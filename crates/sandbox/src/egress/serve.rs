@@ -12,6 +12,7 @@ use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
 use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
+use super::model;
 use super::policy::Refused;
 use super::ports::{ADDRESS, Door};
 use super::tunnel;
@@ -92,6 +93,7 @@ async fn flow(door: Door, stream: impl Client, context: Context) {
         Door::Http => http::serve(stream, context, Entrance::Transparent).await,
         Door::Tls => tunnel::transparent(stream, context).await,
         Door::Dns => questions(stream, context).await,
+        Door::Model => model::serve(stream, context.models).await,
     }
 }
 

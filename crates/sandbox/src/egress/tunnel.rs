@@ -1,4 +1,4 @@
-//! TLS, carried and never opened: who it asks for is read from its first message.
+//! TLS, carried and not opened, but for names that get a secret: who it asks for is read from its first message.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dial::DialError;
 use super::hello::{self, Hello, MAX_HELLO_BYTES};
+use super::inject;
 use super::policy::{Name, Refused, Wire};
 use super::ports::TLS_PORT;
 
@@ -34,6 +35,10 @@ pub(crate) async fn transparent(mut client: impl Client, context: Context) {
             return;
         }
     };
+    if !rule.secrets.is_empty() {
+        inject::serve(client, said, name.clone(), rule.clone(), context.clone()).await;
+        return;
+    }
     match context.dialer.tunnel(name, TLS_PORT, rule).await {
         Ok(server) => {
             context.within(name, carry(client, server, &said)).await;
@@ -55,6 +60,31 @@ pub(crate) async fn asked_for(
     match first(&mut client, &mut said).await {
         Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked == *name) => {
             context.within(name, carry(client, server, &said)).await;
+        }
+        Ok(asked) => {
+            context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));
+        }
+        Err(Some(why)) => {
+            context.refuse(&Refused::name(why, name.as_str(), Some(port)));
+        }
+        Err(None) => {}
+    }
+}
+
+/// A tunnel to a name that gets a secret: its TLS is ended here.
+pub(crate) async fn ended_here(
+    mut client: impl Client,
+    mut said: Vec<u8>,
+    name: &Name,
+    port: u16,
+    context: &Context,
+) {
+    match first(&mut client, &mut said).await {
+        Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked == *name) => {
+            let rules = context.rules();
+            if let Some((name, rule)) = rules.find(name.as_str()) {
+                inject::serve(client, said, name.clone(), rule.clone(), context.clone()).await;
+            }
         }
         Ok(asked) => {
             context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));

@@ -155,6 +155,9 @@ async fn furnish(
     if let Some(prepared) = prepared {
         let text = Prepared::resolv_conf().into();
         put(&sandbox.agent, egress::RESOLV_CONF, 0o644, text).await?;
+        if let Some(certificates) = prepared.own_ca()? {
+            put(&sandbox.agent, egress::CA_PATH, 0o444, certificates).await?;
+        }
         sandbox.egress = Some(prepared.open(plan.isolation().way(netns, &sandbox.agent))?);
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;

@@ -22,7 +22,7 @@ use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
 use crate::class::remote::Line;
-use crate::egress::{self, Asked, Egress, Unrouted};
+use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
 use crate::host::process;
 use crate::host::sockets::Sockets;
 use crate::host::task::{Driver, blocking};
@@ -248,6 +248,27 @@ impl Sandbox {
     #[must_use]
     pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
         self.egress.as_ref().is_some_and(|egress| egress.grant(asked, until_ms))
+    }
+
+    /// Sets who decides about calls of models, before the first command. Without it each is refused.
+    pub fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
+        if let Some(egress) = &self.egress {
+            egress.serve_models(desk);
+        }
+    }
+
+    /// Ends its network: no connection is left when it returns.
+    pub async fn close_network(&self) {
+        if let Some(egress) = &self.egress {
+            egress.close().await;
+        }
+    }
+
+    /// From whom the secrets of its requests come; before its first command.
+    pub fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
+        if let Some(egress) = &self.egress {
+            egress.keep_secrets(keeper);
+        }
     }
 
     /// What was changed below a directory that it sees copy-on-write; nothing where there is none.

@@ -4,8 +4,9 @@
 
 use cofferdam_contracts::sandbox::{
     AccessMode, DEFAULT_PIDS, Egress, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE,
-    SandboxRequest, SandboxSpec,
+    PhaseSpec, SandboxRequest, SandboxSpec,
 };
+use cofferdam_contracts::secret::{self, SecretUse, UseFault};
 use cofferdam_guest::glob::Glob;
 
 use super::large;
@@ -34,11 +35,13 @@ pub(crate) fn check(request: &SandboxRequest, facts: &HostFacts) -> Check {
     if let Some(dir) = &request.workdir {
         absolute("workdir", dir)?;
     }
+    secrets("", &request.secrets, &request.egress)?;
     files(request)?;
     globs(request)?;
     if let Some(build) = &request.build {
         argv("build.cmd", &build.cmd)?;
         variables("build.env", &build.env)?;
+        secrets("build.", &build.secrets, &build.egress)?;
         if let Some(ms) = build.timeout_ms {
             require(
                 (1..=MAX_TIMEOUT_MS).contains(&ms),
@@ -49,6 +52,11 @@ pub(crate) fn check(request: &SandboxRequest, facts: &HostFacts) -> Check {
     }
     request.spec.as_ref().map_or(Ok(()), |wanted| spec(request, wanted))?;
     written_through(request, facts)
+}
+
+fn secrets(phase: &str, uses: &[SecretUse], egress: &Egress) -> Check {
+    let fault = |fault: UseFault| PlanError::new(format!("{phase}{}", fault.field), fault.why);
+    secret::check(uses, egress).map_err(fault)
 }
 
 fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
@@ -83,6 +91,10 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
 
 fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     let Some(phases) = &spec.phases else { return Ok(()) };
+    let said = |phase: &PhaseSpec, field: &str, planned: &[SecretUse]| {
+        let is_equal = phase.secrets.as_ref().is_none_or(|secrets| secrets == planned);
+        require(is_equal, field, "differs from the secrets of the request")
+    };
     if let Some(build) = &phases.build {
         let planned = request.build.as_ref().map_or(&Egress::None, |wanted| &wanted.egress);
         require(
@@ -90,6 +102,8 @@ fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
             "spec.phases.build.egress",
             "differs from build.net",
         )?;
+        let planned = request.build.as_ref().map_or(&[][..], |wanted| &wanted.secrets);
+        said(build, "spec.phases.build.secrets", planned)?;
         let planned = request.build.as_ref().map(|wanted| wanted.timeout_ms);
         require(
             build.timeout_ms.is_none() || planned == Some(build.timeout_ms),
@@ -103,6 +117,7 @@ fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
             "spec.phases.exec.egress",
             "differs from net",
         )?;
+        said(exec, "spec.phases.exec.secrets", &request.secrets)?;
         require(
             exec.timeout_ms.is_none_or(|ms| ms == request.timeout_ms),
             "spec.phases.exec.timeout_ms",

@@ -93,17 +93,24 @@ pub(crate) fn plan(
         true => path.clone(),
         false => format!("{}/{path}", workdir.trim_end_matches('/')),
     };
+    let mut made_by = json!({
+        "cmd": build.cmd,
+        "net": build.egress,
+        "env": build.env,
+        "workdir": workdir,
+        "user": user,
+        "services": spec.services,
+    });
+    // What a build sees with a secret, one without it does not.
+    if !build.secrets.is_empty()
+        && let Some(fields) = made_by.as_object_mut()
+    {
+        fields.insert("secrets".into(), json!(build.secrets));
+    }
     Some(Planned {
         repo: cache.repo.clone(),
         locks: cache.paths.iter().map(inside).collect(),
         dirs: dirs(cache),
-        build: json!({
-            "cmd": build.cmd,
-            "net": build.egress,
-            "env": build.env,
-            "workdir": workdir,
-            "user": user,
-            "services": spec.services,
-        }),
+        build: made_by,
     })
 }

@@ -58,6 +58,11 @@ pub(crate) async fn run_egress(call: Call) -> Answered {
     ok(&call.flows().ledger.egress().snapshot_list(&run).await?)
 }
 
+pub(crate) async fn run_secrets(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.secrets().uses(&run).await?)
+}
+
 pub(crate) async fn run_retry(call: Call) -> Answered {
     let run: WorkflowId = call.id("id")?;
     answer(StatusCode::ACCEPTED, &call.flows().run_retry(&call.who, run.as_str()).await?)

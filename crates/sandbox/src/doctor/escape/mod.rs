@@ -316,6 +316,7 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
         },
         egress: Egress::None,
         egress_ask: false,
+        secrets: Vec::new(),
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),

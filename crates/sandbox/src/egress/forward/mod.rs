@@ -34,9 +34,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
@@ -49,8 +47,8 @@ pub(crate) use target::{Forward, Target};
 use super::context::Context;
 use super::http::{self, Answer, Driven};
 use super::policy::{Refused, Rule, Wire};
-use super::tunnel;
 use super::upstream::Upstream;
+use super::{trust, tunnel};
 use crate::host::task::Driver;
 
 /// From the request to the head of the answer: mirrors that fetch first themselves are slow.
@@ -103,16 +101,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 impl Forward {
     /// `ca`: the certificates that the mirror's client trusts.
     pub(crate) fn new(bases: Vec<Base>, ca: Option<&Path>) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        let found = ca.and_then(|path| CertificateDer::pem_file_iter(path).ok());
-        roots.add_parsable_certificates(found.into_iter().flatten().flatten());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self { bases, tls: Arc::new(tls), pages: Semaphore::new(PAGES_AT_ONCE) })
+        Ok(Self { bases, tls: trust::client_config(ca)?, pages: Semaphore::new(PAGES_AT_ONCE) })
     }
 
     pub(crate) fn bases(&self) -> &[Base] {

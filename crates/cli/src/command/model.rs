@@ -1,0 +1,295 @@
+//! `model add | ls | rm | usage`.
+
+use clap::{Args, Subcommand};
+use cofferdam_contracts::model::{
+    ModelCallRow, ModelProtocol, ModelSpent, ProviderRemoved, ProviderRow,
+};
+use serde_json::{Map, Value, json};
+
+use super::at::At;
+use super::client::segment;
+use super::connection::Connection;
+use super::exit::{Exit, Misuse};
+use super::{flag, output};
+
+/// Micro-units of one unit of money.
+const MICROS: u64 = 1_000_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    #[command(subcommand)]
+    pub command: ModelCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Add a provider of models, or change one
+    Add {
+        /// Name, as recipes write it
+        name: String,
+        /// Base URL, such as https://api.example/v1
+        #[arg(long)]
+        url: String,
+        /// Protocol: openai-chat, openai-responses or anthropic-messages (repeatable)
+        #[arg(long = "protocol", value_name = "PROTOCOL", required = true,
+              value_parser = flag::one_of(ModelProtocol::ALL, ModelProtocol::as_str))]
+        protocols: Vec<String>,
+        /// Secret that holds the provider's key; default: no key
+        #[arg(long)]
+        secret: Option<String>,
+        /// Model with its prices per million tokens, input/output[/cached], such as big=1.25/10/0.125 (repeatable)
+        #[arg(long = "model", value_name = "NAME=PRICES", required = true)]
+        models: Vec<String>,
+        /// Bound of all calls: calls=N, tokens=N or money=N (repeatable)
+        #[arg(long, value_name = "KEY=N")]
+        budget: Vec<String>,
+        /// Bound of the calls of one day (UTC): calls=N, tokens=N or money=N (repeatable)
+        #[arg(long, value_name = "KEY=N")]
+        day_budget: Vec<String>,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// List providers of models
+    Ls {
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a provider; its next call is refused
+    Rm { name: String },
+    /// Show what a run's calls of models took
+    Usage {
+        /// Run id or workflow id
+        run: String,
+        /// List each call
+        #[arg(long)]
+        calls: bool,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) async fn model(at: &At, args: &ModelArgs) -> anyhow::Result<Exit> {
+    let wanted = match &args.command {
+        ModelCommand::Add { .. } => Some(body(&args.command)?),
+        _ => None,
+    };
+    let session = Connection::reading(at).await?;
+    let outcome = act(&session, &args.command, wanted).await;
+    session.close().await?;
+    outcome.map(|()| Exit::Ok)
+}
+
+async fn act(
+    session: &Connection,
+    command: &ModelCommand,
+    wanted: Option<Value>,
+) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
+        ModelCommand::Add { json: as_json, .. } => {
+            let body = wanted.unwrap_or_default();
+            let made: ProviderRow = client.post("/api/models", &body).await?;
+            if *as_json {
+                output::json(&serde_json::to_value(&made)?);
+            } else {
+                output::line(made.provider.name.as_str());
+            }
+        }
+        ModelCommand::Ls { json: as_json } => {
+            let rows: Vec<ProviderRow> = client.get("/api/models").await?;
+            if *as_json {
+                output::json(&json!({"schemaVersion": 1, "providers": rows}));
+            } else {
+                list(&rows);
+            }
+        }
+        ModelCommand::Rm { name } => {
+            let _: ProviderRemoved =
+                client.delete(&format!("/api/models/{}", segment(name))).await?;
+            output::line("removed");
+        }
+        ModelCommand::Usage { run, calls, json: as_json } => {
+            let path = format!("/api/runs/{}/models", segment(run));
+            let spent: Vec<ModelSpent> = client.get(&path).await?;
+            let rows: Vec<ModelCallRow> = match calls {
+                true => client.get(&format!("{path}/calls")).await?,
+                false => Vec::new(),
+            };
+            match (as_json, calls) {
+                (true, true) => {
+                    output::json(&json!({"schemaVersion": 1, "models": spent, "calls": rows}));
+                }
+                (true, false) => output::json(&json!({"schemaVersion": 1, "models": spent})),
+                (false, true) => calls_table(&rows),
+                (false, false) => spent_table(&spent),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn list(rows: &[ProviderRow]) {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let provider = &row.provider;
+            let protocols: Vec<&str> = provider.protocols.iter().map(|p| p.as_str()).collect();
+            let models: Vec<&str> = provider.models.iter().map(|m| m.model.as_str()).collect();
+            vec![
+                provider.name.to_string(),
+                row.version.to_string(),
+                protocols.join(","),
+                models.join(","),
+                provider.secret.as_ref().map(ToString::to_string).unwrap_or_default(),
+                provider.url.clone(),
+            ]
+        })
+        .collect();
+    output::table(&["PROVIDER", "VERSION", "PROTOCOLS", "MODELS", "SECRET", "URL"], &rows);
+}
+
+fn spent_table(rows: &[ModelSpent]) {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.provider.to_string(),
+                row.model.to_string(),
+                row.calls.to_string(),
+                row.tokens.to_string(),
+                money(row.micros),
+                row.unknown.to_string(),
+            ]
+        })
+        .collect();
+    output::table(&["PROVIDER", "MODEL", "CALLS", "TOKENS", "MONEY", "UNKNOWN"], &rows);
+}
+
+fn calls_table(rows: &[ModelCallRow]) {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let usage = row.usage;
+            let tokens = |of: fn(cofferdam_contracts::model::ModelUsage) -> u64| {
+                usage.map_or_else(String::new, |usage| of(usage).to_string())
+            };
+            vec![
+                output::time(row.created_at),
+                row.n.to_string(),
+                row.model.as_ref().map(ToString::to_string).unwrap_or_default(),
+                row.outcome.map_or("sent", |outcome| outcome.as_str()).to_owned(),
+                tokens(|usage| usage.input),
+                tokens(|usage| usage.output),
+                money(row.micros),
+                row.wall_ms.map(|ms| ms.to_string()).unwrap_or_default(),
+                row.why.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let heads = ["TIME (UTC)", "N", "MODEL", "OUTCOME", "IN", "OUT", "MONEY", "MS", "WHY"];
+    output::table(&heads, &rows);
+}
+
+/// Micro-units as a decimal, without a float.
+fn money(micros: i64) -> String {
+    let micros = u64::try_from(micros).unwrap_or(0);
+    format!("{}.{:06}", micros / MICROS, micros % MICROS)
+}
+
+/// A decimal of at most six places, in micro-units.
+fn micros(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || part.len() > 6 || !is_number(whole) || !is_number(part) {
+        return None;
+    }
+    let part: u64 = format!("{part:0<6}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(MICROS)?.checked_add(part)
+}
+
+fn price(text: &str) -> anyhow::Result<Value> {
+    let wrong = || {
+        Misuse(format!("--model {text:?}: write NAME=INPUT/OUTPUT[/CACHED], such as big=1.25/10"))
+    };
+    let (name, prices) = text.split_once('=').ok_or_else(wrong)?;
+    let prices: Option<Vec<u64>> = prices.split('/').map(micros).collect();
+    let prices = prices.ok_or_else(wrong)?;
+    let mut price = Map::from_iter([("model".to_owned(), json!(name))]);
+    let fields = ["input_micros", "output_micros", "cached_micros"];
+    if prices.len() < 2 || prices.len() > fields.len() {
+        return Err(wrong().into());
+    }
+    price.extend(fields.into_iter().zip(prices).map(|(field, of)| (field.to_owned(), json!(of))));
+    Ok(Value::Object(price))
+}
+
+fn limit(flag: &str, pairs: &[String]) -> anyhow::Result<Option<Value>> {
+    let mut bounds = Map::new();
+    for pair in pairs {
+        let wrong = || Misuse(format!("--{flag} {pair:?}: write calls=N, tokens=N or money=N"));
+        let (key, number) = pair.split_once('=').ok_or_else(wrong)?;
+        let (field, bound) = match key {
+            "calls" | "tokens" => (key, number.parse::<u64>().ok()),
+            "money" => ("micros", micros(number)),
+            _ => return Err(wrong().into()),
+        };
+        bounds.insert(field.to_owned(), json!(bound.ok_or_else(wrong)?));
+    }
+    Ok((!bounds.is_empty()).then_some(Value::Object(bounds)))
+}
+
+fn body(command: &ModelCommand) -> anyhow::Result<Value> {
+    let ModelCommand::Add { name, url, protocols, secret, models, budget, day_budget, .. } =
+        command
+    else {
+        return Ok(Value::Null);
+    };
+    let models = models.iter().map(|model| price(model)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut body = Map::from_iter([
+        ("name".to_owned(), json!(name)),
+        ("url".to_owned(), json!(url)),
+        ("protocols".to_owned(), json!(protocols)),
+        ("models".to_owned(), json!(models)),
+    ]);
+    let optional = [
+        ("secret", secret.as_ref().map(|secret| json!(secret))),
+        ("budget", limit("budget", budget)?),
+        ("day_budget", limit("day-budget", day_budget)?),
+    ];
+    for (field, value) in optional {
+        body.extend(value.map(|value| (field.to_owned(), value)));
+    }
+    Ok(Value::Object(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn money_is_read_and_written_without_a_float() {
+        for (text, of) in [("1.25", 1_250_000), ("10", 10_000_000), ("0.000001", 1), ("0", 0)] {
+            assert_eq!(micros(text), Some(of), "{text}");
+        }
+        for bad in ["", ".5", "-1", "1.0000001", "1e3", "x", "99999999999999999999"] {
+            assert_eq!(micros(bad), None, "{bad}");
+        }
+        assert_eq!(money(1_250_000), "1.250000");
+    }
+
+    #[test]
+    fn a_model_is_written_with_its_prices() {
+        let read = price("a/b:c=1.25/10/0.125").unwrap();
+        assert_eq!(read["cached_micros"], 125_000);
+        assert_eq!(read["model"], "a/b:c");
+        for bad in ["big", "big=", "big=1", "big=1/2/3/4", "big=1/x"] {
+            assert!(price(bad).is_err(), "{bad}");
+        }
+        let bounds = limit("budget", &["calls=3".into(), "money=0.5".into()]).unwrap().unwrap();
+        assert_eq!(bounds, json!({"calls": 3, "micros": 500_000}));
+        assert!(limit("budget", &["seconds=3".into()]).is_err());
+    }
+}

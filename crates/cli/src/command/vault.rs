@@ -1,0 +1,31 @@
+//! The key of secrets: a file of the state directory, or the one that the operator names.
+
+use std::path::Path;
+
+use cofferdam_flows::Vault;
+use cofferdam_ledger::Ledger;
+
+use super::at::At;
+use super::exit::Misuse;
+
+/// Where it is in a state directory.
+const SECRETS: &str = "secrets.key";
+
+/// This host's key of secrets. The first process on a database without secrets makes one; later ones must have
+/// it: a key that was made anew would open nothing. `None`: this host lacks it.
+pub(crate) async fn vault(at: &At, ledger: &Ledger, dir: &Path) -> anyhow::Result<Option<Vault>> {
+    if let Some(path) = &at.secrets_key {
+        let found = Vault::read(path)?;
+        let why = || Misuse(format!("--secrets-key {}: no such file", path.display()));
+        return Ok(Some(found.ok_or_else(why)?));
+    }
+    let path = dir.join(SECRETS);
+    if let Some(found) = Vault::read(&path)? {
+        return Ok(Some(found));
+    }
+    if ledger.secrets().sealed_by().await?.is_some() {
+        tracing::info!("this host lacks the secrets key: it sets no secrets and sends none");
+        return Ok(None);
+    }
+    Ok(Some(Vault::make(&path)?))
+}

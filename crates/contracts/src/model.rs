@@ -1,0 +1,88 @@
+//! Calls of models: who may be called, at what price, within which budget, and what came of it.
+//!
+//! ```text
+//! sandbox -> 127.0.0.53:3129 /v1/... -> Asked -> budget, one transaction -> the provider
+//!                                        answer -> AnswerMeter -> ModelUsage -> the call's row
+//! ```
+//! Money is a whole number of micro-units of the operator's currency, never a float.
+
+mod asked;
+mod call;
+mod meter;
+mod price;
+mod provider;
+mod refused;
+mod spec;
+mod usage;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use asked::{AskedError, ModelAsked};
+pub use call::{CallScope, ModelCallRow, ModelOutcome, ModelSpent};
+pub use meter::{AnswerMeter, Metered};
+pub use price::{ModelPrice, ModelUsage};
+pub use provider::{ModelProvider, ProviderRemoved, ProviderRow};
+pub use refused::refusal_body;
+pub use spec::{ModelBudget, ModelLimit, ModelsSpec, grant_form};
+
+use crate::named::named;
+
+/// Bytes of a request's body: what the largest public provider takes.
+pub const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of an answer that are passed on; the rest is cut. Hundreds of times the longest text that a model writes.
+pub const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
+/// Calls of one sandbox, refused ones included: each is a row.
+pub const MAX_CALLS: u64 = 10_000;
+
+named! {
+    /// The wire format of a call.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum ModelProtocol {
+        /// OpenAI's chat completions.
+        OpenaiChat = "openai-chat",
+        /// OpenAI's responses.
+        OpenaiResponses = "openai-responses",
+        /// Anthropic's messages.
+        AnthropicMessages = "anthropic-messages",
+    }
+}
+
+impl ModelProtocol {
+    /// The path below a provider's base URL, which is also the path inside a sandbox below `/v1`.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::OpenaiChat => "/chat/completions",
+            Self::OpenaiResponses => "/responses",
+            Self::AnthropicMessages => "/messages",
+        }
+    }
+
+    /// The protocol of a path inside a sandbox.
+    #[must_use]
+    pub fn of_path(path: &str) -> Option<Self> {
+        let below = path.strip_prefix("/v1").unwrap_or(path);
+        Self::ALL.iter().copied().find(|protocol| protocol.path() == below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ModelProtocol::{self, AnthropicMessages, OpenaiChat, OpenaiResponses};
+
+    #[test]
+    fn a_path_names_its_protocol_with_and_without_the_version() {
+        for (path, protocol) in [
+            ("/v1/chat/completions", Some(OpenaiChat)),
+            ("/chat/completions", Some(OpenaiChat)),
+            ("/v1/responses", Some(OpenaiResponses)),
+            ("/v1/messages", Some(AnthropicMessages)),
+            ("/v1/messages/count_tokens", None),
+            ("/v1/embeddings", None),
+            ("/v1", None),
+        ] {
+            assert_eq!(ModelProtocol::of_path(path), protocol, "{path}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a call's body asks for: as much of it as a budget needs. Everything else is the provider's.
+
+use serde::Deserialize;
+
+use super::ModelProtocol;
+use crate::id::ModelName;
+
+/// What of a body is read. Other fields are passed on as they are.
+#[derive(Debug, Deserialize)]
+struct Body {
+    model: String,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    n: Option<u64>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default)]
+    max_completion_tokens: Option<u64>,
+    #[serde(default)]
+    max_output_tokens: Option<u64>,
+    #[serde(default)]
+    background: Option<bool>,
+}
+
+/// What a call asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelAsked {
+    /// The model.
+    pub model: ModelName,
+    /// Whether the answer is to be a stream.
+    pub stream: bool,
+    /// Output tokens that it allows, where it says.
+    pub max_output: Option<u64>,
+    /// Answers that it asks for at once.
+    pub choices: u64,
+}
+
+/// Why a body is not a call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskedError {
+    /// It is not JSON, or has a field of the wrong type.
+    #[error("the body is not a JSON object with a `model`")]
+    Malformed,
+    /// The name cannot be a model's.
+    #[error("`model` is not the name of a model")]
+    Name,
+    /// Its answer would come at another time, past every budget.
+    #[error("`background` answers later, past every budget; leave it out")]
+    Background,
+}
+
+impl ModelAsked {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It does not say which model, or asks for what a budget cannot bound.
+    pub fn parse(protocol: ModelProtocol, body: &[u8]) -> Result<Self, AskedError> {
+        let body: Body = serde_json::from_slice(body).map_err(|_| AskedError::Malformed)?;
+        if body.background == Some(true) {
+            return Err(AskedError::Background);
+        }
+        let max_output = match protocol {
+            ModelProtocol::OpenaiChat => body.max_completion_tokens.or(body.max_tokens),
+            ModelProtocol::OpenaiResponses => body.max_output_tokens,
+            ModelProtocol::AnthropicMessages => body.max_tokens,
+        };
+        Ok(Self {
+            model: ModelName::parse(&body.model).map_err(|_| AskedError::Name)?,
+            stream: body.stream.unwrap_or(false),
+            max_output,
+            choices: match protocol {
+                ModelProtocol::OpenaiChat => body.n.unwrap_or(1),
+                _ => 1,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_says_model_stream_and_maximum_in_its_protocols_words() {
+        let parse = |protocol, text: &str| ModelAsked::parse(protocol, text.as_bytes());
+        let chat = ModelProtocol::OpenaiChat;
+        let asked = parse(
+            chat,
+            r#"{"model":"gpt","n":2,"max_tokens":9,"max_completion_tokens":7,"x":[{}]}"#,
+        );
+        let asked = asked.unwrap();
+        assert_eq!((asked.max_output, asked.choices, asked.stream), (Some(7), 2, false));
+        let asked =
+            parse(ModelProtocol::OpenaiResponses, r#"{"model":"m","stream":true,"max_tokens":9}"#);
+        assert_eq!((asked.clone().unwrap().max_output, asked.unwrap().stream), (None, true));
+        let asked =
+            parse(ModelProtocol::AnthropicMessages, r#"{"model":"m","max_tokens":9,"n":5}"#);
+        assert_eq!((asked.clone().unwrap().max_output, asked.unwrap().choices), (Some(9), 1));
+        for bad in ["", "[]", "{}", r#"{"model":7}"#, r#"{"model":"m","max_tokens":-1}"#] {
+            assert_eq!(parse(chat, bad), Err(AskedError::Malformed), "{bad}");
+        }
+        assert_eq!(parse(chat, r#"{"model":"a b"}"#), Err(AskedError::Name));
+        assert_eq!(parse(chat, r#"{"model":"m","background":true}"#), Err(AskedError::Background));
+    }
+}

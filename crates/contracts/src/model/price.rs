@@ -1,0 +1,131 @@
+//! What tokens cost.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::ModelName;
+
+/// Tokens that a price is for.
+const PER: u128 = 1_000_000;
+/// Tokens that an answer may claim: a claim beyond is not believed. Far beyond the context of any model.
+const MAX_CLAIM: u64 = 100_000_000;
+
+/// A model that a provider may be asked for, with its prices: micro-units per million tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelPrice {
+    /// The model's name, as calls write it.
+    pub model: ModelName,
+    /// Micro-units per million input tokens: 0 to 1,000,000,000,000.
+    #[serde(default)]
+    #[schemars(range(max = 1_000_000_000_000_u64))]
+    pub input_micros: u64,
+    /// Micro-units per million output tokens: 0 to 1,000,000,000,000.
+    #[serde(default)]
+    #[schemars(range(max = 1_000_000_000_000_u64))]
+    pub output_micros: u64,
+    /// Micro-units per million input tokens that the provider read from its cache; default: as other input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1_000_000_000_000_u64))]
+    pub cached_micros: Option<u64>,
+    /// Output tokens that are set aside for a call that does not name its own maximum: 1 to 10,000,000.
+    #[serde(default = "default_output")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub max_output: u64,
+}
+
+/// Most models write at most this in one answer unless the call asks for more.
+const fn default_output() -> u64 {
+    32_768
+}
+
+/// Tokens of a call, as its provider claims them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelUsage {
+    /// Input tokens, the cached ones included.
+    pub input: u64,
+    /// Output tokens.
+    pub output: u64,
+    /// Input tokens that were read from the provider's cache.
+    pub cached: u64,
+}
+
+impl ModelUsage {
+    /// Input and output.
+    #[must_use]
+    pub const fn tokens(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
+    /// The claim where it can be believed: fewer tokens than any call has, and no more cached than read.
+    #[must_use]
+    pub fn believed(self) -> Option<Self> {
+        let is_small = self.input <= MAX_CLAIM && self.output <= MAX_CLAIM;
+        (is_small && self.cached <= self.input).then_some(self)
+    }
+}
+
+impl ModelPrice {
+    /// What these tokens cost in micro-units, a part of one rounded up.
+    #[must_use]
+    pub fn cost_micros(&self, usage: ModelUsage) -> u64 {
+        let of = |tokens: u64, micros: u64| u128::from(tokens) * u128::from(micros);
+        let fresh = usage.input.saturating_sub(usage.cached);
+        let cached_micros = self.cached_micros.unwrap_or(self.input_micros);
+        let sum = of(fresh, self.input_micros)
+            + of(usage.cached, cached_micros)
+            + of(usage.output, self.output_micros);
+        u64::try_from(sum.div_ceil(PER)).unwrap_or(u64::MAX)
+    }
+
+    /// The most that a call may use: a byte of its body is at most one token, whatever the provider's cache does.
+    #[must_use]
+    pub fn most(&self, body_bytes: u64, max_output: Option<u64>, choices: u64) -> ModelUsage {
+        let output = max_output.unwrap_or(self.max_output).saturating_mul(choices.max(1));
+        ModelUsage { input: body_bytes, output, cached: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn price() -> ModelPrice {
+        ModelPrice {
+            model: ModelName::parse("m").unwrap(),
+            input_micros: 1_250_000,
+            output_micros: 10_000_000,
+            cached_micros: Some(125_000),
+            max_output: 100,
+        }
+    }
+
+    #[test]
+    fn a_cost_is_exact_and_rounded_up_once() {
+        let cost =
+            |input, output, cached| price().cost_micros(ModelUsage { input, output, cached });
+        assert_eq!(cost(1_000_000, 0, 0), 1_250_000);
+        assert_eq!(cost(1_000_000, 0, 1_000_000), 125_000);
+        assert_eq!(cost(1_000, 17, 100), 1_125 + 12 + 1 + 170);
+        assert_eq!(cost(0, 0, 0), 0);
+        assert_eq!(cost(1, 0, 0), 2, "1.25 micro-units");
+        assert_eq!(cost(u64::MAX, u64::MAX, 0), u64::MAX);
+    }
+
+    #[test]
+    fn what_is_set_aside_is_the_most_that_a_call_may_use() {
+        let most = |max, choices| price().most(4_000, max, choices);
+        assert_eq!(most(None, 1), ModelUsage { input: 4_000, output: 100, cached: 0 });
+        assert_eq!(most(Some(7), 3).output, 21);
+        assert_eq!(most(Some(u64::MAX), 9).output, u64::MAX);
+    }
+
+    #[test]
+    fn a_claim_beyond_belief_is_none() {
+        let claim = |input, output, cached| ModelUsage { input, output, cached }.believed();
+        assert!(claim(10, 10, 10).is_some());
+        assert!(claim(u64::MAX, 1, 0).is_none() && claim(1, u64::MAX, 0).is_none());
+        assert!(claim(1, 1, 2).is_none());
+    }
+}

@@ -1,0 +1,58 @@
+//! What a sandbox's task calls while it runs: its agent's prompt, and models.
+
+use std::sync::Arc;
+
+use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::sandbox::SandboxResult;
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::Sandbox;
+
+use super::desk::Desk;
+use super::prompt::{SentPrompt, prompt_begin, prompt_end};
+use crate::Flows;
+
+/// The calls of one sandbox.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    desk: Option<Arc<Desk>>,
+    prompt: Option<SentPrompt>,
+}
+
+impl Calls {
+    /// Before the first command: who decides about calls of models, and the agent's prompt on record.
+    pub(crate) async fn begin(
+        flows: &Flows,
+        task: &TaskContext,
+        sandbox: &Sandbox,
+        agent: Option<&AgentWork>,
+    ) -> Self {
+        let spec = task.work.request().and_then(|request| request.models());
+        let desk = spec.map(|spec| {
+            let agent = agent.map(|agent| agent.agent_type.as_str());
+            Arc::new(Desk::new(flows, task, sandbox.id(), spec, agent))
+        });
+        if let Some(desk) = &desk {
+            sandbox.serve_models(Arc::clone(desk) as _);
+        }
+        let prompt = match agent {
+            Some(agent) => prompt_begin(flows, task, sandbox.id(), agent).await,
+            None => None,
+        };
+        Self { desk, prompt }
+    }
+
+    /// After the last command: every call of a model has an end on record.
+    pub(crate) async fn close(&self, sandbox: &Sandbox) {
+        if let Some(desk) = &self.desk {
+            sandbox.close_network().await;
+            desk.close().await;
+        }
+    }
+
+    /// What came of the agent's prompt.
+    pub(crate) async fn end(&self, flows: &Flows, result: &SandboxResult) {
+        if let Some(prompt) = &self.prompt {
+            prompt_end(flows, prompt, result).await;
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Who decides about the calls of one sandbox.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_contracts::canonical::{self, digest_bytes};
+use cofferdam_contracts::id::{Digest, SandboxId};
+use cofferdam_contracts::model::{
+    MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, refusal_body,
+};
+use cofferdam_ledger::models::{
+    CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
+};
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{ModelCall, ModelDesk, ModelReply};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use super::ask::ask_for_more;
+use super::keys::key_of;
+use super::send::{Allowed, Going, send};
+use crate::Flows;
+use crate::error::Result;
+
+/// How long the end of a sandbox waits for its calls to be on record.
+const CLOSE: Duration = Duration::from_secs(10);
+
+/// The desk of one sandbox.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    flows: Flows,
+    task: TaskContext,
+    sandbox: SandboxId,
+    spec: ModelsSpec,
+    agent: Option<&'static str>,
+    /// Calls so far.
+    made: AtomicU64,
+    /// Calls on their way.
+    going: watch::Sender<usize>,
+}
+
+/// A refusal as a client reads it.
+struct Refused {
+    status: u16,
+    code: &'static str,
+    words: String,
+    /// The bound of the sandbox that a person may raise.
+    over: Option<OverBudget>,
+}
+
+impl Refused {
+    const fn new(code: &'static str, words: String) -> Self {
+        Self { status: 403, code, words, over: None }
+    }
+
+    /// It may be another time, so that a client may try again.
+    fn away() -> Self {
+        let words = "the ledger does not answer; the call was not sent".to_owned();
+        Self { status: 503, code: "unavailable", words, over: None }
+    }
+}
+
+/// A call as far as it is known.
+struct Asking<'a> {
+    op_key: Digest,
+    n: u64,
+    call: &'a ModelCall,
+    hash: Digest,
+}
+
+/// Whom a call goes to.
+struct Chosen {
+    known: KnownProvider,
+    price: ModelPrice,
+    asked: ModelAsked,
+}
+
+impl ModelDesk for Desk {
+    fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>> {
+        Box::pin(async move {
+            let protocol = call.protocol;
+            match self.answer(call).await {
+                Ok(reply) => reply,
+                Err(refused) => reply_of(protocol, &refused),
+            }
+        })
+    }
+}
+
+fn reply_of(protocol: ModelProtocol, refused: &Refused) -> ModelReply {
+    let (pipe, body) = mpsc::channel(1);
+    let text = refusal_body(protocol, refused.code, &refused.words).to_string();
+    // It holds one, and this is the first.
+    let _ = pipe.try_send(Ok(Bytes::from(text)));
+    let mut headers = vec![("content-type", "application/json".to_owned())];
+    if refused.status < 500 {
+        headers.push(("x-should-retry", "false".to_owned()));
+    }
+    ModelReply { status: refused.status, headers, body }
+}
+
+impl Desk {
+    pub(crate) fn new(
+        flows: &Flows,
+        task: &TaskContext,
+        sandbox: &SandboxId,
+        spec: &ModelsSpec,
+        agent: Option<&'static str>,
+    ) -> Self {
+        Self {
+            flows: flows.clone(),
+            task: task.clone(),
+            sandbox: sandbox.clone(),
+            spec: spec.clone(),
+            agent,
+            made: AtomicU64::new(0),
+            going: watch::Sender::new(0),
+        }
+    }
+
+    /// Waits until no call is on its way. Its sandbox's network has ended, so that each ends at once.
+    pub(crate) async fn close(&self) {
+        let mut going = self.going.subscribe();
+        let idle = going.wait_for(|going| *going == 0);
+        if !matches!(tokio::time::timeout(CLOSE, idle).await, Ok(Ok(_))) {
+            tracing::warn!(sandbox = %self.sandbox, "calls of models did not end in time");
+        }
+    }
+
+    async fn answer(&self, call: ModelCall) -> Result<ModelReply, Refused> {
+        let going = Going::new(&self.going);
+        let mut asking = self.asking(&call, digest_bytes(&call.body))?;
+        let chosen = match self.choose(&call).await {
+            Ok(chosen) => chosen,
+            Err(refused) => {
+                if refused.status < 500 {
+                    self.refuse(&asking, None, &refused.words).await;
+                }
+                return Err(refused);
+            }
+        };
+        let key = match key_of(&self.flows, &self.task.tenant, &chosen.known.provider).await {
+            Ok(key) => key,
+            Err(error) => {
+                tracing::warn!(%error, provider = %chosen.known.provider.name, "a provider's key was not opened");
+                let words = "the provider's key cannot be opened".to_owned();
+                self.refuse(&asking, Some(&chosen), &words).await;
+                return Err(Refused::new("no_key", words));
+            }
+        };
+        let left_ms = loop {
+            match self.decide(&asking, Some(&chosen), None).await {
+                // What was refused stays refused: after a grant, it is another call.
+                Err(Refused { over: Some(over), .. })
+                    if self.spec.budget.ask
+                        && ask_for_more(&self.flows, &self.task, &over).await =>
+                {
+                    asking = self.asking(&call, asking.hash)?;
+                }
+                decided => break decided?,
+            }
+        };
+        let Chosen { known, price, .. } = chosen;
+        let client = self.flows.model_clients.get(known.private).ok_or_else(Refused::away)?;
+        let allowed = Allowed {
+            op_key: asking.op_key,
+            protocol: call.protocol,
+            price,
+            url: format!("{}{}", known.provider.url.trim_end_matches('/'), call.protocol.path()),
+            key,
+            headers: call.headers,
+            body: call.body,
+            left_ms,
+            keep: self.spec.keep,
+        };
+        let sent = send(&self.flows, client, allowed, going).await;
+        sent.map_err(|why| Refused {
+            status: 502,
+            code: "provider_unreachable",
+            words: format!("the provider did not answer: {why}"),
+            over: None,
+        })
+    }
+
+    /// Writes the row of a call that no budget refused.
+    async fn refuse(&self, asking: &Asking<'_>, chosen: Option<&Chosen>, why: &str) {
+        if !matches!(self.decide(asking, chosen, Some(why)).await, Err(Refused { status: 403, .. }))
+        {
+            tracing::warn!(call = %asking.op_key, "a refused call may have no row");
+        }
+    }
+
+    /// A call with a key of its own.
+    fn asking<'a>(&self, call: &'a ModelCall, hash: Digest) -> Result<Asking<'a>, Refused> {
+        let n = self.made.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if n > MAX_CALLS {
+            let words = format!("a sandbox makes at most {MAX_CALLS} calls");
+            return Err(Refused::new("too_many_calls", words));
+        }
+        let op_key = canonical::digest(&json!([self.sandbox.as_str(), n]))
+            .map_err(|_| Refused::new("internal", "the call has no key".to_owned()))?;
+        Ok(Asking { op_key, n, hash, call })
+    }
+
+    /// The provider of a call: the first of the task's that speaks its protocol and has its model.
+    async fn choose(&self, call: &ModelCall) -> Result<Chosen, Refused> {
+        let asked = ModelAsked::parse(call.protocol, &call.body).map_err(|error| Refused {
+            status: 400,
+            ..Refused::new("malformed", error.to_string())
+        })?;
+        let model = asked.model.as_str();
+        let none =
+            |why: &str| Refused::new("model_not_allowed", format!("the model {model:?} {why}"));
+        if !self.spec.allows(&asked.model) {
+            return Err(none("is not one of the task's models"));
+        }
+        let models = self.flows.ledger.models();
+        let known = models.providers(&self.task.tenant, &self.spec.providers).await;
+        let known = known.map_err(|error| {
+            tracing::warn!(%error, "providers of models were not read");
+            Refused::away()
+        })?;
+        let found = known.into_iter().find_map(|known| {
+            let price = known.provider.price(call.protocol, model)?.clone();
+            Some((known, price))
+        });
+        match found {
+            Some((known, price)) => Ok(Chosen { known, price, asked }),
+            None => Err(none("is offered by none of the task's providers in this protocol")),
+        }
+    }
+
+    /// Writes the call's row: allowed, with the time that is left to it, or refused.
+    async fn decide(
+        &self,
+        asking: &Asking<'_>,
+        chosen: Option<&Chosen>,
+        refused: Option<&str>,
+    ) -> Result<Option<u64>, Refused> {
+        let bytes = u64::try_from(asking.call.body.len()).unwrap_or(u64::MAX);
+        let most = chosen.map(|chosen| {
+            let asked = &chosen.asked;
+            let most = chosen.price.most(bytes, asked.max_output, asked.choices);
+            (most.tokens(), chosen.price.cost_micros(most))
+        });
+        let (tokens, micros) = most.unwrap_or_default();
+        let provider = chosen.map(|chosen| &chosen.known);
+        let new = NewCall {
+            op_key: &asking.op_key,
+            sandbox: &self.sandbox,
+            n: asking.n,
+            agent: self.agent,
+            provider: provider.map(|known| (&known.provider.name, known.version)),
+            model: chosen.map(|chosen| chosen.asked.model.as_str()),
+            protocol: asking.call.protocol,
+            request_hash: &asking.hash,
+            request_bytes: bytes,
+            limits: CallLimits {
+                sandbox: self.spec.budget.limit(),
+                run: self.spec.run_budget,
+                day: provider.map_or(ModelLimit::default(), |known| known.provider.day_budget),
+                tenant: provider.map_or(ModelLimit::default(), |known| known.provider.budget),
+            },
+            tokens,
+            micros,
+            refused,
+        };
+        match self.flows.ledger.models().call_admit(&new).await {
+            Ok(CallDecision::Allowed { left_ms }) => {
+                Ok(left_ms.map(|left| u64::try_from(left).unwrap_or(0)))
+            }
+            Ok(CallDecision::Refused(over)) => Err(over_budget(over)),
+            Ok(CallDecision::Known) => Err(Refused::away()),
+            Err(error) => {
+                tracing::warn!(%error, "a call of a model was not decided");
+                self.unsent(&asking.op_key).await;
+                Err(Refused::away())
+            }
+        }
+    }
+
+    /// A decision may be on record although its answer was lost: nothing was sent.
+    async fn unsent(&self, op_key: &Digest) {
+        let end = CallEnd {
+            outcome: cofferdam_contracts::model::ModelOutcome::Unreachable,
+            status: None,
+            usage: None,
+            counted: Some((0, 0)),
+            answer: None,
+            first_ms: None,
+            wall_ms: 0,
+            why: Some("the ledger's answer was lost; the call was not sent"),
+        };
+        if let Err(error) = self.flows.ledger.models().call_settle(op_key, &end).await {
+            tracing::warn!(%error, call = %op_key, "a call that was not sent may stand as unknown");
+        }
+    }
+}
+
+fn over_budget(over: OverBudget) -> Refused {
+    if let (Some(scope), Some(metric)) = (&over.scope, &over.metric) {
+        let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
+        let words = format!(
+            "the {scope}'s budget is used up: {metric} {} of {}",
+            number(over.observed),
+            number(over.limit)
+        );
+        let is_askable = scope == "sandbox" && metric != "wall_ms";
+        return Refused {
+            over: is_askable.then(|| over.clone()),
+            ..Refused::new("budget_exceeded", words)
+        };
+    }
+    Refused::new("refused", over.why.unwrap_or_else(|| "the call is refused".to_owned()))
+}

@@ -1,0 +1,89 @@
+//! What came of a call, and what of it counts. Pure.
+
+use cofferdam_contracts::model::{Metered, ModelOutcome, ModelPrice, ModelUsage};
+
+/// How an answer went by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// The provider's status.
+    pub status: u16,
+    /// What it said.
+    pub metered: Metered,
+    /// Why it broke off, if it did.
+    pub cut: Option<String>,
+}
+
+/// What is written about a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub outcome: ModelOutcome,
+    pub usage: Option<ModelUsage>,
+    /// Tokens and micro-units; `None`: what was set aside.
+    pub counted: Option<(u64, u64)>,
+    pub why: Option<String>,
+}
+
+/// The law: a claim counts where the answer is whole; an error by status costs nothing unless it claims so; of
+/// everything else it is not known what was paid.
+pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> Judged {
+    let Passed { status, metered: Metered { usage, error, is_whole }, cut } = passed;
+    let cost = |usage: ModelUsage| (usage.tokens(), price.cost_micros(usage));
+    if status >= 400 {
+        let why = error.unwrap_or_else(|| format!("the provider answered {status}"));
+        let counted = usage.map_or((0, 0), cost);
+        let outcome = ModelOutcome::ProviderError;
+        return Judged { outcome, usage, counted: Some(counted), why: Some(why) };
+    }
+    if let Some(error) = error {
+        let (outcome, counted) = (ModelOutcome::ProviderError, usage.map(cost));
+        return Judged { outcome, usage, counted, why: Some(error) };
+    }
+    if cut.is_some() || !is_whole {
+        let why = cut.unwrap_or_else(|| "the answer ended before its protocol's end".to_owned());
+        let outcome = ModelOutcome::Cut;
+        return Judged { outcome, usage: None, counted: None, why: Some(why) };
+    }
+    let why = usage.is_none().then(|| "the answer claims no tokens".to_owned());
+    Judged { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::id::ModelName;
+
+    fn judged(status: u16, usage: bool, error: bool, is_whole: bool, cut: bool) -> Judged {
+        let price = ModelPrice {
+            model: ModelName::parse("m").unwrap(),
+            input_micros: 1_000_000,
+            output_micros: 2_000_000,
+            cached_micros: None,
+            max_output: 1,
+        };
+        let usage = usage.then_some(ModelUsage { input: 3, output: 2, cached: 0 });
+        let error = error.then(|| "no".to_owned());
+        let metered = Metered { usage, error, is_whole };
+        judge(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) }, &price)
+    }
+
+    #[test]
+    fn a_claim_counts_where_the_answer_is_whole() {
+        use ModelOutcome::{Cut, Ok, ProviderError};
+        for (status, usage, error, is_whole, cut, outcome, counted) in [
+            (200, true, false, true, false, Ok, Some((5, 7))),
+            (200, false, false, true, false, Ok, None),
+            (200, true, false, true, true, Cut, None),
+            (200, true, false, false, false, Cut, None),
+            (200, true, true, true, false, ProviderError, Some((5, 7))),
+            (200, false, true, false, true, ProviderError, None),
+            (429, false, true, true, false, ProviderError, Some((0, 0))),
+            (500, false, false, false, true, ProviderError, Some((0, 0))),
+            (500, true, false, true, false, ProviderError, Some((5, 7))),
+        ] {
+            let judged = judged(status, usage, error, is_whole, cut);
+            let said = (judged.outcome, judged.counted);
+            assert_eq!(said, (outcome, counted), "{status} {usage} {error} {is_whole} {cut}");
+            assert!(judged.outcome == Ok || judged.why.is_some());
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Calls of models: decided, sent and recorded here, outside the sandbox that makes them.
+//!
+//! ```text
+//! endpoint in the sandbox -> Desk: which provider, which key -> ledger: budget and row, one transaction
+//!                              -> the provider, once -> the answer as it comes, metered -> ledger: what came of it
+//! ```
+//! **A call is on record before it is sent, and is sent once: whoever wants it again makes another call.** The key
+//! is read for each call and never enters the sandbox.
+
+mod ask;
+mod calls;
+mod client;
+mod desk;
+mod judge;
+mod keys;
+mod prompt;
+mod providers;
+mod send;
+
+pub(crate) use calls::Calls;
+pub(crate) use client::Clients;

@@ -1,0 +1,287 @@
+//! One call on its way: sent once, passed on as it comes, metered, settled.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::error::error_chain;
+use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::model::{
+    AnswerMeter, MAX_ANSWER_BYTES, ModelOutcome, ModelPrice, ModelProtocol,
+};
+use cofferdam_ledger::models::CallEnd;
+use cofferdam_sandbox::{ModelCut, ModelReply};
+use reqwest::{Client, RequestBuilder, Response};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::judge::{Judged, Passed, judge};
+use crate::Flows;
+use crate::patience::patiently;
+
+/// Chunks of an answer that wait for their reader: the provider waits for it too.
+const AHEAD: usize = 4;
+/// Longest that a call may last where no budget says less: a day, as a task.
+const LONGEST_MS: u64 = 86_400_000;
+/// Bytes of a body that are kept.
+const MAX_KEPT_BYTES: usize = 256 * 1024;
+/// Why a call was cut at its bound.
+const OUT_OF_TIME: &str = "the wall budget ran out";
+/// Headers of an answer that are passed on.
+const TOLD: [&str; 6] = [
+    "content-type",
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    "request-id",
+    "x-should-retry",
+];
+
+/// A call that was allowed.
+pub(crate) struct Allowed {
+    pub op_key: Digest,
+    pub protocol: ModelProtocol,
+    pub price: ModelPrice,
+    pub url: String,
+    pub key: Option<String>,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Bytes,
+    /// Until a budget cuts it.
+    pub left_ms: Option<u64>,
+    /// Whether bodies are kept.
+    pub keep: bool,
+}
+
+/// Ends with the call: whoever waits for a sandbox's calls sees it.
+pub(crate) struct Going(pub watch::Sender<usize>);
+
+impl Going {
+    pub(crate) fn new(calls: &watch::Sender<usize>) -> Self {
+        calls.send_modify(|going| *going += 1);
+        Self(calls.clone())
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.0.send_modify(|going| *going = going.saturating_sub(1));
+    }
+}
+
+/// A call between its sending and its end.
+struct Sent {
+    flows: Flows,
+    op_key: Digest,
+    price: ModelPrice,
+    key: Option<String>,
+    clock: Stopwatch,
+    first_ms: Option<u64>,
+    hash: Sha256,
+    bytes: u64,
+    /// What is kept of the answer.
+    kept: Option<Vec<u8>>,
+    _going: Going,
+}
+
+type Deadline<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
+
+/// Sends it, and gives the head of the answer; the body follows from a task of its own, which outlives a client
+/// that goes: what came of the call is on record all the same.
+pub(crate) async fn send(
+    flows: &Flows,
+    client: &Client,
+    call: Allowed,
+    going: Going,
+) -> Result<ModelReply, String> {
+    let sent = Sent {
+        flows: flows.clone(),
+        op_key: call.op_key.clone(),
+        price: call.price.clone(),
+        key: call.key.clone(),
+        clock: Stopwatch::start(),
+        first_ms: None,
+        hash: Sha256::new(),
+        bytes: 0,
+        kept: call.keep.then(Vec::new),
+        _going: going,
+    };
+    if call.keep {
+        sent.keep("request", &call.body).await;
+    }
+    let limit = Duration::from_millis(call.left_ms.unwrap_or(LONGEST_MS).min(LONGEST_MS));
+    let protocol = call.protocol;
+    let request = request(client, call);
+    let (tell, head) = oneshot::channel();
+    tokio::spawn(async move {
+        let deadline = clock::sleep(limit);
+        tokio::pin!(deadline);
+        sent.run(request, protocol, tell, deadline).await;
+    });
+    head.await.unwrap_or_else(|_| Err("the call ended".to_owned()))
+}
+
+fn request(client: &Client, call: Allowed) -> RequestBuilder {
+    let mut request = client.post(call.url).header("accept-encoding", "identity");
+    for (name, value) in &call.headers {
+        request = request.header(*name, value);
+    }
+    let is_anthropic = call.protocol == ModelProtocol::AnthropicMessages;
+    if is_anthropic && !call.headers.iter().any(|(name, _)| *name == "anthropic-version") {
+        request = request.header("anthropic-version", "2023-06-01");
+    }
+    request = match call.key {
+        Some(key) if is_anthropic => request.header("x-api-key", key),
+        Some(key) => request.bearer_auth(key),
+        None => request,
+    };
+    request.body(call.body)
+}
+
+fn head_of(response: &Response) -> (u16, Vec<(&'static str, String)>, bool) {
+    let headers: Vec<(&'static str, String)> = TOLD
+        .into_iter()
+        .filter_map(|name| Some((name, response.headers().get(name)?.to_str().ok()?.to_owned())))
+        .collect();
+    let is_stream = headers
+        .iter()
+        .any(|(name, value)| *name == "content-type" && value.starts_with("text/event-stream"));
+    (response.status().as_u16(), headers, is_stream)
+}
+
+fn unsent(outcome: ModelOutcome, why: &str) -> Judged {
+    let counted = (outcome == ModelOutcome::Unreachable).then_some((0, 0));
+    Judged { outcome, usage: None, counted, why: Some(why.to_owned()) }
+}
+
+impl Sent {
+    async fn run(
+        mut self,
+        request: RequestBuilder,
+        protocol: ModelProtocol,
+        mut tell: oneshot::Sender<Result<ModelReply, String>>,
+        mut deadline: Deadline<'_>,
+    ) {
+        let answered = tokio::select! {
+            answered = request.send() => answered.map_err(|error| {
+                let outcome = match error.is_connect() || error.is_builder() {
+                    true => ModelOutcome::Unreachable,
+                    false => ModelOutcome::Cut,
+                };
+                (outcome, error_chain(&error.without_url()))
+            }),
+            () = tell.closed() => Err((ModelOutcome::Cut, "the client went".to_owned())),
+            () = &mut deadline => Err((ModelOutcome::Cut, OUT_OF_TIME.to_owned())),
+        };
+        match answered {
+            Ok(response) => {
+                let (status, headers, is_stream) = head_of(&response);
+                let (pipe, body) = mpsc::channel(AHEAD);
+                let _ = tell.send(Ok(ModelReply { status, headers, body }));
+                let meter = AnswerMeter::new(protocol, is_stream);
+                self.pass(response, meter, &pipe, deadline).await;
+            }
+            Err((outcome, why)) => {
+                tracing::info!(why, "a provider of models did not answer");
+                self.settle(None, unsent(outcome, &why)).await;
+                let _ = tell.send(Err(why));
+            }
+        }
+    }
+
+    /// Passes the answer on. Its last bytes follow what came of it: whoever has read the end of an answer finds it
+    /// counted.
+    async fn pass(
+        &mut self,
+        mut response: Response,
+        meter: AnswerMeter,
+        pipe: &mpsc::Sender<Result<Bytes, ModelCut>>,
+        mut deadline: Deadline<'_>,
+    ) {
+        let (status, length) = (response.status().as_u16(), response.content_length());
+        let mut meter = Some(meter);
+        let cut = loop {
+            let next = tokio::select! {
+                biased;
+                () = pipe.closed() => break Some("the client went".to_owned()),
+                () = &mut deadline => break Some(OUT_OF_TIME.to_owned()),
+                next = response.chunk() => next,
+            };
+            let bytes = match next {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break None,
+                Err(error) => break Some(error_chain(&error.without_url())),
+            };
+            self.first_ms.get_or_insert(self.clock.elapsed_ms());
+            self.bytes = self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            if self.bytes > MAX_ANSWER_BYTES {
+                break Some(format!("the answer has more than {MAX_ANSWER_BYTES} bytes"));
+            }
+            self.note(&bytes);
+            if let Some(seen) = &mut meter {
+                seen.push(&bytes);
+                if seen.is_ended() || length == Some(self.bytes) {
+                    self.close(status, meter.take(), None).await;
+                }
+            }
+            // A client that has gone is seen at the top.
+            let _ = pipe.send(Ok(bytes)).await;
+        };
+        let is_cut = cut.is_some() && meter.is_some();
+        self.close(status, meter.take(), cut).await;
+        if is_cut {
+            let _ = pipe.send(Err(ModelCut)).await;
+        }
+    }
+
+    /// Writes what came of it, the first time.
+    async fn close(&mut self, status: u16, meter: Option<AnswerMeter>, cut: Option<String>) {
+        let Some(meter) = meter else { return };
+        let judged = judge(Passed { status, metered: meter.end(), cut }, &self.price);
+        self.settle(Some(status), judged).await;
+    }
+
+    fn note(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        if let Some(kept) = &mut self.kept {
+            let room = MAX_KEPT_BYTES.saturating_sub(kept.len());
+            kept.extend(bytes.iter().take(room));
+        }
+    }
+
+    async fn settle(&mut self, status: Option<u16>, judged: Judged) {
+        let hash = Digest::parse(&hex::encode(self.hash.clone().finalize())).ok();
+        let end = CallEnd {
+            outcome: judged.outcome,
+            status,
+            usage: judged.usage,
+            counted: judged.counted,
+            answer: hash.as_ref().map(|hash| (hash, self.bytes)),
+            first_ms: self.first_ms,
+            wall_ms: self.clock.elapsed_ms(),
+            why: judged.why.as_deref(),
+        };
+        let ledger = &self.flows.ledger;
+        let settled = patiently(|| ledger.models().call_settle(&self.op_key, &end)).await;
+        if let Err(error) = settled {
+            // The session's end says of it that nothing is known.
+            tracing::error!(%error, call = %self.op_key, "what came of a call was not written");
+        }
+        if let Some(kept) = self.kept.take() {
+            self.keep("answer", &kept).await;
+        }
+    }
+
+    /// Keeps a body without the provider's key, which an answer may repeat.
+    async fn keep(&self, side: &str, body: &[u8]) {
+        let text: String =
+            String::from_utf8_lossy(body.get(..MAX_KEPT_BYTES).unwrap_or(body)).replace('\0', " ");
+        let text = match &self.key {
+            Some(key) => text.replace(key.as_str(), "[redacted]"),
+            None => text,
+        };
+        if let Err(error) = self.flows.ledger.models().body_keep(&self.op_key, side, &text).await {
+            tracing::warn!(%error, call = %self.op_key, side, "a body was not kept");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `app.model_asks`, `app.model_grants`: a sandbox has used up its budget of models, and a person is asked for more.
+//!
+//! The call waits at its gate; calls beside it wait at the same one. Answer, grant and the gate's end are one
+//! transaction, as those of names are (`grants`).
+
+use cofferdam_contracts::gate::{
+    Choice, Decision, Prompt, PromptResult, Rationale, ResultState, choice_of,
+};
+use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
+use cofferdam_contracts::model::grant_form;
+use serde_json::{Value, json};
+use sqlx::Row;
+
+use crate::error::{Result, id};
+use crate::families::Models;
+use crate::grants::event;
+
+/// More of a budget to be asked for.
+#[derive(Debug, Clone)]
+pub struct NewBudgetAsk<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Tenant that owns it.
+    pub tenant: &'a TenantId,
+    /// The task's attempt.
+    pub task: &'a TaskKey,
+    /// The bound that was reached, for the person.
+    pub over: Value,
+    /// How long the gate waits: as long as the task may run.
+    pub ttl_s: u32,
+}
+
+/// Where a question is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetAnswer {
+    /// Its gate waits.
+    Waiting,
+    /// A person granted more.
+    Granted,
+    /// A person did not, or the gate is over.
+    Denied,
+}
+
+impl Models<'_> {
+    /// Opens the gate of a question, or gives the one that is open: its number in the task. `None` where the run is
+    /// over.
+    pub async fn budget_ask(self, new: &NewBudgetAsk<'_>) -> Result<Option<i32>> {
+        let mut tx = self.pool().begin().await?;
+        // Tasks of one run number their gates in turn.
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('models:' || $1, 0))")
+            .bind(new.run.as_str())
+            .execute(&mut *tx)
+            .await?;
+        let open: Option<i32> = sqlx::query_scalar(
+            "SELECT a.n FROM app.model_asks a JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+              WHERE a.task_key = $1 AND g.state IN ('open', 'received') ORDER BY a.n DESC LIMIT 1",
+        )
+        .bind(new.task.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        if open.is_some() {
+            return Ok(open);
+        }
+        let row = sqlx::query(
+            "SELECT (SELECT 1 + count(*) FROM app.model_asks WHERE run_id = $1) AS of_run,
+                    (SELECT 1 + count(*) FROM app.model_asks WHERE task_key = $2)::int AS of_task",
+        )
+        .bind(new.run.as_str())
+        .bind(new.task.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+        let (of_run, n): (i64, i32) = (row.try_get("of_run")?, row.try_get("of_task")?);
+        let key: GateKey = id("model_asks.gate_key", &format!("models-{of_run}"))?;
+        let form = grant_form();
+        let row = sqlx::query(
+            "INSERT INTO app.human_gates (run_id, workflow_id, gate_key, topic, tenant_id, form, ttl_s, deadline_at)
+             SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
+                    clock_timestamp() + make_interval(secs => $4)
+               FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5 AND NOT app.is_over(r.status)
+             RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
+        )
+        .bind(new.run.as_str())
+        .bind(key.as_str())
+        .bind(&form)
+        .bind(i32::try_from(new.ttl_s).unwrap_or(86_400))
+        .bind(new.tenant.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        sqlx::query(
+            "INSERT INTO app.model_asks (run_id, task_key, n, gate_key, asked) VALUES ($1, $2, $3, $4, $5)",
+        )
+        .bind(new.run.as_str())
+        .bind(new.task.as_str())
+        .bind(n)
+        .bind(key.as_str())
+        .bind(&new.over)
+        .execute(&mut *tx)
+        .await?;
+        let prompt = Prompt {
+            schema_version: 1,
+            form_schema: form,
+            ttl_s: new.ttl_s,
+            created_at: row.try_get("created")?,
+            deadline_at: row.try_get("deadline")?,
+            ui_hints: Some(json!({"kind": "models", "over": new.over, "taskKey": new.task})),
+            defaults: None,
+        };
+        event(&mut tx, row.try_get("workflow_id")?, format!("ui:{key}"), &prompt).await?;
+        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
+            .bind(new.run.as_str())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(Some(n))
+    }
+
+    /// Takes the answers to a task's questions, and says where this one is.
+    pub async fn budget_answer(self, task: &TaskKey, n: i32) -> Result<BudgetAnswer> {
+        let mut tx = self.pool().begin().await?;
+        budget_answers_take(&mut tx, task).await?;
+        let row = sqlx::query(
+            "SELECT g.state IN ('open', 'received') AND g.deadline_at > clock_timestamp() AS waits,
+                    EXISTS (SELECT 1 FROM app.model_grants x WHERE x.task_key = a.task_key AND x.n = a.n) AS granted
+               FROM app.model_asks a JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+              WHERE a.task_key = $1 AND a.n = $2",
+        )
+        .bind(task.as_str())
+        .bind(n)
+        .fetch_optional(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        let Some(row) = row else { return Ok(BudgetAnswer::Denied) };
+        Ok(match (row.try_get("granted")?, row.try_get("waits")?) {
+            (true, _) => BudgetAnswer::Granted,
+            (false, true) => BudgetAnswer::Waiting,
+            (false, false) => BudgetAnswer::Denied,
+        })
+    }
+}
+
+/// Takes the answers that came and were not taken yet.
+pub(crate) async fn budget_answers_take(
+    conn: &mut sqlx::PgConnection,
+    task: &TaskKey,
+) -> Result<()> {
+    let answered = sqlx::query(
+        "SELECT g.run_id, g.workflow_id, g.gate_key, a.n, i.id, i.key_id, i.payload, i.payload_hash,
+                app.ms(i.created_at) AS at
+           FROM app.model_asks a
+           JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+           JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
+                AND i.topic = g.topic AND i.outcome = 'accepted'
+          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g",
+    )
+    .bind(task.as_str())
+    .fetch_all(&mut *conn)
+    .await?;
+    for row in &answered {
+        budget_answer_take(conn, task, row).await?;
+    }
+    Ok(())
+}
+
+async fn budget_answer_take(
+    conn: &mut sqlx::PgConnection,
+    task: &TaskKey,
+    row: &sqlx::postgres::PgRow,
+) -> Result<()> {
+    let (workflow, gate): (String, String) =
+        (row.try_get("workflow_id")?, row.try_get("gate_key")?);
+    let (payload, at): (Value, i64) = (row.try_get("payload")?, row.try_get("at")?);
+    let (choice, rationale) = match choice_of(&payload) {
+        Ok((choice, rationale)) => (choice, rationale),
+        // The gate service validated it already; should a row have been tampered with since, it is a no.
+        Err(_) => (Choice::No, Some("unreadable reply".to_owned())),
+    };
+    if choice == Choice::Yes {
+        let more = |name: &str| {
+            payload.pointer(&format!("/grant/{name}")).and_then(Value::as_i64).unwrap_or(0).max(0)
+        };
+        sqlx::query(
+            "INSERT INTO app.model_grants (run_id, task_key, n, gate_key, interaction_id, granted_by, calls, tokens, micros)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+        )
+        .bind(row.try_get::<String, _>("run_id")?)
+        .bind(task.as_str())
+        .bind(row.try_get::<i32, _>("n")?)
+        .bind(&gate)
+        .bind(row.try_get::<i64, _>("id")?)
+        .bind(row.try_get::<String, _>("key_id")?)
+        .bind(more("calls"))
+        .bind(more("tokens"))
+        .bind(more("micros"))
+        .execute(&mut *conn)
+        .await?;
+    }
+    let result = PromptResult {
+        schema_version: 1,
+        state: ResultState::Received,
+        payload: Some(payload),
+        payload_hash: Some(id("human_interactions.payload_hash", row.try_get("payload_hash")?)?),
+        at: Some(at),
+    };
+    event(conn, &workflow, format!("ui:{gate}:result"), &result).await?;
+    let payload = Some(Rationale { rationale });
+    let decision = Decision { schema_version: 1, decision: choice, payload, at };
+    event(conn, &workflow, format!("decision:{gate}"), &decision).await?;
+    sqlx::query(
+        "WITH g AS (UPDATE app.human_gates SET state = 'resolved' WHERE run_id = $1 AND gate_key = $2 AND state = 'received')
+         SELECT pg_notify('cofferdam', 'g:' || $1)",
+    )
+    .bind(row.try_get::<String, _>("run_id")?)
+    .bind(&gate)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! HTTPS to a host that gets a secret: ended here, looked at, filled in, and sent on over verified TLS.
+//!
+//! ```text
+//! sandbox --TLS (this sandbox's authority)--> request -> host, placeholders -> + header -> TLS --> that host
+//!         <-- headers and body without the secret <---------------------------------------/
+//! ```
+//! **A request goes to exactly the host that its connection asked for, over TLS that this host verifies, or
+//! nowhere.** Bodies pass in chunks in both directions. HTTP/1.1 alone is spoken, and nothing is sent twice: a
+//! request that a closed connection did not take goes over a new one.
+
+use std::convert::Infallible;
+use std::io::{self, Cursor};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::secret::{PLACEHOLDER, SecretUse};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1 as client;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::uri::Authority;
+use hyper::server::conn::http1 as server;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use memchr::memmem;
+use percent_encoding::percent_decode_str;
+use rustls::pki_types::ServerName;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::Mutex;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::context::{Client, Context, FIRST_WORD_MS};
+use super::dial::DialError;
+use super::http::{self, Answer, Fault, MAX_HEAD_BYTES, say, strip};
+use super::keyring::{Added, Keyring};
+use super::policy::{Name, Refused, Rule};
+use super::ports::TLS_PORT;
+use super::screen::{Needles, Screened};
+use super::tunnel;
+use crate::host::task::Driver;
+
+/// A body of known length up to here is looked through before anything of its request is sent.
+const WHOLE_BODY_BYTES: u64 = 64 * 1024;
+/// TLS to the host: what clients themselves wait.
+const HANDSHAKE_MS: u64 = 15_000;
+/// What stands in the place of a header that repeats a secret.
+const REDACTED: HeaderValue = HeaderValue::from_static("redacted");
+
+type Sending = BoxBody<Bytes, Fault>;
+
+/// Why a request did not reach its host.
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("TLS failed: {0}")]
+    Tls(#[from] io::Error),
+    #[error("the connection failed: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("its address cannot be written as a request")]
+    Request,
+}
+
+/// One connection of the sandbox's.
+struct Flow {
+    name: Name,
+    rule: Rule,
+    context: Context,
+    keys: Arc<Keyring>,
+    /// The connection to the host, kept while the client keeps its own.
+    server: Mutex<Option<Reached>>,
+}
+
+struct Reached {
+    requests: client::SendRequest<Sending>,
+    _driver: Driver,
+}
+
+/// Serves a connection whose hello asked for `name`; `said` is what was read of it.
+pub(crate) async fn serve(
+    client: impl Client,
+    said: Vec<u8>,
+    name: Name,
+    rule: Rule,
+    context: Context,
+) {
+    let unended = Refused::name(ViolationWhy::Unended, name.as_str(), Some(TLS_PORT));
+    let Some(keys) = context.keys.clone() else {
+        context.refuse(&unended);
+        return;
+    };
+    let Some(config) = keys.authority.server_config(&name) else {
+        context.refuse(&unended);
+        return;
+    };
+    let (read, write) = tokio::io::split(client);
+    let whole = tokio::io::join(Cursor::new(said).chain(read), write);
+    let limit = Duration::from_millis(FIRST_WORD_MS);
+    let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(whole)).await;
+    let Ok(Ok(stream)) = accepted else {
+        context.refuse(&unended);
+        return;
+    };
+    let flow = Arc::new(Flow { name, rule, context, keys, server: Mutex::default() });
+    let service = service_fn(|request| {
+        let flow = Arc::clone(&flow);
+        async move { Ok::<_, Infallible>(flow.pass(request).await.unwrap_or_else(|refusal| refusal)) }
+    });
+    let served = server::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limit)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        let refused = Refused::name(ViolationWhy::Malformed, flow.name.as_str(), Some(TLS_PORT));
+        flow.context.refuse(&refused);
+    }
+}
+
+impl Flow {
+    fn refuse(&self, why: ViolationWhy) -> Answer {
+        let refused = Refused::name(why, self.name.as_str(), Some(TLS_PORT));
+        http::refuse(&self.context, &refused)
+    }
+
+    fn uses(&self) -> &[SecretUse] {
+        &self.rule.secrets
+    }
+
+    async fn pass(&self, request: Request<Incoming>) -> Result<Answer, Answer> {
+        if let Err(other) = addressed(&request, &self.name) {
+            let refused = Refused::name(ViolationWhy::Host, &other, Some(TLS_PORT));
+            return Err(http::refuse(&self.context, &refused));
+        }
+        // TRACE gives a request's headers back, and CONNECT leads elsewhere.
+        if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
+            return Err(self.refuse(ViolationWhy::Malformed));
+        }
+        if has_placeholder(&request) {
+            return Err(self.refuse(ViolationWhy::Placeholder));
+        }
+        let request = self.screened(request).await?;
+        let added = self.keys.added(self.context.listed.phase, self.uses()).await;
+        let added = added.ok_or_else(|| self.refuse(ViolationWhy::Secret))?;
+        let request = self.filled(request, &added).ok_or_else(|| http::malformed(&self.context))?;
+        let response = self.send(request).await.map_err(|error| {
+            if let PassError::Dial(error) = &error {
+                tunnel::note(&self.context, &self.name, TLS_PORT, error);
+            }
+            say(StatusCode::BAD_GATEWAY, &format!("{}: {error}", self.name))
+        })?;
+        Ok(self.told(response, &added))
+    }
+
+    /// The request with a body that carries no placeholder.
+    async fn screened(&self, request: Request<Incoming>) -> Result<Request<Sending>, Answer> {
+        let (head, body) = request.into_parts();
+        let placeholder = Needles::of(PLACEHOLDER.as_bytes());
+        if body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BODY_BYTES) {
+            let whole =
+                body.collect().await.map_err(|_| http::malformed(&self.context))?.to_bytes();
+            if placeholder.are_in(&whole) {
+                return Err(self.refuse(ViolationWhy::Placeholder));
+            }
+            let body = Full::new(whole).map_err(|never| match never {}).boxed();
+            return Ok(Request::from_parts(head, body));
+        }
+        let (context, name) = (self.context.clone(), self.name.clone());
+        let found = move || {
+            let why = ViolationWhy::Placeholder;
+            context.refuse(&Refused::name(why, name.as_str(), Some(TLS_PORT)));
+        };
+        let body = Screened::new(body, placeholder, found).boxed();
+        Ok(Request::from_parts(head, body))
+    }
+
+    /// The request as the host gets it: its address written anew, the secrets in the place of what the
+    /// sandbox wrote there.
+    fn filled(
+        &self,
+        mut request: Request<Sending>,
+        added: &[Arc<Added>],
+    ) -> Option<Request<Sending>> {
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        *request.uri_mut() = path.parse::<Uri>().ok()?;
+        let headers = request.headers_mut();
+        strip(headers);
+        headers.remove(header::EXPECT);
+        headers.insert(header::HOST, HeaderValue::from_str(self.name.as_str()).ok()?);
+        // An encoded answer could not be looked through.
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        for one in added {
+            headers.insert(one.name.clone(), one.value.clone());
+        }
+        Some(request)
+    }
+
+    async fn send(&self, request: Request<Sending>) -> Result<Response<Incoming>, PassError> {
+        let mut server = self.server.lock().await;
+        let mut unsent = request;
+        if let Some(reached) = server.as_mut()
+            && reached.requests.ready().await.is_ok()
+        {
+            match reached.requests.try_send_request(unsent).await {
+                Ok(response) => return Ok(response),
+                // The host closed it before it took anything.
+                Err(mut error) => match error.take_message() {
+                    Some(request) => unsent = request,
+                    None => return Err(error.into_error().into()),
+                },
+            }
+        }
+        let reached = server.insert(self.reach().await?);
+        Ok(reached.requests.send_request(unsent).await?)
+    }
+
+    async fn reach(&self) -> Result<Reached, PassError> {
+        let stream = self.context.dialer.tunnel(&self.name, TLS_PORT, &self.rule).await?;
+        let host = ServerName::try_from(self.name.to_string()).map_err(|_| PassError::Request)?;
+        let tls = TlsConnector::from(Arc::clone(&self.keys.tls)).connect(host, stream);
+        let limit = Duration::from_millis(HANDSHAKE_MS);
+        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let stream = tokio::time::timeout(limit, tls).await.map_err(late)??;
+        let (requests, connection) = client::handshake(TokioIo::new(stream)).await?;
+        let driver = Driver(tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection that carried a secret ended");
+            }
+        }));
+        Ok(Reached { requests, _driver: driver })
+    }
+
+    /// What the sandbox is told: headers that repeat a secret are redacted, a body that does is cut off.
+    fn told(&self, mut response: Response<Incoming>, added: &[Arc<Added>]) -> Answer {
+        let mut needles = Needles::default();
+        added.iter().for_each(|one| needles.extend(&one.needles));
+        let headers = response.headers_mut();
+        strip(headers);
+        headers.remove(header::ALT_SVC);
+        let (context, name) = (self.context.clone(), self.name.clone());
+        let found = move || {
+            context.refuse(&Refused::name(ViolationWhy::Echo, name.as_str(), Some(TLS_PORT)));
+        };
+        let repeats = |value: &HeaderValue| needles.are_in(value.as_bytes());
+        let mut is_redacted = false;
+        for value in headers.values_mut().filter(|value| repeats(value)) {
+            *value = REDACTED;
+            is_redacted = true;
+        }
+        if is_redacted {
+            found();
+        }
+        response.map(|body| Screened::new(body, needles, found).boxed())
+    }
+}
+
+/// Whether a request is for this host; `Err` names the other one.
+fn addressed<B>(request: &Request<B>, name: &Name) -> Result<(), String> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    let host = first.and_then(|host| host.to_str().ok()).filter(|_| second.is_none());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    let is_ours = |said: &Authority| {
+        Name::parse(said.host()).is_some_and(|said| said == *name)
+            && said.port_u16().is_none_or(|port| port == TLS_PORT)
+            && !said.as_str().contains('@')
+    };
+    let Some(host) = host else { return Err("(no host)".to_owned()) };
+    let in_line = request.uri().authority();
+    match [Some(&host), in_line].into_iter().flatten().find(|said| !is_ours(said)) {
+        Some(other) => Err(other.to_string()),
+        None => Ok(()),
+    }
+}
+
+fn has_placeholder<B>(request: &Request<B>) -> bool {
+    let holds = |bytes: &[u8]| memmem::find(bytes, PLACEHOLDER.as_bytes()).is_some();
+    let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+    let decoded: Vec<u8> = percent_decode_str(path).collect();
+    holds(path.as_bytes())
+        || holds(&decoded)
+        || request.headers().values().any(|value: &HeaderValue| holds(value.as_bytes()))
+        || request.headers().keys().any(|name: &HeaderName| holds(name.as_str().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(uri: &str, hosts: &[&str]) -> Result<(), String> {
+        let mut request = Request::builder().uri(uri);
+        for host in hosts {
+            request = request.header(header::HOST, *host);
+        }
+        addressed(&request.body(()).unwrap(), &Name::parse("a.example").unwrap())
+    }
+
+    #[test]
+    fn a_request_is_for_the_host_of_its_connection_alone() {
+        for host in ["a.example", "A.example", "a.example:443"] {
+            assert_eq!(asked("/x", &[host]), Ok(()), "{host}");
+        }
+        assert_eq!(asked("https://a.example/x", &["a.example"]), Ok(()));
+        for (uri, hosts, other) in [
+            ("/", &["b.example"][..], "b.example"),
+            ("/", &["a.example:80"], "a.example:80"),
+            ("/", &["u@a.example"], "u@a.example"),
+            ("/", &["a.example", "b.example"], "(no host)"),
+            ("/", &[], "(no host)"),
+            ("https://b.example/", &["a.example"], "b.example"),
+        ] {
+            assert_eq!(asked(uri, hosts), Err(other.to_owned()), "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn a_placeholder_is_found_in_a_path_and_in_a_header() {
+        let has = |uri: &str, value: &str| {
+            has_placeholder(&Request::builder().uri(uri).header("x", value).body(()).unwrap())
+        };
+        assert!(!has("/a?b=secret:x", "{secret:x}"));
+        assert!(has("/", "Bearer {{secret:x}}"));
+        assert!(has("/a?token=%7B%7Bsecret:x%7D%7D", ""));
+    }
+}

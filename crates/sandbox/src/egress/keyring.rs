@@ -1,0 +1,157 @@
+//! The secrets of one sandbox's proxy: opened by the worker for a request, held for a moment, counted.
+//!
+//! ```text
+//! request -> held for less than HOLD_MS? -> added
+//!               \-- no: keeper.open (the ledger: in force? this tenant's, for this host, consented to?
+//!                       the use is on record before anything is sent)
+//! ```
+//! A value that was rotated or removed is therefore in force in a running sandbox within [`HOLD_MS`].
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_contracts::sandbox::Phase;
+use cofferdam_contracts::secret::{OpenSecret, SecretUse};
+use hyper::header::{HeaderName, HeaderValue};
+use rustls::ClientConfig;
+use tokio::sync::Mutex;
+use zeroize::Zeroizing;
+
+use super::authority::Authority;
+use super::screen::Needles;
+
+/// How long an opened value serves without a look at the ledger.
+const HOLD_MS: u64 = 1_000;
+
+/// What a [`SecretKeeper`] answers with.
+pub type Keeping<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Requests that carried a version since its last count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecretsSent {
+    /// Which version.
+    pub version: u32,
+    /// How many.
+    pub count: u64,
+}
+
+/// Opens secrets for the proxy of one sandbox, and records their uses.
+pub trait SecretKeeper: Debug + Send + Sync {
+    /// The version in force, with one use of it on record; `sent` is counted too. `Err`: why it may not be
+    /// used, for the operator.
+    fn open<'a>(
+        &'a self,
+        phase: Phase,
+        used: &'a SecretUse,
+        sent: Option<SecretsSent>,
+    ) -> Keeping<'a, Result<OpenSecret, String>>;
+
+    /// Counts uses at the end of a phase.
+    fn count<'a>(&'a self, phase: Phase, used: &'a SecretUse, sent: SecretsSent)
+    -> Keeping<'a, ()>;
+}
+
+/// A header with a secret in it, and what must not come back.
+#[derive(Debug)]
+pub(crate) struct Added {
+    pub name: HeaderName,
+    pub value: HeaderValue,
+    pub needles: Needles,
+}
+
+impl Added {
+    fn new(used: &SecretUse, opened: &OpenSecret) -> Option<Self> {
+        let filled = used.form.filled(&opened.value);
+        let mut value = HeaderValue::from_bytes(&filled).ok()?;
+        value.set_sensitive(true);
+        let mut needles = Needles::of(opened.value.expose());
+        // What basic authentication encodes is the secret in other letters.
+        if let Some(encoded) = filled.strip_prefix(b"Basic ") {
+            needles.add(Arc::new(Zeroizing::new(encoded.to_vec())));
+        }
+        Some(Self { name: used.form.header().parse().ok()?, value, needles })
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    added: Arc<Added>,
+    version: u32,
+    opened: Stopwatch,
+    /// Requests since its last count.
+    sent: u64,
+}
+
+impl Held {
+    fn sent(&self) -> Option<SecretsSent> {
+        (self.sent > 0).then_some(SecretsSent { version: self.version, count: self.sent })
+    }
+}
+
+/// The secrets of one sandbox, and how TLS is ended for their hosts.
+#[derive(Debug)]
+pub(crate) struct Keyring {
+    pub authority: Authority,
+    /// What the proxy trusts when it goes on to a host.
+    pub tls: Arc<ClientConfig>,
+    keeper: OnceLock<Arc<dyn SecretKeeper>>,
+    held: Mutex<BTreeMap<(Phase, SecretUse), Held>>,
+}
+
+impl Keyring {
+    pub(crate) fn new(authority: Authority, tls: Arc<ClientConfig>) -> Self {
+        Self { authority, tls, keeper: OnceLock::new(), held: Mutex::default() }
+    }
+
+    /// From whom secrets come; before, no request that needs one passes.
+    pub(crate) fn keep(&self, keeper: Arc<dyn SecretKeeper>) {
+        // A second one would be the same worker's for the same task.
+        let _ = self.keeper.set(keeper);
+    }
+
+    /// What is added to one request of these uses; `None`: one of them cannot be used now.
+    pub(crate) async fn added(&self, phase: Phase, uses: &[SecretUse]) -> Option<Vec<Arc<Added>>> {
+        // Held while the ledger is asked, so that a hundred requests ask it once.
+        let mut held = self.held.lock().await;
+        let mut all = Vec::with_capacity(uses.len());
+        for used in uses {
+            let key = (phase, used.clone());
+            if let Some(known) = held.get_mut(&key)
+                && known.opened.elapsed_ms() < HOLD_MS
+            {
+                known.sent = known.sent.saturating_add(1);
+                all.push(Arc::clone(&known.added));
+                continue;
+            }
+            let sent = held.remove(&key).and_then(|known| known.sent());
+            let keeper = self.keeper.get()?;
+            let opened = match keeper.open(phase, used, sent).await {
+                Ok(opened) => opened,
+                Err(why) => {
+                    tracing::info!(secret = %used.name, host = %used.host, why, "a secret cannot be used");
+                    return None;
+                }
+            };
+            let added = Arc::new(Added::new(used, &opened)?);
+            all.push(Arc::clone(&added));
+            let opened =
+                Held { added, version: opened.version, opened: Stopwatch::start(), sent: 0 };
+            held.insert(key, opened);
+        }
+        Some(all)
+    }
+
+    /// Counts what is not counted yet, and forgets every value.
+    pub(crate) async fn settle(&self) {
+        let held = std::mem::take(&mut *self.held.lock().await);
+        let Some(keeper) = self.keeper.get() else { return };
+        for ((phase, used), known) in held {
+            if let Some(sent) = known.sent() {
+                keeper.count(phase, &used, sent).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The endpoint of models inside a sandbox: plain HTTP on its own loopback, in the wire formats of providers.
+//!
+//! ```text
+//! agent -> 127.0.0.53:3129 /v1/chat/completions -> ModelDesk (budget, key, provider) -> answer, as it comes
+//! ```
+//! No key is inside: what the agent sends as one is a placeholder, and no header of it is passed on that could
+//! be one. **This module knows neither providers nor budgets; who decides stands behind [`ModelDesk`].**
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Poll_, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_contracts::model::{MAX_REQUEST_BYTES, ModelProtocol, refusal_body};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1 as server;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::context::{Client, FIRST_WORD_MS};
+use super::ports::{ADDRESS, MODEL_PORT};
+
+/// A request's body arrives within this time, from a busy sandbox too.
+const BODY_MS: u64 = 60_000;
+/// MiB of bodies that one sandbox has under way: two of the largest.
+const BODIES_MB: usize = 64;
+const MIB: usize = 1024 * 1024;
+/// What clients send as a key: the real one is added outside.
+pub(crate) const PLACEHOLDER: &str = "cofferdam-placeholder";
+
+/// Headers of a request that a provider gets. None of them is a credential.
+const PASSED: [&str; 6] =
+    ["accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"];
+
+/// A call of a model, as an agent made it.
+#[derive(Debug, Clone)]
+pub struct ModelCall {
+    /// Its wire format.
+    pub protocol: ModelProtocol,
+    /// Headers that a provider may get, in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// Its body, whole.
+    pub body: Bytes,
+}
+
+/// An answer broke off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer broke off")]
+pub struct ModelCut;
+
+/// What an agent is answered.
+#[derive(Debug)]
+pub struct ModelReply {
+    /// HTTP status.
+    pub status: u16,
+    /// Headers, in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body, as it comes. An error ends the connection, so that nobody takes a part for the whole.
+    pub body: mpsc::Receiver<Result<Bytes, ModelCut>>,
+}
+
+/// Who decides about calls, sends them and records them.
+pub trait ModelDesk: Debug + Send + Sync + 'static {
+    /// Answers one call. Dropping the reply's body gives the call up.
+    fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>>;
+}
+
+/// What a flow of the endpoint needs.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelDoor {
+    desk: Option<Arc<dyn ModelDesk>>,
+    room: Arc<Semaphore>,
+}
+
+impl ModelDoor {
+    pub(crate) fn new(desk: Option<Arc<dyn ModelDesk>>) -> Self {
+        Self { desk, room: Arc::new(Semaphore::new(BODIES_MB)) }
+    }
+}
+
+/// Variables by which agents and clients find the endpoint.
+pub(crate) fn variables() -> [(&'static str, String); 4] {
+    let root = format!("http://{ADDRESS}:{MODEL_PORT}");
+    [
+        ("OPENAI_BASE_URL", format!("{root}/v1")),
+        ("OPENAI_API_KEY", PLACEHOLDER.to_owned()),
+        ("ANTHROPIC_BASE_URL", root),
+        ("ANTHROPIC_API_KEY", PLACEHOLDER.to_owned()),
+    ]
+}
+
+type Told = Response<BoxBody<Bytes, ModelCut>>;
+
+/// Serves one connection to its end.
+pub(crate) async fn serve<C: Client>(stream: C, door: ModelDoor) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let door = door.clone();
+        async move { Ok::<_, Infallible>(answer(request, &door).await.unwrap_or_else(|told| told)) }
+    });
+    let served = server::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_millis(FIRST_WORD_MS))
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection to the endpoint of models ended");
+    }
+}
+
+async fn answer(request: Request<Incoming>, door: &ModelDoor) -> Result<Told, Told> {
+    let path = request.uri().path();
+    let guess = match path.contains("messages") {
+        true => ModelProtocol::AnthropicMessages,
+        false => ModelProtocol::OpenaiChat,
+    };
+    let refuse = |protocol, status, code: &str, words: &str| {
+        let body = refusal_body(protocol, code, words).to_string();
+        let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed();
+        let mut told = Response::new(body);
+        *told.status_mut() = status;
+        told.headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        told.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+        told
+    };
+    let Some(protocol) = ModelProtocol::of_path(path) else {
+        let words = "the endpoint has chat/completions, responses and messages only";
+        return Err(refuse(guess, StatusCode::NOT_FOUND, "no_such_endpoint", words));
+    };
+    if request.method() != Method::POST {
+        return Err(refuse(protocol, StatusCode::METHOD_NOT_ALLOWED, "method", "only POST"));
+    }
+    let Some(desk) = door.desk.clone() else {
+        let words = "this sandbox may call no model now";
+        return Err(refuse(protocol, StatusCode::FORBIDDEN, "no_models", words));
+    };
+    let headers = passed(request.headers());
+    let too_large = |_| {
+        refuse(
+            protocol,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            "the body is larger than 32 MiB",
+        )
+    };
+    let length = request.body().size_hint().upper().and_then(|upper| usize::try_from(upper).ok());
+    let length = length.unwrap_or(MAX_REQUEST_BYTES);
+    if length > MAX_REQUEST_BYTES {
+        return Err(too_large(()));
+    }
+    let permits = u32::try_from(length.div_ceil(MIB).max(1)).unwrap_or(1);
+    let _room = door.room.acquire_many(permits).await.map_err(|_| too_large(()))?;
+    let whole = Limited::new(request.into_body(), MAX_REQUEST_BYTES).collect();
+    let whole = tokio::time::timeout(Duration::from_millis(BODY_MS), whole).await;
+    let late = |_| refuse(protocol, StatusCode::BAD_REQUEST, "late", "the body did not arrive");
+    let body = whole.map_err(late)?.map_err(|_| too_large(()))?.to_bytes();
+    let reply = desk.call(ModelCall { protocol, headers, body }).await;
+    Ok(told(reply))
+}
+
+fn told(ModelReply { status, headers, body }: ModelReply) -> Told {
+    let mut told = Response::new(Passing(body).boxed());
+    *told.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    for (name, value) in headers {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            told.headers_mut().insert(name, value);
+        }
+    }
+    told
+}
+
+fn passed(headers: &HeaderMap) -> Vec<(&'static str, String)> {
+    PASSED
+        .into_iter()
+        .filter_map(|name| Some((name, headers.get(name)?.to_str().ok()?.to_owned())))
+        .collect()
+}
+
+/// A body that passes as it comes.
+struct Passing(mpsc::Receiver<Result<Bytes, ModelCut>>);
+
+impl Body for Passing {
+    type Data = Bytes;
+    type Error = ModelCut;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Poll_<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ModelCut>>> {
+        self.0.poll_recv(context).map(|next| next.map(|bytes| bytes.map(Frame::data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_header_that_could_be_a_key_is_passed_on() {
+        let mut headers = HeaderMap::new();
+        for name in ["authorization", "x-api-key", "cookie", "proxy-authorization", "host"] {
+            headers.insert(name, HeaderValue::from_static("secret"));
+        }
+        headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
+        assert_eq!(passed(&headers), [("anthropic-version", "2023-06-01".to_owned())]);
+    }
+}

@@ -1,0 +1,29 @@
+//! `/api/secrets`: values come in, and none goes out.
+
+use cofferdam_contracts::id::SecretName;
+use cofferdam_contracts::secret::SecretRemoved;
+
+use crate::answer::{Answered, ok};
+use crate::call::Call;
+
+pub(crate) async fn list(call: Call) -> Answered {
+    ok(&call.flows().ledger.secrets().list(&call.who.tenant).await?)
+}
+
+pub(crate) async fn put(mut call: Call) -> Answered {
+    let name: SecretName = call.id("secret")?;
+    let body = call.body()?;
+    ok(&call.flows().secret_put(&call.who, &name, body).await?)
+}
+
+pub(crate) async fn rotate(mut call: Call) -> Answered {
+    let name: SecretName = call.id("secret")?;
+    let body = call.body()?;
+    ok(&call.flows().secret_rotate(&call.who, &name, body).await?)
+}
+
+pub(crate) async fn remove(call: Call) -> Answered {
+    let name: SecretName = call.id("secret")?;
+    call.flows().secret_remove(&call.who, &name).await?;
+    ok(&SecretRemoved { removed: name })
+}

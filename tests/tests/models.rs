@@ -1,0 +1,279 @@
+//! A sandbox calls models: its call is on record before it is sent, within every budget, and no key is inside.
+
+use crate::support;
+
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server, text};
+use serde_json::{Value, json};
+use support::fake_model::FakeModel;
+use support::{assert_proven, assert_wiped, count, texts, until};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A function that calls in one of the three formats and prints the status: `ask FORMAT WORD [FIELDS]`.
+const ASK: &str = r#"ask() { case $1 in
+chat) p=$OPENAI_BASE_URL/chat/completions ;; responses) p=$OPENAI_BASE_URL/responses ;; *) p=$ANTHROPIC_BASE_URL/v1/messages ;; esac;
+printf "%s\n" "$(curl -s -o /tmp/a$$.$4 -w "%{http_code}" -H "content-type: application/json" -H "authorization: Bearer $OPENAI_API_KEY" -d "{\"model\":\"m\",\"max_tokens\":8,\"max_output_tokens\":8,\"input\":\"do:$2\",\"messages\":[{\"role\":\"user\",\"content\":\"do:$2\"}]$3}" $p)"; };"#;
+
+async fn provider(up: &Server, fake: &FakeModel, more: Value) {
+    let mut body = json!({"name": "fake", "url": format!("http://{}/v1", fake.address),
+        "protocols": ["openai-chat", "openai-responses", "anthropic-messages"],
+        "models": [{"model": "m", "input_micros": 1_000_000, "output_micros": 10_000_000, "cached_micros": 500_000}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let (status, made) = up.post("/api/models", &body).await;
+    assert_eq!(status, 201, "{made}");
+}
+
+async fn started(up: &Server, models: &str, script: &str) -> String {
+    let script = format!("{ASK}\n{script}").replace('\n', "\n          ");
+    let yaml = format!(
+        "id: calls\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      models: {models}\n      exec:\n        timeout: 80s\n        run: |\n          {script}\n"
+    );
+    text(&up.run_recipe(&yaml, json!({}), json!({})).await, "runId")
+}
+
+fn printed(home: &Home, run: &str) -> String {
+    printed_by(home, &["logs", run])
+}
+
+fn printed_by(home: &Home, args: &[&str]) -> String {
+    String::from_utf8(home.run(args).stdout).unwrap()
+}
+
+/// Runs a script, and gives what it printed.
+async fn ran(home: &Home, up: &Server, models: &str, script: &str) -> (String, Vec<String>) {
+    let run = started(up, models, script).await;
+    let header = up.wait_terminal(&run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    let lines = printed(home, &run).lines().map(str::to_owned).collect();
+    (run, lines)
+}
+
+async fn calls(up: &Server, run: &str) -> Vec<Value> {
+    let (status, calls) = up.get(&format!("/api/runs/{run}/models/calls")).await;
+    assert_eq!(status, 200, "{calls}");
+    calls.as_array().unwrap().clone()
+}
+
+fn outcomes(calls: &[Value]) -> Vec<&str> {
+    calls.iter().map(|call| call["outcome"].as_str().unwrap_or("sent")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_on_record_and_the_next_one_beyond_the_budget_is_refused_in_the_providers_shape()
+{
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let script = "ask chat ok; ask messages ok; ask responses ok; ask chat ok; cat /tmp/a*; env | grep -c sk- || true";
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {calls: 3}}", script).await;
+    assert_eq!(&out[..4], ["200", "200", "200", "403"], "{out:?}");
+    let shape: Value =
+        serde_json::from_str(out[4].trim()).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+    assert_eq!(shape["error"]["code"], "budget_exceeded", "{shape}");
+    let calls = calls(&up, &run).await;
+    assert_eq!(outcomes(&calls), ["ok", "ok", "ok", "refused"]);
+    for call in &calls[..3] {
+        // 8 fresh at 1, 2 cached at a half, 5 out at 10.
+        assert_eq!(call["usage"], json!({"input": 10, "output": 5, "cached": 2}), "{call}");
+        assert_eq!((&call["tokens"], &call["micros"]), (&json!(15), &json!(59)), "{call}");
+        assert!(call["answerHash"].is_string() && call["status"] == 200, "{call}");
+    }
+    let heard = fake.heard();
+    assert_eq!(heard.len(), 3, "what is refused is not sent");
+    for (one, path) in heard.iter().zip(["chat/completions", "messages", "responses"]) {
+        assert_eq!(one.line, format!("POST /v1/{path} HTTP/1.1"));
+        assert_eq!(one.body["model"], "m");
+        assert!(
+            !one.head.contains("placeholder") && one.head.contains("accept-encoding: identity")
+        );
+    }
+    let usage = home.run_json(&["model", "usage", &run, "--json"]);
+    assert_eq!(usage["models"][0]["calls"], 3);
+    assert_eq!(usage["models"][0]["micros"], 177);
+    let table = printed_by(&home, &["model", "usage", &run, "--calls"]);
+    assert!(table.contains("refused") && table.contains("sandbox budget: calls 3 of 3"), "{table}");
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_allowed_is_refused_and_never_sent() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let other = |path: &str, body: &str| {
+        format!("curl -s -o /dev/null -w '%{{http_code}}\\n' -d '{body}' $OPENAI_BASE_URL{path};")
+    };
+    let script = [
+        other("/chat/completions", r#"{"model":"other"}"#),
+        other("/chat/completions", "no json"),
+        other("/embeddings", "{}"),
+        other("/responses", r#"{"model":"m","background":true}"#),
+        "curl -s -o /dev/null -w '%{http_code}\\n' $OPENAI_BASE_URL/models".to_owned(),
+    ]
+    .concat();
+    let (run, out) = ran(&home, &up, "{providers: [fake, absent]}", &script).await;
+    assert_eq!(out, ["403", "400", "404", "400", "404"], "{out:?}");
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows), ["refused"; 3], "a path that is no call has no row");
+    let (narrow, out) = ran(&home, &up, "{providers: [fake], models: [x]}", "ask chat ok").await;
+    assert_eq!((out[0].as_str(), outcomes(&calls(&up, &narrow).await)), ("403", vec!["refused"]));
+    // A removed provider is asked no more.
+    assert_eq!(home.run(&["model", "rm", "fake"]).status.code(), Some(0));
+    let (gone, out) = ran(&home, &up, "{providers: [fake]}", "ask chat ok").await;
+    assert_eq!((out[0].as_str(), outcomes(&calls(&up, &gone).await)), ("403", vec!["refused"]));
+    // Without `models:` nothing listens.
+    let yaml = "id: none\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      exec: {run: 'curl -s http://127.0.0.53:3129/v1/models; echo $? $OPENAI_BASE_URL'}\n";
+    let header = up.run_recipe(yaml, json!({}), json!({})).await;
+    let none = text(&header, "runId");
+    up.wait_terminal(&none).await;
+    assert_eq!(printed(&home, &none).trim(), "7", "no variable, and nobody listens");
+    assert!(fake.heard().is_empty(), "{:?}", fake.heard());
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_fails_cuts_lies_or_floods_leaves_a_typed_row() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let script = "ask chat 429; ask chat 500; ask chat error-inside; ask chat cut; ask messages cut ',\"stream\":true'; \
+                  ask chat lies; ask responses ok ',\"stream\":true'; ask chat ok ',\"stream\":true'; ask chat huge; true";
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {wall_ms: 60000}}", script).await;
+    assert_eq!(out, ["429", "500", "200", "200", "200", "200", "200", "200", "200"], "{out:?}");
+    let rows = calls(&up, &run).await;
+    assert_eq!(
+        outcomes(&rows),
+        [
+            "provider_error",
+            "provider_error",
+            "provider_error",
+            "cut",
+            "cut",
+            "ok",
+            "ok",
+            "ok",
+            "cut"
+        ]
+    );
+    let reserved = "SELECT n::text FROM app.model_calls WHERE tokens = reserved_tokens AND tokens > 0 ORDER BY n";
+    let sql = up.sql().await;
+    // What is not known counts as what was set aside: an error without a claim, cuts, a lie, a flood.
+    assert_eq!(texts(&sql, reserved).await, ["3", "4", "5", "6", "9"]);
+    assert_eq!((&rows[0]["tokens"], &rows[6]["tokens"]), (&json!(0), &json!(15)));
+    assert!(rows[5]["usage"].is_null() && rows[5]["why"].is_string(), "{}", rows[5]);
+    assert_eq!(fake.heard().len(), 9, "nothing is sent twice");
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_calls_at_once_never_pass_a_budget() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({"day_budget": {"calls": 12}})).await;
+    let all = "for i in $(seq 20); do ask chat ok '' $i & done; wait";
+    let oks = |out: &[String]| out.iter().filter(|line| *line == "200").count();
+    let (_, out) = ran(&home, &up, "{providers: [fake], budget: {calls: 5}}", all).await;
+    assert_eq!((out.len(), oks(&out), fake.heard().len()), (20, 5, 5), "{out:?}");
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {tokens: 400}}", all).await;
+    let sent = oks(&out);
+    assert!((1..=7).contains(&sent), "{out:?}");
+    assert_eq!(fake.heard().len(), 5 + sent);
+    let sql = up.sql().await;
+    let held = format!("SELECT sum(tokens)::bigint FROM app.model_calls WHERE run_id = '{run}'");
+    assert!(count(&sql, &held).await <= 400);
+    // The day's bound holds across runs.
+    let (_, out) = ran(&home, &up, "{providers: [fake]}", all).await;
+    assert_eq!((oks(&out), fake.heard().len()), (12 - 5 - sent, 12), "{out:?}");
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_model_is_cut_at_the_wall_budget_and_a_client_that_goes_ends_its_call() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let script = "curl -s -m 2 -o /dev/null -d '{\"model\":\"m\",\"stream\":true,\"input\":\"do:hold\"}' $OPENAI_BASE_URL/responses; \
+                  echo $?; ask chat slow; ask chat ok";
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {wall_ms: 5000}}", script).await;
+    assert_eq!(out, ["28", "502", "403"], "{out:?}");
+    assert_eq!(outcomes(&calls(&up, &run).await), ["cut", "cut", "refused"]);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_worker_is_killed_is_unknown_and_says_so() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let mut up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let run =
+        started(&up, "{providers: [fake], budget: {calls: 1}}", "ask chat hold ',\"stream\":true'")
+            .await;
+    until("the model is called", LIMIT, async || !fake.heard().is_empty()).await;
+    up.kill();
+    fake.release();
+    let up = home.up();
+    let header = up.wait_terminal(&run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows), ["unknown", "ok"], "the second execution makes a call of its own");
+    assert_ne!(rows[0]["opKey"], rows[1]["opKey"]);
+    assert_eq!(fake.heard().len(), 2);
+    let table = printed_by(&home, &["model", "usage", &run]);
+    assert!(table.lines().any(|line| line.trim_end().ends_with(" 1")), "{table}");
+    let sql = up.sql().await;
+    assert_wiped(&home, &sql).await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_that_is_used_up_opens_a_gate_and_the_agent_goes_on_with_what_a_person_grants() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let models = "{providers: [fake], budget: {calls: 1, ask: true}}";
+    let run = started(&up, models, "ask chat ok; ask chat ok; ask chat ok; ask chat ok").await;
+    let gate = |n: u32| format!("/api/runs/{run}/gates/models-{n}");
+    let answer = async |n: u32, payload: Value| {
+        until("the task asks", LIMIT, async || up.get(&gate(n)).await.0 == 200).await;
+        up.post(&format!("{}/reply", gate(n)), &json!({"payload": payload, "dedupeKey": "k"})).await
+    };
+    for bad in [
+        json!({"choice": "yes"}),
+        json!({"choice": "yes", "grant": {}}),
+        json!({"choice": "yes", "grant": {"calls": -1}}),
+        json!({"choice": "no", "grant": {"calls": 1}}),
+    ] {
+        assert_eq!(answer(1, bad.clone()).await.0, 400, "{bad}");
+    }
+    assert_eq!(up.get(&gate(1)).await.1["prompt"]["uiHints"]["over"]["limit"], 1);
+    assert_eq!(fake.heard().len(), 1, "the call waits");
+    let (status, body) = answer(1, json!({"choice": "yes", "grant": {"calls": 2}})).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(answer(2, json!({"choice": "no"})).await.0, 200);
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+    let out = printed(&home, &run);
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["200", "200", "200", "403"]);
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows), ["ok", "refused", "ok", "ok", "refused"]);
+    assert_eq!(fake.heard().len(), 3);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_kept_only_where_a_recipe_says_so() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let (_, out) = ran(&home, &up, "{providers: [fake]}", "ask chat one").await;
+    assert_eq!(out, ["200"]);
+    let sql = up.sql().await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.model_bodies").await, 0);
+    let (_, out) = ran(&home, &up, "{providers: [fake], keep: true}", "ask chat two").await;
+    assert_eq!(out, ["200"]);
+    let kept =
+        texts(&sql, "SELECT side || ' ' || body FROM app.model_bodies ORDER BY side DESC").await;
+    assert!(kept[0].starts_with("request ") && kept[0].contains("do:two"), "{kept:?}");
+    assert!(kept[1].starts_with("answer ") && kept[1].contains("hello"), "{kept:?}");
+}
