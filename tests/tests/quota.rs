@@ -120,9 +120,10 @@ async fn s73_small_intents_count_towards_the_quota_exactly() {
     let mut taken = 0;
     let refused = loop {
         // Side by side, so that they count on several connections.
+        let (even, odd) = (intent(2 * taken), intent(2 * taken + 1));
         let (one, other) = tokio::join!(
-            up.post_as(&acme, "/api/intents", &intent(2 * taken)),
-            up.post_as(&acme, "/api/intents", &intent(2 * taken + 1))
+            up.post_as(&acme, "/api/intents", &even),
+            up.post_as(&acme, "/api/intents", &odd)
         );
         match [one, other].into_iter().find(|(status, _)| *status != 201) {
             Some(refused) => break refused,
