@@ -56,7 +56,8 @@ async fn h6_a_tenants_stored_artifacts_have_a_quota_that_another_does_not_feel()
     let sum = "SELECT count(*) FROM app.blob_usage u WHERE tenant_id = 'acme' AND bytes = (
         SELECT sum(a.size) FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id
          WHERE r.tenant_id = 'acme' AND a.inline IS NULL) + (
-        SELECT sum(octet_length(inputs::text) + octet_length(goal)) FROM app.intents WHERE tenant_id = 'acme')";
+        SELECT sum(octet_length(inputs::text) + octet_length(goal)) FROM app.intents WHERE tenant_id = 'acme') + (
+        SELECT sum(octet_length(json::text)) FROM app.recipe_versions WHERE tenant_id = 'acme')";
     assert_eq!(count(&sql, sum).await, 1, "the sum is the rows'");
     let (status, answer) = up.request("PUT", path, Some(&up.key), Some(put("global", 64, 1))).await;
     assert_eq!(status, 200, "{answer}");
