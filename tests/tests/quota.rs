@@ -56,7 +56,8 @@ async fn h6_a_tenants_stored_artifacts_have_a_quota_that_another_does_not_feel()
     let sum = "SELECT count(*) FROM app.blob_usage u WHERE tenant_id = 'acme' AND bytes = (
         SELECT sum(a.size) FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id
          WHERE r.tenant_id = 'acme' AND a.inline IS NULL) + (
-        SELECT sum(octet_length(inputs::text) + octet_length(goal)) FROM app.intents WHERE tenant_id = 'acme')";
+        SELECT sum(octet_length(inputs::text) + octet_length(goal)) FROM app.intents WHERE tenant_id = 'acme') + (
+        SELECT sum(octet_length(json::text)) FROM app.recipe_versions WHERE tenant_id = 'acme')";
     assert_eq!(count(&sql, sum).await, 1, "the sum is the rows'");
     let (status, answer) = up.request("PUT", path, Some(&up.key), Some(put("global", 64, 1))).await;
     assert_eq!(status, 200, "{answer}");
@@ -120,10 +121,10 @@ async fn s73_small_intents_count_towards_the_quota_exactly() {
     let mut taken = 0;
     let refused = loop {
         // Side by side, so that they count on several connections.
-        let (first, second) = (intent(2 * taken), intent(2 * taken + 1));
+        let (even, odd) = (intent(2 * taken), intent(2 * taken + 1));
         let (one, other) = tokio::join!(
-            up.post_as(&acme, "/api/intents", &first),
-            up.post_as(&acme, "/api/intents", &second)
+            up.post_as(&acme, "/api/intents", &even),
+            up.post_as(&acme, "/api/intents", &odd)
         );
         match [one, other].into_iter().find(|(status, _)| *status != 201) {
             Some(refused) => break refused,

@@ -84,7 +84,7 @@ async fn a_task_is_given_the_container_that_waited_and_a_stopped_worker_leaves_n
                   WHERE s.ended_at IS NOT NULL AND w.wipe_status = 'verified'";
     let all = count(&sql, "SELECT count(*) FROM app.remote_execution_sessions").await;
     assert_eq!(count(&sql, wiped).await, all);
-    // It is nobody's yet, and of no account.
+    // It has no row before a task takes it.
     let known = format!(
         "SELECT sandbox_id FROM app.remote_execution_sessions WHERE sandbox_id = '{waits}'"
     );
@@ -240,7 +240,7 @@ async fn a_worker_leaves_the_container_of_another_alone_until_that_one_is_killed
     assert_eq!(waiting(home.path()), [waits.clone()]);
     assert!(stands(&agent).unwrap().0.contains(&waits), "its agent was ended");
     first.kill();
-    // Nobody starts: a worker that lives takes it away.
+    // No worker starts: one that lives takes it away.
     assert_no_sandbox(home.path(), &[waits]);
     sandbox(&shim, &sql, &shim.key, BRIEF, "after".to_owned()).await;
     assert_wiped(&home, &sql).await;
@@ -261,7 +261,7 @@ async fn a_worker_that_lost_its_lease_takes_its_waiting_container_along() {
         count(&sql, "SELECT count(*) FROM app.executors WHERE state = 'dead'").await == 1
     })
     .await;
-    // What waits with it is its own: it is not killed, and nobody else is given it.
+    // What waits with it is its own: it is not killed, and no other worker's task is given it.
     assert_eq!(waiting(home.path()), [waits.clone()]);
     for turn in 0..2 {
         let had = sandbox(&shim, &sql, &shim.key, BRIEF, format!("meanwhile-{turn}")).await;

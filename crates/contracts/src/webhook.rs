@@ -188,7 +188,7 @@ pub struct GateEventData {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunEvent {
-    /// `run.terminal`.
+    /// Always `run.terminal`.
     #[serde(rename = "type")]
     pub event: EventType,
     /// When the run ended, in UTC with microseconds.

@@ -15,7 +15,7 @@ use cofferdam_contracts::schema::with_defaults;
 use cofferdam_contracts::template::{GlobError, MAX_FANOUT};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::steps::{Compiled, ToCompile};
+use cofferdam_ledger::steps::{CompileContext, Compiled};
 use cofferdam_sandbox::{Allowed, HostPath, Links};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -39,16 +39,28 @@ pub(crate) struct Card {
     pub budget: Budget,
 }
 
-/// Compiles and commits, and gives the plan besides its card; a replay commits nothing new.
+/// The run of a workflow, compiled: a replay commits nothing new. `None` where no run has that workflow.
 pub(crate) async fn compile(
     ledger: &Ledger,
     allowed: &Allowed,
+    workflow: &str,
+) -> Result<Option<(RunContext, Card, Option<(Digest, Plan)>)>> {
+    // Read each time that this is tried: an earlier try may have committed, and its answer was lost.
+    let Some((run, context)) = ledger.steps().compile_context(workflow).await? else {
+        return Ok(None);
+    };
+    let (card, plan) = compile_of(ledger, allowed, &run, context).await?;
+    Ok(Some((run, card, plan)))
+}
+
+/// Compiles and commits, and gives the plan besides its card.
+async fn compile_of(
+    ledger: &Ledger,
+    allowed: &Allowed,
     run: &RunContext,
+    context: CompileContext,
 ) -> Result<(Card, Option<(Digest, Plan)>)> {
     // What was committed stands: by now the configuration may say something else.
-    let (recipe, hash) = (&run.recipe_id, &run.recipe_hash);
-    let to_compile = ToCompile { run: &run.id, tenant: &run.tenant, recipe, hash };
-    let context = ledger.steps().compile_context(&to_compile).await?;
     if let Some(text) = context.plan {
         return committed(run, &text);
     }

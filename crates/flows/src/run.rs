@@ -97,10 +97,10 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
     };
     let allowed = &this.executor.host.facts().allowed;
     step(&name, || async {
-        let run = this.context().await?;
-        let (card, plan) = patiently(|| compile::compile(&this.flows.ledger, allowed, run))
-            .await
-            .map_err(step_error)?;
+        let compile = || compile::compile(&this.flows.ledger, allowed, this.workflow);
+        let compiled = patiently(compile).await.map_err(step_error)?;
+        let (run, card, plan) = compiled.ok_or_else(|| this.missing())?;
+        this.keep(run);
         if let Some(plan) = plan {
             // A replay within this execution finds the first one there, which is the same.
             let _ = this.plan.set(plan);

@@ -42,12 +42,19 @@ impl<'a> This<'a> {
                 patiently(|| self.flows.ledger.runs().context(self.workflow))
                     .await
                     .map_err(step_error)?
-                    .ok_or_else(|| {
-                        let error = format!("no run of workflow {}", self.workflow);
-                        dbos::Error::Application(FlowError::Step(error))
-                    })
+                    .ok_or_else(|| self.missing())
             })
             .await
+    }
+
+    /// Keeps what CompileST read of the run, which saves the next step that read.
+    pub(crate) fn keep(&self, run: RunContext) {
+        let _ = self.context.set(run);
+    }
+
+    pub(crate) fn missing(&self) -> dbos::Error<FlowError> {
+        let error = format!("no run of workflow {}", self.workflow);
+        dbos::Error::Application(FlowError::Step(error))
     }
 
     /// The plan of this digest: what this execution compiled itself, or what CompileST left.

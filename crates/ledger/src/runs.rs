@@ -179,6 +179,37 @@ fn budget_of(value: Option<Value>) -> Result<Option<Budget>> {
     value.map(|v| load("runs.budget", v)).transpose()
 }
 
+/// What [`context_of`] reads, of the run of workflow `$1`.
+pub(crate) const CONTEXT: &str = "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
+                    r.partition_key, r.priority, r.key_id, app.ms(coalesce(t.last, r.created_at)) AS began, t.retries,
+                    i.inputs, i.constraints, app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
+               FROM app.runs r JOIN app.intents i ON i.id = r.intent_id
+               CROSS JOIN LATERAL (SELECT count(*)::int AS retries, max(x.created_at) AS last
+                                     FROM app.run_retries x WHERE x.run_id = r.id) t
+              WHERE r.workflow_id = $1";
+
+pub(crate) fn context_of(row: &PgRow) -> Result<RunContext> {
+    Ok(RunContext {
+        id: id("runs.id", row.try_get("id")?)?,
+        intent_id: id("runs.intent_id", row.try_get("intent_id")?)?,
+        tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
+        recipe_id: id("runs.recipe_id", row.try_get("recipe_id")?)?,
+        recipe_hash: id("runs.recipe_hash", row.try_get("recipe_hash")?)?,
+        budget: budget_of(row.try_get("budget")?)?.unwrap_or_default(),
+        timeout_ms: row
+            .try_get::<Option<i64>, _>("timeout_ms")?
+            .and_then(|ms| u64::try_from(ms).ok()),
+        partition_key: row.try_get("partition_key")?,
+        priority: row.try_get("priority")?,
+        inputs: row.try_get("inputs")?,
+        constraints: load("intents.constraints", row.try_get("constraints")?)?,
+        key_id: row.try_get("key_id")?,
+        by_host_admin: row.try_get("by_host_admin")?,
+        began_at: row.try_get("began")?,
+        retries: u32::try_from(row.try_get::<i32, _>("retries")?).unwrap_or(0),
+    })
+}
+
 impl Runs<'_> {
     /// Writes the run, with its intent where that is new too, and queues its workflow, together or not at all.
     /// A workflow id that has a run already writes nothing.
@@ -258,40 +289,8 @@ impl Runs<'_> {
 
     /// The run of a workflow, with its intent: what a workflow reads first.
     pub async fn context(self, workflow: &str) -> Result<Option<RunContext>> {
-        let row = sqlx::query(
-            "SELECT r.id, r.intent_id, r.tenant_id, r.recipe_id, r.recipe_hash, r.budget, r.timeout_ms,
-                    r.partition_key, r.priority, r.key_id, app.ms(coalesce(t.last, r.created_at)) AS began, t.retries,
-                    i.inputs, i.constraints, app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
-               FROM app.runs r JOIN app.intents i ON i.id = r.intent_id
-               CROSS JOIN LATERAL (SELECT count(*)::int AS retries, max(x.created_at) AS last
-                                     FROM app.run_retries x WHERE x.run_id = r.id) t
-              WHERE r.workflow_id = $1",
-        )
-        .bind(workflow)
-        .fetch_optional(self.pool())
-        .await?;
-        row.map(|row| {
-            Ok(RunContext {
-                id: id("runs.id", row.try_get("id")?)?,
-                intent_id: id("runs.intent_id", row.try_get("intent_id")?)?,
-                tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
-                recipe_id: id("runs.recipe_id", row.try_get("recipe_id")?)?,
-                recipe_hash: id("runs.recipe_hash", row.try_get("recipe_hash")?)?,
-                budget: budget_of(row.try_get("budget")?)?.unwrap_or_default(),
-                timeout_ms: row
-                    .try_get::<Option<i64>, _>("timeout_ms")?
-                    .and_then(|ms| u64::try_from(ms).ok()),
-                partition_key: row.try_get("partition_key")?,
-                priority: row.try_get("priority")?,
-                inputs: row.try_get("inputs")?,
-                constraints: load("intents.constraints", row.try_get("constraints")?)?,
-                key_id: row.try_get("key_id")?,
-                by_host_admin: row.try_get("by_host_admin")?,
-                began_at: row.try_get("began")?,
-                retries: u32::try_from(row.try_get::<i32, _>("retries")?).unwrap_or(0),
-            })
-        })
-        .transpose()
+        let row = sqlx::query(CONTEXT).bind(workflow).fetch_optional(self.pool()).await?;
+        row.as_ref().map(context_of).transpose()
     }
 
     /// What a fork copies of its source.

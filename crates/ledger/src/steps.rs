@@ -1,7 +1,7 @@
 //! `app.run_steps`, and the plan that CompileST leaves.
 
 use cofferdam_contracts::config::ConfigRow;
-use cofferdam_contracts::id::{Digest, RecipeId, RunId, TaskKey, TenantId};
+use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::step::StepRow;
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use sqlx::Row;
 use crate::config;
 use crate::error::{Result, load};
 use crate::families::Steps;
+use crate::runs::{CONTEXT, RunContext, context_of};
 
 /// What CompileST commits.
 #[derive(Debug, Clone)]
@@ -28,19 +29,6 @@ pub struct Compiled<'a> {
     pub attempt: u32,
     /// A summary for readers.
     pub output: Value,
-}
-
-/// Whose plan is to be compiled, and from what.
-#[derive(Debug, Clone, Copy)]
-pub struct ToCompile<'a> {
-    /// The run.
-    pub run: &'a RunId,
-    /// The tenant that owns it.
-    pub tenant: &'a TenantId,
-    /// The recipe that the run pinned.
-    pub recipe: &'a RecipeId,
-    /// Its content.
-    pub hash: &'a Digest,
 }
 
 /// What a compilation begins with.
@@ -74,34 +62,43 @@ impl Steps<'_> {
         .await?)
     }
 
-    /// What CompileST reads, in one statement.
-    pub async fn compile_context(self, c: &ToCompile<'_>) -> Result<CompileContext> {
+    /// What CompileST reads, in one statement: the run of a workflow, and what its plan is made of. `None` where no run
+    /// has that workflow.
+    pub async fn compile_context(
+        self,
+        workflow: &str,
+    ) -> Result<Option<(RunContext, CompileContext)>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT (SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
+            "WITH run AS ({CONTEXT})
+             SELECT run.*,
+                    (SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8'))
                        FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
-                      WHERE a.run_id = $1 AND a.step_id = 'CompileST' AND a.kind = 'plan_card'
+                      WHERE a.run_id = run.id AND a.step_id = 'CompileST' AND a.kind = 'plan_card'
                       ORDER BY a.attempt LIMIT 1) AS plan,
                     (SELECT v.json FROM app.recipe_versions v
-                      WHERE v.tenant_id = $3 AND v.id = $5 AND v.hash = $6 LIMIT 1) AS recipe,
-                    {} AS config",
-            config::rows_json("$2", "$3", "$4")
+                      WHERE v.tenant_id = run.tenant_id AND v.id = run.recipe_id AND v.hash = run.recipe_hash
+                      LIMIT 1) AS recipe,
+                    {} AS config
+               FROM run",
+            config::rows_json("$2", "run.tenant_id", "$3")
         )))
-        .bind(c.run.as_str())
+        .bind(workflow)
         .bind(config::host())
-        .bind(c.tenant.as_str())
         .bind(config::known())
-        .bind(c.recipe.as_str())
-        .bind(c.hash.as_str())
-        .fetch_one(self.pool())
+        .fetch_optional(self.pool())
         .await?;
-        Ok(CompileContext {
-            plan: row.try_get("plan")?,
-            recipe: row
-                .try_get::<Option<Value>, _>("recipe")?
-                .map(|value| load("recipe_versions.json", value))
-                .transpose()?,
-            config: config::rows_of(row.try_get("config")?)?,
+        row.map(|row| {
+            let given = CompileContext {
+                plan: row.try_get("plan")?,
+                recipe: row
+                    .try_get::<Option<Value>, _>("recipe")?
+                    .map(|value| load("recipe_versions.json", value))
+                    .transpose()?,
+                config: config::rows_of(row.try_get("config")?)?,
+            };
+            Ok((context_of(&row)?, given))
         })
+        .transpose()
     }
 
     /// A diagnosis beside a step: a blocked budget, a recipe that does not compile.

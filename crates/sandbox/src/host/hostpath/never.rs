@@ -18,7 +18,7 @@ use super::{Opened, origin, register};
 /// In every state directory: whose it is, for workers that have another one.
 const MARK: &str = ".cofferdam-state";
 /// The mark's mode. The set-group-id bit of a file that is never executed changes nothing, and a task can give it to no
-/// file that it writes to the host (decisions 0042 and 0086): a task's file of this name is no mark.
+/// file that it writes to the host (decisions 0042 and 0086): a task's file of this name does not count.
 const MARK_MODE: u32 = 0o2444;
 const SET_GROUP_ID: u32 = 0o2000;
 /// Directories that hold state directories, or parts of them, wherever a worker's own one lies.

@@ -48,7 +48,7 @@ impl Claim {
         }
         let file = made?;
         file.lock()?;
-        // It has its name only once it is locked: nobody finds it without.
+        // It has its name only once it is locked: another worker never finds it unlocked.
         fs::rename(&hidden, &path)?;
         Ok(Self { path, file })
     }

@@ -239,7 +239,7 @@ fn one_that_is_given_back_waits_for_the_next_and_goes_in_time() {
         name.give_back();
         let again = host.name().unwrap();
         assert_eq!(again.id(), &id);
-        // Longer than one may wait: its taker is waited for, and nobody forgets it afterwards.
+        // Longer than one may wait: its taker is waited for, and it goes later.
         clock::sleep(Duration::from_millis(2_500)).await;
         assert_ne!(left(&host, &id), NOTHING);
         again.give_back();
