@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::dispatch::{AgentWork, Outcome};
 use cofferdam_contracts::egress::GrantedName;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::sandbox::{
@@ -97,8 +97,10 @@ pub(crate) async fn drive(
     let Job { plan, mut deps, agent, taken_over } = job;
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
+    let mut project = None;
     if agent.is_some() {
         note_process(executor, task, &sandbox).await;
+        project = Some(dispatches::Project::of(&sandbox).await);
     }
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
@@ -135,7 +137,11 @@ pub(crate) async fn drive(
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     if let Some(watch) = &watch {
-        result.agent = Some(Box::new(watch.report(seen.as_ref(), &effective, &result)));
+        let mut report = watch.report(seen.as_ref(), &effective, &result);
+        if let (Some(project), Some(work)) = (&project, agent) {
+            report.outcome = told(executor, task, (project, work), &kept, report.outcome);
+        }
+        result.agent = Some(Box::new(report));
     }
     let artifacts = artifacts(&mut result, (out, err), kept, services);
     End {
@@ -146,6 +152,19 @@ pub(crate) async fn drive(
         attestation: Some(attestation),
         canceled,
     }
+}
+
+/// What became of a dispatch's project, as its requester's reach shows it.
+fn told(
+    executor: &Executor,
+    task: &TaskContext,
+    (project, work): (&dispatches::Project, &AgentWork),
+    kept: &Kept,
+    verdict: Outcome,
+) -> Outcome {
+    let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
+    let files: Vec<String> = kept.files.iter().map(|file| file.path.clone()).collect();
+    project.outcome(&host.facts().allowed, work, &files, verdict)
 }
 
 /// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.

@@ -14,6 +14,7 @@ mod events;
 mod import;
 mod outcome;
 mod programs;
+mod project;
 mod tools;
 mod watch;
 mod work;
@@ -42,6 +43,7 @@ use crate::error::{Error, Result};
 use crate::{Flows, config, egress};
 
 pub(crate) use changes::changes;
+pub(crate) use project::Project;
 pub(crate) use watch::{Watch, hold, unstarted};
 pub(crate) use work::plan_of;
 
