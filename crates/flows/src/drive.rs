@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_contracts::dispatch::{AgentWork, Outcome};
+use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::GrantedName;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::sandbox::{
@@ -139,7 +139,7 @@ pub(crate) async fn drive(
     if let Some(watch) = &watch {
         let mut report = watch.report(seen.as_ref(), &effective, &result);
         if let (Some(project), Some(work)) = (&project, agent) {
-            report.outcome = told(executor, task, (project, work), &kept, report.outcome);
+            report.findings = told(executor, task, (project, work), &kept, report.findings);
         }
         result.agent = Some(Box::new(report));
     }
@@ -160,11 +160,11 @@ fn told(
     task: &TaskContext,
     (project, work): (&dispatches::Project, &AgentWork),
     kept: &Kept,
-    verdict: Outcome,
-) -> Outcome {
+    verdict: Findings,
+) -> Findings {
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let files: Vec<String> = kept.files.iter().map(|file| file.path.clone()).collect();
-    project.outcome(&host.facts().allowed, work, &files, verdict)
+    project.findings(&host.facts().allowed, work, &files, verdict)
 }
 
 /// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.

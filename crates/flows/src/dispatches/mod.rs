@@ -11,8 +11,8 @@
 mod agents;
 mod changes;
 mod events;
+mod findings;
 mod import;
-mod outcome;
 mod programs;
 mod project;
 mod tools;

@@ -1,7 +1,7 @@
 //! The project of a dispatch: the commit that it began from, and whether the host's files changed meanwhile.
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::dispatch::{AgentWork, Outcome};
+use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_sandbox::{Allowed, HostPath, Sandbox};
 
 use super::work::WORK;
@@ -28,16 +28,16 @@ impl Project {
     }
 
     /// What became of it, now that these files were changed in the sandbox.
-    pub(crate) fn outcome(
+    pub(crate) fn findings(
         &self,
         allowed: &Allowed,
         work: &AgentWork,
         files: &[String],
-        verdict: Outcome,
-    ) -> Outcome {
+        verdict: Findings,
+    ) -> Findings {
         let dir = HostPath::said(&work.working_dir);
         let is_changed = !files.is_empty() && allowed.is_changed(&dir, files, self.since_ms);
-        Outcome {
+        Findings {
             base_repo_commit: self.base.clone(),
             conflict_type: is_changed.then(|| CONFLICT.to_owned()),
             ..verdict
