@@ -15,10 +15,10 @@ const GIT: &str = ".git";
 
 /// The rules of one `.gitignore`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ignored(Vec<Line>);
+pub(crate) struct Ignored(Vec<GitRule>);
 
 #[derive(Debug, Clone)]
-struct Line {
+struct GitRule {
     glob: Glob,
     takes_back: bool,
     directories: bool,
@@ -31,7 +31,7 @@ impl Ignored {
 
     /// Whether a relative path is ignored, all above it being not.
     pub(crate) fn has(&self, path: &str, is_dir: bool) -> bool {
-        let of_it = |rule: &&Line| (is_dir || !rule.directories) && rule.glob.matches(path);
+        let of_it = |rule: &&GitRule| (is_dir || !rule.directories) && rule.glob.matches(path);
         self.0.iter().rev().find(of_it).is_some_and(|rule| !rule.takes_back)
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn is_gits(path: &str) -> bool {
     path.rsplit('/').next() == Some(GIT)
 }
 
-fn rule(line: &str) -> Option<Line> {
+fn rule(line: &str) -> Option<GitRule> {
     let line = line.trim_end();
     if line.is_empty() || line.starts_with('#') {
         return None;
@@ -59,7 +59,7 @@ fn rule(line: &str) -> Option<Line> {
         None if line.contains('/') => Glob::parse(line),
         None => Glob::parse(&format!("**/{line}")),
     };
-    Some(Line { glob: glob.ok()?, takes_back, directories })
+    Some(GitRule { glob: glob.ok()?, takes_back, directories })
 }
 
 #[cfg(test)]
