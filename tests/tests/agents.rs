@@ -21,11 +21,10 @@ struct World {
     up: Server,
 }
 
-fn world(kind: &'static str) -> Option<World> {
-    let programs = Programs::installed()?;
+fn world(kind: &'static str, programs: &Programs) -> World {
     let (model, home) = (Model::start(), Home::new());
     let up = home.up_with(&[&model.flag()], &[]);
-    Some(World { home, model, agent: Agent::new(kind, &programs), up })
+    World { home, model, agent: Agent::new(kind, programs), up }
 }
 
 async fn ended(up: &Server, id: &str) -> Value {
@@ -42,7 +41,8 @@ async fn ended(up: &Server, id: &str) -> Value {
 const SHELLS: [&str; 4] = ["Bash", "bash", "exec_command", "shell_command"];
 
 async fn works(kind: &'static str, isolation: Option<&str>) {
-    let Some(World { home, model: _model, agent, up }) = world(kind) else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let World { home, model: _model, agent, up } = world(kind, &programs);
     if let Some(class) = isolation {
         let doctor = home.run_json(&["doctor", "--json"]);
         if doctor["classes"][class] != true {
@@ -110,7 +110,8 @@ async fn opencode_works_in_gvisor() {
 
 /// A denied tool, both limits and a refused key, at once.
 async fn is_held(kind: &'static str) {
-    let Some(World { home, model, agent, up }) = world(kind) else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let World { home, model, agent, up } = world(kind, &programs);
     let small = |spec: Value| {
         let mut spec = spec;
         spec["limits"] = json!({"mem_mb": 900});
@@ -177,7 +178,8 @@ async fn opencode_is_held_by_its_policy_and_says_why_it_failed() {
 }
 
 async fn is_killed(kind: &'static str) {
-    let Some(World { home, model, agent, up }) = world(kind) else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let World { home, model, agent, up } = world(kind, &programs);
     let steps =
         json!([{"write": ["note.md", "one\n"]}, {"sh": "echo begun > begun.txt; sleep 300"}]);
     let id = spawn(&up, &agent.body(&steps, &json!({}))).await;
@@ -210,7 +212,8 @@ async fn opencode_killed_in_the_middle_leaves_its_edits_and_no_process() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_of_codex_at_once_each_keep_their_own_work() {
-    let Some(World { home, model: _model, agent, up }) = world("codex") else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let World { home, model: _model, agent, up } = world("codex", &programs);
     let mut ids = Vec::new();
     for n in 0..20 {
         let steps = json!([{"sh": format!("echo {n} > own-{n}.txt")}, {"text": "finished"}]);

@@ -172,7 +172,7 @@ async fn both_forms_of_every_flag_mean_the_same() {
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let made = home.run_json(&line);
         let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["id", "pid"]);
+        assert_eq!(keys, ["id", "job_id", "pid", "scheduled"]);
         let id = text(&made, "id");
         let wrote = dir.path().join(format!("wrote-{joined}"));
         let named = match joined {

@@ -92,6 +92,21 @@ async fn the_oldest_and_the_newest_tables_are_imported_once_and_only_read() {
     assert_proven(&home);
 }
 
+/// The other program writes ahead; its closed database has no log, and none appears by reading it.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_a_database_that_is_written_ahead_is_read_without_a_trace() {
+    let home = Home::new();
+    let _up = home.up();
+    let dir = tempfile::tempdir().unwrap();
+    let ahead = format!("PRAGMA journal_mode = WAL; {OLDEST}");
+    let file = database(dir.path(), "a 100%? b#.db", &ahead);
+    let before = std::fs::read(&file).unwrap();
+    let done = home.run_json(&["dispatch", "import", &file, "--json"]);
+    assert_eq!(done["imported"], json!(["old00001", "old00002"]), "{done:#}");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a file was left beside it");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_dispatch_database_is_an_error_and_another_tenants_id_stays_theirs() {
     let home = Home::new();

@@ -138,3 +138,78 @@ async fn d_r4_what_nothing_held_is_not_recorded_as_in_force() {
     }
     assert_eq!(row_counts(&up.sql().await).await, rows);
 }
+
+/// A repository by hand: tests need no git.
+fn commit(project: &Project) -> String {
+    let git = Path::new(project.path()).join(".git");
+    let id = "0123456789abcdef0123456789abcdef01234567".to_owned();
+    std::fs::create_dir_all(git.join("refs/heads")).unwrap();
+    std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::write(git.join("refs/heads/main"), format!("{id}\n")).unwrap();
+    id
+}
+
+async fn is_done(up: &Server) {
+    let sql = up.sql().await;
+    until("it has done what it does", Duration::from_secs(60), async || {
+        let said = "SELECT count(*) FROM app.run_streams WHERE position('all-done' in chunk) > 0";
+        count(&sql, said).await > 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn base_commit_conflict_and_verdict_are_written_with_the_end() {
+    let (home, project) = (Home::new(), Project::new());
+    let up = home.up();
+    let id = commit(&project);
+    let text = "echo mine > a.txt\nprintf -- '--- VERDICT ---\\nSTATUS: warn\\nSUMMARY: one is slow\\n---\\n'\n";
+    let view = ended(&up, &spawn(&up, &script(text, None, &project)).await).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    assert_eq!(view["base_repo_commit"], id, "{view:#}");
+    assert_eq!(
+        (&view["verdict_status"], &view["verdict_summary"]),
+        (&json!("warn"), &json!("one is slow"))
+    );
+    assert!(view.get("conflict_type").is_none(), "only the agent changed it: {view:#}");
+    let text = format!("{text}echo all-done\nsleep 300\n");
+    let dispatch = spawn(&up, &script(&text, None, &project)).await;
+    is_done(&up).await;
+    std::fs::write(Path::new(project.path()).join("a.txt"), "theirs\n").unwrap();
+    let output = home.run(&["dispatch", "kill", &dispatch]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "killed\n");
+    let view = ended(&up, &dispatch).await;
+    assert_eq!(view["conflict_type"], "write_write", "{view:#}");
+    assert_eq!(view["error_message"], "killed by user", "{view:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d_r9_edits_are_kept_without_gits_files_and_beyond_the_bound_the_rest_is_listed() {
+    let (home, project) = (Home::new(), Project::new());
+    let up = home.up();
+    commit(&project);
+    let text = "printf 'node_modules/\\n' > .gitignore\n\
+        mkdir -p node_modules/x many/more && echo 1 > node_modules/x/index.js\n\
+        echo x > .git/index; echo edit > zz-edit.txt; ln -s a.txt link\n\
+        printf '#!/bin/sh\\n' > run.sh; chmod 755 run.sh\n\
+        i=0; while [ $i -lt 1100 ]; do echo $i > many/more/$i; i=$((i+1)); done\n";
+    let view = ended(&up, &spawn(&up, &script(text, None, &project)).await).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    let run = view["run_id"].as_str().unwrap();
+    let query =
+        format!("SELECT uri FROM app.artifacts WHERE run_id = '{run}' AND name = 'changes.json'");
+    let uri = texts(&up.sql().await, &query).await.concat();
+    let (status, list) = up.get(&format!("/api/artifacts/{uri}")).await;
+    assert_eq!(status, 200, "{list}");
+    assert_eq!(list["executable"], json!(["run.sh"]), "{list}");
+    assert_eq!(list["links"], json!({"link": "a.txt"}), "{list}");
+    assert_eq!(list["ignored"], json!(["node_modules"]), "{list}");
+    assert_eq!(list["leftOut"].as_array().unwrap().len(), 1_103 - 1_000, "{list}");
+    let kept = kept(&up, &view).await;
+    for name in ["files/zz-edit.txt", "files/run.sh", "files/.gitignore"] {
+        assert!(kept.contains(&name.to_owned()), "{name}: {kept:?}");
+    }
+    let strange = kept.iter().find(|name| name.contains(".git/") || name.contains("node_modules"));
+    assert_eq!(strange, None);
+}

@@ -27,6 +27,12 @@ pub fn now_ms() -> i64 {
     anchor.get_or_insert_with(fresh).now_ms()
 }
 
+/// Milliseconds since the Unix epoch by this host's own wall clock, which stamps its files.
+#[must_use]
+pub fn host_ms() -> i64 {
+    wall_ms()
+}
+
 /// What another clock shows at this moment, by which this process goes from now on: whoever shares a
 /// database shares its clock.
 pub fn agree(epoch_ms: i64) {

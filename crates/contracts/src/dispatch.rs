@@ -272,14 +272,14 @@ pub struct AgentReport {
     /// For `sandbox_effective`; JSON because limits are fractions and this type is compared.
     pub effective: Value,
     /// What became of the project, and what the agent says of its work.
-    #[serde(default, skip_serializing_if = "Outcome::is_empty")]
-    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Findings::is_empty")]
+    pub findings: Findings,
 }
 
 /// The columns of a dispatch that its own run finds out. The names are the table's.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Outcome {
+pub struct Findings {
     /// Commit of the project's HEAD when the agent started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_repo_commit: Option<String>,
@@ -294,7 +294,7 @@ pub struct Outcome {
     pub verdict_summary: Option<String>,
 }
 
-impl Outcome {
+impl Findings {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }

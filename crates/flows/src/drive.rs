@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::GrantedName;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::sandbox::{
@@ -98,8 +98,10 @@ pub(crate) async fn drive(
     let Job { plan, mut deps, agent, taken_over } = job;
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
+    let mut project = None;
     if agent.is_some() {
         note_process(executor, task, &sandbox).await;
+        project = Some(dispatches::Project::of(&sandbox).await);
     }
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
@@ -138,7 +140,11 @@ pub(crate) async fn drive(
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     if let Some(watch) = &watch {
-        result.agent = Some(Box::new(watch.report(seen.as_ref(), &effective, &result)));
+        let mut report = watch.report(seen.as_ref(), &effective, &result);
+        if let (Some(project), Some(work)) = (&project, agent) {
+            report.findings = told(executor, task, (project, work), &kept, report.findings);
+        }
+        result.agent = Some(Box::new(report));
     }
     calls.end(&executor.flows, &result).await;
     let artifacts = artifacts(&mut result, (out, err), kept, services);
@@ -150,6 +156,19 @@ pub(crate) async fn drive(
         attestation: Some(attestation),
         canceled,
     }
+}
+
+/// What became of a dispatch's project, as its requester's reach shows it.
+fn told(
+    executor: &Executor,
+    task: &TaskContext,
+    (project, work): (&dispatches::Project, &AgentWork),
+    kept: &Kept,
+    verdict: Findings,
+) -> Findings {
+    let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
+    let files: Vec<String> = kept.files.iter().map(|file| file.path.clone()).collect();
+    project.findings(&host.facts().allowed, work, &files, verdict)
 }
 
 /// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.

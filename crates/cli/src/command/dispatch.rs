@@ -347,15 +347,12 @@ async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {
     let path = format!("/api/dispatches/tokens?{}", query.join("&"));
     let sums: DispatchTokens = client.get(&path).await?;
     if args.json {
-        let mut value = serde_json::to_value(&sums)?;
-        // The names that other orchestrators have for them.
-        for (name, count) in [
-            ("input_tokens", sums.in_tokens),
-            ("output_tokens", sums.out_tokens),
-            ("total_tokens", sums.total),
-        ] {
-            value[name] = json!(count);
-        }
+        // With the names that other orchestrators have for them.
+        let value = json!({
+            "dispatches": sums.dispatches, "in_tokens": sums.in_tokens, "out_tokens": sums.out_tokens,
+            "cache_hits": sums.cache_hits, "total": sums.total, "input_tokens": sums.in_tokens,
+            "output_tokens": sums.out_tokens, "total_tokens": sums.total,
+        });
         output::json(&value);
         return Ok(Exit::Ok);
     }

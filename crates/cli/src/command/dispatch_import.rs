@@ -26,9 +26,8 @@ pub(crate) fn rows(file: &Path) -> anyhow::Result<Vec<Map<String, Value>>> {
     if !file.is_file() {
         anyhow::bail!("{shown}: no such file; give the dispatch database of the other program");
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let read = || -> rusqlite::Result<Vec<Map<String, Value>>> {
-        let db = Connection::open_with_flags(file, flags)?;
+        let db = open(file)?;
         let mut statement = db.prepare("SELECT * FROM dispatches ORDER BY rowid")?;
         let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
         let mut found = statement.query([])?;
@@ -46,6 +45,23 @@ pub(crate) fn rows(file: &Path) -> anyhow::Result<Vec<Map<String, Value>>> {
         Ok(rows)
     };
     read().with_context(|| format!("{shown} is not a readable dispatch database"))
+}
+
+/// Opens it for reading alone. Without a log of writes beside it the file is all there is: SQLite then needs no
+/// files of its own there, and reads from a directory that it cannot write.
+fn open(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    let has_log = std::fs::metadata(log).is_ok_and(|found| found.len() > 0);
+    match std::path::absolute(file).ok().as_deref().and_then(Path::to_str) {
+        Some(path) if !has_log => {
+            let named = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+            let name = format!("file:{named}?immutable=1");
+            Connection::open_with_flags(name, flags | OpenFlags::SQLITE_OPEN_URI)
+        }
+        _ => Connection::open_with_flags(file, flags),
+    }
 }
 
 fn value(found: ValueRef<'_>) -> Value {

@@ -28,7 +28,7 @@ const GO_UNITS: [(&str, u64); 7] = [
     ("m", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
-/// Digits after a point that are read: a billionth of an hour is no time that a flag takes.
+/// Digits after a point that are read: a flag needs nothing finer than a billionth of an hour.
 const GO_DIGITS: u32 = 9;
 
 /// Numbers with units, one after the other; a begun millisecond counts whole.

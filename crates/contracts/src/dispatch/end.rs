@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{AccessMode, DispatchStatus, Outcome, SandboxEffective, Tally};
+use super::{AccessMode, DispatchStatus, Findings, SandboxEffective, Tally};
 use crate::error::Refusal;
 use crate::run::RunStatus;
 use crate::sandbox::{ErrCode, SandboxResult};
@@ -38,7 +38,7 @@ pub struct DispatchEnd {
     /// What was enforced, where a spec was given.
     pub effective: Option<Value>,
     /// What became of the project, and the agent's verdict.
-    pub outcome: Outcome,
+    pub findings: Findings,
 }
 
 /// Message of a dispatch that was killed, as orchestrators look for it.
@@ -72,7 +72,7 @@ pub fn ended(of: Ended<'_>) -> Result<DispatchEnd, Refusal> {
         },
         tally: report.map(|report| report.tally.clone()).unwrap_or_default(),
         effective,
-        outcome: report.map(|report| report.outcome.clone()).unwrap_or_default(),
+        findings: report.map(|report| report.findings.clone()).unwrap_or_default(),
     })
 }
 
@@ -132,15 +132,15 @@ mod tests {
         assert_eq!((record.access_mode, record.working_dir.as_str()), (AccessMode::ReadOnly, "/w"));
         assert_eq!(record.cause.as_deref(), Some("the run's"));
         let tally = Tally { turns: 2, ..Tally::default() };
-        let outcome = Outcome { verdict_status: Some("pass".to_owned()), ..Outcome::default() };
+        let findings = Findings { verdict_status: Some("pass".to_owned()), ..Findings::default() };
         let report = AgentReport {
             tally: tally.clone(),
             effective: json!({"started": true}),
-            outcome: outcome.clone(),
+            findings: findings.clone(),
         };
         let last = SandboxResult { agent: Some(Box::new(report)), ..answer(ErrCode::None) };
         let end = ended(of(RunStatus::Succeeded, Some(&last), Some(&spec))).unwrap();
         assert_eq!((end.tally, end.effective), (tally, Some(json!({"started": true}))));
-        assert_eq!(end.outcome, outcome);
+        assert_eq!(end.findings, findings);
     }
 }

@@ -8,7 +8,7 @@
 //! | command | the given argv, or `/bin/sh PROMPT` | stdin |
 //!
 //! Cofferdam's sandbox is the boundary, so each agent's own sandbox and approvals are off: codex cannot make its
-//! namespaces in ours, and without a terminal nobody answers a question. Tools are passed in the agent's own flags
+//! namespaces in ours, and without a terminal a question waits for ever. Tools are passed in the agent's own flags
 //! ([`super::tools`] says which); limits are counted from its events, so no flag of the agent ends it.
 
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ pub(crate) fn argv(request: &SpawnRequest, spec: &SandboxSpec) -> Vec<String> {
 pub(crate) fn environment(agent: AgentType, spec: &SandboxSpec) -> BTreeMap<String, String> {
     let on: &[&str] = match agent {
         AgentType::Codex | AgentType::Command => &[],
-        // It refuses to skip its questions as root unless it is told that it is in a sandbox.
+        // It refuses to skip its questions as root unless this says that it is in a sandbox.
         AgentType::Claude => {
             &["IS_SANDBOX", "DISABLE_AUTOUPDATER", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]
         }

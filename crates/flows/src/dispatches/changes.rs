@@ -1,7 +1,8 @@
 //! What an agent changed in its working directory: files as artifacts, and a list of everything.
 
+use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
-use cofferdam_sandbox::{Collected, Sandbox};
+use cofferdam_sandbox::{Changes, Collected, Sandbox};
 use serde_json::json;
 
 use super::work::WORK;
@@ -10,24 +11,22 @@ use super::work::WORK;
 const LIST: &str = "changes.json";
 
 /// The changed files, and the list. What cannot be told fails a dispatch that would otherwise be a
-/// success: its edits are what it was sent for.
+/// success: its edits are what it was sent for. What does not fit is listed, and the limit is on record.
 pub(crate) async fn changes(
     sandbox: &Sandbox,
     result: &mut SandboxResult,
 ) -> (Vec<Collected>, Vec<(String, Vec<u8>)>) {
     match sandbox.changes(WORK).await {
         Ok(changes) => {
-            let written: Vec<&str> =
-                changes.written.iter().map(|file| file.path.as_str()).collect();
-            let list = json!({
-                "schemaVersion": 1, "written": written, "removed": changes.removed,
-                "special": changes.special,
-            });
-            let empty = written.is_empty() && changes.removed.is_empty();
-            let notes = if empty && changes.special.is_empty() {
-                Vec::new()
-            } else {
-                vec![(LIST.to_owned(), list.to_string().into_bytes())]
+            if !changes.left_out.is_empty() || changes.unlisted > 0 {
+                result.limits_reached.push(LimitKind::Artifacts);
+                result.limits_reached.sort_unstable();
+                result.limits_reached.dedup();
+            }
+            let is_empty = changes == Changes::default();
+            let notes = match is_empty {
+                true => Vec::new(),
+                false => vec![(LIST.to_owned(), list(&changes))],
             };
             (changes.written, notes)
         }
@@ -39,4 +38,14 @@ pub(crate) async fn changes(
             (Vec::new(), Vec::new())
         }
     }
+}
+
+fn list(changes: &Changes) -> Vec<u8> {
+    let written: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
+    let list = json!({
+        "schemaVersion": 2, "written": written, "executable": changes.executable, "removed": changes.removed,
+        "special": changes.special, "links": changes.links, "ignored": changes.ignored,
+        "leftOut": changes.left_out, "unlisted": changes.unlisted,
+    });
+    list.to_string().into_bytes()
 }

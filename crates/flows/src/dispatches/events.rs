@@ -14,11 +14,11 @@
 
 use std::collections::BTreeSet;
 
-use cofferdam_contracts::dispatch::{AgentType, Outcome, Tally};
+use cofferdam_contracts::dispatch::{AgentType, Findings, Tally};
 use cofferdam_contracts::printable;
 use serde_json::Value;
 
-use super::outcome::Verdict;
+use super::findings::Verdict;
 
 /// A line that is longer is no event of ours: it is skipped to its end.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
@@ -91,8 +91,8 @@ impl Events {
     }
 
     /// Its verdict on its work.
-    pub(crate) fn outcome(&self) -> Outcome {
-        self.verdict.outcome()
+    pub(crate) fn findings(&self) -> Findings {
+        self.verdict.findings()
     }
 
     /// How many of its commands did not end well, as far as it says.

@@ -11,9 +11,10 @@
 mod agents;
 mod changes;
 mod events;
+mod findings;
 mod import;
-mod outcome;
 mod programs;
+mod project;
 mod tools;
 mod watch;
 mod work;
@@ -42,6 +43,7 @@ use crate::error::{Error, Result};
 use crate::{Flows, config, egress, secrets};
 
 pub(crate) use changes::changes;
+pub(crate) use project::Project;
 pub(crate) use watch::{Watch, hold, unstarted};
 pub(crate) use work::plan_of;
 

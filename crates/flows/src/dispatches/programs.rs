@@ -101,7 +101,7 @@ pub(super) fn is_there(work: &AgentWork, tool: &str) -> Option<bool> {
     let is_mounted = |target: &Path| {
         target == Path::new(tool) || target.file_name().is_some_and(|name| name == tool)
     };
-    // Only the host's `/usr`, which every sandbox shows: of anything else nobody is told whether it is there.
+    // Only the host's `/usr`, which every sandbox shows: anything else is unknown.
     let found = match tool.starts_with('/') {
         true if !tool.starts_with("/usr/") => return None,
         true => Path::new(tool).exists(),

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentViolation, AgentWork, EgressObserved, MAX_VIOLATIONS, Outcome, Peaks,
+    AgentReport, AgentViolation, AgentWork, EgressObserved, Findings, MAX_VIOLATIONS, Peaks,
     SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
@@ -146,7 +146,7 @@ impl<'a> Watch<'a> {
         inner.events.finish();
         let _ = self.measure(&mut inner);
         let told = inner.events.are_told();
-        let outcome = inner.events.outcome();
+        let findings = inner.events.findings();
         let mut tally = inner.events.tally().clone();
         let mut over = std::mem::take(&mut inner.over);
         if let (false, Some(seen)) = (told, seen) {
@@ -179,7 +179,7 @@ impl<'a> Watch<'a> {
             cpu_ms: result.metrics.cpu_ms,
         };
         record.cause.clone_from(&result.cause);
-        AgentReport { outcome, ..told_as(tally, &record) }
+        AgentReport { findings, ..told_as(tally, &record) }
     }
 }
 
@@ -196,7 +196,7 @@ fn base_name(path: &str) -> &str {
 
 fn told_as(tally: Tally, record: &SandboxEffective) -> AgentReport {
     let effective = serde_json::to_value(record).unwrap_or(Value::Null);
-    AgentReport { tally, effective, outcome: Outcome::default() }
+    AgentReport { tally, effective, findings: Findings::default() }
 }
 
 fn exceed(over: &mut Vec<AgentViolation>, kind: ViolationKind, name: &str, count: u64) {

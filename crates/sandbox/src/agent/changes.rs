@@ -1,6 +1,10 @@
 //! What was changed in a directory that a sandbox saw copy-on-write: the upper layer of its overlay,
 //! read on the host, or through the agent of a machine, which has its own layer.
+//!
+//! Git's own directory is left out, and what the directory's `.gitignore` names is listed and not kept. Beyond the
+//! bounds of a collection what fits is kept and the rest is listed, so that one large directory loses no edit.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,21 +16,23 @@ use cofferdam_contracts::sandbox::{MAX_COLLECT_BYTES, MAX_COLLECT_FILES};
 use cofferdam_guest::name;
 use cofferdam_guest::tree::NodeKind;
 
+use super::ignored::{Ignored, is_gits};
 use crate::agent::{Agent, AgentError, Collected};
 
 /// Directories below each other: the layer is memory, so this is only reached by who tries.
 const MAX_DEPTH: usize = 128;
 /// Directories of a machine that are asked for: the agent may have been taken over and know no end.
 const MAX_DIRS: usize = 10_000;
+/// Paths that are listed without their content; further ones are counted.
+const MAX_LISTED: usize = 2_000;
 /// Of a refusal: nothing is there.
 const NOT_FOUND: u16 = 404;
+/// The owner's right to execute.
+const EXECUTABLE: u32 = 0o100;
 
 /// Why changes cannot be told.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangesError {
-    /// More than are kept, and a part would look like the whole.
-    #[error("more than {MAX_COLLECT_FILES} files or {MAX_COLLECT_BYTES} bytes were changed")]
-    Many,
     /// Not readable.
     #[error("{path:?} cannot be read")]
     Read {
@@ -57,69 +63,150 @@ pub(crate) enum Changed {
 pub struct Changes {
     /// Regular files that are new or other than before.
     pub written: Vec<Collected>,
+    /// Those of `written` that their owner may execute.
+    pub executable: Vec<String>,
     /// Paths that are gone.
     pub removed: Vec<String>,
     /// Links and other things that are new: by their paths, since they are never followed.
     pub special: Vec<String>,
+    /// Where the links of `special` lead, as far as that is known: a machine's agent does not tell it.
+    pub links: BTreeMap<String, String>,
+    /// What `.gitignore` names: of a directory its path alone.
+    pub ignored: Vec<String>,
+    /// Changed files that were not kept: they did not fit.
+    pub left_out: Vec<String>,
+    /// Changes beyond the bounds of these lists.
+    pub unlisted: u64,
 }
 
 impl Changes {
-    /// Whether one more may be told.
-    fn has_room(&self) -> Result<(), ChangesError> {
-        let count = self.written.len() + self.removed.len() + self.special.len();
-        if count > MAX_COLLECT_FILES { Err(ChangesError::Many) } else { Ok(()) }
+    /// Takes a file if it fits; otherwise its path alone.
+    fn fits(&mut self, path: &str, size: u64, room: &mut u64) -> bool {
+        if self.written.len() < MAX_COLLECT_FILES && size <= *room {
+            *room -= size;
+            return true;
+        }
+        self.list(|changes| &mut changes.left_out, path.to_owned());
+        false
+    }
+
+    fn write(&mut self, path: String, bytes: Vec<u8>, mode: u32) {
+        if mode & EXECUTABLE != 0 {
+            self.executable.push(path.clone());
+        }
+        self.written.push(Collected { path, bytes });
+    }
+
+    fn list(&mut self, to: fn(&mut Self) -> &mut Vec<String>, path: String) {
+        let lists = [&self.removed, &self.special, &self.ignored, &self.left_out];
+        if lists.iter().map(|list| list.len()).sum::<usize>() < MAX_LISTED {
+            to(self).push(path);
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    fn remove(&mut self, path: String) {
+        self.list(|changes| &mut changes.removed, path);
+    }
+
+    fn note(&mut self, path: String) {
+        self.list(|changes| &mut changes.special, path);
+    }
+
+    /// Whether git keeps it, so that it is an edit.
+    fn is_edit(&mut self, path: &str, is_dir: bool, ignored: &Ignored) -> bool {
+        if is_gits(path) {
+            return false;
+        }
+        let is_ignored = ignored.has(path, is_dir);
+        if is_ignored {
+            self.list(|changes| &mut changes.ignored, path.to_owned());
+        }
+        !is_ignored
+    }
+
+    fn sorted(mut self) -> Self {
+        self.written.sort_by_cached_key(|file| name::decode(&file.path));
+        let lists = [
+            &mut self.executable,
+            &mut self.removed,
+            &mut self.special,
+            &mut self.ignored,
+            &mut self.left_out,
+        ];
+        lists.into_iter().for_each(|list| list.sort_by_cached_key(|path| name::decode(path)));
+        self
     }
 }
 
-/// The changes that lie in an upper layer.
-pub(crate) fn below(upper: &Path) -> Result<Changes, ChangesError> {
+/// The changes that lie in an upper layer. Shallow directories come first: what does not fit lies deep.
+pub(crate) fn below(upper: &Path, ignored: &Ignored) -> Result<Changes, ChangesError> {
+    let unread = |path: &Path, source| ChangesError::Read { path: path.to_owned(), source };
     let mut changes = Changes::default();
     let mut room = MAX_COLLECT_BYTES;
-    walk(upper, upper, 0, &mut changes, &mut room)?;
-    Ok(changes)
+    let mut level = vec![upper.to_owned()];
+    for _ in 0..MAX_DEPTH {
+        let mut next = Vec::new();
+        for dir in level {
+            let listed = fs::read_dir(&dir).map_err(|source| unread(&dir, source))?;
+            let mut paths = listed
+                .map(|entry| entry.map(|entry| entry.path()))
+                .collect::<io::Result<Vec<_>>>()
+                .map_err(|source| unread(&dir, source))?;
+            paths.sort();
+            for path in paths {
+                let is_dir = one(upper, &path, &mut changes, &mut room, ignored)
+                    .map_err(|source| unread(&path, source))?;
+                if is_dir {
+                    next.push(path);
+                }
+            }
+        }
+        if next.is_empty() {
+            return Ok(changes.sorted());
+        }
+        level = next;
+    }
+    changes.unlisted = changes.unlisted.saturating_add(1);
+    Ok(changes.sorted())
 }
 
-fn walk(
+/// One entry of an upper layer: whether it is a directory to look into.
+fn one(
     root: &Path,
-    dir: &Path,
-    depth: usize,
+    path: &Path,
     changes: &mut Changes,
     room: &mut u64,
-) -> Result<(), ChangesError> {
-    let unread = |path: &Path, source| ChangesError::Read { path: path.to_owned(), source };
-    if depth > MAX_DEPTH {
-        return Err(ChangesError::Many);
+    ignored: &Ignored,
+) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    let name = path.strip_prefix(root).unwrap_or(path);
+    let name = name::encode(name.as_os_str().as_bytes());
+    let kind = found.file_type();
+    if !changes.is_edit(&name, kind.is_dir(), ignored) {
+        return Ok(false);
     }
-    let listed = fs::read_dir(dir).map_err(|source| unread(dir, source))?;
-    let mut paths = Vec::new();
-    for entry in listed {
-        paths.push(entry.map_err(|source| unread(dir, source))?.path());
-        if paths.len() > MAX_COLLECT_FILES {
-            return Err(ChangesError::Many);
+    if kind.is_dir() {
+        return Ok(true);
+    }
+    if kind.is_char_device() && found.rdev() == 0 {
+        // How an overlay says that something below is gone.
+        changes.remove(name);
+    } else if kind.is_file() {
+        if changes.fits(&name, found.len(), room) {
+            let bytes = read(path, found.len())?;
+            changes.write(name, bytes, found.mode());
         }
-    }
-    paths.sort();
-    for path in paths {
-        let found = fs::symlink_metadata(&path).map_err(|source| unread(&path, source))?;
-        let name = path.strip_prefix(root).unwrap_or(&path);
-        let name = name::encode(name.as_os_str().as_bytes());
-        let kind = found.file_type();
-        changes.has_room()?;
-        if kind.is_dir() {
-            walk(root, &path, depth + 1, changes, room)?;
-        } else if kind.is_char_device() && found.rdev() == 0 {
-            // How an overlay says that something below is gone.
-            changes.removed.push(name);
-        } else if kind.is_file() {
-            let bytes = read(&path, *room).map_err(|source| unread(&path, source))?;
-            let bytes = bytes.ok_or(ChangesError::Many)?;
-            *room -= u64::try_from(bytes.len()).unwrap_or(*room).min(*room);
-            changes.written.push(Collected { path: name, bytes });
-        } else {
-            changes.special.push(name);
+    } else {
+        if kind.is_symlink() && changes.links.len() < MAX_LISTED {
+            let target = fs::read_link(path)?;
+            let target = name::encode(target.as_os_str().as_bytes());
+            changes.links.insert(name.clone(), target);
         }
+        changes.note(name);
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The same of a machine, where the layer is shown at a path, by its agent; the bounds hold whatever
@@ -128,18 +215,19 @@ pub(crate) async fn inside(
     agent: &Agent,
     target: &str,
     shown: &str,
+    ignored: &Ignored,
 ) -> Result<Changes, ChangesError> {
-    let most = u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX);
+    let most = u64::try_from(MAX_LISTED).unwrap_or(u64::MAX);
     let mut changes = Changes::default();
     let (mut room, mut dirs) = (MAX_COLLECT_BYTES, 0);
-    let mut open = vec![(String::new(), 0)];
-    while let Some((dir, depth)) = open.pop() {
+    let mut open = std::collections::VecDeque::from([(String::new(), 0)]);
+    while let Some((dir, depth)) = open.pop_front() {
         dirs += 1;
         if depth > MAX_DEPTH || dirs > MAX_DIRS {
-            return Err(ChangesError::Many);
+            changes.unlisted = changes.unlisted.saturating_add(1);
+            break;
         }
         for entry in agent.list(&format!("{shown}{dir}"), most).await? {
-            changes.has_room()?;
             let at = format!("{dir}/{}", entry.name);
             let path = at.trim_start_matches('/');
             let path = match entry.mangled {
@@ -147,31 +235,29 @@ pub(crate) async fn inside(
                 true => format!("{}{}", name::encode(dir_of(path).as_bytes()), entry.name),
                 false => name::encode(path.as_bytes()),
             };
+            if !changes.is_edit(&path, entry.kind == NodeKind::Dir, ignored) {
+                continue;
+            }
             match entry.kind {
-                NodeKind::Link => changes.special.push(path),
-                _ if entry.mangled => changes.special.push(path),
-                NodeKind::Dir => open.push((at, depth + 1)),
-                NodeKind::File if entry.size > room => return Err(ChangesError::Many),
+                NodeKind::Link => changes.note(path),
+                _ if entry.mangled => changes.note(path),
+                NodeKind::Dir => open.push_back((at, depth + 1)),
                 NodeKind::File => {
-                    let bytes = agent.read(&format!("{shown}{at}"), room).await?;
-                    room -= u64::try_from(bytes.len()).unwrap_or(room).min(room);
-                    changes.written.push(Collected { path, bytes });
+                    if changes.fits(&path, entry.size, &mut room) {
+                        let bytes = agent.read(&format!("{shown}{at}"), entry.size).await?;
+                        changes.write(path, bytes, entry.mode);
+                    }
                 }
                 // A device that hides what is below, where nothing is seen; else a socket or pipe.
                 NodeKind::Other => match agent.stat(&format!("{target}{at}")).await {
-                    Ok(_) => changes.special.push(path),
-                    Err(AgentError::Refused { status: NOT_FOUND, .. }) => {
-                        changes.removed.push(path);
-                    }
+                    Ok(_) => changes.note(path),
+                    Err(AgentError::Refused { status: NOT_FOUND, .. }) => changes.remove(path),
                     Err(error) => return Err(error.into()),
                 },
             }
         }
     }
-    changes.written.sort_by(|a, b| a.path.cmp(&b.path));
-    changes.removed.sort_unstable();
-    changes.special.sort_unstable();
-    Ok(changes)
+    Ok(changes.sorted())
 }
 
 /// A path's beginning up to its last name.
@@ -179,19 +265,19 @@ fn dir_of(path: &str) -> &str {
     path.rfind('/').and_then(|end| path.get(..=end)).unwrap_or_default()
 }
 
-/// `None`: it is larger than the room.
-fn read(path: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
+/// The file's bytes, at most as many as it had when it was looked at.
+fn read(path: &Path, size: u64) -> io::Result<Vec<u8>> {
     let flags = nix::fcntl::OFlag::O_NOFOLLOW.bits();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut bytes = Vec::new();
-    file.take(room.saturating_add(1)).read_to_end(&mut bytes)?;
-    let fits = u64::try_from(bytes.len()).is_ok_and(|count| count <= room);
-    Ok(fits.then_some(bytes))
+    file.take(size).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn changes_are_files_by_their_paths_and_links_are_only_named() {
@@ -203,12 +289,49 @@ mod tests {
         let odd = std::ffi::OsStr::from_bytes(b"sub/\xff\n");
         fs::write(dir.path().join(odd), "odd").unwrap();
         fs::write(dir.path().join("sub/%FF\n"), "plain").unwrap();
-        let changes = below(dir.path()).unwrap();
+        let changes = below(dir.path(), &Ignored::default()).unwrap();
         let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["a.txt", "sub/%25FF\n", "sub/b.txt", "sub/%FF\n"]);
         let encoded: Vec<bool> = changes.written.iter().map(Collected::is_encoded).collect();
         assert_eq!(encoded, [false, true, false, true]);
         assert_eq!(changes.special, ["link"]);
+        assert_eq!(changes.links["link"], "/etc/passwd");
         assert!(changes.removed.is_empty());
+    }
+
+    #[test]
+    fn d_r9_gits_own_files_and_ignored_ones_are_no_edits_and_the_executable_bit_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [".git/objects/aa", "node_modules/x/index.js", "src/main.rs", "run.sh"] {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(dir.path().join("run.sh"), mode).unwrap();
+        let changes = below(dir.path(), &Ignored::parse("node_modules/\n")).unwrap();
+        let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, ["run.sh", "src/main.rs"]);
+        assert_eq!(changes.executable, ["run.sh"]);
+        assert_eq!(changes.ignored, ["node_modules"]);
+    }
+
+    #[test]
+    fn d_r9_beyond_the_bound_what_fits_is_kept_and_the_rest_is_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("deep/er")).unwrap();
+        for n in 0..MAX_COLLECT_FILES + 5 {
+            fs::write(dir.path().join(format!("deep/er/{n:05}")), "x").unwrap();
+        }
+        fs::write(dir.path().join("zz-edit.txt"), "the edit").unwrap();
+        let changes = below(dir.path(), &Ignored::default()).unwrap();
+        assert_eq!(changes.written.len(), MAX_COLLECT_FILES);
+        assert!(changes.written.iter().any(|file| file.path == "zz-edit.txt"));
+        assert_eq!((changes.left_out.len(), changes.unlisted), (6, 0));
+        let mut full = Changes::default();
+        for n in 0..MAX_LISTED + 3 {
+            full.remove(n.to_string());
+        }
+        assert_eq!((full.removed.len(), full.unlisted), (MAX_LISTED, 3));
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod ending;
 pub(crate) mod excess;
 #[cfg(test)]
 mod forged;
+pub(crate) mod ignored;
 mod job;
 mod run;
 mod tree;

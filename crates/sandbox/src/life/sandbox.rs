@@ -18,6 +18,7 @@ use super::cached;
 use crate::agent::changes::{self, Changed, Changes, ChangesError};
 use crate::agent::ending::{self, CommandEnd};
 use crate::agent::excess::Excess;
+use crate::agent::ignored::{self, Ignored};
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
@@ -271,14 +272,19 @@ impl Sandbox {
         }
     }
 
-    /// What was changed below a directory that it sees copy-on-write; nothing where there is none.
+    /// What was changed below a directory that it sees copy-on-write, without what its `.gitignore` names; nothing
+    /// where there is none.
     /// To be asked when no command runs.
     pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
         let tree = self.trees.iter().find(|(at, _)| at == target).map(|(_, place)| place.clone());
+        // As it is now: an agent that ignores a directory has said so itself.
+        let rules = self.agent.read(&format!("{target}/.gitignore"), ignored::MAX_BYTES).await;
+        let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
+        let rules = rules.unwrap_or_default();
         match tree {
-            Some(Changed::Host(upper)) => blocking(move || changes::below(&upper)).await,
+            Some(Changed::Host(upper)) => blocking(move || changes::below(&upper, &rules)).await,
             Some(Changed::Inside(shown)) => {
-                let told = changes::inside(&self.agent, target, &shown);
+                let told = changes::inside(&self.agent, target, &shown, &rules);
                 let told = tokio::time::timeout(Duration::from_millis(COLLECT_MS), told).await;
                 told.unwrap_or(Err(ChangesError::Silent))
             }

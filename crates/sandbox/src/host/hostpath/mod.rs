@@ -17,6 +17,7 @@ mod never;
 mod open;
 mod origin;
 mod register;
+mod since;
 #[cfg(test)]
 mod tests;
 

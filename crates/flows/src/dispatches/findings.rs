@@ -1,7 +1,7 @@
 //! What a dispatch's own run finds out: the agent's verdict, the commit that it began from, and whether the project
 //! changed meanwhile.
 
-use cofferdam_contracts::dispatch::Outcome;
+use cofferdam_contracts::dispatch::Findings;
 use cofferdam_contracts::printable;
 
 /// How a verdict begins, and the line that ends it.
@@ -53,11 +53,11 @@ impl Verdict {
     }
 
     /// Without a status there is no verdict.
-    pub(super) fn outcome(&self) -> Outcome {
-        Outcome {
+    pub(super) fn findings(&self) -> Findings {
+        Findings {
             verdict_status: self.status.clone(),
             verdict_summary: self.summary.clone().filter(|_| self.status.is_some()),
-            ..Outcome::default()
+            ..Findings::default()
         }
     }
 }
@@ -69,8 +69,8 @@ mod tests {
     fn verdict(text: &str) -> (Option<String>, Option<String>) {
         let mut verdict = Verdict::default();
         verdict.text(text);
-        let outcome = verdict.outcome();
-        (outcome.verdict_status, outcome.verdict_summary)
+        let findings = verdict.findings();
+        (findings.verdict_status, findings.verdict_summary)
     }
 
     #[test]

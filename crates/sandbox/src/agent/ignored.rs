@@ -1,0 +1,88 @@
+//! What git ignores below a directory, by its own `.gitignore` alone, and what is git's.
+//!
+//! A line is a glob (`?`, `*`, `**`; sets of characters stand for themselves), relative to the directory where it has a
+//! slash before its end, else of a name at any depth; `/` at its end: directories alone; `!` takes back. The last
+//! line that matches decides.
+
+use cofferdam_guest::glob::Glob;
+
+/// Bytes of a file of rules that are read.
+pub(crate) const MAX_BYTES: u64 = 64 * 1024;
+/// Rules that are held: each is tried for each path.
+const MAX_RULES: usize = 256;
+/// The name of git's own directory, or of the file that leads to it.
+const GIT: &str = ".git";
+
+/// The rules of one `.gitignore`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ignored(Vec<GitRule>);
+
+#[derive(Debug, Clone)]
+struct GitRule {
+    glob: Glob,
+    takes_back: bool,
+    directories: bool,
+}
+
+impl Ignored {
+    pub(crate) fn parse(text: &str) -> Self {
+        Self(text.lines().filter_map(rule).take(MAX_RULES).collect())
+    }
+
+    /// Whether a relative path is ignored, all above it being not.
+    pub(crate) fn has(&self, path: &str, is_dir: bool) -> bool {
+        let of_it = |rule: &&GitRule| (is_dir || !rule.directories) && rule.glob.matches(path);
+        self.0.iter().rev().find(of_it).is_some_and(|rule| !rule.takes_back)
+    }
+}
+
+/// Whether a relative path's last name is git's own: its changes are no edits.
+pub(crate) fn is_gits(path: &str) -> bool {
+    path.rsplit('/').next() == Some(GIT)
+}
+
+fn rule(line: &str) -> Option<GitRule> {
+    let line = line.trim_end();
+    if line.is_empty() || line.starts_with('#') {
+        return None;
+    }
+    let (takes_back, line) = match line.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let (directories, line) = match line.strip_suffix('/') {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let glob = match line.strip_prefix('/') {
+        Some(rest) => Glob::parse(rest),
+        None if line.contains('/') => Glob::parse(line),
+        None => Glob::parse(&format!("**/{line}")),
+    };
+    Some(GitRule { glob: glob.ok()?, takes_back, directories })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d_r9_the_last_line_that_matches_decides() {
+        let rules =
+            Ignored::parse("# tools\nnode_modules/\n*.log\n!keep.log\n/dist\ndocs/*.tmp\n\n");
+        for (path, is_dir, ignored) in [
+            ("node_modules", true, true),
+            ("a/node_modules", true, true),
+            ("node_modules", false, false),
+            ("a/b.log", false, true),
+            ("a/keep.log", false, false),
+            ("dist", true, true),
+            ("a/dist", true, false),
+            ("docs/x.tmp", false, true),
+            ("src/main.rs", false, false),
+        ] {
+            assert_eq!(rules.has(path, is_dir), ignored, "{path}");
+        }
+        assert!(is_gits("a/.git") && is_gits(".git") && !is_gits(".gitignore"));
+    }
+}
