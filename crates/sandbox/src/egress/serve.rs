@@ -12,6 +12,7 @@ use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
 use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
+use super::inject;
 use super::policy::Refused;
 use super::ports::{ADDRESS, Door};
 use super::tunnel;
@@ -87,11 +88,14 @@ async fn in_doubt(doubt: &mut Option<watch::Receiver<bool>>) -> bool {
 }
 
 async fn flow(door: Door, stream: impl Client, context: Context) {
-    match door {
-        Door::Proxy => http::serve(stream, context, Entrance::Proxy).await,
-        Door::Http => http::serve(stream, context, Entrance::Transparent).await,
-        Door::Tls => tunnel::transparent(stream, context).await,
-        Door::Dns => questions(stream, context).await,
+    let unended = match door {
+        Door::Proxy => http::serve(stream, context.clone(), Entrance::Proxy).await,
+        Door::Http => http::serve(stream, context.clone(), Entrance::Transparent).await,
+        Door::Tls => tunnel::transparent(stream, context.clone()).await,
+        Door::Dns => return questions(stream, context).await,
+    };
+    if let Some(unended) = unended {
+        inject::serve(unended, context).await;
     }
 }
 
