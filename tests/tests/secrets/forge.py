@@ -1,7 +1,7 @@
 # A private host behind TLS: git, an index of pip, a registry of npm, and what a test asks for.
 # Arguments: a directory with `crt`, `key`, `valid` (the values that are taken, a line each) and `repos`.
 # It prints its port, then each request: method, path, host, and which line of `valid` its credentials were.
-import base64, hashlib, http.server, io, json, os, ssl, subprocess, sys, tarfile, threading, time, zipfile
+import base64, hashlib, http.server, io, json, os, ssl, subprocess, sys, tarfile, zipfile
 
 where = sys.argv[1]
 packed = io.BytesIO()
@@ -49,7 +49,11 @@ class Forge(http.server.BaseHTTPRequestHandler):
                 self.rfile.readline()
             self.rfile.readline()
             return whole
-        return self.rfile.read(int(self.headers.get('Content-Length') or 0))
+        size = int(self.headers.get('Content-Length') or 0)
+        whole = self.rfile.read(size)
+        if len(whole) < size:
+            raise ValueError('it broke off')
+        return whole
 
     def known(self):
         said = self.headers.get('Authorization', '')
@@ -104,17 +108,8 @@ class Forge(http.server.BaseHTTPRequestHandler):
             return self.tell(200, 'text/plain', ('you said ' + said + '\n').encode())
         if path == '/echo-header':
             return self.tell(200, 'text/plain', b'ok\n', X_Echo='<' + said + '>')
-        if path == '/drip':
-            # Each line waits for the test to have read the one before.
-            self.send_response(200)
-            self.send_header('Transfer-Encoding', 'chunked')
-            self.end_headers()
-            for line in (b'one\n', b'two\n'):
-                self.wfile.write(b'%x\r\n%s\r\n' % (len(line), line))
-                self.wfile.flush()
-                while line == b'one\n' and not os.path.exists(where + '/go'):
-                    time.sleep(0.02)
-            return self.wfile.write(b'0\r\n\r\n')
+        if path == '/end' and os.path.exists(where + '/go'):
+            return self.tell(200, 'text/plain', b'over\n')
         self.tell(200, 'text/plain', b'welcome\n')
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET

@@ -76,7 +76,7 @@ impl Forge {
         fs::rename(draft, self.dir.path().join("valid")).unwrap();
     }
 
-    /// Lets `/drip` go on.
+    /// `/end` says that it is over.
     pub fn go(&self) {
         fs::write(self.dir.path().join("go"), "").unwrap();
     }
@@ -92,15 +92,15 @@ impl Forge {
 
     /// A server that reaches the host.
     pub fn up(&self, home: &Home) -> Server {
-        self.up_logged(home, Stdio::inherit())
+        self.up_with(home, "warn", Stdio::inherit())
     }
 
-    /// The same with all that it logs.
-    pub fn up_logged(&self, home: &Home, log: Stdio) -> Server {
+    /// The same with what it logs elsewhere.
+    pub fn up_with(&self, home: &Home, level: &str, log: Stdio) -> Server {
         let hosts = self.hosts();
         let mut args = vec!["up", "--listen", "127.0.0.1:0"];
         args.extend(hosts.iter().map(String::as_str));
-        let env = [("SSL_CERT_FILE", self.ca()), ("COFFERDAM_LOG", "trace".to_owned())];
+        let env = [("SSL_CERT_FILE", self.ca()), ("COFFERDAM_LOG", level.to_owned())];
         let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
         Server::logged(home, &args, &env, log)
     }

@@ -83,7 +83,7 @@ async fn git_pip_npm_and_curl_use_a_secret_that_nothing_of_the_sandbox_or_the_ho
     let forge = Forge::start();
     let home = Home::new();
     let log = home.path().join("server.log");
-    let up = forge.up_logged(&home, File::create(&log).unwrap().into());
+    let up = forge.up_with(&home, "trace", File::create(&log).unwrap().into());
     set(&home, &[], &format!("{VALUE}\n"));
     let uses = json!([basic("git.example"), basic("pip.example"), bearer("npm.example")]);
     let header = up.run_recipe(&recipe(CLIENTS, uses), json!({}), json!({})).await;
@@ -232,7 +232,7 @@ async fn a_rotated_secret_reaches_a_running_sandbox_and_a_removed_one_is_refused
     assert_eq!(texts(&sql, versions).await, ["1", "2"]);
     let left = "SELECT count(*) FROM app.secrets WHERE sealed IS NOT NULL";
     assert_eq!(count(&sql, left).await, 0, "a version that is over has no bytes");
-    let ops = "SELECT op FROM app.audit WHERE target = 'forge' ORDER BY at";
+    let ops = "SELECT op FROM app.audit WHERE target = 'forge' ORDER BY id";
     assert_eq!(texts(&sql, ops).await, ["secret.set", "secret.rotate", "secret.remove"]);
 }
 
@@ -301,4 +301,62 @@ async fn ended_of(sql: &sqlx::PgPool, run: &str) -> ((), String, Value) {
         texts(sql, &of("stdout")).await.concat(),
         serde_json::from_str(&violations).unwrap_or(json!([])),
     )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_the_key_says_so_and_sends_nothing() {
+    let forge = Forge::start();
+    let home = Home::new();
+    drop(forge.up(&home));
+    set(&home, &[], VALUE);
+    let key = home.path().join("secrets.key");
+    let other = "1".repeat(64);
+    for now in [None, Some(other.as_str())] {
+        match now {
+            None => fs::remove_file(&key).unwrap(),
+            Some(text) => fs::write(&key, text).unwrap(),
+        }
+        let up = forge.up(&home);
+        let refused = piped(&home, &["secret", "rotate", "forge"], NEXT);
+        assert!(
+            !refused.status.success() && said(&refused).contains("secrets.key"),
+            "{}",
+            said(&refused)
+        );
+        let script = "curl -s -o /dev/null -w '%{http_code}' https://git.example/x";
+        let asked = recipe(script, json!([bearer("git.example")]));
+        let header = up.run_recipe(&asked, json!({}), json!({"runKey": now})).await;
+        let (_, out, violations) = ended(&up, &text(&header, "runId")).await;
+        assert_eq!((out.as_str(), counted(&violations, "secret")), ("403", 1), "{violations}");
+    }
+    assert!(forge.heard().is_empty(), "{:?}", forge.heard());
+    fs::write(&key, "not a key").unwrap();
+    let failed = home.run(&["secret", "ls"]);
+    assert!(said(&failed).contains("is not a secrets key"), "{}", said(&failed));
+    fs::write(&key, other).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_leaves_the_use_on_record_and_the_next_one_goes_on() {
+    let forge = Forge::start();
+    let home = Home::new();
+    let mut up = forge.up(&home);
+    set(&home, &[], VALUE);
+    let script = "for i in $(seq 1200); do curl -s -o last https://git.example/turn; \
+        curl -s https://git.example/end | grep -q over && break; sleep 0.1; done; cat last";
+    let header =
+        up.run_recipe(&recipe(script, json!([bearer("git.example")])), json!({}), json!({})).await;
+    until("the value was sent", PATIENT, async || !forge.heard().is_empty()).await;
+    up.kill();
+    let before = forge.heard().len();
+    let up = forge.up(&home);
+    until("the next worker sends it", PATIENT, async || forge.heard().len() > before + 3).await;
+    forge.go();
+    let (header, out, _) = ended(&up, &text(&header, "runId")).await;
+    assert_eq!((&header["status"], out.trim()), (&json!("succeeded"), "welcome"), "{header}");
+    let sql = up.sql().await;
+    let sandboxes = "SELECT count(DISTINCT sandbox_id) FROM app.secret_uses WHERE count >= 1";
+    assert_eq!(count(&sql, sandboxes).await, 2);
+    drop(up);
+    assert_proven(&home);
 }
