@@ -360,3 +360,47 @@ async fn a_killed_worker_leaves_the_use_on_record_and_the_next_one_goes_on() {
     drop(up);
     assert_proven(&home);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_sees_at_the_gate_where_a_secret_goes_and_the_use_is_bound_to_the_yes() {
+    let forge = Forge::start();
+    let home = Home::new();
+    let up = forge.up(&home);
+    let acme = |roles: &[&str]| json!({"tenant": "acme", "roles": roles});
+    let operator = up.new_key(&acme(&["operator"])).await.1;
+    let submitter = up.new_key(&acme(&["submitter"])).await.1;
+    let approver = up.new_key(&acme(&["approver"])).await.1;
+    let value = json!({"value": VALUE}).to_string().into_bytes();
+    let path = "/api/secrets/forge";
+    assert_eq!(up.request("PUT", path, Some(&submitter), Some(value.clone())).await.0, 403);
+    assert_eq!(up.request("PUT", path, Some(&operator), Some(value)).await.0, 200);
+    let script = "curl -s https://git.example/x";
+    let mut asked: Value =
+        serde_json::from_str(&recipe(script, json!([bearer("git.example")]))).unwrap();
+    asked["plan"]["gate"] = json!("approve-plan");
+    let (status, header) =
+        up.start_recipe_as(&submitter, &asked.to_string(), json!({}), json!({})).await;
+    assert_eq!(status, 201, "{header}");
+    let run = text(&header, "runId");
+    let gate = format!("/api/runs/{run}/gates/approve-plan");
+    until("the gate asks", PATIENT, async || {
+        !up.get_as(&approver, &gate).await.1["prompt"].is_null()
+    })
+    .await;
+    let view = up.get_as(&approver, &gate).await.1.to_string();
+    assert!(view.contains("git.example") && view.contains("forge"), "{view}");
+    assert!(forge.heard().is_empty());
+    let yes = json!({"payload": {"choice": "yes"}, "dedupeKey": "d1"});
+    let said = up.post_as(&approver, &format!("{gate}/reply"), &yes).await;
+    assert_eq!(said.0, 200, "{}", said.1);
+    until("the run has ended", PATIENT, async || {
+        up.get_as(&submitter, &format!("/api/runs/{run}")).await.1["status"] == "succeeded"
+    })
+    .await;
+    let sql = up.sql().await;
+    let (_, out, _) = ended_of(&sql, &run).await;
+    assert_eq!(out.trim(), "welcome");
+    let bound = "SELECT count(*) FROM app.secret_uses u JOIN app.egress_policy_snapshots s USING (run_id, phase) \
+                 WHERE s.source = 'gate' AND s.approver IS NOT NULL AND u.count = 1 AND u.tenant_id = 'acme'";
+    assert_eq!(count(&sql, bound).await, 1);
+}
