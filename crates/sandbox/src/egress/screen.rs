@@ -186,7 +186,7 @@ mod tests {
     fn what_must_not_pass_is_found_across_chunks_and_the_rest_passes_whole() {
         assert_eq!(screened(&["abc", "d{{e", "{{secre", "t"]), ("abcd{{e{{secret".into(), false));
         assert_eq!(screened(&["a{", "{secret", ":x}}"]), ("a{{secret".into(), true));
-        assert_eq!(screened(&["a", "b {{secret:x}}"]).1, true);
+        assert!(screened(&["a", "b {{secret:x}}"]).1);
         let one_by_one: Vec<String> = "x{{{secret:y".chars().map(String::from).collect();
         let one_by_one: Vec<&str> = one_by_one.iter().map(String::as_str).collect();
         assert!(screened(&one_by_one).1);
