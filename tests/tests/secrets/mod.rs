@@ -387,8 +387,13 @@ async fn a_person_sees_at_the_gate_where_a_secret_goes_and_the_use_is_bound_to_t
         !up.get_as(&approver, &gate).await.1["prompt"].is_null()
     })
     .await;
-    let view = up.get_as(&approver, &gate).await.1.to_string();
-    assert!(view.contains("git.example") && view.contains("forge"), "{view}");
+    // The plan card is what `gate show` and the page of a reply link print.
+    let all = up.get_as(&approver, &format!("/api/runs/{run}/artifacts")).await.1;
+    let card = all.as_array().unwrap().iter().find(|one| one["kind"] == "plan_card").unwrap();
+    let card = text(card, "uri").replace("artifact://", "/api/artifacts/");
+    let plan = up.get_as(&approver, &card).await.1.to_string();
+    let used = "\"secrets\":[{\"as\":\"header authorization \\\"Bearer {}\\\"\",\"for\":\"git.example\",\"name\":\"forge\"}]";
+    assert!(plan.contains(used), "{plan}");
     assert!(forge.heard().is_empty());
     let yes = json!({"payload": {"choice": "yes"}, "dedupeKey": "d1"});
     let said = up.post_as(&approver, &format!("{gate}/reply"), &yes).await;
