@@ -267,11 +267,17 @@ impl Server {
     /// Starts any serving command and waits for its first line.
     #[must_use]
     pub fn start(home: &Home, args: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::logged(home, args, env, Stdio::inherit())
+    }
+
+    /// The same with its log elsewhere.
+    #[must_use]
+    pub fn logged(home: &Home, args: &[&str], env: &[(&str, &str)], log: Stdio) -> Self {
         // Before anything runs that a panic would leave behind. One provider is enough for all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         let mut command = home.serving(args);
-        command.envs(env.iter().copied()).stdout(Stdio::piped());
+        command.envs(env.iter().copied()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let mut url = String::new();

@@ -55,6 +55,7 @@ mod provider;
 mod quota;
 mod remote;
 mod retries;
+mod secrets;
 mod skips;
 mod statements;
 mod storm;

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::recipe::Recipe;
 
-    const YAML: &str = "id: t\nv: '1'\nplan:\n  gate: approve-plan\n  tasks:\n    - name: a\n      image: image:base\n      build: {run: make, egress: [\"@pip\"]}\n      exec: {run: echo hi, egress: [example.org]}\n      limits: {pids: 9}\n";
+    const YAML: &str = "id: t\nv: '1'\nplan:\n  gate: approve-plan\n  tasks:\n    - name: a\n      image: image:base\n      build: {run: make, egress: [\"@pip\"]}\n      exec: {run: echo hi, egress: [example.org], secrets: [{name: s, for: example.org, as: basic u}]}\n      limits: {pids: 9}\n";
 
     fn plan(yaml: &str) -> Plan {
         let recipe = Recipe::from_yaml("t.yaml", yaml).unwrap();
@@ -273,7 +273,9 @@ mod tests {
         let found = differences(&base, &of(YAML, budget, "p1"));
         assert_eq!((found.len(), found[0].path.as_str()), (1, "/budget/maxFanout"));
         for (from, to, part, path) in [
-            ("example.org", "example.net", "egress", "/0/exec/0"),
+            ("egress: [example.org]", "egress: [example.org, a.example]", "egress", "/0/exec/1"),
+            ("basic u", "basic v", "sandbox", "/0/spec/secrets/0/as"),
+            ("name: s,", "name: t,", "sandbox", "/0/spec/secrets/0/name"),
             ("pids: 9", "pids: 8", "sandbox", "/0/spec/limits/pids"),
             ("echo hi", "echo ho", "sandbox", "/0/spec/cmd/2"),
         ] {

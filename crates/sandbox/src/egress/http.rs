@@ -28,7 +28,8 @@ use super::context::{Client, Context, FIRST_WORD_MS};
 use super::forward;
 use super::policy::{Name, Refused, Wire};
 use super::ports::HTTP_PORT;
-use super::tunnel;
+use super::screen::Fault;
+use super::tunnel::{self, Unended};
 use super::upstream::Upstream;
 use crate::host::task::Driver;
 
@@ -57,9 +58,6 @@ pub(crate) enum Entrance {
     Transparent,
 }
 
-/// Why a body ended early.
-pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
-
 pub(crate) type Answer = Response<BoxBody<Bytes, Fault>>;
 
 /// A tunnel that stands once the answer is sent.
@@ -71,8 +69,12 @@ struct Tunnel {
     port: u16,
 }
 
-/// Serves one connection to its end.
-pub(crate) async fn serve<C: Client>(stream: C, context: Context, entrance: Entrance) {
+/// Serves one connection to its end, or to where its TLS is to be ended.
+pub(crate) async fn serve<C: Client>(
+    stream: C,
+    context: Context,
+    entrance: Entrance,
+) -> Option<Unended<C>> {
     let slot: Arc<Mutex<Option<Tunnel>>> = Arc::default();
     let service = service_fn(|request: Request<Incoming>| {
         let (context, slot) = (context.clone(), Arc::clone(&slot));
@@ -102,11 +104,15 @@ pub(crate) async fn serve<C: Client>(stream: C, context: Context, entrance: Entr
         && let Ok(upgraded) = client.await
         && let Ok((client, said)) = unwrap::<C>(upgraded)
     {
-        match server {
-            Some(server) => tunnel::asked_for(client, server, said, &name, port, &context).await,
+        return match server {
+            Some(server) => {
+                tunnel::asked_for(client, server, said, &name, port, &context).await;
+                None
+            }
             None => tunnel::ended_here(client, said, &name, port, &context).await,
-        }
+        };
     }
+    None
 }
 
 /// The connection below the protocol that was left, and what was already read of it.

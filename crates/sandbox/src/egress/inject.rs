@@ -35,12 +35,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dial::DialError;
-use super::http::{self, Answer, Fault, MAX_HEAD_BYTES, say, strip};
+use super::http::{self, Answer, MAX_HEAD_BYTES, say, strip};
 use super::keyring::{Added, Keyring};
 use super::policy::{Name, Refused, Rule};
 use super::ports::TLS_PORT;
-use super::screen::{Needles, Screened};
-use super::tunnel;
+use super::screen::{Fault, Needles, Screened};
+use super::tunnel::{self, Unended};
 use crate::host::task::Driver;
 
 /// A body of known length up to here is looked through before anything of its request is sent.
@@ -80,21 +80,16 @@ struct Reached {
     _driver: Driver,
 }
 
-/// Serves a connection whose hello asked for `name`; `said` is what was read of it.
-pub(crate) async fn serve(
-    client: impl Client,
-    said: Vec<u8>,
-    name: Name,
-    rule: Rule,
-    context: Context,
-) {
-    let unended = Refused::name(ViolationWhy::Unended, name.as_str(), Some(TLS_PORT));
+/// Ends a connection's TLS, and serves its requests.
+pub(crate) async fn serve(unended: Unended<impl Client>, context: Context) {
+    let Unended { client, said, name, rule } = unended;
+    let refused = Refused::name(ViolationWhy::Unended, name.as_str(), Some(TLS_PORT));
     let Some(keys) = context.keys.clone() else {
-        context.refuse(&unended);
+        context.refuse(&refused);
         return;
     };
     let Some(config) = keys.authority.server_config(&name) else {
-        context.refuse(&unended);
+        context.refuse(&refused);
         return;
     };
     let (read, write) = tokio::io::split(client);
@@ -102,7 +97,7 @@ pub(crate) async fn serve(
     let limit = Duration::from_millis(FIRST_WORD_MS);
     let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(whole)).await;
     let Ok(Ok(stream)) = accepted else {
-        context.refuse(&unended);
+        context.refuse(&refused);
         return;
     };
     let flow = Arc::new(Flow { name, rule, context, keys, server: Mutex::default() });

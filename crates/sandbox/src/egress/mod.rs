@@ -317,6 +317,10 @@ impl Prepared {
         if self.ca.is_some() || self.keys.is_some() {
             common.extend(CA_VARIABLES.map(|name| (name.to_owned(), CA_PATH.to_owned())));
         }
+        if self.keys.is_some() {
+            // npm with a file of its own configuration looks at no other variable.
+            common.insert("npm_config_cafile".into(), CA_PATH.into());
+        }
         let env_of = |net: &PhaseNet| {
             let mut env = Variables::default();
             if !net.rules.is_empty() {

@@ -11,7 +11,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use memchr::memmem;
 use zeroize::Zeroizing;
 
-use super::http::Fault;
+/// Why a body ended early.
+pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// What must not pass. None is empty.
 #[derive(Clone, Default)]
@@ -64,7 +65,7 @@ fn begun(needle: &[u8], bytes: &[u8]) -> usize {
 /// Why a body was cut off.
 #[derive(Debug, thiserror::Error)]
 #[error("it carries what must not pass")]
-struct Found;
+struct MustNotPass;
 
 /// A body that ends with an error where a needle would pass.
 pub(crate) struct Screened<B, F> {
@@ -87,7 +88,7 @@ where
     F: FnMut(),
 {
     /// What may go on of a chunk; `Err`: something was found.
-    fn push(&mut self, chunk: Bytes) -> Result<Bytes, Found> {
+    fn push(&mut self, chunk: Bytes) -> Result<Bytes, MustNotPass> {
         let mut whole = match self.held.is_empty() {
             true => chunk,
             false => [&self.held[..], &chunk].concat().into(),
@@ -95,7 +96,7 @@ where
         if self.needles.are_in(&whole) {
             self.is_over = true;
             (self.found)();
-            return Err(Found);
+            return Err(MustNotPass);
         }
         self.held = whole.split_off(whole.len() - self.needles.begun(&whole));
         Ok(whole)
@@ -173,7 +174,7 @@ mod tests {
         for chunk in chunks {
             match screen.push(Bytes::copy_from_slice(chunk.as_bytes())) {
                 Ok(part) => passed.extend(part),
-                Err(Found) => break,
+                Err(MustNotPass) => break,
             }
         }
         passed.extend(std::mem::take(&mut screen.held));

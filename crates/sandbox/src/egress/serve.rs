@@ -12,6 +12,7 @@ use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
 use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
+use super::inject;
 use super::model;
 use super::policy::Refused;
 use super::ports::{ADDRESS, Door};
@@ -88,12 +89,15 @@ async fn in_doubt(doubt: &mut Option<watch::Receiver<bool>>) -> bool {
 }
 
 async fn flow(door: Door, stream: impl Client, context: Context) {
-    match door {
-        Door::Proxy => http::serve(stream, context, Entrance::Proxy).await,
-        Door::Http => http::serve(stream, context, Entrance::Transparent).await,
-        Door::Tls => tunnel::transparent(stream, context).await,
-        Door::Dns => questions(stream, context).await,
-        Door::Model => model::serve(stream, context.models).await,
+    let unended = match door {
+        Door::Proxy => http::serve(stream, context.clone(), Entrance::Proxy).await,
+        Door::Http => http::serve(stream, context.clone(), Entrance::Transparent).await,
+        Door::Tls => tunnel::transparent(stream, context.clone()).await,
+        Door::Dns => return questions(stream, context).await,
+        Door::Model => return model::serve(stream, context.models).await,
+    };
+    if let Some(unended) = unended {
+        inject::serve(unended, context).await;
     }
 }
 

@@ -9,35 +9,42 @@ use tokio::net::TcpStream;
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dial::DialError;
 use super::hello::{self, Hello, MAX_HELLO_BYTES};
-use super::inject;
-use super::policy::{Name, Refused, Wire};
+use super::policy::{Name, Refused, Rule, Wire};
 use super::ports::TLS_PORT;
 
 /// Of each direction: enough for hundreds of MB/s at little memory.
 const BUFFER_BYTES: usize = 64 * 1024;
 
+/// A connection to a name that gets a secret: its TLS is to be ended here.
+pub(crate) struct Unended<C> {
+    pub client: C,
+    /// What was read of it: its hello.
+    pub said: Vec<u8>,
+    pub name: Name,
+    pub rule: Rule,
+}
+
 /// A connection of a client that asked the name server.
-pub(crate) async fn transparent(mut client: impl Client, context: Context) {
+pub(crate) async fn transparent<C: Client>(mut client: C, context: Context) -> Option<Unended<C>> {
     let mut said = Vec::new();
     let asked = match first(&mut client, &mut said).await {
         Ok(asked) => asked,
         Err(Some(why)) => {
             context.refuse(&Refused::nameless(why, Some(TLS_PORT)));
-            return;
+            return None;
         }
-        Err(None) => return,
+        Err(None) => return None,
     };
     let rules = context.rules();
     let (name, rule) = match rules.admit(&asked, TLS_PORT, Wire::Tls) {
         Ok(admitted) => admitted,
         Err(refused) => {
             context.refuse(&refused);
-            return;
+            return None;
         }
     };
     if !rule.secrets.is_empty() {
-        inject::serve(client, said, name.clone(), rule.clone(), context.clone()).await;
-        return;
+        return Some(Unended { client, said, name: name.clone(), rule: rule.clone() });
     }
     match context.dialer.tunnel(name, TLS_PORT, rule).await {
         Ok(server) => {
@@ -45,6 +52,7 @@ pub(crate) async fn transparent(mut client: impl Client, context: Context) {
         }
         Err(error) => note(&context, name, TLS_PORT, &error),
     }
+    None
 }
 
 /// A tunnel that a client asked for by name, after it was told that it stands. `said` is what it
@@ -72,19 +80,18 @@ pub(crate) async fn asked_for(
 }
 
 /// A tunnel to a name that gets a secret: its TLS is ended here.
-pub(crate) async fn ended_here(
-    mut client: impl Client,
+pub(crate) async fn ended_here<C: Client>(
+    mut client: C,
     mut said: Vec<u8>,
     name: &Name,
     port: u16,
     context: &Context,
-) {
+) -> Option<Unended<C>> {
     match first(&mut client, &mut said).await {
         Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked == *name) => {
             let rules = context.rules();
-            if let Some((name, rule)) = rules.find(name.as_str()) {
-                inject::serve(client, said, name.clone(), rule.clone(), context.clone()).await;
-            }
+            let (name, rule) = rules.find(name.as_str())?;
+            return Some(Unended { client, said, name: name.clone(), rule: rule.clone() });
         }
         Ok(asked) => {
             context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));
@@ -94,6 +101,7 @@ pub(crate) async fn ended_here(
         }
         Err(None) => {}
     }
+    None
 }
 
 /// The name that the first message asks for; `Err(None)` where the client said nothing.

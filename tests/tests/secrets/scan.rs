@@ -1,0 +1,113 @@
+//! Looking for bytes: in the memory, environment and files of a sandbox, in rows, and in files of the host.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use sqlx::PgPool;
+
+use crate::support::texts;
+
+/// The forms of a value that are looked for: as it is, as basic authentication writes it, in hexadecimal.
+pub fn forms(value: &str) -> Vec<Vec<u8>> {
+    use base64::Engine as _;
+    let basic = base64::engine::general_purpose::STANDARD.encode(format!("ci:{value}"));
+    vec![
+        value.as_bytes().to_vec(),
+        basic.into_bytes(),
+        value.bytes().map(|b| format!("{b:02x}")).collect::<String>().into_bytes(),
+    ]
+}
+
+/// The processes of the sandbox that this process is one of: those in its pid namespace.
+pub fn of_sandbox(pid: i32) -> Vec<i32> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace(&pid.to_string());
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        (name.bytes().all(|b| b.is_ascii_digit()) && namespace(&name) == own).then_some(name)
+    });
+    all.map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Where the needles are in a process's memory and environment.
+pub fn in_process(pid: i32, needles: &[Vec<u8>]) -> Vec<String> {
+    let mut found = Vec::new();
+    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    if memmem(&environ, needles) {
+        found.push(format!("{pid} environ"));
+    }
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("root reads a process's memory");
+    for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
+        if !rights.starts_with('r') || line.ends_with("[vvar]") || line.ends_with("[vsyscall]") {
+            continue;
+        }
+        let (from, to) = range.split_once('-').unwrap();
+        let at = |text| u64::from_str_radix(text, 16).unwrap();
+        let mut bytes = vec![0; usize::try_from(at(to) - at(from)).unwrap()];
+        let read = memory.read_at(&mut bytes, at(from)).unwrap_or(0);
+        if memmem(&bytes[..read], needles) {
+            found.push(format!("{pid} {line}"));
+        }
+    }
+    found
+}
+
+/// Files below a directory that hold a needle. Links are not followed.
+pub fn in_files(dir: &Path, needles: &[Vec<u8>]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                left.push(entry.path());
+            } else if kind.is_file()
+                && fs::read(entry.path()).is_ok_and(|bytes| memmem(&bytes, needles))
+            {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Tables with a row that holds a needle, every column as text.
+pub async fn in_rows(sql: &PgPool, needles: &[Vec<u8>]) -> BTreeSet<String> {
+    let tables = texts(
+        sql,
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname IN ('app', 'dbos')",
+    )
+    .await;
+    assert!(tables.len() > 30, "{tables:?}");
+    let mut found = BTreeSet::new();
+    for table in tables {
+        for needle in needles {
+            let needle = String::from_utf8(needle.clone()).unwrap();
+            let query = format!(
+                "SELECT 1::text FROM {table} t WHERE position('{needle}' IN t::text) > 0 LIMIT 1"
+            );
+            if !texts(sql, &query).await.is_empty() {
+                found.insert(table.clone());
+            }
+        }
+    }
+    found
+}
+
+fn memmem(bytes: &[u8], needles: &[Vec<u8>]) -> bool {
+    needles.iter().any(|needle| {
+        let first = needle[0];
+        let mut from = 0;
+        while let Some(at) = bytes[from..].iter().position(|b| *b == first) {
+            if bytes[from + at..].starts_with(needle) {
+                return true;
+            }
+            from += at + 1;
+        }
+        false
+    })
+}
