@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
+use support::dispatches::{Project, ended, script, spawn};
 use support::fake_model::FakeModel;
 use support::{assert_proven, assert_wiped, count, texts, until};
 
@@ -66,7 +67,7 @@ async fn a_call_is_on_record_and_the_next_one_beyond_the_budget_is_refused_in_th
     let (home, fake) = (Home::new(), FakeModel::new());
     let up = home.up();
     provider(&up, &fake, json!({})).await;
-    let script = "ask chat ok; ask messages ok; ask responses ok; ask chat ok; cat /tmp/a*; env | grep -c sk- || true";
+    let script = "ask chat ok; ask messages ok; ask responses ok; ask chat ok; cat /tmp/a*";
     let (run, out) = ran(&home, &up, "{providers: [fake], budget: {calls: 3}}", script).await;
     assert_eq!(&out[..4], ["200", "200", "200", "403"], "{out:?}");
     let shape: Value =
@@ -276,4 +277,121 @@ async fn bodies_are_kept_only_where_a_recipe_says_so() {
         texts(&sql, "SELECT side || ' ' || body FROM app.model_bodies ORDER BY side DESC").await;
     assert!(kept[0].starts_with("request ") && kept[0].contains("do:two"), "{kept:?}");
     assert!(kept[1].starts_with("answer ") && kept[1].contains("hello"), "{kept:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_providers_key_is_a_secret_that_is_added_outside_and_never_kept() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    const KEY: &str = "sk-test-0123456789abcdef";
+    let put = async |name: &str, body: Value| {
+        let body = Some(body.to_string().into_bytes());
+        let path = format!("/api/secrets/{name}");
+        let (status, made) = up.request("PUT", &path, Some(&up.key), body).await;
+        assert_eq!(status, 200, "{made}");
+    };
+    put("model-key", json!({"value": KEY})).await;
+    put("other-key", json!({"value": KEY, "for": ["api.example"]})).await;
+    provider(&up, &fake, json!({"secret": "model-key"})).await;
+    let script = "ask chat echo; ask messages ok; env; cat /proc/self/environ /tmp/a*";
+    let (run, out) = ran(&home, &up, "{providers: [fake], keep: true}", script).await;
+    assert_eq!(
+        outcomes(&calls(&up, &run).await),
+        ["cut", "ok"],
+        "an answer that repeats the key is cut"
+    );
+    let repeats = format!("ask chat 'ok {KEY}'");
+    ran(&home, &up, "{providers: [fake], keep: true}", &repeats).await;
+    assert_eq!(out[..2], ["200", "200"], "{out:?}");
+    let heard = fake.heard();
+    assert!(heard[0].head.contains(&format!("authorization: bearer {KEY}")), "{:?}", heard[0]);
+    assert!(heard[1].head.contains(&format!("x-api-key: {KEY}")), "{:?}", heard[1]);
+    assert!(!out.iter().any(|line| line.contains(KEY)), "{out:?}");
+    let sql = up.sql().await;
+    let kept = texts(&sql, "SELECT body FROM app.model_bodies WHERE side = 'request'").await;
+    assert!(kept.iter().any(|body| body.contains("[redacted]")), "{kept:?}");
+    let rows = texts(&sql, "SELECT c::text FROM app.model_calls c UNION ALL SELECT b::text FROM app.model_bodies b UNION ALL SELECT m::text FROM app.models m UNION ALL SELECT a::text FROM app.audit a").await;
+    assert!(!rows.iter().any(|row| row.contains(KEY)), "{run}");
+    // A secret for other hosts, and one that is gone: refused, and never sent.
+    provider(&up, &fake, json!({"secret": "other-key"})).await;
+    let (other, out) = ran(&home, &up, "{providers: [fake]}", "ask chat ok").await;
+    assert_eq!((out[0].as_str(), outcomes(&calls(&up, &other).await)), ("403", vec!["refused"]));
+    provider(&up, &fake, json!({"secret": "absent"})).await;
+    let (gone, out) = ran(&home, &up, "{providers: [fake]}", "ask chat ok").await;
+    assert_eq!((out[0].as_str(), outcomes(&calls(&up, &gone).await)), ("403", vec!["refused"]));
+    assert_eq!(fake.heard().len(), 3);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_calls_models_by_its_spec_and_its_prompt_is_on_record_once() {
+    let (home, fake, project) = (Home::new(), FakeModel::new(), Project::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let spec = json!({"models": {"providers": ["fake"], "budget": {"calls": 1}}});
+    let prompt = format!("{ASK}\nask chat ok; ask chat ok\n");
+    let id = spawn(&up, &script(&prompt, Some(spec), &project)).await;
+    let view = ended(&up, &id).await;
+    assert_eq!(view["status"], "completed", "{view}");
+    let run = text(&view, "run_id");
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows), ["ok", "refused"]);
+    assert_eq!(rows[0]["agent"], "command");
+    let sql = up.sql().await;
+    let prompts = texts(&sql, "SELECT agent || ' ' || attempt || ' ' || (session_id LIKE 'sb%') || ' ' || (raw = E'200\n403\n') || ' ' || (ended_at IS NOT NULL AND error IS NULL) FROM app.opencode_calls").await;
+    assert_eq!(prompts, ["command 1 true true true"]);
+    assert_eq!(texts(&sql, "SELECT prompt FROM app.opencode_calls").await, [prompt]);
+    assert_proven(&home);
+}
+
+/// What the providers' own clients do, each call in turn; then a refusal as each client reads it.
+const CLIENTS: &str = r"
+import anthropic, openai
+o, a = openai.OpenAI(), anthropic.Anthropic()
+said = [{'role': 'user', 'content': 'do:ok'}]
+print(o.chat.completions.create(model='m', messages=said).usage.total_tokens)
+chunks = o.chat.completions.create(model='m', messages=said, stream=True)
+print(''.join(c.choices[0].delta.content or '' for c in chunks if c.choices))
+print(o.responses.create(model='m', input='do:ok').output_text)
+print(a.messages.create(model='m', max_tokens=8, messages=said).content[0].text)
+with a.messages.stream(model='m', max_tokens=8, messages=said) as stream:
+    print(''.join(stream.text_stream))
+try:
+    o.chat.completions.create(model='m', messages=said)
+except openai.PermissionDeniedError as e:
+    print('refused', e.code)
+try:
+    a.messages.create(model='m', max_tokens=8, messages=said)
+except anthropic.PermissionDeniedError as e:
+    print('refused', e.body['error']['type'])
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_providers_own_clients_work_by_their_variables_alone() {
+    let (home, fake, dir) = (Home::new(), FakeModel::new(), tempfile::tempdir().unwrap());
+    let installed = std::process::Command::new("/usr/bin/python3")
+        .args(["-m", "pip", "install", "-q", "--no-cache-dir", "--root-user-action=ignore"])
+        .args(["--target", dir.path().to_str().unwrap(), "openai", "anthropic"])
+        .current_dir("/")
+        .output()
+        .expect("this test needs pip: apt-get install python3-pip");
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    std::fs::write(dir.path().join("clients.py"), CLIENTS).unwrap();
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let yaml = format!(
+        "id: clients\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      files: [{{from: {}, to: /opt/py}}]\n      limits: {{memMB: 1024}}\n      models: {{providers: [fake], budget: {{calls: 5}}}}\n      exec:\n        timeout: 80s\n        env: {{PYTHONPATH: /opt/py}}\n        run: /usr/bin/python3 /opt/py/clients.py\n",
+        dir.path().display()
+    );
+    let run = text(&up.run_recipe(&yaml, json!({}), json!({})).await, "runId");
+    let header = up.wait_terminal(&run).await;
+    let out = printed(&home, &run);
+    assert_eq!(header["status"], "succeeded", "{header} {out}");
+    let want =
+        "15\nhello\nhello\nhello\nhello\nrefused budget_exceeded\nrefused permission_error\n";
+    assert_eq!(out, want);
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows), ["ok", "ok", "ok", "ok", "ok", "refused", "refused"]);
+    assert_eq!(fake.heard().len(), 5, "no client tries again what was refused");
+    assert_proven(&home);
 }

@@ -27,6 +27,7 @@ mod host_paths;
 mod images;
 mod kernel;
 mod large_layers;
+mod models;
 mod orphans;
 mod plans;
 mod probes;

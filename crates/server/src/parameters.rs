@@ -4,8 +4,8 @@
 use cofferdam_contracts::config::ConfigKey;
 use cofferdam_contracts::dispatch::DispatchStatus;
 use cofferdam_contracts::id::{
-    DeliveryId, Digest, DispatchId, GateKey, ProviderName, RecipeId, SandboxId, TenantId,
-    WebhookId, WorkflowId,
+    DeliveryId, Digest, DispatchId, GateKey, ProviderName, RecipeId, SandboxId, SecretName,
+    TenantId, WebhookId, WorkflowId,
 };
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::SessionState;
@@ -70,6 +70,7 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         "wid" => (id::<WorkflowId>(), "a workflow of the engine"),
         "sandbox" => (id::<SandboxId>(), "a sandbox"),
         "provider" => (id::<ProviderName>(), "a provider of models"),
+        "secret" => (id::<SecretName>(), "a secret"),
         "webhook" => (id::<WebhookId>(), "a webhook"),
         "delivery" => (id::<DeliveryId>(), "a delivery"),
         "delegation" => {

@@ -129,6 +129,7 @@ impl World {
             .replace("{name}", "profile.go")
             .replace("{webhook}", &self.webhook)
             .replace("{provider}", "none")
+            .replace("{secret}", "none")
             .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
             .replace("{token}", &self.link)
             .replace(
@@ -188,6 +189,10 @@ impl World {
             (_, "/api/webhooks") => {
                 json!({"url": "https://example.com/", "events": ["gate.reminded"], "label": "x"})
             }
+            ("PUT", "/api/secrets/{secret}") => {
+                json!({"value": "a-value-of-a-test", "for": ["api.example"]})
+            }
+            (_, path) if path.ends_with("/rotate") => json!({"value": "a-value-of-a-test"}),
             (_, "/api/models") => json!({
                 "name": "p", "url": "https://example.com/v1", "protocols": ["openai-chat"], "secret": "k",
                 "models": [{"model": "m", "input_micros": 1, "output_micros": 1, "cached_micros": 1, "max_output": 1}],

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cofferdam_tests::Server;
 use serde_json::{Value, json};
+
+use super::until;
 
 /// One call as it arrived.
 #[derive(Debug, Clone)]
@@ -65,6 +68,10 @@ impl FakeModel {
         let heard =
             Heard { line: line.to_owned(), head: rest.to_ascii_lowercase(), body: body.clone() };
         self.heard.lock().unwrap().push(heard);
+        if body.to_string().contains("do:echo") {
+            let error = json!({"choices": [], "said": rest, "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+            return whole(&mut stream, "200 OK", "", &error).ok();
+        }
         self.answer(&mut stream, line, &body).ok()
     }
 
@@ -240,4 +247,22 @@ fn messages(input: u64) -> Vec<(&'static str, Value)> {
         ("message_stop", json!({"type": "message_stop"})),
         ("", message(text, &usage)),
     ]
+}
+
+/// A task that calls a model, uses up its budget, and is granted one more call.
+pub async fn make_calls(up: &Server) {
+    let fake = FakeModel::new();
+    let body = json!({"name": "fake", "url": format!("http://{}/v1", fake.address),
+        "protocols": ["openai-chat"], "models": [{"model": "m"}]});
+    let (status, made) = up.post("/api/models", &body).await;
+    assert_eq!(status, 201, "{made}");
+    let yaml = "id: calls\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      models: {providers: [fake], budget: {calls: 1, tokens: 100000, ask: true}}\n      exec: {timeout: 60s, run: 'for i in 1 2; do curl -sf -d \"{\\\"model\\\":\\\"m\\\"}\" $OPENAI_BASE_URL/chat/completions; done'}\n";
+    let header = up.run_recipe(yaml, json!({}), json!({})).await;
+    let run = header["runId"].as_str().unwrap();
+    let gate = format!("/api/runs/{run}/gates/models-1");
+    until("it asks", Duration::from_secs(30), async || up.get(&gate).await.0 == 200).await;
+    let reply = json!({"payload": {"choice": "yes", "grant": {"calls": 1}}, "dedupeKey": "k"});
+    let (status, body) = up.post(&format!("{gate}/reply"), &reply).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::ModelProtocol;
 use super::price::ModelUsage;
-use super::usage::{self, Said};
+use super::usage::{self, Claims};
 
 /// Bytes of one event that are read; a longer one passes unread. Its tokens are then not known.
 const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
@@ -22,7 +22,7 @@ pub struct AnswerMeter {
     kept: Vec<u8>,
     /// The line or answer is longer than what is read.
     is_over: bool,
-    said: Said,
+    said: Claims,
     is_done: bool,
 }
 
@@ -46,7 +46,7 @@ impl AnswerMeter {
             is_stream,
             kept: Vec::new(),
             is_over: false,
-            said: Said { input: None, output: None, cached: None, error: None, is_last: false },
+            said: Claims { input: None, output: None, cached: None, error: None, is_last: false },
             is_done: false,
         }
     }

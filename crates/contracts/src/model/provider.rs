@@ -44,6 +44,11 @@ impl ModelProvider {
     /// The field that is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
         check_url(&self.url)?;
+        if self.secret.is_some() && !self.is_sealed() {
+            return Err(
+                "url: a provider with a secret needs https://, or an address of this host".into()
+            );
+        }
         if self.protocols.is_empty() || self.protocols.len() > ModelProtocol::ALL.len() {
             return Err("protocols: must list 1 to 3 protocols".into());
         }
@@ -61,6 +66,24 @@ impl ModelProvider {
             }
         }
         Ok(())
+    }
+
+    /// The host of its URL, in lower case and without a port.
+    #[must_use]
+    pub fn host(&self) -> String {
+        let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        let place = rest.split('/').next().unwrap_or_default();
+        let host = match place.strip_prefix('[') {
+            Some(six) => six.split(']').next(),
+            None => place.split(':').next(),
+        };
+        host.unwrap_or_default().to_ascii_lowercase()
+    }
+
+    /// Whether what is sent to it crosses no wire in clear.
+    fn is_sealed(&self) -> bool {
+        let is_loopback = self.host().parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        self.url.starts_with("https://") || is_loopback
     }
 
     /// The price of a model that it may be asked for in this protocol.
@@ -135,6 +158,22 @@ mod tests {
         ] {
             assert!(provider(url).check().unwrap_err().starts_with("url: "), "{url}");
         }
+    }
+
+    #[test]
+    fn a_key_crosses_no_wire_in_clear() {
+        for (url, is_fine) in [
+            ("https://api.example/v1", true),
+            ("http://127.0.0.1:80/v1", true),
+            ("http://[::1]:80/v1", true),
+            ("http://api.example/v1", false),
+            ("http://127.0.0.1.example/v1", false),
+        ] {
+            let mut with_key = provider(url);
+            with_key.secret = Some(SecretName::parse("k").unwrap());
+            assert_eq!(with_key.check().is_ok(), is_fine, "{url}");
+        }
+        assert_eq!(provider("https://API.example:8443/v1").host(), "api.example");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::price::ModelUsage;
 
 /// What one value of an answer says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Said {
+pub(super) struct Claims {
     /// The tokens that it claims.
     pub input: Option<u64>,
     pub output: Option<u64>,
@@ -22,9 +22,9 @@ pub(super) struct Said {
 const MAX_ERROR_CHARS: usize = 400;
 
 /// Reads one value: a whole answer, or an event of a stream.
-pub(super) fn read(protocol: ModelProtocol, value: &Value) -> Said {
+pub(super) fn read(protocol: ModelProtocol, value: &Value) -> Claims {
     let kind = value.get("type").and_then(Value::as_str).unwrap_or_default();
-    let mut said = Said { error: error(value, kind), ..Said::default() };
+    let mut said = Claims { error: error(value, kind), ..Claims::default() };
     match protocol {
         ModelProtocol::OpenaiChat => {
             let usage = value.get("usage");
@@ -72,7 +72,7 @@ fn error(value: &Value, kind: &str) -> Option<String> {
     Some(text.chars().take(MAX_ERROR_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-impl Said {
+impl Claims {
     /// Adds what a later value says: of each field the last word counts.
     pub(super) fn then(&mut self, later: Self) {
         self.input = later.input.or(self.input);

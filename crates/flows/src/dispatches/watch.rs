@@ -49,7 +49,9 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
         tools_allowed: commands.allowed,
         tools_denied: commands.denied.unwrap_or_default(),
         writable,
-        sockets: !work.request.egress.is_none() || serves.is_some_and(|list| !list.is_empty()),
+        sockets: !work.request.egress.is_none()
+            || work.request.models().is_some()
+            || serves.is_some_and(|list| !list.is_empty()),
         // An agent with events of its own is counted by them.
         max_execs: work
             .max_commands

@@ -7,14 +7,14 @@ use cofferdam_contracts::sandbox::SandboxResult;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::Sandbox;
 
-use super::desk::Desk;
+use super::desk::CallDesk;
 use super::prompt::{SentPrompt, prompt_begin, prompt_end};
 use crate::Flows;
 
 /// The calls of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    desk: Option<Arc<Desk>>,
+    desk: Option<Arc<CallDesk>>,
     prompt: Option<SentPrompt>,
 }
 
@@ -29,7 +29,7 @@ impl Calls {
         let spec = task.work.request().and_then(|request| request.models());
         let desk = spec.map(|spec| {
             let agent = agent.map(|agent| agent.agent_type.as_str());
-            Arc::new(Desk::new(flows, task, sandbox.id(), spec, agent))
+            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, agent))
         });
         if let Some(desk) = &desk {
             sandbox.serve_models(Arc::clone(desk) as _);

@@ -30,7 +30,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 
 /// The desk of one sandbox.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct CallDesk {
     flows: Flows,
     task: TaskContext,
     sandbox: SandboxId,
@@ -64,7 +64,7 @@ impl Refused {
 }
 
 /// A call as far as it is known.
-struct Asking<'a> {
+struct CallAsked<'a> {
     op_key: Digest,
     n: u64,
     call: &'a ModelCall,
@@ -78,7 +78,7 @@ struct Chosen {
     asked: ModelAsked,
 }
 
-impl ModelDesk for Desk {
+impl ModelDesk for CallDesk {
     fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>> {
         Box::pin(async move {
             let protocol = call.protocol;
@@ -102,7 +102,7 @@ fn reply_of(protocol: ModelProtocol, refused: &Refused) -> ModelReply {
     ModelReply { status: refused.status, headers, body }
 }
 
-impl Desk {
+impl CallDesk {
     pub(crate) fn new(
         flows: &Flows,
         task: &TaskContext,
@@ -186,7 +186,7 @@ impl Desk {
     }
 
     /// Writes the row of a call that no budget refused.
-    async fn refuse(&self, asking: &Asking<'_>, chosen: Option<&Chosen>, why: &str) {
+    async fn refuse(&self, asking: &CallAsked<'_>, chosen: Option<&Chosen>, why: &str) {
         if !matches!(self.decide(asking, chosen, Some(why)).await, Err(Refused { status: 403, .. }))
         {
             tracing::warn!(call = %asking.op_key, "a refused call may have no row");
@@ -194,7 +194,7 @@ impl Desk {
     }
 
     /// A call with a key of its own.
-    fn asking<'a>(&self, call: &'a ModelCall, hash: Digest) -> Result<Asking<'a>, Refused> {
+    fn asking<'a>(&self, call: &'a ModelCall, hash: Digest) -> Result<CallAsked<'a>, Refused> {
         let n = self.made.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if n > MAX_CALLS {
             let words = format!("a sandbox makes at most {MAX_CALLS} calls");
@@ -202,7 +202,7 @@ impl Desk {
         }
         let op_key = canonical::digest(&json!([self.sandbox.as_str(), n]))
             .map_err(|_| Refused::new("internal", "the call has no key".to_owned()))?;
-        Ok(Asking { op_key, n, hash, call })
+        Ok(CallAsked { op_key, n, hash, call })
     }
 
     /// The provider of a call: the first of the task's that speaks its protocol and has its model.
@@ -236,7 +236,7 @@ impl Desk {
     /// Writes the call's row: allowed, with the time that is left to it, or refused.
     async fn decide(
         &self,
-        asking: &Asking<'_>,
+        asking: &CallAsked<'_>,
         chosen: Option<&Chosen>,
         refused: Option<&str>,
     ) -> Result<Option<u64>, Refused> {

@@ -15,7 +15,7 @@ pub(crate) struct Passed {
 
 /// What is written about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct CallJudged {
     pub outcome: ModelOutcome,
     pub usage: Option<ModelUsage>,
     /// Tokens and micro-units; `None`: what was set aside.
@@ -25,26 +25,26 @@ pub(crate) struct Judged {
 
 /// The law: a claim counts where the answer is whole; an error by status costs nothing unless it claims so; of
 /// everything else it is not known what was paid.
-pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> Judged {
+pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> CallJudged {
     let Passed { status, metered: Metered { usage, error, is_whole }, cut } = passed;
     let cost = |usage: ModelUsage| (usage.tokens(), price.cost_micros(usage));
     if status >= 400 {
         let why = error.unwrap_or_else(|| format!("the provider answered {status}"));
         let counted = usage.map_or((0, 0), cost);
         let outcome = ModelOutcome::ProviderError;
-        return Judged { outcome, usage, counted: Some(counted), why: Some(why) };
+        return CallJudged { outcome, usage, counted: Some(counted), why: Some(why) };
     }
     if let Some(error) = error {
         let (outcome, counted) = (ModelOutcome::ProviderError, usage.map(cost));
-        return Judged { outcome, usage, counted, why: Some(error) };
+        return CallJudged { outcome, usage, counted, why: Some(error) };
     }
     if cut.is_some() || !is_whole {
         let why = cut.unwrap_or_else(|| "the answer ended before its protocol's end".to_owned());
         let outcome = ModelOutcome::Cut;
-        return Judged { outcome, usage: None, counted: None, why: Some(why) };
+        return CallJudged { outcome, usage: None, counted: None, why: Some(why) };
     }
     let why = usage.is_none().then(|| "the answer claims no tokens".to_owned());
-    Judged { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
+    CallJudged { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use cofferdam_contracts::id::ModelName;
 
-    fn judged(status: u16, usage: bool, error: bool, is_whole: bool, cut: bool) -> Judged {
+    fn judged(status: u16, usage: bool, error: bool, is_whole: bool, cut: bool) -> CallJudged {
         let price = ModelPrice {
             model: ModelName::parse("m").unwrap(),
             input_micros: 1_000_000,

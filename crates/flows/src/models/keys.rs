@@ -14,9 +14,16 @@ pub(crate) async fn key_of(
     provider: &ModelProvider,
 ) -> Result<Option<String>> {
     let Some(name) = &provider.secret else { return Ok(None) };
-    let open = flows.secret_open(tenant, name).await?;
+    let conflict = |why: &str| Refusal::new(ErrorCode::StateConflict, why);
+    let sealed = flows.ledger.secrets().sealed(tenant, name, None).await?;
+    let sealed = sealed.ok_or_else(|| Refusal::not_found("secret"))?;
+    let host = provider.host();
+    if !sealed.hosts.is_empty() && !sealed.hosts.iter().any(|one| one.as_str() == host) {
+        return Err(conflict("the secret is for other hosts than the provider's").into());
+    }
+    let open = flows.unseal(tenant, name, &sealed)?;
     match str::from_utf8(open.value.expose()) {
         Ok(key) => Ok(Some(key.to_owned())),
-        Err(_) => Err(Refusal::new(ErrorCode::StateConflict, "the secret is not text").into()),
+        Err(_) => Err(conflict("the secret is not text").into()),
     }
 }

@@ -1,7 +1,7 @@
 //! Calls of models: decided, sent and recorded here, outside the sandbox that makes them.
 //!
 //! ```text
-//! endpoint in the sandbox -> Desk: which provider, which key -> ledger: budget and row, one transaction
+//! endpoint in the sandbox -> desk: which provider, which key -> ledger: budget and row, one transaction
 //!                              -> the provider, once -> the answer as it comes, metered -> ledger: what came of it
 //! ```
 //! **A call is on record before it is sent, and is sent once: whoever wants it again makes another call.** The key

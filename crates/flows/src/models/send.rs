@@ -16,7 +16,7 @@ use reqwest::{Client, RequestBuilder, Response};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::judge::{Judged, Passed, judge};
+use super::judge::{CallJudged, Passed, judge};
 use crate::Flows;
 use crate::patience::patiently;
 
@@ -81,6 +81,8 @@ struct Sent {
     bytes: u64,
     /// What is kept of the answer.
     kept: Option<Vec<u8>>,
+    /// The last bytes that passed, shorter than the key.
+    tail: Vec<u8>,
     _going: Going,
 }
 
@@ -104,6 +106,7 @@ pub(crate) async fn send(
         hash: Sha256::new(),
         bytes: 0,
         kept: call.keep.then(Vec::new),
+        tail: Vec::new(),
         _going: going,
     };
     if call.keep {
@@ -149,9 +152,23 @@ fn head_of(response: &Response) -> (u16, Vec<(&'static str, String)>, bool) {
     (response.status().as_u16(), headers, is_stream)
 }
 
-fn unsent(outcome: ModelOutcome, why: &str) -> Judged {
+fn unsent(outcome: ModelOutcome, why: &str) -> CallJudged {
     let counted = (outcome == ModelOutcome::Unreachable).then_some((0, 0));
-    Judged { outcome, usage: None, counted, why: Some(why.to_owned()) }
+    CallJudged { outcome, usage: None, counted, why: Some(why.to_owned()) }
+}
+
+/// Whether a text holds a word. Only places where the word may begin are looked at.
+fn holds(text: &[u8], word: &[u8]) -> bool {
+    let Some(first) = word.first() else { return false };
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|byte| byte == first) {
+        rest = rest.get(at..).unwrap_or_default();
+        if rest.starts_with(word) {
+            return true;
+        }
+        rest = rest.get(1..).unwrap_or_default();
+    }
+    false
 }
 
 impl Sent {
@@ -217,6 +234,9 @@ impl Sent {
             if self.bytes > MAX_ANSWER_BYTES {
                 break Some(format!("the answer has more than {MAX_ANSWER_BYTES} bytes"));
             }
+            if self.repeats_key(&bytes) {
+                break Some("the answer repeats the provider's key".to_owned());
+            }
             self.note(&bytes);
             if let Some(seen) = &mut meter {
                 seen.push(&bytes);
@@ -234,6 +254,17 @@ impl Sent {
         }
     }
 
+    /// Whether these bytes, after those before them, hold the provider's key: it never passes whole.
+    fn repeats_key(&mut self, bytes: &[u8]) -> bool {
+        let Some(key) = &self.key else { return false };
+        let key = key.as_bytes();
+        self.tail.extend_from_slice(bytes);
+        let found = holds(&self.tail, key);
+        let rest = self.tail.len().saturating_sub(key.len().saturating_sub(1));
+        self.tail.drain(..rest);
+        found
+    }
+
     /// Writes what came of it, the first time.
     async fn close(&mut self, status: u16, meter: Option<AnswerMeter>, cut: Option<String>) {
         let Some(meter) = meter else { return };
@@ -249,7 +280,7 @@ impl Sent {
         }
     }
 
-    async fn settle(&mut self, status: Option<u16>, judged: Judged) {
+    async fn settle(&mut self, status: Option<u16>, judged: CallJudged) {
         let hash = Digest::parse(&hex::encode(self.hash.clone().finalize())).ok();
         let end = CallEnd {
             outcome: judged.outcome,

@@ -9,7 +9,7 @@ use super::desk::Desk;
 use super::dial::Dialer;
 use super::forward::Links;
 use super::keyring::Keyring;
-use super::model::ModelDoor;
+use super::model_desk::ModelDoor;
 use super::policy::{Name, Refused, Rules};
 use super::violation::Log;
 

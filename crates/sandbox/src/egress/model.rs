@@ -4,12 +4,10 @@
 //! agent -> 127.0.0.53:3129 /v1/chat/completions -> ModelDesk (budget, key, provider) -> answer, as it comes
 //! ```
 //! No key is inside: what the agent sends as one is a placeholder, and no header of it is passed on that could
-//! be one. **This module knows neither providers nor budgets; who decides stands behind [`ModelDesk`].**
+//! be one. **This module knows neither providers nor budgets; who decides stands behind [`ModelDesk`](super::model_desk::ModelDesk).**
 
 use std::convert::Infallible;
-use std::fmt::Debug;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context as Poll_, Poll};
 use std::time::Duration;
 
@@ -23,15 +21,14 @@ use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use super::context::{Client, FIRST_WORD_MS};
+use super::model_desk::{ModelCall, ModelCut, ModelDoor, ModelReply};
 use super::ports::{ADDRESS, MODEL_PORT};
 
 /// A request's body arrives within this time, from a busy sandbox too.
 const BODY_MS: u64 = 60_000;
-/// MiB of bodies that one sandbox has under way: two of the largest.
-const BODIES_MB: usize = 64;
 const MIB: usize = 1024 * 1024;
 /// What clients send as a key: the real one is added outside.
 pub(crate) const PLACEHOLDER: &str = "cofferdam-placeholder";
@@ -39,52 +36,6 @@ pub(crate) const PLACEHOLDER: &str = "cofferdam-placeholder";
 /// Headers of a request that a provider gets. None of them is a credential.
 const PASSED: [&str; 6] =
     ["accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"];
-
-/// A call of a model, as an agent made it.
-#[derive(Debug, Clone)]
-pub struct ModelCall {
-    /// Its wire format.
-    pub protocol: ModelProtocol,
-    /// Headers that a provider may get, in lower case.
-    pub headers: Vec<(&'static str, String)>,
-    /// Its body, whole.
-    pub body: Bytes,
-}
-
-/// An answer broke off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer broke off")]
-pub struct ModelCut;
-
-/// What an agent is answered.
-#[derive(Debug)]
-pub struct ModelReply {
-    /// HTTP status.
-    pub status: u16,
-    /// Headers, in lower case.
-    pub headers: Vec<(&'static str, String)>,
-    /// The body, as it comes. An error ends the connection, so that nobody takes a part for the whole.
-    pub body: mpsc::Receiver<Result<Bytes, ModelCut>>,
-}
-
-/// Who decides about calls, sends them and records them.
-pub trait ModelDesk: Debug + Send + Sync + 'static {
-    /// Answers one call. Dropping the reply's body gives the call up.
-    fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>>;
-}
-
-/// What a flow of the endpoint needs.
-#[derive(Debug, Clone)]
-pub(crate) struct ModelDoor {
-    desk: Option<Arc<dyn ModelDesk>>,
-    room: Arc<Semaphore>,
-}
-
-impl ModelDoor {
-    pub(crate) fn new(desk: Option<Arc<dyn ModelDesk>>) -> Self {
-        Self { desk, room: Arc::new(Semaphore::new(BODIES_MB)) }
-    }
-}
 
 /// Variables by which agents and clients find the endpoint.
 pub(crate) fn variables() -> [(&'static str, String); 4] {
