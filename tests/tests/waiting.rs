@@ -218,7 +218,7 @@ async fn a_killed_workers_waiting_container_is_taken_away_by_its_successor() {
     .await;
     assert!(waiting(home.path()).is_empty(), "the mark of a dead worker stands");
     let up = home.up();
-    assert_no_sandbox(home.path(), &[waits.clone()]);
+    assert_no_sandbox(home.path(), std::slice::from_ref(&waits));
     let sql = up.sql().await;
     let next = warmed(&home, &up, &sql).await;
     assert_ne!(next, waits, "a name is given once");
@@ -237,7 +237,7 @@ async fn a_worker_leaves_the_container_of_another_alone_until_that_one_is_killed
     // It reconciles when it starts and when it ends.
     drop(Server::start(&home, WORKER, &[]));
     let second = Server::start(&home, WORKER, &[]);
-    assert_eq!(waiting(home.path()), [waits.clone()]);
+    assert_eq!(waiting(home.path()), std::slice::from_ref(&waits));
     assert!(stands(&agent).unwrap().0.contains(&waits), "its agent was ended");
     first.kill();
     // No worker starts: one that lives takes it away.
@@ -262,7 +262,7 @@ async fn a_worker_that_lost_its_lease_takes_its_waiting_container_along() {
     })
     .await;
     // What waits with it is its own: it is not killed, and no other worker's task is given it.
-    assert_eq!(waiting(home.path()), [waits.clone()]);
+    assert_eq!(waiting(home.path()), std::slice::from_ref(&waits));
     for turn in 0..2 {
         let had = sandbox(&shim, &sql, &shim.key, BRIEF, format!("meanwhile-{turn}")).await;
         assert_ne!(had, waits);
