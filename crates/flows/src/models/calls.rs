@@ -32,7 +32,8 @@ impl Calls {
             Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, agent))
         });
         if let Some(desk) = &desk {
-            sandbox.serve_models(Arc::clone(desk) as _);
+            let own: Arc<CallDesk> = Arc::clone(desk);
+            sandbox.serve_models(own);
         }
         let prompt = match agent {
             Some(agent) => prompt_begin(flows, task, sandbox.id(), agent).await,

@@ -48,7 +48,7 @@ struct Refused {
     code: &'static str,
     words: String,
     /// The bound of the sandbox that a person may raise.
-    over: Option<OverBudget>,
+    over: Option<Box<OverBudget>>,
 }
 
 impl Refused {
@@ -310,7 +310,7 @@ fn over_budget(over: OverBudget) -> Refused {
         );
         let is_askable = scope == "sandbox" && metric != "wall_ms";
         return Refused {
-            over: is_askable.then(|| over.clone()),
+            over: is_askable.then(|| Box::new(over.clone())),
             ..Refused::new("budget_exceeded", words)
         };
     }
