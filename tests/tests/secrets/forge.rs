@@ -17,18 +17,15 @@ pub const NAMES: [&str; 4] = ["git.example", "pip.example", "npm.example", "othe
 
 /// A request that the host heard.
 #[derive(Debug, Clone)]
-pub struct Heard(
-    /// Method.
-    pub String,
-    /// Path.
-    pub String,
-    /// Host.
-    pub Option<String>,
+pub struct Heard {
+    pub method: String,
+    pub path: String,
+    pub host: Option<String>,
     /// Which of the valid values it carried, from 0; -1: none.
-    pub i64,
+    pub value: i64,
     /// sha256 of its body; none where the body broke off.
-    pub Option<String>,
-);
+    pub body: Option<String>,
+}
 
 pub struct Forge {
     server: Child,
@@ -58,8 +55,8 @@ impl Forge {
         let keep = Arc::clone(&heard);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let (method, path, host, known, body) = serde_json::from_str(&line).unwrap();
-                keep.lock().unwrap().push(Heard(method, path, host, known, body));
+                let (method, path, host, value, body) = serde_json::from_str(&line).unwrap();
+                keep.lock().unwrap().push(Heard { method, path, host, value, body });
             }
         });
         Self { server, port, heard, dir }

@@ -94,7 +94,7 @@ async fn git_pip_npm_and_curl_use_a_secret_that_nothing_of_the_sandbox_or_the_ho
         let found = processes_mentioning("a-held-process-of-this-test");
         held = found.into_iter().find(|(_, line)| line.starts_with("/usr/bin/python3"));
         let heard = forge.heard();
-        held.is_some() && heard.iter().any(|one| one.1 == "/two")
+        held.is_some() && heard.iter().any(|one| one.path == "/two")
     })
     .await;
     let held = held.unwrap().0;
@@ -118,7 +118,7 @@ async fn git_pip_npm_and_curl_use_a_secret_that_nothing_of_the_sandbox_or_the_ho
     assert_eq!(out.lines().filter(|line| *line == "welcome").count(), 4, "{out}");
     assert_eq!((&header["status"], &violations), (&json!("succeeded"), &json!([])), "{out}");
     let heard = forge.heard();
-    assert!(heard.iter().all(|one| one.3 == 0), "every request carried it: {heard:?}");
+    assert!(heard.iter().all(|one| one.value == 0), "every request carried it: {heard:?}");
     let sql = up.sql().await;
     let uses = up.get(&format!("/api/runs/{run}/secrets")).await.1;
     let sent: u64 =
@@ -191,17 +191,19 @@ code h2 --http2 https://git.example/h2\nX\n\
     }
     let heard = forge.heard();
     for never in ["/plain", "/host", "/header", "/body", "/trace", "/trust", "/other"] {
-        assert!(heard.iter().all(|one| one.1 != never), "{never}: {heard:?}");
+        assert!(heard.iter().all(|one| one.path != never), "{never}: {heard:?}");
     }
-    assert!(heard.iter().all(|one| !one.1.contains("secret")), "{heard:?}");
-    let whole = |path: &str| heard.iter().find(|one| one.1 == path).and_then(|one| one.4.clone());
+    assert!(heard.iter().all(|one| !one.path.contains("secret")), "{heard:?}");
+    assert!(heard.iter().all(|one| one.method != "TRACE"), "{heard:?}");
+    let whole =
+        |path: &str| heard.iter().find(|one| one.path == path).and_then(|one| one.body.clone());
     assert_eq!(whole("/large"), None, "the body broke off: {heard:?}");
     let sum = whole("/upload").unwrap();
     assert!(
         out.lines().any(|line| line == sum) && whole("/chunked") == Some(sum),
         "{heard:?} {out}"
     );
-    assert!(heard.iter().all(|one| one.2.as_deref() == Some("git.example")), "{heard:?}");
+    assert!(heard.iter().all(|one| one.host.as_deref() == Some("git.example")), "{heard:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,8 +217,9 @@ async fn a_rotated_secret_reaches_a_running_sandbox_and_a_removed_one_is_refused
         echo over";
     let asked = recipe(script, json!([bearer("git.example")]));
     let header = up.run_recipe(&asked, json!({}), json!({})).await;
-    let turns =
-        |which: i64| forge.heard().iter().filter(|one| one.1 == "/turn" && one.3 == which).count();
+    let turns = |which: i64| {
+        forge.heard().iter().filter(|one| one.path == "/turn" && one.value == which).count()
+    };
     until("the first value was sent", PATIENT, async || turns(0) > 0).await;
     forge.takes(&[VALUE, NEXT]);
     let done = piped(&home, &["secret", "rotate", "forge"], NEXT);
