@@ -233,9 +233,15 @@ fn hostile_layers_are_refused_and_leave_no_image() {
             kept(&bench).into_iter().filter(|p| !p.starts_with("blobs")).collect();
         assert!(left.is_empty(), "{left:?}");
         assert!(images(&bench).list().unwrap().is_empty());
-        // The blobs that no name needs go with the next removal.
-        import(&bench, &[layer(&[dir("a")])], json!({}), "good");
-        images(&bench).remove(&name("good")).unwrap();
+        // The blobs that no name needs go with the next removal. A program that another test starts in this process has
+        // the lock of an import until it is executed, and such a removal sweeps nothing.
+        for _ in 0..20 {
+            import(&bench, &[layer(&[dir("a")])], json!({}), "good");
+            images(&bench).remove(&name("good")).unwrap();
+            if kept(&bench).is_empty() {
+                break;
+            }
+        }
         assert!(kept(&bench).is_empty(), "{:?}", kept(&bench));
     });
 }

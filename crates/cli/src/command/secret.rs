@@ -23,6 +23,7 @@ pub(crate) struct SecretArgs {
 pub(crate) enum SecretCommand {
     /// Set a secret; the value is read from standard input, a prompt or a file, never from an argument
     Set {
+        /// Name, as recipes write it
         name: String,
         /// Host that may get it (repeatable); default: any host of a plan that a person approves
         #[arg(long = "for", value_name = "HOST")]
@@ -33,6 +34,7 @@ pub(crate) enum SecretCommand {
     },
     /// Replace the value of a secret; running sandboxes send the new one within a second
     Rotate {
+        /// Name, as recipes write it
         name: String,
         /// Read the value from this file
         #[arg(long, value_name = "FILE")]
@@ -45,7 +47,10 @@ pub(crate) enum SecretCommand {
         json: bool,
     },
     /// Remove a secret; running sandboxes are refused it within a second
-    Rm { name: String },
+    Rm {
+        /// Name, as recipes write it
+        name: String,
+    },
 }
 
 pub(crate) async fn secret(at: &At, args: &SecretArgs) -> anyhow::Result<Exit> {
