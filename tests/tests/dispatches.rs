@@ -258,7 +258,7 @@ async fn s8_a_denied_tool_is_not_run_by_its_loader_whatever_the_loader_is_called
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s50_a_loader_that_a_project_brings_runs_nothing_under_a_list_of_allowed_tools() {
+async fn s50_a_loader_that_a_project_brings_runs_nothing_under_a_list_of_allowed_commands() {
     let home = Home::new();
     let up = home.up();
     for access in ["workspace-write", "read-only"] {
@@ -270,7 +270,7 @@ async fn s50_a_loader_that_a_project_brings_runs_nothing_under_a_list_of_allowed
         }
         let attempt = "cat a.txt\n./own-loader /usr/bin/env && echo LOADER-RAN\n\
                        ./own-loader ./own-env && echo BOTH-RAN\n./own-env && echo COPY-RAN\ncat a.txt\n";
-        let spec = json!({"tools_allowed": ["cat"], "access_mode": access});
+        let spec = json!({"commands": {"allowed": ["cat"]}, "access_mode": access});
         let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
         let view = ended(&up, &id).await;
         let out = said_by(&up, &view).await;
