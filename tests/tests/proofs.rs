@@ -216,7 +216,7 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("webhook_deliveries_have_events": "UPDATE app.webhooks SET tenant_id = 'another'"),
     tamper!("webhook_deliveries_have_events": "UPDATE app.webhooks SET events = '{gate.opened}'"),
     tamper!("webhook_deliveries_have_events": "DELETE FROM app.human_interactions"),
-    tamper!("webhook_deliveries_have_events": "UPDATE app.webhook_deliveries SET body = jsonb_set(body::jsonb, '{data,runId}', '\"another\"')::text"),
+    tamper!("webhook_deliveries_have_events": "UPDATE app.webhook_deliveries SET gate_key = 'plan' WHERE event_type = 'run.terminal'"),
     tamper!("webhook_events_reach_the_outbox":
         "UPDATE app.webhooks SET created_at = created_at - interval '1 hour'",
         "DELETE FROM app.webhook_deliveries WHERE event_type = 'gate.opened'"),
