@@ -83,7 +83,7 @@ class Forge(http.server.BaseHTTPRequestHandler):
         except (OSError, ValueError):
             body = None
         whole = None if body is None else hashlib.sha256(body).hexdigest()
-        print(json.dumps([self.command, path, self.headers.get('Host'), known, whole]), flush=True)
+        sys.stdout.write(json.dumps([self.command, path, self.headers.get('Host'), known, whole]) + "\n"); sys.stdout.flush()
         if body is None:
             self.close_connection = True
             return

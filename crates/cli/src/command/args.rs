@@ -155,8 +155,9 @@ mod tests {
                 let line = format!("{flag}{good}{end}");
                 assert!(parsed(&line).is_ok(), "{line}");
             }
-            // Dispatches also take the durations of their contract, "1.5m" among them.
-            let fraction = if flag.starts_with("dispatch") { "1.5y" } else { "1.5m" };
+            // These also take what clients of other orchestrators write, "1.5m" among it.
+            let is_lenient = flag.starts_with("dispatch") || flag.starts_with("exec");
+            let fraction = if is_lenient { "1.5y" } else { "1.5m" };
             for bad in ["python", "5minutes", "-1s", fraction, "h"] {
                 let line = format!("{flag}{bad}{end}");
                 let refused = parsed(&line).map(drop).unwrap_err().to_string();
