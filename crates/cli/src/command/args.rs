@@ -156,7 +156,8 @@ mod tests {
                 assert!(parsed(&line).is_ok(), "{line}");
             }
             // These also take what clients of other orchestrators write, "1.5m" among it.
-            let is_lenient = flag.starts_with("dispatch") || flag.starts_with("exec");
+            let is_lenient =
+                ["dispatch", "exec", "gate delegate"].iter().any(|c| flag.starts_with(c));
             let fraction = if is_lenient { "1.5y" } else { "1.5m" };
             for bad in ["python", "5minutes", "-1s", fraction, "h"] {
                 let line = format!("{flag}{bad}{end}");
