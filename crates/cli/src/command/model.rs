@@ -27,7 +27,7 @@ pub(crate) enum ModelCommand {
     Add {
         /// Name, as recipes write it
         name: String,
-        /// Base URL, such as https://api.example/v1
+        /// Base URL, with the path of its version
         #[arg(long)]
         url: String,
         /// Protocol: openai-chat, openai-responses or anthropic-messages (repeatable)
