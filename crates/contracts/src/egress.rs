@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 pub use entry::{ENTRY_PATTERN, Entry, EntryError, MAX_NAME_BYTES, Mirror, NAME_PATTERN, Name};
 
+use crate::grant::grant_gate_form;
 use crate::id::GateKey;
 use crate::named::named;
 
@@ -252,28 +253,16 @@ const MAX_UNTIL_MS: i64 = 7_258_118_400_000;
 /// The form of a gate that a refused name opens: no, or yes with exactly this name and a time.
 #[must_use]
 pub fn grant_form(name: &str) -> Value {
-    json!({
+    grant_gate_form(&json!({
         "type": "object",
         "properties": {
-            "choice": {"enum": ["yes", "no"]},
-            "grant": {
-                "type": "object",
-                "properties": {
-                    "name": {"const": name},
-                    "until": {"type": "integer", "minimum": 0, "maximum": MAX_UNTIL_MS,
-                              "description": "ms since the epoch"}
-                },
-                "required": ["name", "until"],
-                "additionalProperties": false
-            },
-            "rationale": {"type": "string", "maxLength": 4000}
+            "name": {"const": name},
+            "until": {"type": "integer", "minimum": 0, "maximum": MAX_UNTIL_MS,
+                      "description": "ms since the epoch"}
         },
-        "required": ["choice"],
-        "additionalProperties": false,
-        "if": {"properties": {"choice": {"const": "yes"}}},
-        "then": {"required": ["grant"]},
-        "else": {"properties": {"grant": false}}
-    })
+        "required": ["name", "until"],
+        "additionalProperties": false
+    }))
 }
 
 #[cfg(test)]

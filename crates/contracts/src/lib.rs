@@ -16,6 +16,7 @@ pub mod egress;
 pub mod error;
 pub mod gate;
 pub mod gate_spec;
+mod grant;
 pub mod health;
 pub mod id;
 pub mod instant;

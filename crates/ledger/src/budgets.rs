@@ -3,9 +3,7 @@
 //! The call waits at its gate; calls beside it wait at the same one. Answer, grant and the gate's end are one
 //! transaction, as those of names are (`grants`).
 
-use cofferdam_contracts::gate::{
-    Choice, Decision, Prompt, PromptResult, Rationale, ResultState, choice_of,
-};
+use cofferdam_contracts::gate::{Choice, Prompt, choice_of};
 use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
 use cofferdam_contracts::model::grant_form;
 use serde_json::{Value, json};
@@ -13,7 +11,7 @@ use sqlx::Row;
 
 use crate::error::{Result, id};
 use crate::families::Models;
-use crate::grants::event;
+use crate::grants::{answer_end, event};
 
 /// More of a budget to be asked for.
 #[derive(Debug, Clone)]
@@ -167,9 +165,8 @@ async fn budget_answer_take(
     task: &TaskKey,
     row: &sqlx::postgres::PgRow,
 ) -> Result<()> {
-    let (workflow, gate): (String, String) =
-        (row.try_get("workflow_id")?, row.try_get("gate_key")?);
-    let (payload, at): (Value, i64) = (row.try_get("payload")?, row.try_get("at")?);
+    let gate: String = row.try_get("gate_key")?;
+    let payload: Value = row.try_get("payload")?;
     let (choice, rationale) = match choice_of(&payload) {
         Ok((choice, rationale)) => (choice, rationale),
         // The gate service validated it already; should a row have been tampered with since, it is a no.
@@ -195,24 +192,5 @@ async fn budget_answer_take(
         .execute(&mut *conn)
         .await?;
     }
-    let result = PromptResult {
-        schema_version: 1,
-        state: ResultState::Received,
-        payload: Some(payload),
-        payload_hash: Some(id("human_interactions.payload_hash", row.try_get("payload_hash")?)?),
-        at: Some(at),
-    };
-    event(conn, &workflow, format!("ui:{gate}:result"), &result).await?;
-    let payload = Some(Rationale { rationale });
-    let decision = Decision { schema_version: 1, decision: choice, payload, at };
-    event(conn, &workflow, format!("decision:{gate}"), &decision).await?;
-    sqlx::query(
-        "WITH g AS (UPDATE app.human_gates SET state = 'resolved' WHERE run_id = $1 AND gate_key = $2 AND state = 'received')
-         SELECT pg_notify('cofferdam', 'g:' || $1)",
-    )
-    .bind(row.try_get::<String, _>("run_id")?)
-    .bind(&gate)
-    .execute(conn)
-    .await?;
-    Ok(())
+    answer_end(conn, row, payload, choice, rationale).await
 }

@@ -215,9 +215,8 @@ async fn answer_take(
     task: &TaskKey,
     row: &sqlx::postgres::PgRow,
 ) -> Result<()> {
-    let (workflow, gate): (String, String) =
-        (row.try_get("workflow_id")?, row.try_get("gate_key")?);
-    let (payload, at): (Value, i64) = (row.try_get("payload")?, row.try_get("at")?);
+    let gate: String = row.try_get("gate_key")?;
+    let payload: Value = row.try_get("payload")?;
     let until = payload.pointer("/grant/until").and_then(Value::as_i64);
     let name: String = row.try_get("name")?;
     let is_named = payload.pointer("/grant/name").and_then(Value::as_str) == Some(name.as_str());
@@ -243,6 +242,21 @@ async fn answer_take(
         .execute(&mut *conn)
         .await?;
     }
+    answer_end(conn, row, payload, choice, rationale).await
+}
+
+/// Ends the gate of an ask: answer and decision as events, the gate resolved. `row` has the gate (`run_id`, `workflow_id`,
+/// `gate_key`) and the answer (`payload_hash`, `at`).
+pub(crate) async fn answer_end(
+    conn: &mut sqlx::PgConnection,
+    row: &sqlx::postgres::PgRow,
+    payload: Value,
+    choice: Choice,
+    rationale: Option<String>,
+) -> Result<()> {
+    let (workflow, gate): (String, String) =
+        (row.try_get("workflow_id")?, row.try_get("gate_key")?);
+    let at: i64 = row.try_get("at")?;
     let result = PromptResult {
         schema_version: 1,
         state: ResultState::Received,

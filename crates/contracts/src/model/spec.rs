@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::grant::grant_gate_form;
 use crate::id::{ModelName, ProviderName};
 
 /// Providers that one sandbox may name.
@@ -131,28 +132,16 @@ impl ModelsSpec {
 #[must_use]
 pub fn grant_form() -> Value {
     let more = |what: &str| json!({"type": "integer", "minimum": 0, "maximum": MAX_GRANT, "description": what});
-    json!({
+    grant_gate_form(&json!({
         "type": "object",
         "properties": {
-            "choice": {"enum": ["yes", "no"]},
-            "grant": {
-                "type": "object",
-                "properties": {
-                    "calls": more("calls"),
-                    "tokens": more("input and output tokens"),
-                    "micros": more("micro-units of money")
-                },
-                "minProperties": 1,
-                "additionalProperties": false
-            },
-            "rationale": {"type": "string", "maxLength": 4000}
+            "calls": more("calls"),
+            "tokens": more("input and output tokens"),
+            "micros": more("micro-units of money")
         },
-        "required": ["choice"],
-        "additionalProperties": false,
-        "if": {"properties": {"choice": {"const": "yes"}}},
-        "then": {"required": ["grant"]},
-        "else": {"properties": {"grant": false}}
-    })
+        "minProperties": 1,
+        "additionalProperties": false
+    }))
 }
 
 #[cfg(test)]
