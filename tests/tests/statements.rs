@@ -31,7 +31,7 @@ async fn a_run_costs_few_statements() {
     let up = home.up();
     let settled =
         "SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED','PENDING')";
-    for (recipe, most) in [(VALUE, 20.5), (SANDBOX, 33.0)] {
+    for (recipe, most) in [(VALUE, 19.5), (SANDBOX, 32.0)] {
         let (_, imported) = up.post("/api/recipes/import", &json!({"yaml": recipe})).await;
         let start = async |key: u32| {
             let opts =

@@ -16,6 +16,7 @@ use cofferdam_contracts::terms::RunTerms;
 use cofferdam_ledger::engine::INTENT_QUEUE;
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::recipes::{Admission, WantedRecipe};
 use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
 use serde_json::{Value, json};
 
@@ -37,6 +38,8 @@ struct Start<'a> {
     who: &'a Principal,
     intent: Intent<'a>,
     recipe: Recipe,
+    /// What the tenant may start at this moment; its recipe is above.
+    admission: Admission,
     /// As it was sent: neither validated nor filled in.
     form: Value,
     terms: RunTerms,
@@ -73,10 +76,10 @@ impl Flows {
             .ok_or_else(|| Refusal::not_found("intent"))?;
         own_tenant(who, request)?;
         let version = request.recipe_version.as_deref();
-        let stored = match &request.recipe_name {
-            Some(name) => self.ledger.recipes().find(&who.tenant, name, version).await?,
-            None => None,
-        };
+        let wanted =
+            request.recipe_name.as_ref().map(|id| WantedRecipe { id, v: version, hash: None });
+        let mut admission = self.ledger.recipes().admission(&who.tenant, wanted).await?;
+        let stored = admission.recipe.take();
         let recipe = stored
             .or_else(|| {
                 builtin().filter(|r| request.recipe_name.as_ref().is_none_or(|name| r.id == *name))
@@ -87,6 +90,7 @@ impl Flows {
             who,
             intent: Intent::Stored(&request.intent_id),
             recipe,
+            admission,
             form: intent.inputs,
             terms: request.terms(),
             dedup: request.deduplication_id.clone(),
@@ -101,11 +105,13 @@ impl Flows {
         request: &RecipeRunRequest,
     ) -> Result<Submitted> {
         let reference = &request.recipe_ref;
-        let (tenant, id, ledger) = (&who.tenant, &reference.id, &self.ledger);
-        let found = match &request.recipe_hash {
-            Some(hash) => ledger.recipes().by_hash(tenant, id, hash).await?,
-            None => ledger.recipes().find(tenant, id, Some(&reference.v)).await?,
+        let wanted = WantedRecipe {
+            id: &reference.id,
+            v: Some(&reference.v),
+            hash: request.recipe_hash.as_ref(),
         };
+        let mut admission = self.ledger.recipes().admission(&who.tenant, Some(wanted)).await?;
+        let found = admission.recipe.take();
         let recipe = found
             .filter(|recipe| recipe.v == reference.v)
             .or_else(|| {
@@ -118,6 +124,7 @@ impl Flows {
             who,
             intent: Intent::Made(&request.opts),
             recipe,
+            admission,
             form: Value::Object(request.form_data.clone()),
             terms: request.opts.terms(),
             dedup: None,
@@ -127,15 +134,14 @@ impl Flows {
 
     /// Every check, then the writes.
     async fn start(&self, start: Start<'_>) -> Result<Submitted> {
-        let Start { who, intent, recipe, form, terms, dedup } = start;
+        let Start { who, intent, recipe, admission, form, terms, dedup } = start;
         decide::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, form)?;
-        let (rows, over_quota) = self.ledger.config().admission(&who.tenant).await?;
-        preview(&recipe, &form, &config::table(&rows)?)?;
+        preview(&recipe, &form, &config::table(&admission.config)?)?;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
         let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
         secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;
-        if let Some(refusal) = over_quota {
+        if let Some(refusal) = admission.over_quota {
             return Err(refusal.into());
         }
         decide::queue_policy(

@@ -1,7 +1,6 @@
 //! `app.dynamic_config`: append-only; a change is one more version, and its audit row goes with it.
 
 use cofferdam_contracts::config::{ConfigKey, ConfigRow, ConfigScope, ConfigVersion, WriteScope};
-use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::TenantId;
 use serde_json::Value;
 use sqlx::Row;
@@ -102,21 +101,6 @@ impl Config<'_> {
                 })
             })
             .collect()
-    }
-
-    /// The same rows, and the refusal of a tenant whose quota is full, in one statement.
-    pub async fn admission(self, tenant: &TenantId) -> Result<(Vec<ConfigRow>, Option<Refusal>)> {
-        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {} AS rows, app.blobs_over_quota($2, $4) AS over",
-            rows_json("$1", "$2", "$3")
-        )))
-        .bind(HOST)
-        .bind(tenant.as_str())
-        .bind(known())
-        .bind(crate::quota::default_mb())
-        .fetch_one(self.pool())
-        .await?;
-        Ok((rows_of(row.try_get("rows")?)?, crate::quota::refusal(row.try_get("over")?)))
     }
 
     /// A key's versions, newest first. Who wrote the host's is only for the host's own tenant.

@@ -1,5 +1,6 @@
 //! `app.recipes`, `app.recipe_versions`.
 
+use cofferdam_contracts::config::ConfigRow;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, RecipeId, TenantId};
 use cofferdam_contracts::recipe::{Recipe, RecipeStatus};
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use sqlx::Row;
 
 use crate::audit::{Audit, append};
+use crate::config;
 use crate::error::{Checked, LedgerError, Result, id, json as encode, load};
 use crate::families::Recipes;
 use crate::keys::Principal;
@@ -34,7 +36,59 @@ pub struct Promotion<'a> {
     pub to: RecipeStatus,
 }
 
+/// A recipe as a request names it.
+#[derive(Debug, Clone, Copy)]
+pub struct WantedRecipe<'a> {
+    /// The recipe.
+    pub id: &'a RecipeId,
+    /// Its version; `None`: the newest import.
+    pub v: Option<&'a str>,
+    /// Its content.
+    pub hash: Option<&'a Digest>,
+}
+
+/// What a start is checked against.
+#[derive(Debug)]
+pub struct Admission {
+    /// The recipe; `None`: the tenant has none of that name.
+    pub recipe: Option<Recipe>,
+    /// The newest version of every configuration key, the host's and the tenant's.
+    pub config: Vec<ConfigRow>,
+    /// The refusal of a tenant whose quota is full.
+    pub over_quota: Option<Refusal>,
+}
+
 impl Recipes<'_> {
+    /// What a start of `wanted` is checked against, in one statement.
+    pub async fn admission(
+        self,
+        tenant: &TenantId,
+        wanted: Option<WantedRecipe<'_>>,
+    ) -> Result<Admission> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {} AS config, app.blobs_over_quota($2, $4) AS over,
+               (SELECT json FROM app.recipe_versions
+                 WHERE tenant_id = $2 AND id = $5 AND ($6::text IS NULL OR v = $6) AND ($7::text IS NULL OR hash = $7)
+                 ORDER BY (status = 'stable' AND $6 IS NOT NULL) DESC, imported_at DESC LIMIT 1) AS recipe",
+            config::rows_json("$1", "$2", "$3")
+        )))
+        .bind(config::host())
+        .bind(tenant.as_str())
+        .bind(config::known())
+        .bind(crate::quota::default_mb())
+        .bind(wanted.map(|wanted| wanted.id.as_str()))
+        .bind(wanted.and_then(|wanted| wanted.v))
+        .bind(wanted.and_then(|wanted| wanted.hash).map(Digest::as_str))
+        .fetch_one(self.pool())
+        .await?;
+        let recipe: Option<Value> = row.try_get("recipe")?;
+        Ok(Admission {
+            recipe: recipe.map(|value| load("recipe_versions.json", value)).transpose()?,
+            config: config::rows_of(row.try_get("config")?)?,
+            over_quota: crate::quota::refusal(row.try_get("over")?),
+        })
+    }
+
     /// Imports recipes as drafts with an audit row each, all or none; a stable `id@v` with other content refuses.
     /// Only a text that the host's own admin brought has the host's reach.
     pub async fn import(self, who: &Principal, recipes: &[Recipe]) -> Checked<Vec<Stored>> {

@@ -221,7 +221,7 @@ async fn statements() {
         .await
         .expect("PostgreSQL's contrib modules");
     for (name, text, most) in
-        [("sql_statements_per_run", HELLO, 34.0), ("sql_statements_per_value", VALUE, 21.0)]
+        [("sql_statements_per_run", HELLO, 28.0), ("sql_statements_per_value", VALUE, 20.0)]
     {
         let recipe = import(&server, text).await;
         let (each, idle, bytes) = counted(&server, &sql, &recipe).await;
@@ -244,7 +244,9 @@ async fn counted(server: &Server, sql: &PgPool, recipe: &Value) -> (f64, f64, f6
         submit(server, recipe, &format!("w{i}")).await;
     }
     settled(sql).await;
-    let calls = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'";
+    // What a deferred trigger evaluates at a commit belongs to no statement, so it is listed like one that was sent.
+    let calls = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements
+                  WHERE query NOT LIKE '%pg_stat_statements%' AND query !~ '\\mNEW\\.|^SELECT p_'";
     let window = Duration::from_secs(8);
     let mut counted = Vec::new();
     let before_bytes = row_bytes(sql).await;
