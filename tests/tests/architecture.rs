@@ -54,6 +54,7 @@ const IGNORED: &[(&str, usize, &str)] = &[
         2,
         "processes that the other tests start, with engines of their own",
     ),
+    ("crates/sandbox/tests/flood.rs", 1, "the worker of a test, whose memory is looked at"),
     ("crates/sandbox/tests/orphans.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),
