@@ -14,6 +14,7 @@ use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
 use cofferdam_contracts::template::{GlobError, MAX_FANOUT};
 use cofferdam_ledger::Ledger;
+use cofferdam_ledger::recipes::WantedRecipe;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::{CompileContext, Compiled};
 use cofferdam_sandbox::{Allowed, HostPath, Links};
@@ -134,7 +135,8 @@ pub(crate) async fn plan_read(ledger: &Ledger, run: &RunContext, digest: &Digest
 /// # Errors
 /// [`Error::Refused`] where no recipe has that hash any more.
 pub(crate) async fn recipe_of(ledger: &Ledger, run: &RunContext) -> Result<Recipe> {
-    let stored = ledger.recipes().by_hash(&run.tenant, &run.recipe_id, &run.recipe_hash).await?;
+    let wanted = WantedRecipe { id: &run.recipe_id, v: None, hash: Some(&run.recipe_hash) };
+    let stored = ledger.recipes().find(&run.tenant, wanted).await?;
     stored_or_builtin(stored, run)
 }
 

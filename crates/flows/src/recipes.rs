@@ -3,7 +3,7 @@
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::recipes::{Promotion, Stored};
+use cofferdam_ledger::recipes::{Promotion, Stored, WantedRecipe};
 
 use crate::Flows;
 use crate::error::{Error, Result};
@@ -34,7 +34,8 @@ impl Flows {
     pub async fn recipes_import(&self, who: &Principal, recipes: &[Recipe]) -> Result<Vec<Stored>> {
         for recipe in recipes {
             let text = recipe.hash().map_err(Error::corrupt("id"))?;
-            if self.ledger.recipes().by_hash(&who.tenant, &recipe.id, &text).await?.is_none() {
+            let wanted = WantedRecipe { id: &recipe.id, v: None, hash: Some(&text) };
+            if self.ledger.recipes().find(&who.tenant, wanted).await?.is_none() {
                 self.ledger.runs().quota_admit(&who.tenant).await?;
                 break;
             }

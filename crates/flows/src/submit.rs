@@ -38,7 +38,6 @@ struct Start<'a> {
     who: &'a Principal,
     intent: Intent<'a>,
     recipe: Recipe,
-    /// What the tenant may start at this moment; its recipe is above.
     admission: Admission,
     /// As it was sent: neither validated nor filled in.
     form: Value,
@@ -78,8 +77,7 @@ impl Flows {
         let version = request.recipe_version.as_deref();
         let wanted =
             request.recipe_name.as_ref().map(|id| WantedRecipe { id, v: version, hash: None });
-        let mut admission = self.ledger.recipes().admission(&who.tenant, wanted).await?;
-        let stored = admission.recipe.take();
+        let (stored, admission) = self.ledger.recipes().admission(&who.tenant, wanted).await?;
         let recipe = stored
             .or_else(|| {
                 builtin().filter(|r| request.recipe_name.as_ref().is_none_or(|name| r.id == *name))
@@ -110,8 +108,7 @@ impl Flows {
             v: Some(&reference.v),
             hash: request.recipe_hash.as_ref(),
         };
-        let mut admission = self.ledger.recipes().admission(&who.tenant, Some(wanted)).await?;
-        let found = admission.recipe.take();
+        let (found, admission) = self.ledger.recipes().admission(&who.tenant, Some(wanted)).await?;
         let recipe = found
             .filter(|recipe| recipe.v == reference.v)
             .or_else(|| {

@@ -47,30 +47,42 @@ pub struct WantedRecipe<'a> {
     pub hash: Option<&'a Digest>,
 }
 
-/// What a start is checked against.
+/// What a tenant may start at this moment.
 #[derive(Debug)]
 pub struct Admission {
-    /// The recipe; `None`: the tenant has none of that name.
-    pub recipe: Option<Recipe>,
     /// The newest version of every configuration key, the host's and the tenant's.
     pub config: Vec<ConfigRow>,
     /// The refusal of a tenant whose quota is full.
     pub over_quota: Option<Refusal>,
 }
 
+/// SQL: the recipe that `id`, and `v` or `hash` where they are not null, name now: stable first, then the newest
+/// import. For a statement that reads more.
+pub(crate) fn version_json(tenant: &str, id: &str, v: &str, hash: &str) -> String {
+    format!(
+        "(SELECT json FROM app.recipe_versions
+           WHERE tenant_id = {tenant} AND id = {id} AND ({v}::text IS NULL OR v = {v})
+             AND ({hash}::text IS NULL OR hash = {hash})
+           ORDER BY (status = 'stable' AND {v}::text IS NOT NULL) DESC, imported_at DESC LIMIT 1)"
+    )
+}
+
+/// Reads [`version_json`] back.
+pub(crate) fn version_of(value: Option<Value>) -> Result<Option<Recipe>> {
+    value.map(|value| load("recipe_versions.json", value)).transpose()
+}
+
 impl Recipes<'_> {
-    /// What a start of `wanted` is checked against, in one statement.
+    /// The recipe of a start, if it names one that the tenant has, and what the start is checked against: one statement.
     pub async fn admission(
         self,
         tenant: &TenantId,
         wanted: Option<WantedRecipe<'_>>,
-    ) -> Result<Admission> {
+    ) -> Result<(Option<Recipe>, Admission)> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {} AS config, app.blobs_over_quota($2, $4) AS over,
-               (SELECT json FROM app.recipe_versions
-                 WHERE tenant_id = $2 AND id = $5 AND ($6::text IS NULL OR v = $6) AND ($7::text IS NULL OR hash = $7)
-                 ORDER BY (status = 'stable' AND $6 IS NOT NULL) DESC, imported_at DESC LIMIT 1) AS recipe",
-            config::rows_json("$1", "$2", "$3")
+            "SELECT {} AS config, app.blobs_over_quota($2, $4) AS over, {} AS recipe",
+            config::rows_json("$1", "$2", "$3"),
+            version_json("$2", "$5", "$6", "$7")
         )))
         .bind(config::host())
         .bind(tenant.as_str())
@@ -81,12 +93,11 @@ impl Recipes<'_> {
         .bind(wanted.and_then(|wanted| wanted.hash).map(Digest::as_str))
         .fetch_one(self.pool())
         .await?;
-        let recipe: Option<Value> = row.try_get("recipe")?;
-        Ok(Admission {
-            recipe: recipe.map(|value| load("recipe_versions.json", value)).transpose()?,
+        let admission = Admission {
             config: config::rows_of(row.try_get("config")?)?,
             over_quota: crate::quota::refusal(row.try_get("over")?),
-        })
+        };
+        Ok((version_of(row.try_get("recipe")?)?, admission))
     }
 
     /// Imports recipes as drafts with an audit row each, all or none; a stable `id@v` with other content refuses.
@@ -184,42 +195,17 @@ impl Recipes<'_> {
             .collect()
     }
 
-    /// The recipe that `id` (and `v`) names now: stable first, then the newest import.
-    pub async fn find(
-        self,
-        tenant: &TenantId,
-        recipe: &RecipeId,
-        v: Option<&str>,
-    ) -> Result<Option<Recipe>> {
-        let found: Option<Value> = sqlx::query_scalar(
-            "SELECT json FROM app.recipe_versions
-              WHERE tenant_id = $1 AND id = $2 AND ($3::text IS NULL OR v = $3)
-              ORDER BY (status = 'stable' AND $3 IS NOT NULL) DESC, imported_at DESC LIMIT 1",
-        )
-        .bind(tenant.as_str())
-        .bind(recipe.as_str())
-        .bind(v)
-        .fetch_optional(self.pool())
-        .await?;
-        found.map(|value| load("recipe_versions.json", value)).transpose()
-    }
-
-    /// The recipe that a run pinned.
-    pub async fn by_hash(
-        self,
-        tenant: &TenantId,
-        id: &RecipeId,
-        hash: &Digest,
-    ) -> Result<Option<Recipe>> {
-        let found: Option<Value> = sqlx::query_scalar(
-            "SELECT json FROM app.recipe_versions WHERE tenant_id = $1 AND id = $2 AND hash = $3 LIMIT 1",
-        )
-        .bind(tenant.as_str())
-        .bind(id.as_str())
-        .bind(hash.as_str())
-        .fetch_optional(self.pool())
-        .await?;
-        found.map(|value| load("recipe_versions.json", value)).transpose()
+    /// The recipe that a request names now, or that a run pinned.
+    pub async fn find(self, tenant: &TenantId, wanted: WantedRecipe<'_>) -> Result<Option<Recipe>> {
+        let query = format!("SELECT {}", version_json("$1", "$2", "$3", "$4"));
+        let found: Option<Value> = sqlx::query_scalar(sqlx::AssertSqlSafe(query))
+            .bind(tenant.as_str())
+            .bind(wanted.id.as_str())
+            .bind(wanted.v)
+            .bind(wanted.hash.map(Digest::as_str))
+            .fetch_one(self.pool())
+            .await?;
+        version_of(found)
     }
 
     /// A tenant's recipes.

@@ -7,10 +7,10 @@ use cofferdam_contracts::step::StepRow;
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::config;
 use crate::error::{Result, load};
 use crate::families::Steps;
 use crate::runs::{CONTEXT, RunContext, context_of};
+use crate::{config, recipes};
 
 /// What CompileST commits.
 #[derive(Debug, Clone)]
@@ -75,11 +75,9 @@ impl Steps<'_> {
                        FROM app.artifacts a LEFT JOIN app.blobs b USING (sha256)
                       WHERE a.run_id = run.id AND a.step_id = 'CompileST' AND a.kind = 'plan_card'
                       ORDER BY a.attempt LIMIT 1) AS plan,
-                    (SELECT v.json FROM app.recipe_versions v
-                      WHERE v.tenant_id = run.tenant_id AND v.id = run.recipe_id AND v.hash = run.recipe_hash
-                      LIMIT 1) AS recipe,
-                    {} AS config
+                    {} AS recipe, {} AS config
                FROM run",
+            recipes::version_json("run.tenant_id", "run.recipe_id", "NULL", "run.recipe_hash"),
             config::rows_json("$2", "run.tenant_id", "$3")
         )))
         .bind(workflow)
@@ -90,10 +88,7 @@ impl Steps<'_> {
         row.map(|row| {
             let given = CompileContext {
                 plan: row.try_get("plan")?,
-                recipe: row
-                    .try_get::<Option<Value>, _>("recipe")?
-                    .map(|value| load("recipe_versions.json", value))
-                    .transpose()?,
+                recipe: recipes::version_of(row.try_get("recipe")?)?,
                 config: config::rows_of(row.try_get("config")?)?,
             };
             Ok((context_of(&row)?, given))

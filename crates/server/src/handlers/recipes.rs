@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::RecipeId;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef, RecipeStatus};
-use cofferdam_ledger::recipes::{Promotion, Stored};
+use cofferdam_ledger::recipes::{Promotion, Stored, WantedRecipe};
 use serde_json::Value;
 
 use crate::answer::{Answered, json as answer, ok};
@@ -88,8 +88,8 @@ pub(crate) async fn export(mut call: Call) -> Answered {
     let wanted: RecipeExport = call.body()?;
     let ledger = &call.flows().ledger;
     if wanted.v.is_some() {
-        let found =
-            ledger.recipes().find(&call.who.tenant, &wanted.id, wanted.v.as_deref()).await?;
+        let one = WantedRecipe { id: &wanted.id, v: wanted.v.as_deref(), hash: None };
+        let found = ledger.recipes().find(&call.who.tenant, one).await?;
         let found = found.ok_or_else(|| Refusal::not_found("recipe"))?;
         return ok(&RecipeExported::Recipe(Box::new(found)));
     }

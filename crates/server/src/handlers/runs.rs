@@ -5,6 +5,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::WorkflowId;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest, RunStatus};
 use cofferdam_flows::submit::Submitted;
+use cofferdam_ledger::recipes::WantedRecipe;
 
 use crate::answer::{Answer, Answered, json as answer, ok};
 use crate::call::Call;
@@ -77,10 +78,8 @@ pub(crate) async fn run_repro(call: Call) -> Answered {
         .context(header.workflow_id.as_str())
         .await?
         .ok_or_else(|| Refusal::not_found("run"))?;
-    let recipe = ledger
-        .recipes()
-        .by_hash(&call.who.tenant, &context.recipe_id, &context.recipe_hash)
-        .await?;
+    let wanted = WantedRecipe { id: &context.recipe_id, v: None, hash: Some(&context.recipe_hash) };
+    let recipe = ledger.recipes().find(&call.who.tenant, wanted).await?;
     ok(&Repro {
         schema_version: 1,
         plan_digest: ledger.runs().plan_digest(&header.run_id).await?,
