@@ -8,10 +8,11 @@ use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
 use cofferdam_contracts::model::grant_form;
 use serde_json::{Value, json};
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use crate::error::{Result, id};
 use crate::families::Models;
-use crate::grants::{answer_end, event};
+use crate::grants::{answer_end, answered, event};
 
 /// More of a budget to be asked for.
 #[derive(Debug, Clone)]
@@ -142,19 +143,7 @@ pub(crate) async fn budget_answers_take(
     conn: &mut sqlx::PgConnection,
     task: &TaskKey,
 ) -> Result<()> {
-    let answered = sqlx::query(
-        "SELECT g.run_id, g.workflow_id, g.gate_key, a.n, i.id, i.key_id, i.payload, i.payload_hash,
-                app.ms(i.created_at) AS at
-           FROM app.model_asks a
-           JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
-           JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
-                AND i.topic = g.topic AND i.outcome = 'accepted'
-          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g",
-    )
-    .bind(task.as_str())
-    .fetch_all(&mut *conn)
-    .await?;
-    for row in &answered {
+    for row in &answered(conn, task, "app.model_asks", "a.n").await? {
         budget_answer_take(conn, task, row).await?;
     }
     Ok(())
@@ -163,7 +152,7 @@ pub(crate) async fn budget_answers_take(
 async fn budget_answer_take(
     conn: &mut sqlx::PgConnection,
     task: &TaskKey,
-    row: &sqlx::postgres::PgRow,
+    row: &PgRow,
 ) -> Result<()> {
     let gate: String = row.try_get("gate_key")?;
     let payload: Value = row.try_get("payload")?;

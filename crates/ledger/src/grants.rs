@@ -11,6 +11,7 @@ use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use crate::error::{LedgerError, Result, id, json as encoded};
 use crate::families::EgressRows;
@@ -192,29 +193,32 @@ pub(crate) async fn asks_lock(conn: &mut sqlx::PgConnection, task: &TaskKey) -> 
 
 /// Takes the answers that came and were not taken yet.
 pub(crate) async fn answers_take(conn: &mut sqlx::PgConnection, task: &TaskKey) -> Result<()> {
-    let answered = sqlx::query(
-        "SELECT g.run_id, g.workflow_id, g.gate_key, a.phase, a.name, i.id, i.key_id, i.payload, i.payload_hash,
-                app.ms(i.created_at) AS at
-           FROM app.egress_asks a
-           JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
-           JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
-                AND i.topic = g.topic AND i.outcome = 'accepted'
-          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g",
-    )
-    .bind(task.as_str())
-    .fetch_all(&mut *conn)
-    .await?;
-    for row in &answered {
+    for row in &answered(conn, task, "app.egress_asks", "a.phase, a.name").await? {
         answer_take(conn, task, row).await?;
     }
     Ok(())
 }
 
-async fn answer_take(
+/// Answers to asks of one kind that were not taken yet: gate (locked), answer, and these columns of the ask, `a`.
+pub(crate) async fn answered(
     conn: &mut sqlx::PgConnection,
     task: &TaskKey,
-    row: &sqlx::postgres::PgRow,
-) -> Result<()> {
+    asks: &'static str,
+    columns: &'static str,
+) -> Result<Vec<PgRow>> {
+    let query = format!(
+        "SELECT g.run_id, g.workflow_id, g.gate_key, i.id, i.key_id, i.payload, i.payload_hash,
+                app.ms(i.created_at) AS at, {columns}
+           FROM {asks} a
+           JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
+           JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
+                AND i.topic = g.topic AND i.outcome = 'accepted'
+          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g"
+    );
+    Ok(sqlx::query(sqlx::AssertSqlSafe(query)).bind(task.as_str()).fetch_all(conn).await?)
+}
+
+async fn answer_take(conn: &mut sqlx::PgConnection, task: &TaskKey, row: &PgRow) -> Result<()> {
     let gate: String = row.try_get("gate_key")?;
     let payload: Value = row.try_get("payload")?;
     let until = payload.pointer("/grant/until").and_then(Value::as_i64);
@@ -249,7 +253,7 @@ async fn answer_take(
 /// `gate_key`) and the answer (`payload_hash`, `at`).
 pub(crate) async fn answer_end(
     conn: &mut sqlx::PgConnection,
-    row: &sqlx::postgres::PgRow,
+    row: &PgRow,
     payload: Value,
     choice: Choice,
     rationale: Option<String>,
