@@ -12,6 +12,8 @@ use cofferdam_contracts::id::TenantId;
 use cofferdam_sandbox::{CacheBase, CacheWanted, Caches, Found, Promotion, Removal};
 use tempfile::TempDir;
 
+use crate::support::test_process;
+
 const STATE: &str = "CACHE_STORE_TEST_STATE";
 
 fn wanted(name: &str) -> CacheWanted {
@@ -180,9 +182,7 @@ fn devices_and_links_for_directories_are_not_followed() {
 fn what_a_killed_worker_left_half_way_is_never_a_base_and_is_swept_away() {
     let store = Store::new();
     tree(&store.from[0], 4_000);
-    let me = std::env::current_exe().unwrap();
-    let mut child = Command::new(me)
-        .args(["--ignored", "--exact", "cache_store::promotes_until_it_is_killed"])
+    let mut child = test_process("cache_store::promotes_until_it_is_killed")
         .env(STATE, store.state.path())
         .stdout(std::process::Stdio::null())
         .spawn()

@@ -10,7 +10,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::thread;
 
 use cofferdam_ambient::env;
@@ -19,13 +19,11 @@ use cofferdam_sandbox::{
     Class, Host, HostConfig, HostError, Offer, enter_private_mounts, provision, verify_again,
 };
 use serde_json::{Value, json};
-use support::{Bench, sh, verified, with_bench};
+use support::{Bench, sh, test_process, verified, with_bench};
 
 /// A worker of its own, since its engine is named by its environment.
 fn child(test: &str, docker_host: &str) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let test = format!("docker::{test}");
-    command.args(["--ignored", "--exact", &test, "--nocapture"]);
+    let mut command = test_process(&format!("docker::{test}"));
     command.env("DOCKER_HOST", docker_host).output().unwrap()
 }
 

@@ -4,12 +4,11 @@
 use crate::support;
 
 use std::fs;
-use std::process::Command;
 
 use cofferdam_contracts::sandbox::ViolationWhy;
 use serde_json::json;
 use support::plain::{PROXY, plain};
-use support::{in_classes, sh, verified};
+use support::{in_classes, sh, test_process, verified};
 
 /// What the worker may cost more while a task does its worst: 256 flows with their windows and
 /// buffers both ways, some 200 KiB each.
@@ -30,9 +29,7 @@ fn forget_the_peak() {
 
 #[test]
 fn a_flood_of_connections_and_readers_that_do_not_read_cost_the_worker_little() {
-    let mut worker = Command::new(std::env::current_exe().unwrap());
-    worker.args(["--ignored", "--exact", "flood::worker", "--nocapture"]);
-    let said = worker.output().unwrap();
+    let said = test_process("flood::worker").output().unwrap();
     let [out, err] = [said.stdout, said.stderr].map(|text| String::from_utf8(text).unwrap());
     assert!(said.status.success(), "{out}{err}");
     assert!(out.contains("test result: ok. 1 passed"), "{out}{err}");

@@ -16,7 +16,7 @@ use cofferdam_sandbox::{
 };
 use serde_json::{Value, json};
 use support::not_run::not_run;
-use support::{Bench, sh, verified, with_bench};
+use support::{Bench, sh, test_process, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
 const MARKER: &str = "the-plaintext-marker-of-a-tenant";
@@ -134,8 +134,7 @@ fn worker() {
 }
 
 fn start_worker(bench: &Bench) -> (Child, SandboxId) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "large_layers::worker", "--nocapture"]);
+    let mut command = test_process("large_layers::worker");
     let mut child = command.env(STATE, bench.state.path()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let ready = lines

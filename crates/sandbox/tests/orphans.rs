@@ -15,7 +15,7 @@ use cofferdam_sandbox::{
 };
 use serde_json::json;
 use support::not_run::not_run;
-use support::{Bench, is_running, least, named, verified, with_bench};
+use support::{Bench, is_running, least, named, test_process, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
 const CLASS: &str = "COFFERDAM_TEST_CLASS";
@@ -62,8 +62,7 @@ fn spawn_worker(bench: &Bench, class: Class, private: bool) -> Child {
 }
 
 fn worker_command(bench: &Bench, class: Class, private: bool) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "orphans::worker", "--nocapture"]);
+    let mut command = test_process("orphans::worker");
     command.env(STATE, bench.state.path()).env(CLASS, class.as_str()).stdout(Stdio::piped());
     if private {
         command.env(PRIVATE, "1");

@@ -34,6 +34,14 @@ pub struct Bench {
     pub class: Class,
 }
 
+/// A process of this binary that runs one ignored test alone: a worker to be killed, or with an environment or a memory
+/// of its own.
+pub fn test_process(test: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", test, "--nocapture"]);
+    command
+}
+
 /// Runs a test with mounts of its own, then looks for leftovers.
 pub fn with_bench<F: Future<Output = ()>>(test: impl FnOnce(std::sync::Arc<Bench>) -> F) {
     with_runtime(None, test);
