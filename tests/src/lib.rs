@@ -18,6 +18,7 @@ pub mod declared;
 pub mod leftovers;
 pub mod not_run;
 pub mod postgres;
+pub mod statements;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

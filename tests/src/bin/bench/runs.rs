@@ -4,7 +4,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::{Home, Server, processes_mentioning, superuser};
+use cofferdam_tests::postgres::Postgres;
+use cofferdam_tests::statements::{cost, log_all};
+use cofferdam_tests::{Home, Server, processes_mentioning};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
@@ -201,70 +203,31 @@ pub(crate) async fn burst(server: &Server, sql: &PgPool, recipe: &Value, round: 
     RUNS as f64 / started.elapsed().as_secs_f64()
 }
 
-/// Statements that the database executed, and bytes of rows that stay, for one run of one task.
+/// Runs over which statements are counted.
+const COUNTED: u32 = 40;
+
+/// Statements that the database is sent, and bytes of rows that stay, for one run of one task.
 async fn statements() {
-    let home = Home::new();
-    {
-        let mut server = home.up();
-        let sql = server.sql().await;
-        sqlx::query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
-            .execute(&mut superuser(&sql).await)
-            .await
-            .expect("set");
-        sql.close().await;
-        server.stop();
-    }
+    let postgres = Postgres::start().await;
+    let sql = postgres.sql().await;
+    log_all(&sql).await;
+    let home = Home::on(&postgres.url());
     let server = home.up();
-    let sql = server.sql().await;
-    sqlx::raw_sql("CREATE EXTENSION pg_stat_statements; GRANT pg_read_all_stats TO ledger; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO ledger")
-        .execute(&mut superuser(&sql).await)
-        .await
-        .expect("PostgreSQL's contrib modules");
     for (name, text, most) in
         [("sql_statements_per_run", HELLO, 28.0), ("sql_statements_per_value", VALUE, 20.0)]
     {
-        let recipe = import(&server, text).await;
-        let (each, idle, bytes) = counted(&server, &sql, &recipe).await;
+        let before = row_bytes(&sql).await;
+        let cost = cost(&postgres, &server, text, COUNTED).await;
         let about =
-            json!({"idle_in_window": idle, "n": COUNTED, "peer": "known implementation: 286"});
-        emit(name, each, "statements", most, about);
+            json!({"idle_per_s": cost.idle, "n": COUNTED, "peer": "known implementation: 286"});
+        emit(name, cost.each, "statements", most, about);
         if text == HELLO {
-            emit("row_bytes_per_run", bytes / 1000.0, "kB", 25.0, json!({"n": COUNTED}));
+            // The run that filled the caches left its rows, too.
+            let each = (row_bytes(&sql).await - before) / f64::from(COUNTED + 1);
+            emit("row_bytes_per_run", each / 1000.0, "kB", 25.0, json!({"n": COUNTED}));
         }
     }
     sql.close().await;
-}
-
-/// Runs over which statements are counted.
-const COUNTED: i64 = 40;
-
-/// Statements of one run, those of an idle window of the same length, and bytes of rows that stay.
-async fn counted(server: &Server, sql: &PgPool, recipe: &Value) -> (f64, f64, f64) {
-    for i in 0..5 {
-        submit(server, recipe, &format!("w{i}")).await;
-    }
-    settled(sql).await;
-    // What a deferred trigger evaluates at a commit belongs to no statement, so it is listed like one that was sent.
-    let calls = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements
-                  WHERE query NOT LIKE '%pg_stat_statements%' AND query !~ '\\mNEW\\.|^SELECT p_'";
-    let window = Duration::from_secs(8);
-    let mut counted = Vec::new();
-    let before_bytes = row_bytes(sql).await;
-    for busy in [false, true] {
-        sqlx::query("SELECT pg_stat_statements_reset()").execute(sql).await.expect("reset");
-        let begun = Instant::now();
-        if busy {
-            for i in 0..COUNTED {
-                submit(server, recipe, &format!("s{i}")).await;
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-        tokio::time::sleep(window.saturating_sub(begun.elapsed())).await;
-        counted.push(sqlx::query_scalar::<_, f64>(calls).fetch_one(sql).await.expect("calls"));
-    }
-    settled(sql).await;
-    let n = COUNTED as f64;
-    ((counted[1] - counted[0]) / n, counted[0], (row_bytes(sql).await - before_bytes) / n)
 }
 
 async fn row_bytes(sql: &PgPool) -> f64 {
