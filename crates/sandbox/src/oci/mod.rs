@@ -263,12 +263,15 @@ pub(crate) const CGROUP_AT: &str = "/linux/cgroupsPath";
 
 /// Makes the sandbox's root somebody of its own, in the namespace that is there. runc wants to be told its ids as well, and crun
 /// wants not.
+///
+/// The path has a `.`: of one that begins with `/proc/PID` runc 1.1.15 compares the ids with those of that process, and not
+/// with those of the namespace, and refuses.
 pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
     let is_told = runtime.name != "crun";
     if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
         masked.retain(|path| !path.as_str().is_some_and(is_the_hosts_alone));
     }
-    let handle = format!("/proc/{}/fd/{}", std::process::id(), taken.space.as_raw_fd());
+    let handle = format!("/proc/./{}/fd/{}", std::process::id(), taken.space.as_raw_fd());
     let users = json!({"type": "user", "path": handle});
     if let Some(Value::Array(namespaces)) = config.pointer_mut("/linux/namespaces") {
         namespaces.push(users);
