@@ -17,6 +17,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
@@ -30,6 +31,10 @@ use super::ports::{ADDRESS, MODEL_PORT};
 /// A request's body arrives within this time, from a busy sandbox too.
 const BODY_MS: u64 = 60_000;
 const MIB: usize = 1024 * 1024;
+/// Of the body of a request that is refused, at most so much is read and thrown away: a client that still writes when
+/// its connection is closed loses the answer.
+const DRAINED_BYTES: usize = 4 * MAX_REQUEST_BYTES;
+const DRAIN_MS: u64 = 10_000;
 /// What clients send as a key: the real one is added outside.
 pub(crate) const PLACEHOLDER: &str = "cofferdam-placeholder";
 
@@ -54,7 +59,17 @@ type Told = Response<BoxBody<Bytes, ModelCut>>;
 pub(crate) async fn serve<C: Client>(stream: C, door: ModelDoor) {
     let service = service_fn(|request: Request<Incoming>| {
         let door = door.clone();
-        async move { Ok::<_, Infallible>(answer(request, &door).await.unwrap_or_else(|told| told)) }
+        async move {
+            let (head, mut body) = request.into_parts();
+            let told = match answer(&head, &mut body, &door).await {
+                Ok(told) => told,
+                Err(refused) => {
+                    drain(&mut body).await;
+                    refused
+                }
+            };
+            Ok::<_, Infallible>(told)
+        }
     });
     let served = server::Builder::new()
         .timer(TokioTimer::new())
@@ -66,8 +81,23 @@ pub(crate) async fn serve<C: Client>(stream: C, door: ModelDoor) {
     }
 }
 
-async fn answer(request: Request<Incoming>, door: &ModelDoor) -> Result<Told, Told> {
-    let path = request.uri().path();
+/// Reads what is left of a body, within bounds, and keeps nothing of it.
+async fn drain(body: &mut Incoming) {
+    let read = async {
+        let mut left = DRAINED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let size = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(size) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_millis(DRAIN_MS), read).await;
+}
+
+async fn answer(head: &Parts, body: &mut Incoming, door: &ModelDoor) -> Result<Told, Told> {
+    let path = head.uri.path();
     let guess = match path.contains("messages") {
         true => ModelProtocol::AnthropicMessages,
         false => ModelProtocol::OpenaiChat,
@@ -86,14 +116,14 @@ async fn answer(request: Request<Incoming>, door: &ModelDoor) -> Result<Told, To
         let words = "the endpoint has chat/completions, responses and messages only";
         return Err(refuse(guess, StatusCode::NOT_FOUND, "no_such_endpoint", words));
     };
-    if request.method() != Method::POST {
+    if head.method != Method::POST {
         return Err(refuse(protocol, StatusCode::METHOD_NOT_ALLOWED, "method", "only POST"));
     }
     let Some(desk) = door.desk.clone() else {
         let words = "this sandbox may call no model now";
         return Err(refuse(protocol, StatusCode::FORBIDDEN, "no_models", words));
     };
-    let headers = passed(request.headers());
+    let headers = passed(&head.headers);
     let too_large = |_| {
         refuse(
             protocol,
@@ -102,14 +132,14 @@ async fn answer(request: Request<Incoming>, door: &ModelDoor) -> Result<Told, To
             "the body is larger than 32 MiB",
         )
     };
-    let length = request.body().size_hint().upper().and_then(|upper| usize::try_from(upper).ok());
+    let length = body.size_hint().upper().and_then(|upper| usize::try_from(upper).ok());
     let length = length.unwrap_or(MAX_REQUEST_BYTES);
     if length > MAX_REQUEST_BYTES {
         return Err(too_large(()));
     }
     let permits = u32::try_from(length.div_ceil(MIB).max(1)).unwrap_or(1);
     let _room = door.room.acquire_many(permits).await.map_err(|_| too_large(()))?;
-    let whole = Limited::new(request.into_body(), MAX_REQUEST_BYTES).collect();
+    let whole = Limited::new(body, MAX_REQUEST_BYTES).collect();
     let whole = tokio::time::timeout(Duration::from_millis(BODY_MS), whole).await;
     let late = |_| refuse(protocol, StatusCode::BAD_REQUEST, "late", "the body did not arrive");
     let body = whole.map_err(late)?.map_err(|_| too_large(()))?.to_bytes();
