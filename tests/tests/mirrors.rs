@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, Server};
 use serde_json::{Value, json};
-use support::{assert_proven, texts};
+use support::{assert_proven, has_npm, texts};
 
 /// What the index demands, and no sandbox may ever see.
 const PASSWORD: &str = "S3CRET-PASS";
@@ -272,8 +271,7 @@ async fn h4_pip_fetches_by_the_hosts_credentials_which_never_go_inside() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn h4_npm_fetches_by_the_hosts_token_which_never_goes_inside() {
-    if !Command::new("npm").arg("--version").output().is_ok_and(|said| said.status.success()) {
-        not_run("npm", "the mirror is asked by this machine's own npm: apt-get install npm");
+    if !has_npm("the mirror is asked by this machine's own npm") {
         return;
     }
     let index = Index::start();
@@ -301,8 +299,7 @@ async fn h4_npm_fetches_by_the_hosts_token_which_never_goes_inside() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s9_s10_npm_sends_its_token_below_its_own_path_and_to_no_account() {
-    if !Command::new("npm").arg("--version").output().is_ok_and(|said| said.status.success()) {
-        not_run("npm", "the mirror is asked by this machine's own npm: apt-get install npm");
+    if !has_npm("the mirror is asked by this machine's own npm") {
         return;
     }
     let index = Index::start();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cofferdam_tests::{Home, Server, processes_mentioning, tamper, text};
 use serde_json::{Value, json};
 
-use crate::support::{assert_proven, count, said, texts, until};
+use crate::support::{assert_proven, count, has_npm, said, texts, until};
 use forge::{Forge, NEXT, VALUE, piped};
 
 /// As long as a loaded host may need for a few clients.
@@ -63,7 +63,10 @@ fn counted(violations: &Value, why: &str) -> u64 {
     all.map(|v| v["count"].as_u64().unwrap()).sum()
 }
 
-/// What the clients of the first test do, one after the other; then a process of Python stays that has used a
+/// The client that a machine may lack.
+const NPM: &str = "npm pack --silent --registry https://npm.example/npm/ tiny;";
+
+/// What the clients of the first test do, one after the other, with [`NPM`] where that stands; then a process of Python stays that has used a
 /// secret.
 const CLIENTS: &str = "export HOME=/tmp PYTHONDONTWRITEBYTECODE=1; \
     git clone -q https://git.example/repo.git && cat repo/README; \
@@ -71,7 +74,7 @@ const CLIENTS: &str = "export HOME=/tmp PYTHONDONTWRITEBYTECODE=1; \
     curl -sS -H 'Authorization: Bearer mine' --noproxy '*' https://git.example/again; \
     /usr/bin/python3 -m pip download -q --no-deps --no-cache-dir --disable-pip-version-check \
       -i https://pip.example/simple/ -d got tiny && ls got; \
-    npm pack --silent --registry https://npm.example/npm/ tiny; \
+    NPM \
     cat > hold.py <<'PY'\nimport http.client, os, ssl, time\n\
 c = http.client.HTTPSConnection('git.example', context=ssl.create_default_context())\n\
 for path in ('/one', '/two'):\n    c.request('GET', path)\n    print(c.getresponse().read().decode(), end='')\n\
@@ -85,8 +88,18 @@ async fn git_pip_npm_and_curl_use_a_secret_that_nothing_of_the_sandbox_or_the_ho
     let log = home.path().join("server.log");
     let up = forge.up_with(&home, "trace", File::create(&log).unwrap().into());
     set(&home, &[], &format!("{VALUE}\n"));
-    let uses = json!([basic("git.example"), basic("pip.example"), bearer("npm.example")]);
-    let header = up.run_recipe(&recipe(CLIENTS, uses), json!({}), json!({})).await;
+    let mut uses = vec![basic("git.example"), basic("pip.example")];
+    let mut lines = vec!["a private file", "tiny-1.0-py3-none-any.whl"];
+    let npm = if has_npm("the client of a registry that needs a secret is this machine's own npm") {
+        uses.push(bearer("npm.example"));
+        lines.push("tiny-1.0.0.tgz");
+        NPM
+    } else {
+        ""
+    };
+    let hosts = uses.len();
+    let script = CLIENTS.replace("NPM", npm);
+    let header = up.run_recipe(&recipe(&script, json!(uses)), json!({}), json!({})).await;
     let run = text(&header, "runId");
     let needles = scan::forms(VALUE);
     let mut held = None;
@@ -112,7 +125,7 @@ async fn git_pip_npm_and_curl_use_a_secret_that_nothing_of_the_sandbox_or_the_ho
     assert_eq!(scan::in_files(&root.join("work"), &[b"a private file".to_vec()]).len(), 1);
     fs::write(root.join("work/go"), "").unwrap();
     let (header, out, violations) = ended(&up, &run).await;
-    for line in ["a private file", "tiny-1.0-py3-none-any.whl", "tiny-1.0.0.tgz"] {
+    for line in lines {
         assert!(out.lines().any(|said| said == line), "{line}: {out} {violations}");
     }
     assert_eq!(out.lines().filter(|line| *line == "welcome").count(), 4, "{out}");
@@ -124,10 +137,10 @@ async fn git_pip_npm_and_curl_use_a_secret_that_nothing_of_the_sandbox_or_the_ho
     let sent: u64 =
         uses.as_array().unwrap().iter().map(|used| used["count"].as_u64().unwrap()).sum();
     assert_eq!(sent, u64::try_from(heard.len()).unwrap(), "{uses}");
-    assert_eq!(uses.as_array().unwrap().len(), 3, "{uses}");
+    assert_eq!(uses.as_array().unwrap().len(), hosts, "{uses}");
     let consent = "SELECT count(*) FROM app.secret_uses u JOIN app.egress_policy_snapshots s USING (run_id, phase) \
                    WHERE s.source = 'host-admin'";
-    assert_eq!(count(&sql, consent).await, 3);
+    assert_eq!(count(&sql, consent).await, i64::try_from(hosts).unwrap());
     assert!(scan::in_rows(&sql, &needles).await.is_empty(), "rows hold it");
     drop(sql);
     drop(up);

@@ -13,6 +13,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_tests::Home;
+use cofferdam_tests::not_run::not_run;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -68,6 +69,15 @@ pub async fn until(what: &str, limit: Duration, mut ready: impl AsyncFnMut() -> 
         assert!(Instant::now() < deadline, "not after {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Whether this machine has npm; where not, the test that asks is reported as not run, with what it is for.
+pub fn has_npm(what: &str) -> bool {
+    let has = Command::new("npm").arg("--version").output().is_ok_and(|said| said.status.success());
+    if !has {
+        not_run("npm", &format!("{what}: apt-get install npm"));
+    }
+    has
 }
 
 /// A number out of SQL.
