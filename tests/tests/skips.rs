@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use cofferdam_tests::repository;
 
 /// Helpers that say so themselves, each with `not_run` in its body.
-const SAY_SO: [&str; 5] = ["has_engine()", "is_absent(", "chromium()", "machines(", "installed()"];
+const SAY_SO: [&str; 6] =
+    ["has_engine()", "is_absent(", "chromium()", "machines(", "installed()", "has_npm("];
 
 /// Early ends of tests that pass over nothing: (file, what the line or those before it say, why).
 const NO_SKIPS: [(&str, &str, &str); 3] = [
