@@ -5,7 +5,7 @@ use super::Otherwise;
 /// Probes that another kernel answers in other words, with every answer that holds there. Why it
 /// holds: what is reached is gVisor's own and ends with the sandbox; what is absent cannot be reached.
 /// runsc before 2023 has one errno, EPERM, for every refused system call.
-pub(super) const OTHERWISE: [Otherwise; 42] = [
+pub(super) const OTHERWISE: [Otherwise; 44] = [
     // Its own devices, which lead to no driver of the host's.
     ("device.fuse", &["done", "EPERM", "ENOENT", "EACCES"]),
     ("device.tun", &["done", "EPERM", "ENOENT", "EACCES"]),
@@ -40,12 +40,16 @@ pub(super) const OTHERWISE: [Otherwise; 42] = [
     ("open:/proc/1/auxv", &["done", "EACCES"]),
     ("open:/proc/1/maps", &["done", "EACCES"]),
     ("open:/proc/1/smaps", &["done", "EACCES"]),
-    ("open:/proc/1/ns/mnt", &["ENOENT", "EACCES"]),
+    // A link to a namespace of its own kernel, from runsc of 2024 on.
+    ("open:/proc/1/ns/mnt", &["done", "ENOENT", "EACCES"]),
     ("open:/proc/1/pagemap", &["ENOENT", "EACCES"]),
     ("read:/proc/1/io", &["bytes", "EACCES"]),
     ("read:/proc/1/stack", &["ENOENT", "EACCES"]),
     ("read:/proc/1/syscall", &["ENOENT", "EACCES"]),
+    // Opens from runsc of 2024 on, and answers every write with EIO: the host's key is not pressed.
+    ("proc.sysrq", &["done", "ENOENT", "EROFS", "EACCES"]),
     // Settings of its own kernel.
+    ("write:/proc/sys/fs/nr_open", OWN_SETTING),
     ("write:/proc/sys/kernel/hostname", OWN_SETTING),
     ("write:/proc/sys/kernel/msgmax", OWN_SETTING),
     ("write:/proc/sys/kernel/shmmax", OWN_SETTING),
