@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ struct Daemon {
     address: String,
     client: Client,
     dir: tempfile::TempDir,
-    _model: Option<agents::Model>,
+    model: Option<agents::Model>,
 }
 
 impl Drop for Daemon {
@@ -71,6 +72,41 @@ fn client(address: &str, password: &str, bounds: Bounds) -> Client {
     Client::new(Address::Tcp(address.parse().unwrap()), "u", password, bounds).unwrap()
 }
 
+/// Starts a daemon; its process and its address.
+fn started(command: &mut Command, dir: &Path) -> (Child, String) {
+    let errors = File::create(dir.join("errors")).unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut addresses = lines
+        .filter_map(|line| line.unwrap().split_once("http://").map(|(_, at)| at.trim().to_owned()));
+    let address = addresses.next().expect("the daemon listens");
+    // It may print more, and a full pipe would stop it.
+    std::thread::spawn(move || addresses.count());
+    (child, address)
+}
+
+/// The real daemon with our own configuration; the test adds only a command that asks for permission.
+fn real(programs: &Programs, dir: &Path, scripted: &str) -> Command {
+    let (state, named) = (dir.join("state").display().to_string(), model());
+    let settings = Settings {
+        base_url: &format!("http://{scripted}/v1"),
+        api_key: "k",
+        model: &named,
+        state: &state,
+        username: "u",
+        password: "p",
+    };
+    let mut config = configuration(&settings);
+    config["permission"]["bash"] = json!({"*": "allow", "touch asked*": "ask"});
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(programs.path("opencode"));
+    command.args(["serve", "--hostname", "127.0.0.1", "--port", "0"]).current_dir(dir);
+    command.env_clear().env("PATH", env::var("PATH").unwrap()).envs(environment(&settings));
+    command.env("OPENCODE_CONFIG_CONTENT", config.to_string());
+    command
+}
+
 impl Daemon {
     /// Waits for the line that names its address: a request before it is never answered.
     fn listening(
@@ -78,18 +114,9 @@ impl Daemon {
         dir: tempfile::TempDir,
         model: Option<agents::Model>,
     ) -> Self {
-        let errors = File::create(dir.path().join("errors")).unwrap();
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut addresses = lines.filter_map(|line| {
-            line.unwrap().split_once("http://").map(|(_, at)| at.trim().to_owned())
-        });
-        let address = addresses.next().expect("the daemon listens");
-        // It may go on to say things: nobody reads them, and a full pipe would stop it.
-        std::thread::spawn(move || addresses.count());
+        let (child, address) = started(&mut command, dir.path());
         let client = client(&address, "p", Bounds::default());
-        Self { child, address, client, dir, _model: model }
+        Self { child, address, client, dir, model }
     }
 
     /// The fake daemon, which misbehaves as its mode says.
@@ -102,23 +129,23 @@ impl Daemon {
 
     fn real(programs: &Programs) -> Self {
         let (dir, scripted) = (tempfile::tempdir().unwrap(), agents::Model::start());
-        let (state, named) = (dir.path().join("state").display().to_string(), model());
-        let settings = Settings {
-            base_url: &format!("http://{}/v1", scripted.address),
-            api_key: "k",
-            model: &named,
-            state: &state,
-            username: "u",
-            password: "p",
-        };
-        let mut config = configuration(&settings);
-        config["permission"]["bash"] = json!({"*": "allow", "touch asked*": "ask"});
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(programs.path("opencode"));
-        command.args(["serve", "--hostname", "127.0.0.1", "--port", "0"]).current_dir(dir.path());
-        command.env_clear().env("PATH", env::var("PATH").unwrap()).envs(environment(&settings));
-        command.env("OPENCODE_CONFIG_CONTENT", config.to_string());
+        let command = real(programs, dir.path(), &scripted.address);
         Self::listening(command, dir, Some(scripted))
+    }
+
+    /// Kills it and starts it again on what it left on disk.
+    fn killed_and_started(&mut self, programs: &Programs) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let model = &self.model.as_ref().unwrap().address;
+        (self.child, self.address) =
+            started(&mut real(programs, self.dir.path(), model), self.dir.path());
+        self.client = client(&self.address, "p", Bounds::default());
+    }
+
+    /// How often the model was asked by a prompt that says so.
+    fn asked(&self, mark: &str) -> usize {
+        self.model.as_ref().unwrap().asked(mark).len()
     }
 
     /// A session of its own for a case, so that scripts do not mix; with the ids of its first prompt.
@@ -339,6 +366,55 @@ fn absent() {
 async fn the_real_daemon_holds_the_contract() {
     let Some(programs) = Programs::installed() else { return absent() };
     holds(&Daemon::real(&programs)).await;
+}
+
+/// A worker that is killed between an answer and its row asks the daemon first: the model's own log is the judge.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_daemon_remembers_an_answer_and_a_turn_that_it_lost_is_unknown() {
+    let Some(programs) = Programs::installed() else { return absent() };
+    let mut daemon = Daemon::real(&programs);
+    let answered = daemon.session("answered", Agent::Build).await;
+    let steps = json!([{"text": "once-only"}]);
+    daemon.prompt(&answered, Agent::Build, &steps, false).await.unwrap();
+    let lost = daemon.session("lost", Agent::Build).await;
+    daemon.begin(&lost, &json!([{"wait": 5, "text": "lost-once"}])).await;
+    until(async || (daemon.asked("lost-once") == 1).then_some(())).await;
+
+    daemon.killed_and_started(&programs);
+    let read = daemon.client.read_back(&answered).await.unwrap();
+    assert_eq!(became(read), "finished once-only");
+    let again = daemon.prompt(&answered, Agent::Build, &steps, false).await.unwrap();
+    assert_eq!(again.text, "once-only");
+    assert_eq!(daemon.asked("once-only"), 1, "even a second send pays nothing");
+
+    assert_eq!(became(daemon.client.read_back(&lost).await.unwrap()), "unknown");
+    let steps = json!([{"wait": 5, "text": "lost-once"}]);
+    assert_eq!(said(daemon.prompt(&lost, Agent::Build, &steps, false).await), "answer lost-once");
+    assert_eq!(daemon.asked("lost-once"), 2, "at most one step doubles");
+    assert_eq!(became(daemon.client.read_back(&lost).await.unwrap()), "finished lost-once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_of_the_file_system_carries_the_calls_and_the_events() {
+    let daemon = Daemon::fake("well");
+    let (path, address) = (daemon.dir.path().join("socket"), daemon.address.clone());
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let relay = tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = tokio::net::TcpStream::connect(&address).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    let client = Client::new(Address::Unix(path), "u", "p", Bounds::default()).unwrap();
+    client.check_version().await.unwrap();
+    let ids = daemon.session("socket", Agent::Build).await;
+    let mut events = client.events(&ids.session).await.unwrap();
+    assert_eq!(events.next().await.unwrap(), Event::Other("server.connected".to_owned()));
+    assert_eq!(became(client.read_back(&ids).await.unwrap()), "not admitted");
+    relay.abort();
+    let gone = Address::Unix(daemon.dir.path().join("nothing"));
+    let gone = Client::new(gone, "u", "p", Bounds::default()).unwrap();
+    assert!(matches!(gone.version().await, Err(Error::Unreachable { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]
