@@ -355,11 +355,20 @@ async fn holds(daemon: &Daemon) {
 
 /// An absent daemon was reported by name; in strict mode it is a failure.
 fn absent() {
-    let is_strict = env::var("OC_STRICT_MODE").is_some_and(|value| value == "1");
-    assert!(
-        !is_strict,
-        "OC_STRICT_MODE=1: OpenCode's daemon is absent; install npm and opencode-ai"
-    );
+    absent_in(env::var("OC_STRICT_MODE").as_deref()).unwrap();
+}
+
+fn absent_in(mode: Option<&str>) -> Result<(), &'static str> {
+    match mode {
+        None | Some("0") => Ok(()),
+        _ => Err("OC_STRICT_MODE: OpenCode's daemon is absent; install npm and opencode-ai"),
+    }
+}
+
+#[test]
+fn an_absent_daemon_is_a_failure_in_strict_mode() {
+    assert!(absent_in(None).is_ok() && absent_in(Some("0")).is_ok());
+    assert!(absent_in(Some("1")).is_err() && absent_in(Some("yes")).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
