@@ -148,6 +148,13 @@ fn post(call: &'static str, path: impl Into<String>, body: Vec<u8>) -> Sent {
     Sent { call, method: Method::POST, path: path.into(), body: Some(body) }
 }
 
+/// An id of the daemon's as part of a path: letters, digits and `_` only, so that it names no other call.
+fn plain<'a>(call: &'static str, id: &'a str) -> Result<&'a str, Error> {
+    let is_plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let why = || Error::Garbled { call, why: "an id with signs that belong to a path".to_owned() };
+    is_plain.then_some(id).ok_or_else(why)
+}
+
 async fn exchange<S>(
     stream: S,
     request: Request<Full<Bytes>>,
@@ -421,8 +428,9 @@ impl Client {
     /// # Errors
     /// [`Error::NotFound`] where it was answered already.
     pub async fn answer_permission(&self, pending: &Pending, once: bool) -> Result<(), Error> {
-        let path = format!("/permission/{}/reply", pending.id);
-        self.quiet(post("POST /permission/ID/reply", path, request::permission(once))).await
+        let call = "POST /permission/ID/reply";
+        let path = format!("/permission/{}/reply", plain(call, &pending.id)?);
+        self.quiet(post(call, path, request::permission(once))).await
     }
 
     /// Questions to a person that turns of this session wait for.
@@ -439,8 +447,9 @@ impl Client {
     /// # Errors
     /// [`Error::NotFound`] where it was answered already.
     pub async fn reject_question(&self, pending: &Pending) -> Result<(), Error> {
-        let path = format!("/question/{}/reject", pending.id);
-        self.quiet(post("POST /question/ID/reject", path, Vec::new())).await
+        let call = "POST /question/ID/reject";
+        let path = format!("/question/{}/reject", plain(call, &pending.id)?);
+        self.quiet(post(call, path, Vec::new())).await
     }
 
     /// Opens the events of a session. To re-attach: open, then read back once more, then follow, so no end is missed.
@@ -461,6 +470,19 @@ impl Client {
                 let (name, message) = (String::new(), String::new());
                 Err(Error::Refused { call, status: status.as_u16(), name, message })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_the_daemon_names_no_other_call() {
+        assert_eq!(plain("c", "per_1aZ").unwrap(), "per_1aZ");
+        for id in ["", "a/../b", "a?b", "a b", "%2e"] {
+            assert!(matches!(plain("c", id), Err(Error::Garbled { .. })), "{id:?}");
         }
     }
 }
