@@ -1,6 +1,7 @@
 //! The house rules that a compiler does not hold: which crate may import which, who knows the
 //! database, how long a file may be, and what is never said.
 
+mod children;
 mod floors;
 mod messages;
 mod nouns;
@@ -21,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("guest", &[]),
     ("hostile", &[]),
     ("ledger", &["ambient", "contracts"]),
+    ("opencode", &["contracts"]),
     ("sandbox", &["ambient", "contracts", "guest"]),
     ("flows", &["ambient", "contracts", "ledger", "sandbox"]),
     ("server", &["ambient", "contracts", "flows", "ledger"]),

@@ -43,6 +43,7 @@ mod memory;
 mod mirrors;
 mod models;
 mod names;
+mod opencode;
 mod outages;
 mod permanent;
 mod pipes;
