@@ -27,7 +27,7 @@ use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::life::input;
-use crate::life::raise::raise;
+use crate::life::raise::{Door, raise};
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
 use crate::life::service::{self, Services};
@@ -99,7 +99,10 @@ async fn start(
             *subject = Subject { through, ..stood };
             raised
         }
-        None => raise(host, facts, plan, (&resolved, base, through), subject).await?,
+        None => {
+            let begun = (&resolved, base, through);
+            raise(host, facts, plan, begun, subject, &Door::default()).await?
+        }
     };
     let Raised { hold, life, agent, kill, heard } = raised;
     let (unrouted, hearing) = heard.unzip();

@@ -50,6 +50,8 @@ pub(crate) enum BootError {
     Monitor { program: &'static str, fault: String, log: String },
     #[error("the agent's process was not found")]
     Unobserved,
+    #[error("the worker stops")]
+    Closed,
     #[error("the root file system cannot be used")]
     Base(#[from] OpenError),
     #[error(

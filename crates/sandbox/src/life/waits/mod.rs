@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 
 use crate::class::shown::Resolved;
 use crate::host::traces::Traces;
+use crate::life::raise::Door;
 use crate::life::raised::Raised;
 use crate::life::wipe;
 use crate::life::wipe::Subject;
@@ -59,6 +60,8 @@ pub(crate) struct Waits {
     idle_ms: u64,
     /// A promise was kept or broken.
     settled: Notify,
+    /// Of what is being made.
+    door: Door,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +136,12 @@ impl Drop for Name {
 
 impl Default for Waits {
     fn default() -> Self {
-        Self { shelf: Mutex::default(), idle_ms: IDLE_MS, settled: Notify::new() }
+        Self {
+            shelf: Mutex::default(),
+            idle_ms: IDLE_MS,
+            settled: Notify::new(),
+            door: Door::default(),
+        }
     }
 }
 
@@ -188,7 +196,8 @@ impl Waits {
             std::mem::take(&mut shelf.place)
         };
         self.settled.notify_waiters();
-        // What is being made is so by a task that may not be run again.
+        // What is being made is so by a task that may not be run again, and by a thread that goes on without it.
+        self.door.close();
         if let Place::Making(id) | Place::Leaving(id) = &place {
             let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
             container::tell(&wipe::destroy(facts, &Subject::found(traces), REASON));

@@ -373,3 +373,35 @@ fn a_shape_is_all_of_a_plan_but_its_name_and_its_command() {
         assert_ne!(shape(json!({"limits": limits})), usual, "{limits}");
     }
 }
+
+#[test]
+fn what_a_thread_is_making_when_the_host_is_left_is_gone_with_it() {
+    for _ in 0..10 {
+        let state = tempfile::tempdir().unwrap();
+        let host = host(state.path());
+        let plan = plan(&host, 64);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let id = runtime.block_on(async {
+            let making = tokio::spawn({
+                let (host, plan) = (host.clone(), plan.clone());
+                async move { host.warm(&plan).await }
+            });
+            let clock = Stopwatch::start();
+            let id = loop {
+                if let Some(id) = host.waits().standing() {
+                    break id;
+                }
+                assert!(clock.elapsed_ms() < PATIENCE_MS);
+                clock::sleep(Duration::from_millis(1)).await;
+            };
+            host.leave();
+            making.abort();
+            id
+        });
+        // Threads that were begun end before this returns.
+        drop(runtime);
+        assert_eq!(left(&host, &id), NOTHING);
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        assert!(!mounts.contains(id.as_str()), "{mounts}");
+    }
+}
