@@ -39,7 +39,7 @@ pub(crate) struct Door(Arc<Mutex<bool>>);
 
 impl Door {
     /// Does it while nobody may close the door; `None`: it is closed.
-    fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    pub(super) fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (!*closed).then(work)
     }

@@ -405,3 +405,34 @@ fn what_a_thread_is_making_when_the_host_is_left_is_gone_with_it() {
         assert!(!mounts.contains(id.as_str()), "{mounts}");
     }
 }
+
+#[test]
+fn a_door_is_closed_when_what_is_being_made_is_done_and_nothing_is_made_after_it() {
+    use std::sync::mpsc::channel;
+    let (door, order) = (Door::default(), Arc::new(Mutex::new(Vec::new())));
+    let ((began, has_begun), (go, may_go)) = (channel(), channel::<()>());
+    let (maker, closer) = (door.clone(), door.clone());
+    let (made, closed) = (Arc::clone(&order), Arc::clone(&order));
+    let making = std::thread::spawn(move || {
+        maker.within(|| {
+            began.send(()).unwrap();
+            may_go.recv().unwrap();
+            made.lock().unwrap().push("made");
+        })
+    });
+    has_begun.recv().unwrap();
+    let closing = std::thread::spawn(move || {
+        closer.close();
+        closed.lock().unwrap().push("closed");
+    });
+    let waited = Stopwatch::start();
+    while waited.elapsed_ms() < 50 {
+        assert!(order.lock().unwrap().is_empty(), "closed while something is being made");
+        std::thread::yield_now();
+    }
+    go.send(()).unwrap();
+    assert_eq!(making.join().unwrap(), Some(()));
+    closing.join().unwrap();
+    assert_eq!(*order.lock().unwrap(), ["made", "closed"]);
+    assert_eq!(door.within(|| "made"), None);
+}
