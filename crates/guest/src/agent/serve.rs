@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::Arc;
 
 use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use nix::sys::socket::{AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, join};
@@ -24,6 +25,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::answer::{self, Answer, json, refuse};
+use super::clock::sleep_ms;
 use super::jobs::Jobs;
 use super::port::Port;
 use super::reaper::Reaper;
@@ -37,6 +39,9 @@ const MAX_STREAMS: u32 = 64;
 /// the library would give up the connection, and with it the sandbox.
 const WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_BYTES: u32 = 1024 * 1024;
+/// Between two looks whether the host's end is closed: three fit into the 15 s within which a sandbox ends after its
+/// worker, and a thousand idle agents cost a host 250 system calls a second.
+const HUNG_UP_MS: u64 = 4_000;
 
 /// What all connections share.
 struct Agent {
@@ -92,11 +97,32 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
     if kind == FileType::Socket {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
-        return connection(UnixStream::from_std(socket)?, agent).await;
+        let looked_at = socket.try_clone()?;
+        let served = connection(UnixStream::from_std(socket)?, agent);
+        return tokio::select! {
+            served = served => served,
+            () = hung_up(&looked_at) => Ok(()),
+        };
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);
     connection(pipes, agent).await
+}
+
+/// Returns once nobody has the stream's other end. gVisor tells about one of a hundred agents on a busy host nothing
+/// when that end is closed, and its sandbox would outlive its worker.
+async fn hung_up(stream: &impl AsFd) {
+    while !is_hung_up(stream) {
+        sleep_ms(HUNG_UP_MS).await;
+    }
+}
+
+/// The same at once, whatever there is to be read.
+fn is_hung_up(stream: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(stream, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let looked = poll(&mut asked, Some(&at_once));
+    looked.is_ok() && asked.iter().any(|one| one.revents().contains(PollFlags::HUP))
 }
 
 async fn connection(
@@ -181,4 +207,24 @@ async fn parse<T: DeserializeOwned>(body: Incoming) -> Result<T, Response<Answer
     };
     serde_json::from_slice(&bytes)
         .map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream as Socket;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_that_nobody_holds_is_found_whatever_there_is_to_be_read() {
+        let (ours, mut theirs) = Socket::pair().unwrap();
+        theirs.write_all(b"unread").unwrap();
+        assert!(!is_hung_up(&ours));
+        let held_on = theirs.try_clone().unwrap();
+        drop(theirs);
+        assert!(!is_hung_up(&ours), "somebody holds it");
+        drop(held_on);
+        assert!(is_hung_up(&ours));
+    }
 }
