@@ -27,7 +27,8 @@ use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::life::input;
-use crate::life::raise::{Door, raise};
+use crate::life::intake::Intake;
+use crate::life::raise::raise;
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
 use crate::life::service::{self, Services};
@@ -101,7 +102,7 @@ async fn start(
         }
         None => {
             let begun = (&resolved, base, through);
-            raise(host, facts, plan, begun, subject, &Door::default()).await?
+            raise(host, facts, plan, begun, subject, &Intake::default()).await?
         }
     };
     let Raised { hold, life, agent, kill, heard } = raised;

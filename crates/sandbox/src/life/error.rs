@@ -50,7 +50,7 @@ pub(crate) enum BootError {
     Monitor { program: &'static str, fault: String, log: String },
     #[error("the agent's process was not found")]
     Unobserved,
-    #[error("the worker stops")]
+    #[error("the worker is stopping and starts no sandbox")]
     Closed,
     #[error("the root file system cannot be used")]
     Base(#[from] OpenError),

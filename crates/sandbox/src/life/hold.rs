@@ -75,6 +75,11 @@ impl Life {
         self.child.kill().await
     }
 
+    /// Whether the runtime takes its own part of a dead sandbox away, and leaves the mounts to us.
+    pub(crate) fn cleans_up(&self) -> bool {
+        self.awaited
+    }
+
     /// What of its memory is not counted with the sandbox, in MiB, rounded up.
     pub(crate) fn inherited_mb(&self) -> u64 {
         match self.origin {

@@ -16,6 +16,7 @@ mod hold;
 mod host;
 mod input;
 mod inside;
+mod intake;
 mod raise;
 mod raised;
 mod reached;

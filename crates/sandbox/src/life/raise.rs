@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
@@ -23,6 +23,7 @@ use crate::images;
 use crate::life::begin::begin;
 use crate::life::hold::Ground;
 use crate::life::host::Host;
+use crate::life::intake::Intake;
 use crate::life::raised::Raised;
 use crate::life::root::Root;
 use crate::life::sandbox::KillHandle;
@@ -33,23 +34,6 @@ use crate::spec::plan::Plan;
 /// Workers that stop in the very moment of a start.
 const PARENT_TRIES: usize = 3;
 
-/// A door to what lies on the host: whoever closes it waits for what is being made, and nothing is made after that.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Door(Arc<Mutex<bool>>);
-
-impl Door {
-    /// Does it while nobody may close the door; `None`: it is closed.
-    pub(super) fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (!*closed).then(work)
-    }
-
-    /// Returns when nothing is being made any more. Blocking, for milliseconds.
-    pub(crate) fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    }
-}
-
 /// Makes what the plan says, with these inputs on this base, up to its agent's first answer. What there is to wipe
 /// stands in the subject, whatever the end.
 pub(crate) async fn raise(
@@ -58,14 +42,14 @@ pub(crate) async fn raise(
     plan: &Plan,
     (resolved, base, through): (&Resolved<'_>, Place, Through),
     subject: &mut Subject,
-    door: &Door,
+    intake: &Intake,
 ) -> Result<Raised, BootError> {
     let known = facts.base_digest.clone().filter(|_| plan.base.is(&facts.base));
     let bundle = Bundle::of(plan, &base, resolved, known, facts);
     let parts = bundle.parts.clone();
-    let (held, images, door) = (Arc::clone(facts), host.images(), door.clone());
+    let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
     let Made { hold, digest, groups, disk, ids } =
-        blocking(move || door.within(|| bundle.make(&held, &images)))
+        blocking(move || intake.within(|| bundle.make(&held, &images)))
             .await
             .ok_or(BootError::Closed)??;
     subject.base = Some(Below { name: base.name(), at: Ok(base), digest });

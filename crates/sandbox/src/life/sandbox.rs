@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
@@ -32,7 +32,7 @@ use crate::life::exec::{self, ExecOutcome};
 use crate::life::hold::{Life, Origin};
 use crate::life::reached::{Watch, Words};
 use crate::life::service::{ServiceEnd, Services};
-use crate::life::wipe::{self, BaseLook, Below, Subject};
+use crate::life::wipe::{self, Subject};
 use crate::spec::class::Class;
 use crate::spec::command::Command;
 use crate::spec::facts::HostFacts;
@@ -493,17 +493,23 @@ impl Sandbox {
         if let Some(egress) = egress {
             egress.close().await;
         }
-        // Both once its processes are dead: the runtime takes cgroups away meanwhile.
         let ends_all = subject.observed.as_ref().is_some_and(|observed| observed.first);
-        let look = base_after(kill, subject.base.clone().filter(|_| ends_all));
-        (subject.runtime_reaped, subject.base_after) = tokio::join!(life.end(), look);
+        let unmounts_early = ends_all && life.cleans_up();
         let reason = reason.to_owned();
-        blocking(move || wipe::destroy(&facts, &subject, &reason)).await
+        let (tell, told) = mpsc::channel();
+        let runtime = async {
+            // Who waits has not given up.
+            let _ = tell.send(life.end().await);
+        };
+        let wiping = blocking(move || {
+            // What is looked at once its processes are dead need not wait for the runtime.
+            let is_dead = ends_all && kill.has_ended_within(ENDED_MS);
+            let base = subject.base.clone().filter(|_| is_dead);
+            subject.base_after = base.and_then(|base| base.look());
+            let runtime = || told.recv().unwrap_or(false);
+            let ended = wipe::Ended { is_dead: is_dead && unmounts_early, runtime };
+            wipe::destroy_ended(&facts, &subject, &reason, ended)
+        });
+        tokio::join!(runtime, wiping).1
     }
-}
-
-/// The base when nothing of the sandbox can write any more, if that is soon.
-async fn base_after(kill: KillHandle, base: Option<Below>) -> Option<BaseLook> {
-    let base = base?;
-    blocking(move || kill.has_ended_within(ENDED_MS).then(|| base.look()).flatten()).await
 }

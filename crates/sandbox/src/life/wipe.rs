@@ -131,33 +131,48 @@ pub(crate) fn observe(
     Some((Observed { process, others, first, netns: Netns::of(pid) }, init))
 }
 
+/// How far a sandbox has ended when its wipe begins.
+pub(crate) struct Ended<R> {
+    /// Whether no process of it runs any more, so that its mounts are nobody's.
+    pub is_dead: bool,
+    /// Waits for the end of our own runtime process; whether it was reaped, so that no other can exist.
+    pub runtime: R,
+}
+
 /// Destroys it and gives the evidence. Blocking, for a few seconds at worst.
 pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> WipeEvidence {
+    let reaped = subject.runtime_reaped;
+    destroy_ended(facts, subject, reason, Ended { is_dead: false, runtime: || reaped })
+}
+
+/// The same of one whose processes may have ended already: its mounts go while its runtime cleans up.
+pub(crate) fn destroy_ended(
+    facts: &HostFacts,
+    subject: &Subject,
+    reason: &str,
+    ended: Ended<impl FnOnce() -> bool>,
+) -> WipeEvidence {
     let traces = &subject.traces;
     let mut checks = Vec::new();
     let look = || observe(facts, traces, subject.class).map(|(observed, _)| observed);
     // Before anything is killed: in some classes the runtime takes the sandbox along.
     let mut observed = subject.observed.clone().or_else(look);
-    if !subject.runtime_reaped {
+    let early = ended.is_dead.then(|| Cleared::of(traces, &mut checks, || ()));
+    if !(ended.runtime)() {
         kill_runtimes(traces, &mut checks);
         observed = observed.or_else(look);
     }
     let elsewhere = take_away(facts, subject, &mut checks);
-    let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
-    let (upper_bytes, upper_inodes) = usage(&traces.layer, &points);
-    facts.cgroups.destroy(traces);
-    let volume = Volume::of(traces);
-    let volume = volume.is_there(&points).then_some(volume);
-    if let Some(volume) = &volume {
-        volume.reach(&points);
-        points = mounts::mounted_below(&traces.dir).unwrap_or_default();
-    }
-    // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
-    let layer = Layer::of(traces, &points).filter(|_| volume.is_none());
-    let Unmounted { left: mounted, key } = unmount_all(traces, &points, &mut checks);
-    let here = || method(volume.is_some(), key.as_ref(), &points);
-    let method = elsewhere.as_ref().map_or_else(here, |gone| gone.method);
-    checks.extend(key.map(|end| end.check));
+    let end_processes = || facts.cgroups.destroy(traces);
+    let cleared = match early {
+        Some(cleared) => {
+            end_processes();
+            cleared
+        }
+        None => Cleared::of(traces, &mut checks, end_processes),
+    };
+    let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, mounted } = cleared;
+    let method = elsewhere.as_ref().map_or(method, |gone| gone.method);
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
     checks.extend(layer.map(Layer::check));
@@ -189,6 +204,39 @@ pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> Wip
             Some(gone) => gone.not_recheckable,
             None => not_recheckable(facts, volume.is_some()),
         },
+    }
+}
+
+/// What is left of a sandbox when nothing of it is mounted on this host any more.
+struct Cleared {
+    /// Bytes and inodes that its layer had.
+    usage: (u64, u64),
+    method: WipeMethod,
+    /// Where its layer was encrypted on disk.
+    volume: Option<Volume>,
+    layer: Option<Layer>,
+    /// What is mounted on this host now; `None` if that cannot be known.
+    mounted: Option<Vec<PathBuf>>,
+}
+
+impl Cleared {
+    /// Measures its layer, has its processes ended and unmounts all.
+    fn of(traces: &Traces, checks: &mut Vec<WipeCheck>, end_processes: impl FnOnce()) -> Self {
+        let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+        let usage = usage(&traces.layer, &points);
+        end_processes();
+        let volume = Volume::of(traces);
+        let volume = volume.is_there(&points).then_some(volume);
+        if let Some(volume) = &volume {
+            volume.reach(&points);
+            points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+        }
+        // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
+        let layer = Layer::of(traces, &points).filter(|_| volume.is_none());
+        let Unmounted { left: mounted, key } = unmount_all(traces, &points, checks);
+        let method = method(volume.is_some(), key.as_ref(), &points);
+        checks.extend(key.map(|end| end.check));
+        Self { usage, method, volume, layer, mounted }
     }
 }
 

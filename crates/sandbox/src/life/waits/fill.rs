@@ -15,7 +15,8 @@ use crate::class::shown::Resolved;
 use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::life::host::Host;
-use crate::life::raise::{Door, raise};
+use crate::life::intake::Intake;
+use crate::life::raise::raise;
 use crate::life::sandbox::Sandbox;
 use crate::life::warm::WarmPool;
 use crate::life::wipe::{self, Subject};
@@ -132,7 +133,7 @@ async fn make(
     // Before anything is made that another worker's reconciler could find.
     let claim = Claim::take(&host.facts().live_dir, &id)
         .map_err(|error| format!("marking it as waiting: {error}"))?;
-    stand(host, plan.under(&id, host.facts()), shape, claim, &waits.door).await
+    stand(host, plan.under(&id, host.facts()), shape, claim, &waits.intake).await
 }
 
 /// Makes it. What that failed by, in words; what was begun is wiped then.
@@ -141,7 +142,7 @@ async fn stand(
     plan: Plan,
     shape: ContainerShape,
     claim: Claim,
-    door: &Door,
+    intake: &Intake,
 ) -> Result<Standing, String> {
     let facts = host.shared();
     let base = plan.base.open(&facts.allowed).map_err(|error| error.to_string())?;
@@ -150,7 +151,7 @@ async fn stand(
     subject.class = Some(plan.class);
     let bare = Resolved::default();
     let begun = (&bare, base, Through::default());
-    match raise(host, &facts, &plan, begun, &mut subject, door).await {
+    match raise(host, &facts, &plan, begun, &mut subject, intake).await {
         Ok(raised) => Ok(Standing { raised: Some(raised), subject, shape, facts, _claim: claim }),
         Err(error) => {
             let why = error_chain(&error);

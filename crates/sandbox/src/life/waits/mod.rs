@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::class::shown::Resolved;
 use crate::host::traces::Traces;
-use crate::life::raise::Door;
+use crate::life::intake::Intake;
 use crate::life::raised::Raised;
 use crate::life::wipe;
 use crate::life::wipe::Subject;
@@ -61,7 +61,7 @@ pub(crate) struct Waits {
     /// A promise was kept or broken.
     settled: Notify,
     /// Of what is being made.
-    door: Door,
+    intake: Intake,
 }
 
 #[derive(Debug, Default)]
@@ -140,7 +140,7 @@ impl Default for Waits {
             shelf: Mutex::default(),
             idle_ms: IDLE_MS,
             settled: Notify::new(),
-            door: Door::default(),
+            intake: Intake::default(),
         }
     }
 }
@@ -197,7 +197,7 @@ impl Waits {
         };
         self.settled.notify_waiters();
         // What is being made is so by a task that may not be run again, and by a thread that goes on without it.
-        self.door.close();
+        self.intake.close();
         if let Place::Making(id) | Place::Leaving(id) = &place {
             let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
             container::tell(&wipe::destroy(facts, &Subject::found(traces), REASON));

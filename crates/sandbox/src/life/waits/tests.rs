@@ -407,11 +407,11 @@ fn what_a_thread_is_making_when_the_host_is_left_is_gone_with_it() {
 }
 
 #[test]
-fn a_door_is_closed_when_what_is_being_made_is_done_and_nothing_is_made_after_it() {
+fn an_intake_is_closed_when_what_is_being_made_is_done_and_nothing_is_made_after_it() {
     use std::sync::mpsc::channel;
-    let (door, order) = (Door::default(), Arc::new(Mutex::new(Vec::new())));
+    let (intake, order) = (Intake::default(), Arc::new(Mutex::new(Vec::new())));
     let ((began, has_begun), (go, may_go)) = (channel(), channel::<()>());
-    let (maker, closer) = (door.clone(), door.clone());
+    let (maker, closer) = (intake.clone(), intake.clone());
     let (made, closed) = (Arc::clone(&order), Arc::clone(&order));
     let making = std::thread::spawn(move || {
         maker.within(|| {
@@ -434,5 +434,5 @@ fn a_door_is_closed_when_what_is_being_made_is_done_and_nothing_is_made_after_it
     assert_eq!(making.join().unwrap(), Some(()));
     closing.join().unwrap();
     assert_eq!(*order.lock().unwrap(), ["made", "closed"]);
-    assert_eq!(door.within(|| "made"), None);
+    assert_eq!(intake.within(|| "made"), None);
 }
