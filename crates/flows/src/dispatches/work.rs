@@ -126,6 +126,7 @@ pub(crate) fn work_of(
         deps_hash: None,
         artifacts: Vec::new(),
         build: None,
+        repo: None,
         spec: Some(SandboxSpec {
             mounts: spec.mounts.clone(),
             services: spec.services.clone(),
