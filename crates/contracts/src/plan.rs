@@ -438,10 +438,7 @@ fn rendered(
 }
 
 /// The repository that a task finds, and the mount that shows one of the host.
-fn repo_of(
-    spec: &TaskSpec,
-    scope: &Scope<'_>,
-) -> Result<(Option<RepoIn>, Option<FileIn>), Fault> {
+fn repo_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<(Option<RepoIn>, Option<FileIn>), Fault> {
     let Some(repo) = &spec.repo else { return Ok((None, None)) };
     let field = |value: &Option<String>, name: &str| {
         value.as_deref().map(|value| text(value, scope, name)).transpose()

@@ -31,12 +31,7 @@ pub(super) fn hunks(before: &str, after: &str, out: &mut String) {
         let hunk = edits.get(start..end).unwrap_or_default();
         let count = |other: Edit| hunk.iter().filter(|edit| **edit != other).count();
         let (old_count, new_count) = (count(Edit::Add), count(Edit::Remove));
-        let _ = writeln!(
-            out,
-            "@@ -{} +{} @@",
-            range(old_at, old_count),
-            range(new_at, new_count)
-        );
+        let _ = writeln!(out, "@@ -{} +{} @@", range(old_at, old_count), range(new_at, new_count));
         for edit in hunk {
             let (mark, line) = match edit {
                 Edit::Add => ('+', new.get(new_at)),

@@ -62,7 +62,11 @@ fn one<'a>(
     if blob(before) == blob(after) {
         return;
     }
-    let kept = if before.is_some() && old_mode == new_mode { format!(" {old_mode}") } else { String::new() };
+    let kept = if before.is_some() && old_mode == new_mode {
+        format!(" {old_mode}")
+    } else {
+        String::new()
+    };
     let _ = writeln!(out, "index {}..{}{kept}", blob(before), blob(after));
     let (old, new) = (bytes_of(before), bytes_of(after));
     if old.is_empty() && new.is_empty() {

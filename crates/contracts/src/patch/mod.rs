@@ -30,7 +30,7 @@ use crate::named::named;
 pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, why_refused};
 pub use raw::{Changed, RawChange, RawError, changes, contents, sizes};
-pub use receipt::{APPLY_RECIPE, receipt};
+pub use receipt::{APPLY_RECIPE, Target, receipt};
 pub use repo::{REPO_MOUNT, RepoIn, RepoSpec, mount, with_checkout};
 
 /// Version of `patch.json`.
@@ -296,6 +296,28 @@ impl Patch {
         }
         within("bytes", MAX_BYTES, before.max(after))?;
         self.check_directories()
+    }
+
+    /// The first path at which a raw diff says anything but this patch, if there is one: a path of the diff that the
+    /// patch does not hold, or a mode or id of either side.
+    #[must_use]
+    pub fn differs(&self, changed: &Changed) -> Option<String> {
+        if let Some(more) = changed.refused.first() {
+            return Some(more.path.shown());
+        }
+        let held = self.files.iter().map(|file| {
+            let half =
+                |side: &Option<Side>| side.as_ref().map(|side| (side.mode, side.blob.clone()));
+            RawChange::new(file.path.clone(), half(&file.before), half(&file.after))
+        });
+        let held: Vec<RawChange> = held.collect();
+        let mut pairs = held.iter().zip(&changed.files);
+        if let Some((ours, _)) = pairs.find(|(ours, theirs)| ours != theirs) {
+            return Some(ours.path().shown());
+        }
+        let (ours, theirs) = (held.len(), changed.files.len());
+        let more = held.get(theirs).or_else(|| changed.files.get(ours));
+        more.map(|more| more.path().shown())
     }
 
     fn check_file(&self, file: &PatchFile) -> Result<(), PatchError> {

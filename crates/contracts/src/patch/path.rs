@@ -170,8 +170,10 @@ pub fn why_refused(path: &[u8]) -> Option<Refused> {
     if path.split(|byte| *byte == b'/').any(|name| name.is_empty() || name.len() > MAX_NAME) {
         return Some(Refused::Outside);
     }
-    let is_drive = names.first().is_some_and(|first| matches!(first, [b'A'..=b'Z' | b'a'..=b'z', b':', ..]));
-    if is_drive || names.iter().any(|name| matches!(*name, b"." | b".." )) || path.starts_with(b"\\") {
+    let is_drive =
+        names.first().is_some_and(|first| matches!(first, [b'A'..=b'Z' | b'a'..=b'z', b':', ..]));
+    if is_drive || names.iter().any(|name| matches!(*name, b"." | b"..")) || path.starts_with(b"\\")
+    {
         return Some(Refused::Outside);
     }
     let folded: Vec<String> = names.iter().map(|name| fold(name)).collect();
@@ -194,9 +196,9 @@ pub fn why_refused(path: &[u8]) -> Option<Refused> {
 /// follows a colon may take it.
 fn fold(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
-    let seen = text.chars().filter(|c| {
-        !matches!(u32::from(*c), 0x200b..=0x200f | 0x202a..=0x202e | 0x2060..=0x206f | 0xfeff)
-    });
+    let seen = text.chars().filter(
+        |c| !matches!(u32::from(*c), 0x200b..=0x200f | 0x202a..=0x202e | 0x2060..=0x206f | 0xfeff),
+    );
     let text: String = seen.collect::<String>().to_lowercase();
     let text = text.split(':').next().unwrap_or_default();
     text.trim_end_matches(['.', ' ']).to_owned()
@@ -209,7 +211,9 @@ fn is_dot_git(folded: &str) -> bool {
 
 fn is_dot_gitmodules(folded: &str) -> bool {
     // Windows falls back to a hash where four short names are taken.
-    folded == ".gitmodules" || is_short(folded, &["gitmod"]) || is_short(folded, &["gi7eba", "gi7d29"])
+    folded == ".gitmodules"
+        || is_short(folded, &["gitmod"])
+        || is_short(folded, &["gi7eba", "gi7d29"])
 }
 
 /// `STEM~N`.

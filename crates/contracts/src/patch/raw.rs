@@ -34,6 +34,20 @@ pub struct RawChange {
     after: Option<(FileMode, GitId)>,
 }
 
+impl RawChange {
+    pub(super) fn new(
+        path: PatchPath,
+        before: Option<(FileMode, GitId)>,
+        after: Option<(FileMode, GitId)>,
+    ) -> Self {
+        Self { path, before, after }
+    }
+
+    pub(super) fn path(&self) -> &PatchPath {
+        &self.path
+    }
+}
+
 /// A raw diff: what a patch may hold, and what it may not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changed {
@@ -113,29 +127,32 @@ fn half(mode: &str, id: &str, format: ObjectFormat) -> Result<Half, RawError> {
     })
 }
 
-/// Bytes that the contents of these blobs have in one answer, heads included, once each size was told and is
-/// within the bounds.
+/// Bytes that the contents of all listed blobs have in one answer, heads included, once each size is within the
+/// bounds and no blob that a patch needs is missing.
 ///
 /// # Errors
-/// Another answer than one line a blob in the order asked, or sizes beyond a bound.
-pub fn sizes(answer: &[u8], asked: &BTreeSet<&GitId>) -> Result<u64, RawError> {
+/// Another answer than one line a blob, or sizes beyond a bound.
+pub fn sizes(answer: &[u8], needed: &BTreeSet<&GitId>) -> Result<u64, RawError> {
     let wrong = || RawError::Malformed("no size for a blob");
     let answer = std::str::from_utf8(answer).map_err(|_| wrong())?;
-    let mut lines = answer.lines();
     let (mut all, mut whole) = (0_u64, 0_u64);
-    for id in asked {
-        let line = lines.next().ok_or_else(wrong)?;
-        let size = line.strip_prefix(id.as_str()).and_then(|rest| rest.strip_prefix(" blob "));
-        let size: u64 = size.and_then(|size| size.parse().ok()).ok_or_else(wrong)?;
+    let mut listed = BTreeSet::new();
+    for line in answer.lines() {
+        let (id, size) = line.split_once(" blob ").ok_or_else(wrong)?;
+        let size: u64 = size.parse().map_err(|_| wrong())?;
+        if !listed.insert(id) {
+            return Err(wrong());
+        }
         super::within("bytes in a file", MAX_FILE_BYTES, size)?;
         all = all.saturating_add(size);
-        // The line, the content and the newline behind it.
-        whole = whole.saturating_add(size).saturating_add(u64::try_from(line.len()).unwrap_or(0) + 2);
+        // The line, the content, and the newline behind each.
+        let line = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        whole = whole.saturating_add(size).saturating_add(line).saturating_add(2);
     }
     super::within("bytes before and after", 2 * MAX_BYTES, all)?;
-    match lines.next() {
-        None => Ok(whole),
-        Some(_) => Err(wrong()),
+    match needed.iter().all(|id| listed.contains(id.as_str())) {
+        true => Ok(whole),
+        false => Err(wrong()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::id::RunId;
 use crate::printable;
+use crate::run::RunStatus;
 
 use super::{Opened, PatchFile};
 
@@ -27,20 +28,38 @@ plan:
 /// Bytes of the text that a receipt repeats: a plan's page shows 256 KiB in all, escapes included.
 const MAX_DIFF_BYTES: usize = 64 * 1024;
 
+/// What a receipt is of besides the patch.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The run that left the patch.
+    pub run: &'a RunId,
+    /// How the run ended.
+    pub status: RunStatus,
+    /// The step of the task that left it.
+    pub task: &'a str,
+    /// Directory of the repository that is written to.
+    pub repo: &'a str,
+    /// The new branch.
+    pub branch: &'a str,
+}
+
 /// The receipt of a patch: one text for one patch, run, repository and branch. A line of a file is indented and marked,
 /// so none looks like a line of ours.
 #[must_use]
-pub fn receipt(opened: &Opened, run: &RunId, task: &str, (repo, branch): (&str, &str)) -> String {
+pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
+    let Target { run, status, task, repo, branch } = *target;
     let patch = &opened.patch;
     let mut out = format!(
-        "apply patch sha256:{}\nof run {run}, task {}\nto repository {}\nbranch {}\nbase commit {}\n",
+        "apply patch sha256:{}\nof run {run} ({}), task {}\nto repository {}\nbranch {}\nbase commit {}\n",
         opened.digest,
+        status.as_str(),
         printable::line(task),
         printable::line(repo),
         printable::line(branch),
         patch.base
     );
-    let bytes: u64 = patch.files.iter().filter_map(|f| f.after.as_ref()).map(|side| side.size).sum();
+    let bytes: u64 =
+        patch.files.iter().filter_map(|f| f.after.as_ref()).map(|side| side.size).sum();
     let _ = writeln!(out, "{} files, {bytes} bytes written", patch.files.len());
     for file in &patch.files {
         let _ = writeln!(out, "  {}", line(file));
@@ -67,12 +86,23 @@ fn line(file: &PatchFile) -> String {
     match (&file.before, &file.after) {
         (Some(before), Some(after)) => format!(
             "changed {} {} bytes to {} {} bytes, blob {}: {path}",
-            before.mode.as_str(), before.size, after.mode.as_str(), after.size, after.blob
+            before.mode.as_str(),
+            before.size,
+            after.mode.as_str(),
+            after.size,
+            after.blob
         ),
         (_, Some(after)) => {
-            format!("added {} {} bytes, blob {}: {path}", after.mode.as_str(), after.size, after.blob)
+            format!(
+                "added {} {} bytes, blob {}: {path}",
+                after.mode.as_str(),
+                after.size,
+                after.blob
+            )
         }
-        (Some(before), None) => format!("removed {} {} bytes: {path}", before.mode.as_str(), before.size),
+        (Some(before), None) => {
+            format!("removed {} {} bytes: {path}", before.mode.as_str(), before.size)
+        }
         (None, None) => path,
     }
 }

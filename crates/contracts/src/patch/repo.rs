@@ -150,6 +150,7 @@ pub fn with_checkout(
 
 fn checkout(repo: &RepoIn, then: &[String]) -> Vec<String> {
     let format: ObjectFormat = repo.commit.format();
-    let fixed = ["/bin/sh", "-c", CHECKOUT, "checkout", format.as_str(), &repo.from, repo.commit.as_str()];
+    let fixed =
+        ["/bin/sh", "-c", CHECKOUT, "checkout", format.as_str(), &repo.from, repo.commit.as_str()];
     fixed.map(str::to_owned).into_iter().chain(then.iter().cloned()).collect()
 }

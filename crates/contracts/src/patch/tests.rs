@@ -14,7 +14,8 @@ fn side(bytes: &[u8]) -> Option<Side> {
 }
 
 fn patch(files: Vec<(&[u8], Option<Side>, Option<Side>)>) -> Patch {
-    let file = |(path, before, after)| PatchFile { path: PatchPath::new(path).unwrap(), before, after };
+    let file =
+        |(path, before, after)| PatchFile { path: PatchPath::new(path).unwrap(), before, after };
     let files = files.into_iter().map(file).collect();
     Patch { schema_version: 1, base: base(), files, refused: Vec::new(), text: digest_bytes(b"") }
 }
@@ -32,8 +33,14 @@ fn told(files: &[(&[u8], Option<&[u8]>, Option<&[u8]>)]) -> (Vec<u8>, Vec<u8>) {
             _ => "M",
         };
         raw.extend(
-            format!(":{} {} {} {} {status}\0", mode(before), mode(after), name(before), name(after))
-                .bytes(),
+            format!(
+                ":{} {} {} {} {status}\0",
+                mode(before),
+                mode(after),
+                name(before),
+                name(after)
+            )
+            .bytes(),
         );
         raw.extend(*path);
         raw.push(0);
@@ -49,7 +56,7 @@ fn told(files: &[(&[u8], Option<&[u8]>, Option<&[u8]>)]) -> (Vec<u8>, Vec<u8>) {
 fn read(files: &[(&[u8], Option<&[u8]>, Option<&[u8]>)]) -> (Patch, Vec<u8>, String) {
     let (raw, batch) = told(files);
     let changed = changes(&raw, ObjectFormat::Sha1).unwrap();
-    contents(&batch, &changed, &base(), ).unwrap()
+    contents(&batch, &changed, &base()).unwrap()
 }
 
 #[test]
@@ -114,9 +121,16 @@ fn hooks_git_directories_submodules_and_heads_are_refused_by_name() {
     }
     let long = "a/".repeat(2_048) + "b";
     assert_eq!(why_refused(long.as_bytes()), Some(Refused::Outside));
-    for fine in
-        [".gitignore", ".github/x", "src/hooks/use.ts", "a b", "-x", "...", "update", ".gitattributes"]
-    {
+    for fine in [
+        ".gitignore",
+        ".github/x",
+        "src/hooks/use.ts",
+        "a b",
+        "-x",
+        "...",
+        "update",
+        ".gitattributes",
+    ] {
         assert_eq!(why_refused(fine.as_bytes()), None, "{fine}");
     }
 }
@@ -214,9 +228,21 @@ fn a_receipt_names_every_file_and_no_line_of_a_file_looks_like_one_of_ours() {
     let index = canonical::canonical(&patch).unwrap();
     let opened = Opened::open(&index, bin, text.into_bytes()).unwrap();
     let run = serde_json::from_value(json!(format!("rn_{}", "0".repeat(32)))).unwrap();
-    let shown = receipt(&opened, &run, "t\nask", ("/srv/r", "b"));
+    let shown = receipt(
+        &opened,
+        &Target {
+            run: &run,
+            status: crate::run::RunStatus::Succeeded,
+            task: "t\nask",
+            repo: "/srv/r",
+            branch: "b",
+        },
+    );
     assert!(shown.contains(opened.digest.as_str()) && shown.contains(base().as_str()));
-    assert!(shown.contains("  added 100644 28 bytes") && shown.contains("a\\nadded 100644"), "{shown}");
+    assert!(
+        shown.contains("  added 100644 28 bytes") && shown.contains("a\\nadded 100644"),
+        "{shown}"
+    );
     assert!(shown.contains("\n    +branch main\n") && !shown.contains('\u{1b}'), "{shown}");
     assert_eq!(shown.lines().filter(|line| line.starts_with("branch ")).count(), 1);
 }
