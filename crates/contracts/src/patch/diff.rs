@@ -10,7 +10,7 @@ const CONTEXT: usize = 3;
 
 /// What becomes of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Edit {
+enum LineEdit {
     Keep,
     Remove,
     Add,
@@ -23,23 +23,23 @@ pub(super) fn hunks(before: &str, after: &str, out: &mut String) {
     let edits = edits(&old, &new);
     let mut at = 0;
     let (mut old_at, mut new_at) = (0_usize, 0_usize);
-    while let Some(first) = edits.iter().skip(at).position(|edit| *edit != Edit::Keep) {
+    while let Some(first) = edits.iter().skip(at).position(|edit| *edit != LineEdit::Keep) {
         let skipped = first.saturating_sub(CONTEXT);
         (old_at, new_at) = (old_at + skipped, new_at + skipped);
         let start = at + skipped;
         let end = end_of(&edits, at + first);
         let hunk = edits.get(start..end).unwrap_or_default();
-        let count = |other: Edit| hunk.iter().filter(|edit| **edit != other).count();
-        let (old_count, new_count) = (count(Edit::Add), count(Edit::Remove));
+        let count = |other: LineEdit| hunk.iter().filter(|edit| **edit != other).count();
+        let (old_count, new_count) = (count(LineEdit::Add), count(LineEdit::Remove));
         let _ = writeln!(out, "@@ -{} +{} @@", range(old_at, old_count), range(new_at, new_count));
         for edit in hunk {
             let (mark, line) = match edit {
-                Edit::Add => ('+', new.get(new_at)),
-                Edit::Remove => ('-', old.get(old_at)),
-                Edit::Keep => (' ', old.get(old_at)),
+                LineEdit::Add => ('+', new.get(new_at)),
+                LineEdit::Remove => ('-', old.get(old_at)),
+                LineEdit::Keep => (' ', old.get(old_at)),
             };
-            old_at += usize::from(*edit != Edit::Add);
-            new_at += usize::from(*edit != Edit::Remove);
+            old_at += usize::from(*edit != LineEdit::Add);
+            new_at += usize::from(*edit != LineEdit::Remove);
             write_line(mark, line.copied().unwrap_or_default(), out);
         }
         at = end;
@@ -64,10 +64,10 @@ fn range(at: usize, count: usize) -> String {
 }
 
 /// Where the hunk of a change ends: behind its context, or that of changes so near that both share it.
-fn end_of(edits: &[Edit], change: usize) -> usize {
+fn end_of(edits: &[LineEdit], change: usize) -> usize {
     let mut last = change;
     for (at, edit) in edits.iter().enumerate().skip(change) {
-        if *edit != Edit::Keep {
+        if *edit != LineEdit::Keep {
             last = at;
         } else if at - last > 2 * CONTEXT {
             break;
@@ -77,22 +77,22 @@ fn end_of(edits: &[Edit], change: usize) -> usize {
 }
 
 /// What becomes of each line, without the common beginning and end looked at twice.
-fn edits(old: &[&str], new: &[&str]) -> Vec<Edit> {
+fn edits(old: &[&str], new: &[&str]) -> Vec<LineEdit> {
     let same = |a: &&&str, b: &&&str| a == b;
     let head = old.iter().zip(new).take_while(|(a, b)| same(a, b)).count();
     let (old, new) = (old.get(head..).unwrap_or_default(), new.get(head..).unwrap_or_default());
     let tail = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| same(a, b)).count();
     let old = old.get(..old.len() - tail).unwrap_or_default();
     let new = new.get(..new.len() - tail).unwrap_or_default();
-    let mut edits = vec![Edit::Keep; head];
+    let mut edits = vec![LineEdit::Keep; head];
     match shortest(old, new) {
         Some(found) => edits.extend(found),
         None => {
-            edits.extend(std::iter::repeat_n(Edit::Remove, old.len()));
-            edits.extend(std::iter::repeat_n(Edit::Add, new.len()));
+            edits.extend(std::iter::repeat_n(LineEdit::Remove, old.len()));
+            edits.extend(std::iter::repeat_n(LineEdit::Add, new.len()));
         }
     }
-    edits.extend(std::iter::repeat_n(Edit::Keep, tail));
+    edits.extend(std::iter::repeat_n(LineEdit::Keep, tail));
     edits
 }
 
@@ -112,13 +112,13 @@ impl Reach {
 }
 
 /// The shortest edit (Myers 1986), if it takes at most [`MAX_EDITS`].
-fn shortest(old: &[&str], new: &[&str]) -> Option<Vec<Edit>> {
+fn shortest(old: &[&str], new: &[&str]) -> Option<Vec<LineEdit>> {
     let mut trace: Vec<Reach> = Vec::new();
     for edits in 0..=MAX_EDITS.min(old.len() + new.len()) {
         let mut reach = Reach { edits, old: Vec::with_capacity(edits + 1) };
         let most = isize::try_from(edits).ok()?;
         for k in (-most..=most).step_by(2) {
-            let begin = trace.last().map_or(Some((0, Edit::Keep)), |last| step(last, k));
+            let begin = trace.last().map_or(Some((0, LineEdit::Keep)), |last| step(last, k));
             let Some((mut x, _)) = begin else {
                 reach.old.push(0);
                 continue;
@@ -141,9 +141,9 @@ fn shortest(old: &[&str], new: &[&str]) -> Option<Vec<Edit>> {
 }
 
 /// How a diagonal is reached with one more edit, and by which.
-fn step(last: &Reach, k: isize) -> Option<(usize, Edit)> {
-    let added = last.at(k + 1).map(|x| (x, Edit::Add));
-    let removed = last.at(k - 1).map(|x| (x + 1, Edit::Remove));
+fn step(last: &Reach, k: isize) -> Option<(usize, LineEdit)> {
+    let added = last.at(k + 1).map(|x| (x, LineEdit::Add));
+    let removed = last.at(k - 1).map(|x| (x + 1, LineEdit::Remove));
     match (added, removed) {
         (Some(a), Some(r)) => Some(if r.0 > a.0 { r } else { a }),
         (a, r) => a.or(r),
@@ -155,24 +155,24 @@ fn minus(x: usize, k: isize) -> Option<usize> {
 }
 
 /// From the end to the beginning along the trace.
-fn back(trace: &[Reach], old: usize, new: usize) -> Option<Vec<Edit>> {
+fn back(trace: &[Reach], old: usize, new: usize) -> Option<Vec<LineEdit>> {
     let mut edits = Vec::with_capacity(old + new);
     let (mut x, mut y) = (old, new);
     for last in trace.iter().rev().skip(1) {
         let k = isize::try_from(x).ok()? - isize::try_from(y).ok()?;
         let (begin, edit) = step(last, k)?;
         while x > begin {
-            edits.push(Edit::Keep);
+            edits.push(LineEdit::Keep);
             x -= 1;
             y = y.checked_sub(1)?;
         }
         edits.push(edit);
         match edit {
-            Edit::Remove => x = x.checked_sub(1)?,
+            LineEdit::Remove => x = x.checked_sub(1)?,
             _ => y = y.checked_sub(1)?,
         }
     }
-    edits.extend(std::iter::repeat_n(Edit::Keep, x));
+    edits.extend(std::iter::repeat_n(LineEdit::Keep, x));
     edits.reverse();
     Some(edits)
 }

@@ -45,12 +45,12 @@ pub(super) struct Written {
 }
 
 /// Our directory; removed in the end.
-struct Place {
+struct Workshop {
     dir: PathBuf,
     objects: PathBuf,
 }
 
-impl Drop for Place {
+impl Drop for Workshop {
     fn drop(&mut self) {
         // What stays is removed by the next that holds the lock.
         let _ = fs::remove_dir_all(&self.dir);
@@ -70,7 +70,7 @@ pub(super) fn write(
     // Again, now that nothing else of ours writes.
     let name = repository.may_take(branch, &patch.base)?;
     repository.no_links(&name)?;
-    let place = Place::make(repository, patch.base.format().as_str())?;
+    let place = Workshop::make(repository, patch.base.format().as_str())?;
     let base = patch.base.as_str();
     let kind = place.git(&["cat-file", "-t", base], &[])?;
     if line(kind.stdout) != "commit" {
@@ -100,7 +100,7 @@ pub(super) fn write(
     }
 }
 
-impl Place {
+impl Workshop {
     fn make(repository: &Repository, format: &str) -> anyhow::Result<Self> {
         let dir = repository.common.join(PLACE);
         match fs::remove_dir_all(&dir) {
