@@ -38,7 +38,7 @@ impl Consent {
         let body = json!({"recipe": recipe, "origin": "cofferdam apply"});
         let imported: RecipeImported = client.post("/api/recipes/import", &body).await?;
         let hash = recipe.hash()?;
-        if imported.hash != hash {
+        if imported.hash != hash.as_str() {
             return Err(Negative("the server has another text of the recipe".to_owned()).into());
         }
         let header = self.open(client, &recipe, &hash).await?;
