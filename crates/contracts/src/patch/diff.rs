@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 /// Edits up to which the shortest way is looked for: its trace grows with their square, to 4 MiB at most. Beyond
 /// it what lies between the common beginning and end is removed and written anew.
 const MAX_EDITS: usize = 700;
+/// Lines that are compared for all files of a patch: half a second. Files of equal lines would else cost minutes.
+pub(super) const COMPARED: u64 = 50_000_000;
 /// Lines shown around a change, as git shows them.
 const CONTEXT: usize = 3;
 
@@ -17,10 +19,11 @@ enum LineEdit {
 }
 
 /// The hunks from one text to another, each line with its mark.
-pub(super) fn hunks(before: &str, after: &str, out: &mut String) {
+/// `left` is what may still be compared.
+pub(super) fn hunks(before: &str, after: &str, left: &mut u64, out: &mut String) {
     let old: Vec<&str> = before.split_inclusive('\n').collect();
     let new: Vec<&str> = after.split_inclusive('\n').collect();
-    let edits = edits(&old, &new);
+    let edits = edits(&old, &new, left);
     let mut at = 0;
     let (mut old_at, mut new_at) = (0_usize, 0_usize);
     while let Some(first) = edits.iter().skip(at).position(|edit| *edit != LineEdit::Keep) {
@@ -77,7 +80,7 @@ fn end_of(edits: &[LineEdit], change: usize) -> usize {
 }
 
 /// What becomes of each line, without the common beginning and end looked at twice.
-fn edits(old: &[&str], new: &[&str]) -> Vec<LineEdit> {
+fn edits(old: &[&str], new: &[&str], left: &mut u64) -> Vec<LineEdit> {
     let same = |a: &&&str, b: &&&str| a == b;
     let head = old.iter().zip(new).take_while(|(a, b)| same(a, b)).count();
     let (old, new) = (old.get(head..).unwrap_or_default(), new.get(head..).unwrap_or_default());
@@ -85,7 +88,7 @@ fn edits(old: &[&str], new: &[&str]) -> Vec<LineEdit> {
     let old = old.get(..old.len() - tail).unwrap_or_default();
     let new = new.get(..new.len() - tail).unwrap_or_default();
     let mut edits = vec![LineEdit::Keep; head];
-    match shortest(old, new) {
+    match shortest(old, new, left) {
         Some(found) => edits.extend(found),
         None => {
             edits.extend(std::iter::repeat_n(LineEdit::Remove, old.len()));
@@ -111,8 +114,8 @@ impl Reach {
     }
 }
 
-/// The shortest edit (Myers 1986), if it takes at most [`MAX_EDITS`].
-fn shortest(old: &[&str], new: &[&str]) -> Option<Vec<LineEdit>> {
+/// The shortest edit (Myers 1986), if it takes at most [`MAX_EDITS`] and no more than is left.
+fn shortest(old: &[&str], new: &[&str], left: &mut u64) -> Option<Vec<LineEdit>> {
     let mut trace: Vec<Reach> = Vec::new();
     for edits in 0..=MAX_EDITS.min(old.len() + new.len()) {
         let mut reach = Reach { edits, old: Vec::with_capacity(edits + 1) };
@@ -128,6 +131,7 @@ fn shortest(old: &[&str], new: &[&str]) -> Option<Vec<LineEdit>> {
                 && a == b
             {
                 x += 1;
+                *left = left.checked_sub(1)?;
             }
             reach.old.push(x);
             if x >= old.len() && minus(x, k).is_some_and(|y| y >= new.len()) {
@@ -183,7 +187,7 @@ mod tests {
 
     fn shown(before: &str, after: &str) -> String {
         let mut out = String::new();
-        hunks(before, after, &mut out);
+        hunks(before, after, &mut COMPARED.clone(), &mut out);
         out
     }
 
@@ -210,5 +214,17 @@ mod tests {
         let diff = shown(&format!("head\n{old}"), &format!("head\n{new}"));
         let count = |mark: char| diff.lines().filter(|line| line.starts_with(mark)).count();
         assert_eq!((count('-'), count('+'), count(' ')), (MAX_EDITS, MAX_EDITS, 1));
+    }
+
+    #[test]
+    fn what_is_compared_is_bounded_for_all_files_together() {
+        let old = "x\n".to_owned() + &"same\n".repeat(1_000) + "y\n";
+        let new = "z\n".to_owned() + &"same\n".repeat(1_000) + "w\n";
+        let (mut left, mut out) = (1_500, String::new());
+        hunks(&old, &new, &mut left, &mut out);
+        assert!(left < 500 && out.lines().filter(|line| line.starts_with('-')).count() == 2);
+        let mut out = String::new();
+        hunks(&old, &new, &mut left, &mut out);
+        assert_eq!(out.lines().filter(|line| line.starts_with('-')).count(), 1_002, "written anew");
     }
 }

@@ -32,8 +32,9 @@ pub(super) fn text<'a>(patch: &Patch, bytes_of: &dyn Fn(Option<&Side>) -> &'a [u
          {} files changed from {base}\n---\n\n",
         patch.files.len()
     );
+    let mut left = diff::COMPARED;
     for file in &patch.files {
-        one(file, base, bytes_of, &mut out);
+        one(file, base, bytes_of, &mut left, &mut out);
     }
     let _ = write!(out, "-- \ncofferdam\n\nbase-commit: {base}\n");
     out
@@ -43,6 +44,7 @@ fn one<'a>(
     file: &PatchFile,
     base: &GitId,
     bytes_of: &dyn Fn(Option<&Side>) -> &'a [u8],
+    left: &mut u64,
     out: &mut String,
 ) {
     let named = |side: &str| shown(&[side.as_bytes(), file.path.as_bytes()].concat());
@@ -82,7 +84,7 @@ fn one<'a>(
         Some(_) => name.to_owned(),
     };
     let _ = writeln!(out, "--- {}\n+++ {}", line(before, &a), line(after, &b));
-    diff::hunks(old_text, new_text, out);
+    diff::hunks(old_text, new_text, left, out);
 }
 
 /// The text of a file that a mail carries as it is.
