@@ -165,6 +165,33 @@ async fn nothing_that_a_repository_names_runs_on_the_host_of_the_worker_or_of_wh
     assert!(!said(&names).contains("ran"), "{}", said(&names));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_whose_directories_lead_out_or_never_end_is_refused() {
+    let world = World::new();
+    let run = world.done("echo x >>README").await;
+    let (repo, outside) = (world.repo(), world.beside("outside"));
+    fs::create_dir(&outside).unwrap();
+    let refused = |branch: &str, why: &str| {
+        let refused = world.apply(&run, &["--yes", "--branch", branch]);
+        assert!(said(&refused).contains(why), "{why}: {}", said(&refused));
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        assert_eq!(world.branch(branch), None);
+    };
+    symlink(&outside, repo.join(".git/refs/heads/dir")).unwrap();
+    refused("dir/x", "is a symbolic link");
+    fs::remove_file(repo.join(".git/refs/heads/dir")).unwrap();
+    let fan =
+        (0..=255).map(|n| repo.join(format!(".git/objects/{n:02x}"))).find(|dir| !dir.exists());
+    let fan = fan.unwrap();
+    symlink(&outside, &fan).unwrap();
+    refused("b", "is a symbolic link");
+    fs::remove_file(fan).unwrap();
+    nix::unistd::mkfifo(&repo.join(".git/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    git(&repo, &["config", "include.path", repo.join(".git/pipe").to_str().unwrap()]);
+    let refused = world.apply(&run, &["--yes", "--branch", "b"]);
+    assert!(said(&refused).contains("git did not end within"), "{}", said(&refused));
+}
+
 /// A git of the task's own may say whatever it wants: what is not a patch is refused, what is one is what it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_git_that_lies_is_found_or_says_only_what_could_have_been_done() {

@@ -15,6 +15,8 @@ const LINE: usize = 52;
 const BLOCK: usize = 65_535;
 /// Modulus of Adler-32.
 const ADLER: u32 = 65_521;
+/// Behind the last file.
+pub(super) const END: &str = "-- \ncofferdam\n";
 /// Digits of git's base85.
 const DIGITS: &[u8; 85] =
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
@@ -36,7 +38,7 @@ pub(super) fn text<'a>(patch: &Patch, bytes_of: &dyn Fn(Option<&Side>) -> &'a [u
     for file in &patch.files {
         one(file, base, bytes_of, &mut left, &mut out);
     }
-    let _ = write!(out, "-- \ncofferdam\n\nbase-commit: {base}\n");
+    let _ = write!(out, "{END}\nbase-commit: {base}\n");
     out
 }
 

@@ -65,6 +65,7 @@ pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
         let _ = writeln!(out, "  {}", line(file));
     }
     let diff = opened.text.split_once("\n---\n\n").map_or("", |(_, diff)| diff);
+    let diff = diff.rsplit_once(super::mail::END).map_or(diff, |(diff, _)| diff);
     if diff.len() > MAX_DIFF_BYTES {
         let _ = writeln!(
             out,

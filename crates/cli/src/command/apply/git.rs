@@ -12,11 +12,15 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::Context;
 use cofferdam_ambient::env;
 use cofferdam_contracts::patch::GitId;
 use cofferdam_contracts::printable;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::super::exit::{Misuse, Negative};
 use super::absolute;
@@ -48,6 +52,8 @@ const SETTINGS: &[&str] = &[
     "trace2.perfTarget=0",
     "trace2.eventTarget=0",
 ];
+/// Time of one command: a repository may have git read what never ends, such as a pipe that its configuration includes.
+const LONGEST: Duration = Duration::from_secs(60);
 /// Bytes of git's own words that a message repeats.
 const MAX_WORDS: usize = 512;
 
@@ -209,10 +215,20 @@ pub(super) fn git(
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot run git; install it")?;
     let stdin = child.stdin.take();
+    let pid = i32::try_from(child.id()).context("git has an impossible pid")?;
     std::thread::scope(|scope| {
         // Beside the reading: a command that answers before it has read all would wait for us.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
-        child.wait_with_output().context("git did not end")
+        let (ended, end) = mpsc::channel();
+        scope.spawn(move || ended.send(child.wait_with_output()));
+        match end.recv_timeout(LONGEST) {
+            Ok(output) => output.context("git did not end"),
+            Err(_) => {
+                // Not waited for yet, so the pid is still git's.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                anyhow::bail!("git did not end within {} s", LONGEST.as_secs())
+            }
+        }
     })
 }
 
