@@ -99,7 +99,8 @@ async fn a_patch_is_written_only_after_a_yes_to_exactly_it() {
     let run = world.done("printf '\\033[2Kevil\\nbranch main\\n' >'a b'; echo x >>README").await;
     let before = world.state();
     // Without a person to ask, the gate waits; somebody says no.
-    let args = ["apply", &run, "--repo", world.repo().to_str().unwrap(), "--branch", "b"];
+    let repo = world.repo();
+    let args = ["apply", &run, "--repo", repo.to_str().unwrap(), "--branch", "b"];
     let mut waiting =
         world.home.command(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let gate = gate_run(&world).await;
