@@ -37,6 +37,9 @@ mkdir "$d"
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0 LC_ALL=C
 export GIT_DIR="$d/git" GIT_WORK_TREE=/work
 git init -q --template= --object-format="$1"
+# What some file system takes for git's directory is listed and refused by name, not skipped.
+git config core.protectNTFS false
+git config core.protectHFS false
 mkdir -p "$d/git/objects/info"
 echo /work/.git/objects >"$d/git/objects/info/alternates"
 cd /work

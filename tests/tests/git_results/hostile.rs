@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use cofferdam_tests::text;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::world::{World, git, git_in, said};
 
@@ -198,10 +198,15 @@ async fn a_git_that_lies_is_found_or_says_only_what_could_have_been_done() {
     let world = World::new();
     let before = world.state();
     let fake = |said: &str| {
-        format!(
-            "mkdir -p /usr/local/bin && cat >/usr/local/bin/git <<'EOF'\n#!/bin/sh\ncase \"$*\" in\n{said}\n\
-             *) exec /usr/bin/git \"$@\";;\nesac\nEOF\nchmod +x /usr/local/bin/git; echo x >>README"
-        )
+        let script = format!(
+            "mkdir /tmp/bin && cat >/tmp/bin/git <<'EOF'\n#!/bin/sh\ncase \"$*\" in\n{said}\n\
+             *) exec /usr/bin/git \"$@\";;\nesac\nEOF\nchmod +x /tmp/bin/git; echo x >>README"
+        );
+        let mut recipe: Value = serde_json::from_str(&world.recipe(&script)).unwrap();
+        // The task chooses where its git is looked for.
+        recipe["plan"]["tasks"][0]["build"] =
+            json!({"run": "true", "env": {"PATH": "/tmp/bin:/usr/bin:/bin"}});
+        recipe.to_string()
     };
     let one = "ce013625030ba8dba906f756967f9e9ca394464a";
     let none = "0".repeat(40);
@@ -238,8 +243,9 @@ async fn a_git_that_lies_is_found_or_says_only_what_could_have_been_done() {
             "does not have what the patch changes",
         ),
     ] {
-        let header = world.run(&fake(&said_by)).await;
-        let run = text(&header, "runId");
+        let run = world.up.run_recipe(&fake(&said_by), json!({}), json!({})).await;
+        let run = text(&run, "runId");
+        let header = world.up.wait_terminal(&run).await;
         if header["status"] == "succeeded" {
             let words = said(&world.apply(&run, &["--yes"]));
             assert!(words.contains(why), "{why}: {words}");

@@ -106,10 +106,10 @@ async fn a_patch_is_written_only_after_a_yes_to_exactly_it() {
     let gate = gate_run(&world).await;
     let shown = said(&world.home.run(&["gate", "show", &gate]));
     for line in [
-        "added 100644 17 bytes",
+        "added 100644 21 bytes",
         "changed 100644 14 bytes to 100644 16 bytes",
         "branch b",
-        "+\\\\x1b[2Kevil",
+        "+\\x1b[2Kevil",
         "base commit",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");

@@ -240,7 +240,7 @@ fn a_receipt_names_every_file_and_no_line_of_a_file_looks_like_one_of_ours() {
     );
     assert!(shown.contains(opened.digest.as_str()) && shown.contains(base().as_str()));
     assert!(
-        shown.contains("  added 100644 28 bytes") && shown.contains("a\\nadded 100644"),
+        shown.contains("  added 100644 24 bytes") && shown.contains("a\\nadded 100644"),
         "{shown}"
     );
     assert!(shown.contains("\n    +branch main\n") && !shown.contains('\u{1b}'), "{shown}");
