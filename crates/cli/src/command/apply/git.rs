@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cofferdam_ambient::env;
+use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::patch::GitId;
 use cofferdam_contracts::printable;
 use nix::sys::signal::{Signal, kill};
@@ -166,6 +167,17 @@ impl Repository {
         Ok(name)
     }
 
+    /// Refuses a branch that is there and was not made of this patch: no person is asked in vain.
+    pub(super) fn may_hold(&self, name: &str, patch: &Digest) -> anyhow::Result<()> {
+        let Some(at) = self.at(name)? else { return Ok(()) };
+        let commit = self.git(&["cat-file", "commit", &at])?;
+        let ours = format!("Patch: sha256:{patch}");
+        match commit.stdout.split(|byte| *byte == b'\n').any(|line| line == ours.as_bytes()) {
+            true => Ok(()),
+            false => Err(taken(name, &at)),
+        }
+    }
+
     /// Where a reference is.
     pub(super) fn at(&self, name: &str) -> anyhow::Result<Option<String>> {
         let output = self.git(&["show-ref", "--verify", "--hash", name])?;
@@ -184,6 +196,12 @@ impl Repository {
         let args = ["update-ref", "--no-deref", "-m", log, name, commit.as_str(), &none];
         git(&args.map(OsStr::new), &identity, &[])
     }
+}
+
+/// A branch that is somebody's.
+pub(super) fn taken(name: &str, at: &str) -> anyhow::Error {
+    let branch = name.strip_prefix("refs/heads/").unwrap_or(name);
+    Negative(format!("branch {branch} is at {at} already; name another with --branch")).into()
 }
 
 /// Runs git in `/` with these variables and this input, and nothing else of this process's environment.

@@ -96,7 +96,8 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
         }
         whole(&found)?;
         let branch = args.branch.clone().unwrap_or_else(|| format!("cofferdam/{}", header.run_id));
-        repository.may_take(&branch, &found.opened.patch.base)?;
+        let name = repository.may_take(&branch, &found.opened.patch.base)?;
+        repository.may_hold(&name, &found.opened.digest)?;
         let text = receipt(
             &found.opened,
             &Target {

@@ -19,7 +19,7 @@ use cofferdam_contracts::id::{RunId, StepId};
 use cofferdam_contracts::patch::{self, GitId, Opened};
 
 use super::super::exit::Negative;
-use super::git::{Repository, git, line, words};
+use super::git::{Repository, git, line, taken, words};
 
 /// Our directory in a repository, while a patch is written.
 const PLACE: &str = "cofferdam-apply";
@@ -80,14 +80,10 @@ pub(super) fn write(
     let tree = place.tree(opened)?;
     let commit = place.commit(&tree, opened, said)?;
     let wanted = Some(commit.as_str().to_owned());
-    let taken = |at: &str| {
-        let why = format!("branch {branch} is at {at} already; name another with --branch");
-        anyhow::Error::from(Negative(why))
-    };
     match repository.at(&name)? {
         None => {}
         found if found == wanted => return Ok(Written { commit, created: false }),
-        Some(other) => return Err(taken(&other)),
+        Some(other) => return Err(taken(&name, &other)),
     }
     let made = repository.create(&name, &commit, &format!("cofferdam apply {}", said.run))?;
     if made.status.success() {
@@ -95,7 +91,7 @@ pub(super) fn write(
     }
     match repository.at(&name)? {
         found if found == wanted => Ok(Written { commit, created: false }),
-        Some(other) => Err(taken(&other)),
+        Some(other) => Err(taken(&name, &other)),
         None => anyhow::bail!("branch {branch} was not created: {}", words(&made)),
     }
 }
