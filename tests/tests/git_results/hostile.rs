@@ -122,8 +122,8 @@ fn arm(repo: &Path, canary: &Path) {
         ("remote.origin.promisor", "true"),
         ("remote.origin.partialclonefilter", "blob:none"),
         ("protocol.ext.allow", "always"),
-        ("alias.rev-parse", &format!("!{evil}")),
-        (&included, more.to_str().unwrap()),
+        ("alias.rev-parse", format!("!{evil}").as_str()),
+        (included.as_str(), more.to_str().unwrap()),
     ] {
         git(repo, &["config", name, value]);
     }
