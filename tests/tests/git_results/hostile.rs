@@ -23,7 +23,6 @@ async fn links_submodules_hooks_and_git_paths_are_refused_by_name() {
             "submodule",
         ),
         ("mkdir hooks && echo x >hooks/post-checkout", "hooks/post-checkout", "hook"),
-        ("mkdir -p f/.GIT && echo x >f/.GIT/config", "f/.GIT/config", "git-directory"),
         ("mkdir git~1 && echo x >git~1/config", "git~1/config", "git-directory"),
         (
             "mkdir -p bare/objects bare/refs && echo 'ref: refs/heads/x' >bare/HEAD",
@@ -41,6 +40,10 @@ async fn links_submodules_hooks_and_git_paths_are_refused_by_name() {
         // The rest can still be read.
         assert!(said(&world.home.run(&["patch", &run])).contains("+more"), "{script}");
     }
+    // Another spelling of git's directory is what git itself adds nowhere.
+    let header = world.run("mkdir -p f/.GIT && echo x >f/.GIT/config").await;
+    assert_ne!(header["status"], "succeeded", "{header}");
+    assert!(header.to_string().contains("invalid path 'f/.GIT/config'"), "{header}");
     assert_eq!(world.state(), before);
     assert_eq!(world.up.get("/api/hitl/inbox").await.1, json!([]), "nobody was asked");
 }

@@ -20,8 +20,11 @@ fn patch(files: Vec<(&[u8], Option<Side>, Option<Side>)>) -> Patch {
     Patch { schema_version: 1, base: base(), files, refused: Vec::new(), text: digest_bytes(b"") }
 }
 
-/// What git in a sandbox would say of these files: path, before, after.
-fn told(files: &[(&[u8], Option<&[u8]>, Option<&[u8]>)]) -> (Vec<u8>, Vec<u8>) {
+/// Path, content before and after.
+type Told<'a> = (&'a [u8], Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// What git in a sandbox would say of these files.
+fn told(files: &[Told<'_>]) -> (Vec<u8>, Vec<u8>) {
     let none = ObjectFormat::Sha1.none();
     let (mut raw, mut batch) = (Vec::new(), Vec::new());
     for (path, before, after) in files {
@@ -53,7 +56,7 @@ fn told(files: &[(&[u8], Option<&[u8]>, Option<&[u8]>)]) -> (Vec<u8>, Vec<u8>) {
     (raw, batch)
 }
 
-fn read(files: &[(&[u8], Option<&[u8]>, Option<&[u8]>)]) -> (Patch, Vec<u8>, String) {
+fn read(files: &[Told<'_>]) -> (Patch, Vec<u8>, String) {
     let (raw, batch) = told(files);
     let changed = changes(&raw, ObjectFormat::Sha1).unwrap();
     contents(&batch, &changed, &base()).unwrap()
@@ -152,7 +155,7 @@ fn links_and_submodules_are_listed_and_never_content() {
 
 #[test]
 fn what_is_opened_is_what_was_read() {
-    let files: [(&[u8], Option<&[u8]>, Option<&[u8]>); 4] = [
+    let files: [Told<'_>; 4] = [
         (b"added\t", None, Some(b"new\n")),
         (b"changed", Some(b"a\nb\n"), Some(b"a\nc\n")),
         (b"empty", None, Some(b"")),
@@ -200,7 +203,7 @@ fn a_patch_is_in_order_without_doubles_and_within_its_bounds() {
 
 #[test]
 fn a_lie_of_git_in_the_sandbox_is_found() {
-    let files: [(&[u8], Option<&[u8]>, Option<&[u8]>); 1] = [(b"a", None, Some(b"hello\n"))];
+    let files: [Told<'_>; 1] = [(b"a", None, Some(b"hello\n"))];
     let (raw, batch) = told(&files);
     let changed = changes(&raw, ObjectFormat::Sha1).unwrap();
     let lie = String::from_utf8(batch.clone()).unwrap().replace("hello", "jello");
