@@ -124,7 +124,7 @@ pub struct RefusedPath {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Patch {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this document: [`SCHEMA_VERSION`].
     pub schema_version: u32,
     /// The commit that it starts from.
     pub base: GitId,

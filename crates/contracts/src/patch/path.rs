@@ -216,7 +216,7 @@ fn is_dot_gitmodules(folded: &str) -> bool {
         || is_short(folded, &["gi7eba", "gi7d29"])
 }
 
-/// `STEM~N`.
+/// Whether a name is `STEM~N`, as Windows shortens long ones.
 fn is_short(folded: &str, stems: &[&str]) -> bool {
     let Some((stem, number)) = folded.split_once('~') else { return false };
     stems.contains(&stem) && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())

@@ -28,7 +28,7 @@ pub(super) struct Consent {
 }
 
 impl Consent {
-    /// Asks, unless somebody has agreed before; the run in which they did.
+    /// Asks, unless a person has agreed before; the run in which they did.
     pub(super) async fn ask(
         &self,
         client: &Client,

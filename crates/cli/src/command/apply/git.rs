@@ -198,7 +198,7 @@ impl Repository {
     }
 }
 
-/// A branch that is somebody's.
+/// The refusal of a branch that was there before.
 pub(super) fn taken(name: &str, at: &str) -> anyhow::Error {
     let branch = name.strip_prefix("refs/heads/").unwrap_or(name);
     Negative(format!("branch {branch} is at {at} already; name another with --branch")).into()

@@ -31,7 +31,7 @@ const EMAIL: &str = "cofferdam@localhost";
 pub(super) struct Commit<'a> {
     pub run: &'a RunId,
     pub step: &'a StepId,
-    /// The run in which somebody agreed.
+    /// The run in which a person agreed.
     pub approved: &'a RunId,
     /// Seconds since the epoch: the run's, so that the same patch is the same commit.
     pub at_s: i64,
