@@ -34,6 +34,7 @@ mod gate_failpoints;
 mod gate_links;
 mod gate_people;
 mod gates;
+mod git_results;
 mod host_paths;
 mod http;
 mod keys;

@@ -17,6 +17,7 @@ use crate::canonical;
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::id::{Digest, DispatchId, RunId};
 use crate::named::named;
+use crate::patch::RepoSpec;
 use crate::sandbox::{AccessMode, CommandPolicy, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
@@ -101,6 +102,9 @@ pub struct SpawnRequest {
     /// Absolute path of a directory of the worker's host.
     #[schemars(length(min = 1, max = 4096))]
     pub project_dir: String,
+    /// A repository whose commit the agent works on instead of the directory; its changes are kept as a patch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<RepoSpec>,
     /// Where a client that waits writes the agent's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]

@@ -27,6 +27,7 @@ pub mod looked;
 pub mod model;
 mod named;
 pub mod ops;
+pub mod patch;
 pub mod plan;
 pub mod plan_text;
 pub mod policy;

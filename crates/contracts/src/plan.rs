@@ -11,6 +11,7 @@ use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
+use crate::patch::{self, RepoIn, RepoSpec, with_checkout};
 use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
@@ -400,10 +401,15 @@ fn rendered(
             )?,
         }),
     };
+    let (repo, mount) = repo_of(spec, scope)?;
+    let build = with_checkout(build, repo.as_ref())?;
+    let mut files_in: Vec<FileIn> =
+        spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?;
+    files_in.extend(mount);
     let request = SandboxRequest {
         env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
         cmd: argv((recipe, spec), &exec.run, scope, "exec.run")?,
-        files_in: spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?,
+        files_in,
         env: variables(&exec.env, scope, "exec.env")?,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
@@ -425,9 +431,25 @@ fn rendered(
             .map(|a| text(a, scope, "artifacts"))
             .collect::<Result<_, _>>()?,
         build,
+        repo,
         spec: extra_spec(spec, cache_of(recipe, spec, scope)?),
     };
     Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
+}
+
+/// The repository that a task finds, and the mount that shows one of the host.
+fn repo_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<(Option<RepoIn>, Option<FileIn>), Fault> {
+    let Some(repo) = &spec.repo else { return Ok((None, None)) };
+    let field = |value: &Option<String>, name: &str| {
+        value.as_deref().map(|value| text(value, scope, name)).transpose()
+    };
+    let path = field(&repo.path, "repo.path")?;
+    let rendered = RepoSpec {
+        path: path.clone(),
+        url: field(&repo.url, "repo.url")?,
+        commit: text(&repo.commit, scope, "repo.commit")?,
+    };
+    Ok((Some(rendered.resolve()?), path.map(|path| patch::mount(&path))))
 }
 
 fn variables(env: &Variables, scope: &Scope<'_>, field: &str) -> Result<Variables, Fault> {

@@ -13,6 +13,7 @@ use crate::gate_spec::GateSpec;
 use crate::id::{Digest, RecipeId};
 use crate::model::ModelsSpec;
 use crate::named::named;
+use crate::patch::RepoSpec;
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::schema::Validator;
@@ -281,6 +282,9 @@ pub struct TaskSpec {
     /// Files that it finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
+    /// A repository whose commit it finds at `/work`; what it changes there is kept as a patch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<RepoSpec>,
     /// First phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildSpec>,
@@ -385,6 +389,22 @@ impl TaskSpec {
         }
     }
 
+    /// A repository is checked out by the build phase, which a cached base replaces.
+    fn check_repo(&self) -> Result<(), String> {
+        let Some(repo) = &self.repo else { return Ok(()) };
+        repo.check()?;
+        if self.exec.is_none() {
+            return Err("repo: a task with `value` has no files; remove `repo`".to_owned());
+        }
+        if self.cache.is_some() || self.build.as_ref().is_some_and(|build| build.cache.is_some()) {
+            return Err("repo: cannot be combined with `cache`; remove one of them".to_owned());
+        }
+        match repo.url.is_some() && self.build.is_none() {
+            true => Err("repo.url: needs `build.egress` with its host; add `build: {run: \"true\", egress: [HOST]}`".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     /// The cache that is spelled out, and the field that says it.
     #[must_use]
     pub fn said_cache(&self) -> Option<(&'static str, &CacheSpec)> {
@@ -411,6 +431,7 @@ impl TaskSpec {
             }
             _ => return Err("exec: give exactly one of `exec` and `value`".into()),
         }
+        self.check_repo()?;
         if let Some(models) = &self.models {
             if self.exec.is_none() {
                 return Err("models: a task with `value` calls no model; remove `models`".into());

@@ -17,6 +17,7 @@ use crate::id::{Digest, TaskKey};
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
 use crate::named::named;
+use crate::patch::RepoIn;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 pub use crate::wipe::{
@@ -339,6 +340,9 @@ pub struct SandboxRequest {
     /// A command that runs first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildPhase>,
+    /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<RepoIn>,
     /// Further policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<SandboxSpec>,

@@ -6,9 +6,10 @@ use cofferdam_contracts::gate::{ApprovePlanRequest, ReplyRequest};
 use cofferdam_contracts::key::KeyRequest;
 use cofferdam_contracts::link::{LinkReply, LinkRequest};
 use cofferdam_contracts::model::{AnswerMeter, ModelAsked, ModelProtocol};
+use cofferdam_contracts::patch::{self, GitId, ObjectFormat, Opened, Target, receipt, why_refused};
 use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
-use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest};
+use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest, RunStatus};
 use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
 use cofferdam_contracts::template::{GlobError, RenderBudget, Scope, render, render_value};
 use cofferdam_contracts::webhook::WebhookRequest;
@@ -137,4 +138,58 @@ fn fuzz_the_answer_of_a_model_is_read() {
 #[test]
 fn fuzz_the_stream_of_a_model_is_read() {
     fuzz!("model_stream", |bytes: &[u8]| metered(bytes, true));
+}
+
+/// Between the parts of one input.
+const CUT: &str = "\n--8<--\n";
+
+fn parts(bytes: &[u8]) -> [Vec<u8>; 3] {
+    let text = CUT.as_bytes();
+    let mut rest = bytes;
+    let mut part = || {
+        let at = rest.windows(text.len()).position(|window| window == text);
+        let (head, tail) = match at {
+            Some(at) => (&rest[..at], &rest[at + text.len()..]),
+            None => (rest, &rest[rest.len()..]),
+        };
+        rest = tail;
+        head.to_vec()
+    };
+    [part(), part(), part()]
+}
+
+/// What a patch that was let through must keep.
+fn holds(opened: &Opened) {
+    for (file, bytes) in opened.files() {
+        assert_eq!(why_refused(file.path.as_bytes()), None);
+        assert_eq!(bytes.is_some(), file.after.is_some());
+    }
+    let run = serde_json::from_value(json!(format!("rn_{}", "0".repeat(32)))).unwrap();
+    let status = RunStatus::Succeeded;
+    let target = Target { run: &run, status, task: "t", repo: "/r", branch: "b" };
+    let shown = receipt(opened, &target);
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{shown}");
+}
+
+#[test]
+fn fuzz_what_git_in_a_sandbox_says_is_a_patch_or_refused() {
+    let base = GitId::parse(&"a1".repeat(20)).unwrap();
+    fuzz!("git", |bytes: &[u8]| {
+        let [raw, sizes, objects] = parts(bytes);
+        let Ok(changed) = patch::changes(&raw, ObjectFormat::Sha1) else { return };
+        let _ = patch::sizes(&sizes, &changed.blobs());
+        let Ok((made, bin, text)) = patch::contents(&objects, &changed, &base) else { return };
+        let index = cofferdam_contracts::canonical::canonical(&made).unwrap();
+        holds(&Opened::open(&index, bin, text.into_bytes()).unwrap());
+    });
+}
+
+#[test]
+fn fuzz_a_stored_patch_is_opened_or_refused() {
+    fuzz!("patch", |bytes: &[u8]| {
+        let [index, contents, text] = parts(bytes);
+        if let Ok(opened) = Opened::open(&index, contents, text) {
+            holds(&opened);
+        }
+    });
 }

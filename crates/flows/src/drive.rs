@@ -28,6 +28,7 @@ use crate::dispatches;
 use crate::executor::{Executor, meant};
 use crate::models::Calls;
 use crate::output::Output;
+use crate::patches;
 use crate::patience::patiently;
 use crate::settle::alert;
 use crate::verdict;
@@ -99,9 +100,9 @@ pub(crate) async fn drive(
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let mut project = None;
-    if agent.is_some() {
+    if let Some(work) = agent {
         note_process(executor, task, &sandbox).await;
-        project = Some(dispatches::Project::of(&sandbox).await);
+        project = Some(dispatches::Project::of(&sandbox, work).await);
     }
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
@@ -387,6 +388,7 @@ struct Kept {
     files: Vec<Collected>,
     /// By their artifact's name.
     notes: Vec<(String, Vec<u8>)>,
+    patch: Vec<NewArtifact>,
 }
 
 async fn collect(
@@ -397,11 +399,14 @@ async fn collect(
     result: &mut SandboxResult,
 ) -> Kept {
     let mut kept = Kept::default();
-    if agent.is_none() && plan.artifacts.is_empty() {
+    let repo = task.work.request().and_then(|request| request.repo.as_ref());
+    if agent.is_none() && repo.is_none() && plan.artifacts.is_empty() {
         return kept;
     }
     executor.board.set(sandbox.id(), SessionState::Collecting);
-    if agent.is_some() {
+    if let Some(repo) = repo {
+        kept.patch = patches::patch(sandbox, plan, repo, result).await;
+    } else if agent.is_some() {
         (kept.files, kept.notes) = dispatches::changes(sandbox, result).await;
     }
     if !plan.artifacts.is_empty() {
@@ -421,7 +426,7 @@ async fn collect(
 fn artifacts(
     result: &mut SandboxResult,
     (out, err): (Output, Output),
-    Kept { files, notes }: Kept,
+    Kept { files, notes, patch }: Kept,
     services: Vec<ServiceEnd>,
 ) -> Vec<NewArtifact> {
     let mut artifacts = Vec::with_capacity(files.len() + 4);
@@ -438,12 +443,12 @@ fn artifacts(
             bytes: file.bytes,
         });
     }
+    let note = |(name, bytes)| NewArtifact { kind: ArtifactKind::File, name, bytes };
+    artifacts.extend(notes.into_iter().map(note));
+    artifacts.extend(patch);
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
         artifacts.push(NewArtifact { kind, name: name.into(), bytes });
     };
-    for (name, bytes) in notes {
-        text(ArtifactKind::File, &name, bytes);
-    }
     text(ArtifactKind::Stdout, "stdout.log", out.into_bytes());
     text(ArtifactKind::Stderr, "stderr.log", err.into_bytes());
     for service in services {

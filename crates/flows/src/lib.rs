@@ -40,6 +40,7 @@ mod notify;
 pub mod ops;
 mod outbound;
 mod output;
+mod patches;
 mod patience;
 mod planned;
 pub mod recipes;

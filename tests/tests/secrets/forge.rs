@@ -62,6 +62,11 @@ impl Forge {
         Self { server, port, heard, dir }
     }
 
+    /// The bare repository behind `https://git.example/repo.git`.
+    pub fn repository(&self) -> std::path::PathBuf {
+        self.dir.path().join("repos/repo.git")
+    }
+
     pub fn heard(&self) -> Vec<Heard> {
         self.heard.lock().unwrap().clone()
     }

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use super::apply::{ApplyArgs, PatchArgs};
 use super::at::At;
 use super::cache::CacheArgs;
 use super::config::ConfigArgs;
@@ -73,6 +74,10 @@ pub(crate) enum Command {
     Session(SessionArgs),
     /// List, promote, export and import stored recipes
     Recipe(RecipeArgs),
+    /// Print the patch of a run, as git format-patch writes one
+    Patch(PatchArgs),
+    /// Write the patch of a run to a new branch, after approval
+    Apply(ApplyArgs),
     /// Run every proof query: exit 0 GO, 1 NO_GO
     Prove(ProveArgs),
     /// Report isolation classes and weak points of this host
@@ -113,7 +118,12 @@ impl Command {
     /// Whether sandboxes may be made by this very process.
     pub(crate) fn executes(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Exec(_) | Self::Up(_) | Self::Worker(_) | Self::Doctor(_) => true,
+            Self::Run(_)
+            | Self::Apply(_)
+            | Self::Exec(_)
+            | Self::Up(_)
+            | Self::Worker(_)
+            | Self::Doctor(_) => true,
             Self::Dispatch(args) => {
                 matches!(args.command, DispatchCommand::Wait(_))
             }

@@ -167,6 +167,13 @@ fn request(args: &SpawnArgs) -> anyhow::Result<Value> {
     set("lenient_spec", json!(args.lenient_spec));
     set("enforce", json!(args.enforce));
     set("scheduled", json!(args.scheduled));
+    if let Some(commit) = &args.commit {
+        let path = args.repo_url.is_none().then_some(&project);
+        let fields =
+            [("path", json!(path)), ("url", json!(args.repo_url)), ("commit", json!(commit))];
+        let given = fields.into_iter().filter(|(_, value)| !value.is_null());
+        set("repo", given.map(|(name, value)| (name.to_owned(), value)).collect());
+    }
     let texts = [
         ("name", args.name.clone()),
         ("model", args.model.clone()),

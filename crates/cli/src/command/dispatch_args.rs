@@ -66,6 +66,12 @@ pub(crate) struct SpawnArgs {
     /// Project directory
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub project: PathBuf,
+    /// Work on this commit of the project's repository; its changes become a patch (full id)
+    #[arg(long, value_name = "ID")]
+    pub commit: Option<String>,
+    /// Repository of --commit that the sandbox fetches, in place of the project
+    #[arg(long, value_name = "URL", requires = "commit")]
+    pub repo_url: Option<String>,
     /// Recorded path for programs that read it; no command writes it (see `wait --output`)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! One module a command family. Only this crate prints, reads the process's environment and exits.
 
+mod apply;
 mod args;
 mod at;
 mod cache;
@@ -125,6 +126,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Gate(args) => gate::gate(&at, &args).await,
         Command::Session(args) => sessions::session(&at, &args).await,
         Command::Recipe(args) => recipe::recipe(&at, &args).await,
+        Command::Apply(args) => apply::apply(&at, &args).await,
+        Command::Patch(args) => apply::patch(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,

@@ -30,7 +30,7 @@ use cofferdam_contracts::id::{DispatchId, IntentId, RunId, WorkflowId};
 use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::run::{Constraints, IntentRequest};
-use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase};
+use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
 use cofferdam_ledger::intents::NewIntent;
@@ -179,9 +179,11 @@ impl Flows {
             let why = "access_mode `full` writes the host's own directory: only its admin may";
             return Err(breach(why).into());
         }
-        let project = HostPath::said(&request.project_dir);
-        if self.allowed.open(&project, Links::Beneath).is_err() {
-            return Err(breach("the project is outside the allowed roots").into());
+        let repo = request.repo.as_ref().and_then(|repo| repo.path.as_ref());
+        for path in [Some(&request.project_dir), repo].into_iter().flatten() {
+            if self.allowed.open(&HostPath::said(path), Links::Beneath).is_err() {
+                return Err(breach("the project is outside the allowed roots").into());
+            }
         }
         Ok(())
     }
@@ -195,6 +197,33 @@ impl Flows {
             .filter_map(|n| LETTERS.get(n % LETTERS.len()).map(|letter| char::from(*letter)))
             .collect();
         DispatchId::parse(&text).map_err(Error::corrupt("id"))
+    }
+
+    /// Whether its names and secrets are consented to: those of its command, and those of the phase that fetches its
+    /// repository.
+    async fn dispatch_admit(
+        &self,
+        who: &Principal,
+        request: &SandboxRequest,
+        of: Option<&Of>,
+    ) -> Result<()> {
+        let exec = (Phase::Exec, &request.egress, &request.secrets);
+        let build = request.build.as_ref();
+        let build = build.map(|build| (Phase::Build, &build.egress, &build.secrets));
+        let (mut wanted, mut uses) = (Vec::new(), Vec::new());
+        for (phase, egress, secrets) in [Some(exec), build].into_iter().flatten() {
+            let field = format!("sandbox_spec.phases.{}", phase.as_str());
+            if let Egress::Names(entries) = egress {
+                wanted.push((format!("{field}.egress"), AskedNames { phase, entries }));
+            }
+            let of_phase = secrets.iter().enumerate();
+            uses.extend(of_phase.map(|(at, used)| (format!("{field}.secrets[{at}]"), used)));
+        }
+        if !wanted.is_empty() {
+            let first = of.and_then(|of| of.intent.as_ref()).map(|(intent, _)| intent);
+            egress::admit_names(&self.ledger, who, first, &wanted).await?;
+        }
+        secrets::admit(&self.ledger, &who.tenant, &uses, who.is_host_admin()).await
     }
 
     async fn dispatch_write(
@@ -211,17 +240,7 @@ impl Flows {
         settings.settle("the dispatch", &mut work.request)?;
         programs::check(&work)?;
         self.ledger.runs().quota_admit(&who.tenant).await?;
-        if let Egress::Names(entries) = &work.request.egress {
-            // A dispatch has no build phase: `work::work_of` refuses one.
-            let asked = AskedNames { phase: Phase::Exec, entries };
-            let wanted = vec![("sandbox_spec.phases.exec.egress".to_owned(), asked)];
-            let first = of.and_then(|of| of.intent.as_ref()).map(|(intent, _)| intent);
-            egress::admit_names(&self.ledger, who, first, &wanted).await?;
-        }
-        let field = |at| format!("sandbox_spec.phases.exec.secrets[{at}]");
-        let uses = work.request.secrets.iter().enumerate();
-        let uses: Vec<_> = uses.map(|(at, used)| (field(at), used)).collect();
-        secrets::admit(&self.ledger, &who.tenant, &uses, who.is_host_admin()).await?;
+        self.dispatch_admit(who, &work.request, of).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let hex = self.ids.hex(&format!("dispatch-intent:{id}"), 16);
         let intent_id = IntentId::parse(&format!("it_{hex}")).map_err(Error::corrupt("id"))?;

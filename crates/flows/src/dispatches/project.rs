@@ -22,9 +22,14 @@ pub(crate) struct Project {
 }
 
 impl Project {
-    /// Looked at before the agent's command starts: nothing of a model has run by then.
-    pub(crate) async fn of(sandbox: &Sandbox) -> Self {
-        Self { since_ms: clock::host_ms(), base: head(sandbox).await }
+    /// Looked at before the agent's command starts: nothing of a model has run by then. A repository's commit is
+    /// the one that was asked for.
+    pub(crate) async fn of(sandbox: &Sandbox, work: &AgentWork) -> Self {
+        let base = match &work.request.repo {
+            Some(repo) => Some(repo.commit.to_string()),
+            None => head(sandbox).await,
+        };
+        Self { since_ms: clock::host_ms(), base }
     }
 
     /// What became of it, now that these files were changed in the sandbox.

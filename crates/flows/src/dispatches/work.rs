@@ -9,9 +9,12 @@ use cofferdam_contracts::dispatch::{
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, DispatchId};
+use cofferdam_contracts::patch::{RepoIn, mount, with_checkout};
 use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::recipe::{Caps, RecipeRef};
-use cofferdam_contracts::sandbox::{AccessMode, Egress, FileIn, SandboxRequest, SandboxSpec};
+use cofferdam_contracts::sandbox::{
+    AccessMode, BuildPhase, Egress, FileIn, PhaseSpec, SandboxRequest, SandboxSpec,
+};
 use cofferdam_ledger::runs::RunContext;
 use serde_json::{Value, json};
 
@@ -84,9 +87,7 @@ pub(crate) fn work_of(
     let access_mode = tools::access(request.agent_type, spec, mode(request, checked));
     let working_dir = working_dir(&request.project_dir, spec.working_dir.as_deref())?;
     let phases = spec.phases.clone().unwrap_or_default();
-    if phases.build.is_some() {
-        return Err(breach("phases.build: a dispatch has one phase, exec"));
-    }
+    let (repo, build) = checkout(request, phases.build, access_mode)?;
     let exec = phases.exec.unwrap_or_default();
     let asked_ms = request.timeout_sec.map(|sec| sec * 1_000);
     let timeout_ms = match (asked_ms, exec.timeout_ms) {
@@ -101,10 +102,12 @@ pub(crate) fn work_of(
     };
     let mut limits = spec.limits.unwrap_or_default();
     limits.mem_mb = limits.mem_mb.or(agents::mem_mb(request.agent_type));
-    let mut files_in = vec![
-        file(WORK, None, Some(format!("host://{working_dir}")), access_mode),
-        file(PROMPT, Some(request.prompt.clone()), None, AccessMode::ReadOnly),
-    ];
+    let source = request.repo.as_ref().map(|repo| repo.path.as_deref().map(mount));
+    let source = source.unwrap_or_else(|| {
+        Some(file(WORK, None, Some(format!("host://{working_dir}")), access_mode))
+    });
+    let mut files_in: Vec<FileIn> = source.into_iter().collect();
+    files_in.extend([file(PROMPT, Some(request.prompt.clone()), None, AccessMode::ReadOnly)]);
     if request.agent_type != AgentType::Command {
         // Its home has to be there before its jail is made.
         let words = format!("{id}\n");
@@ -125,7 +128,8 @@ pub(crate) fn work_of(
         template_key: None,
         deps_hash: None,
         artifacts: Vec::new(),
-        build: None,
+        build,
+        repo,
         spec: Some(SandboxSpec {
             mounts: spec.mounts.clone(),
             services: spec.services.clone(),
@@ -150,6 +154,35 @@ pub(crate) fn work_of(
         enforce: request.enforce,
         unknown: checked.map(|checked| checked.unknown.clone()).unwrap_or_default(),
     })
+}
+
+/// The repository that the agent works on, and the phase that checks it out.
+fn checkout(
+    request: &SpawnRequest,
+    fetch: Option<PhaseSpec>,
+    access_mode: AccessMode,
+) -> Result<(Option<RepoIn>, Option<BuildPhase>), Refusal> {
+    let is_fetched = request.repo.as_ref().is_some_and(|repo| repo.url.is_some());
+    if fetch.is_some() && !is_fetched {
+        let why = "phases.build: a dispatch has one phase, exec, unless it names repo.url";
+        return Err(breach(why));
+    }
+    let Some(repo) = &request.repo else { return Ok((None, None)) };
+    let repo = repo.resolve().map_err(|why| breach(&why))?;
+    if access_mode != AccessMode::WorkspaceWrite {
+        return Err(breach("repo: needs access_mode `workspace-write` and a tool that edits"));
+    }
+    let fetch = fetch.unwrap_or_default();
+    let build = BuildPhase {
+        cmd: Vec::new(),
+        env: BTreeMap::new(),
+        egress: fetch.egress.unwrap_or(Egress::None),
+        ask: false,
+        secrets: fetch.secrets.unwrap_or_default(),
+        timeout_ms: fetch.timeout_ms,
+    };
+    let build = with_checkout(Some(build), Some(&repo)).map_err(|why| breach(&why))?;
+    Ok((Some(repo), build))
 }
 
 fn environment(id: &DispatchId, agent: AgentType, spec: &SandboxSpec) -> BTreeMap<String, String> {

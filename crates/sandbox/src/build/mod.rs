@@ -213,6 +213,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
             deps_hash: None,
             artifacts: Vec::new(),
             build: None,
+            repo: None,
             spec: None,
         };
         let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))

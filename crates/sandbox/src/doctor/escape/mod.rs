@@ -321,6 +321,7 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
         deps_hash: None,
         artifacts: Vec::new(),
         build: None,
+        repo: None,
         spec: Some(spec),
     })
 }

@@ -1,0 +1,55 @@
+//! The patch of a run, fetched and held against every digest.
+
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::StepId;
+use cofferdam_contracts::patch::{CONTENTS, INDEX, Opened, TEXT};
+
+use super::super::client::{Client, segment};
+use super::super::exit::{Misuse, Negative};
+
+/// A patch and the step that left it.
+pub(super) struct Found {
+    pub opened: Opened,
+    pub step: StepId,
+}
+
+/// The patch of the newest attempt of a run's task.
+pub(super) async fn fetch(client: &Client, run: &str, task: Option<&str>) -> anyhow::Result<Found> {
+    let rows: Vec<ArtifactRow> =
+        client.get(&format!("/api/runs/{}/artifacts", segment(run))).await?;
+    let is_ours = |row: &&ArtifactRow| {
+        let step = row.step_id.as_str();
+        let named =
+            task.is_none_or(|task| step == task || step.strip_prefix("ExecuteST:") == Some(task));
+        row.kind == ArtifactKind::Patch && named
+    };
+    let rows: Vec<&ArtifactRow> = rows.iter().filter(is_ours).collect();
+    let indices = rows.iter().filter(|row| row.name == INDEX);
+    let Some(newest) = indices.max_by_key(|row| row.attempt) else {
+        let why = "the run left no patch; a task leaves one where it names `repo` and has ended";
+        return Err(Negative(why.to_owned()).into());
+    };
+    let steps: std::collections::BTreeSet<&str> =
+        rows.iter().map(|row| row.step_id.as_str()).collect();
+    if steps.len() > 1 {
+        let names: Vec<&str> = steps.into_iter().collect();
+        let why = format!("several tasks left a patch: name one with --task: {}", names.join(", "));
+        return Err(Misuse(why).into());
+    }
+    let mut parts = Vec::new();
+    for name in [INDEX, CONTENTS, TEXT] {
+        let row = rows.iter().find(|row| row.name == name && row.task_key == newest.task_key);
+        let row = row.ok_or_else(|| Negative(format!("the patch has no {name}")))?;
+        let bytes = client.artifact(&row.uri).await?;
+        if digest_bytes(&bytes) != row.sha256 {
+            return Err(Negative(format!("{name} does not have the recorded digest")).into());
+        }
+        parts.push(bytes);
+    }
+    let (text, contents) = (parts.pop().unwrap_or_default(), parts.pop().unwrap_or_default());
+    let index = parts.pop().unwrap_or_default();
+    let opened = Opened::open(&index, contents, text);
+    let opened = opened.map_err(|error| Negative(format!("not a patch: {error}")))?;
+    Ok(Found { opened, step: newest.step_id.clone() })
+}

@@ -1,0 +1,173 @@
+//! `apply` and `patch`: what a run changed in a repository, shown, approved and written to a branch.
+//!
+//! ```text
+//! fetch    patch.json, patch.bin, changes.patch -> contracts::patch::Opened: every digest again
+//! consent  a run of the built-in recipe, whose plan is the receipt: its gate shows it and is bound to it
+//! write    plumbing of git alone: blobs, an index of our own, tree, raw diff against the patch, commit, one ref
+//! ```
+//! **No text of a diff is parsed, no working tree is touched, and no program that a repository names is started.**
+
+mod consent;
+mod fetch;
+mod git;
+mod write;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use cofferdam_contracts::patch::{Target, receipt};
+use cofferdam_contracts::printable;
+use cofferdam_contracts::run::RunHeader;
+use serde_json::json;
+
+use super::at::At;
+use super::client::segment;
+use super::connection::{Connection, within};
+use super::exit::{Exit, Misuse, Negative};
+use super::output;
+use consent::Consent;
+use fetch::Found;
+use git::Repository;
+use write::Commit;
+
+#[derive(Debug, Args)]
+pub(crate) struct PatchArgs {
+    /// Run id or workflow id
+    run: String,
+    /// Task that left the patch; needed where several did
+    #[arg(long, value_name = "NAME")]
+    task: Option<String>,
+    /// Print patch.json instead: base commit, paths, modes, ids, digests
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// Run id or workflow id
+    run: String,
+    /// Branch to create; default: cofferdam/RUN
+    #[arg(long, value_name = "BRANCH")]
+    branch: Option<String>,
+    /// Repository to write to; default: the one of the current directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    repo: PathBuf,
+    /// Task that left the patch; needed where several did
+    #[arg(long, value_name = "NAME")]
+    task: Option<String>,
+    /// Approve the patch without asking
+    #[arg(long, short = 'y')]
+    yes: bool,
+    /// Print one JSON object with a schema version
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
+    within(Connection::reading(at), async |api| {
+        let found = fetch::fetch(&api.client, &args.run, args.task.as_deref()).await?;
+        match args.json {
+            true => output::json_value(&serde_json::to_value(&found.opened.patch)?),
+            false => output::raw(found.opened.text.as_bytes()),
+        }
+        for refused in &found.opened.patch.refused {
+            let (path, why) = (refused.path.shown(), refused.why.as_str());
+            output::note(&format!("not in the patch: {path} ({why})"));
+        }
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
+    // What the repository alone can get wrong is said before anybody is asked.
+    let repository = Repository::find(&args.repo)?;
+    within(Connection::executing(at), async |api| {
+        let client = &api.client;
+        let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.run))).await?;
+        if !header.status.is_terminal() {
+            let why = format!("run {} has not ended; wait for it", header.run_id);
+            return Err(Negative(why).into());
+        }
+        let found = fetch::fetch(client, header.run_id.as_str(), args.task.as_deref()).await?;
+        if found.opened.patch.is_empty() {
+            return nothing(args, &found);
+        }
+        whole(&found)?;
+        let branch = args.branch.clone().unwrap_or_else(|| format!("cofferdam/{}", header.run_id));
+        let name = repository.may_take(&branch, &found.opened.patch.base)?;
+        repository.may_hold(&name, &found.opened.digest)?;
+        let text = receipt(
+            &found.opened,
+            &Target {
+                run: &header.run_id,
+                status: header.status,
+                task: found.step.as_str(),
+                repo: &repository.shown(),
+                branch: &branch,
+            },
+        );
+        let consent = Consent { text, digest: found.opened.digest.clone(), quiet: args.json };
+        let approved = match consent.ask(client, args.yes).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
+        // A retry of the run may have left another patch meanwhile, to which nobody agreed.
+        let now = fetch::fetch(client, header.run_id.as_str(), args.task.as_deref()).await?;
+        if now.opened.digest != found.opened.digest {
+            let why = "the run has another patch than the approved one; apply again to ask for it";
+            return Err(Negative(why.to_owned()).into());
+        }
+        let commit = Commit {
+            run: &header.run_id,
+            step: &found.step,
+            approved: &approved,
+            at_s: header.created_at.div_euclid(1_000),
+        };
+        let written = write::write(&repository, &found.opened, &branch, &commit)?;
+        if args.json {
+            output::json(&json!({
+                "schemaVersion": 1, "runId": header.run_id, "approvedIn": approved, "patch": found.opened.digest,
+                "base": found.opened.patch.base, "branch": branch, "commit": written.commit, "created": written.created,
+            }));
+        } else {
+            let was = if written.created { "" } else { " (it was there already)" };
+            output::line(&format!("branch {} at {}{was}", printable::line(&branch), written.commit));
+        }
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+fn nothing(args: &ApplyArgs, found: &Found) -> anyhow::Result<Exit> {
+    match args.json {
+        true => output::json(&json!({
+            "schemaVersion": 1, "patch": found.opened.digest, "base": found.opened.patch.base, "created": false,
+        })),
+        false => output::line("the patch is empty: nothing to write"),
+    }
+    Ok(Exit::Ok)
+}
+
+/// A patch without a part of what the task did is none that a person should agree to.
+fn whole(found: &Found) -> anyhow::Result<()> {
+    let mut refused = found.opened.patch.refused.iter();
+    let Some(first) = refused.next() else { return Ok(()) };
+    let more = match refused.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (path, why) = (first.path.shown(), first.why.as_str());
+    Err(Negative(format!(
+        "refused: the task changed {path} ({why}){more}, which no patch may hold"
+    ))
+    .into())
+}
+
+/// A path that the user names, absolute.
+fn absolute(path: &std::path::Path) -> anyhow::Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("cannot find the repository {}", path.display()))
+        .map_err(|error| Misuse(format!("{error:#}")).into())
+}

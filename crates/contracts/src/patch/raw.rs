@@ -1,0 +1,214 @@
+//! What git in a sandbox says: hostile bytes, since a task may have replaced git.
+//!
+//! ```text
+//! changes   git diff-tree -r -z --raw --no-renames --no-abbrev BASE TREE
+//! sizes     git cat-file --batch-check      one line for each blob that was asked for
+//! contents  git cat-file --batch            each content, whose id is computed again
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::path::why_refused;
+use super::{
+    FileMode, GitId, MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, ObjectFormat, Patch, PatchError,
+    PatchFile, PatchPath, Refused, RefusedPath, SCHEMA_VERSION, Side,
+};
+use crate::canonical::digest_bytes;
+
+/// Why an answer of git is not one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RawError {
+    /// Not the format that was asked for.
+    #[error("git in the sandbox answered {0}")]
+    Malformed(&'static str),
+    /// Beyond a bound, or not a patch.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+}
+
+/// One line of a raw diff.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawChange {
+    path: PatchPath,
+    before: Option<(FileMode, GitId)>,
+    after: Option<(FileMode, GitId)>,
+}
+
+impl RawChange {
+    pub(super) fn new(
+        path: PatchPath,
+        before: Option<(FileMode, GitId)>,
+        after: Option<(FileMode, GitId)>,
+    ) -> Self {
+        Self { path, before, after }
+    }
+
+    pub(super) fn path(&self) -> &PatchPath {
+        &self.path
+    }
+}
+
+/// A raw diff: what a patch may hold, and what it may not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changed {
+    /// Files by path.
+    pub files: Vec<RawChange>,
+    /// The rest, by path.
+    pub refused: Vec<RefusedPath>,
+}
+
+impl Changed {
+    /// The blobs whose contents a patch needs, each once.
+    #[must_use]
+    pub fn blobs(&self) -> BTreeSet<&GitId> {
+        let sides = self.files.iter().flat_map(|file| [&file.before, &file.after]);
+        sides.flatten().map(|(_, id)| id).collect()
+    }
+}
+
+/// One side of a line: mode and id, or nothing.
+type Half = Result<Option<(FileMode, GitId)>, Refused>;
+
+/// Reads a raw diff.
+///
+/// # Errors
+/// Bytes that are not one, or more than [`MAX_FILES`] of either kind.
+pub fn changes(raw: &[u8], format: ObjectFormat) -> Result<Changed, RawError> {
+    let mut changed = Changed::default();
+    let mut fields = raw.split(|byte| *byte == 0);
+    while let Some(head) = fields.next().filter(|head| !head.is_empty()) {
+        let path = fields.next().ok_or(RawError::Malformed("a line without a path"))?;
+        let path = PatchPath::new(path).map_err(|_| RawError::Malformed("an impossible path"))?;
+        let (before, after) = halves(head, format)?;
+        let why = why_refused(path.as_bytes());
+        match (why, before, after) {
+            (None, Ok(before), Ok(after)) => changed.files.push(RawChange { path, before, after }),
+            (Some(why), _, _) | (None, Err(why), _) | (None, _, Err(why)) => {
+                changed.refused.push(RefusedPath { path, why });
+            }
+        }
+        if changed.files.len().max(changed.refused.len()) > MAX_FILES {
+            let limit = u64::try_from(MAX_FILES).unwrap_or(u64::MAX);
+            let observed = limit.saturating_add(1);
+            return Err(PatchError::TooLarge { what: "files or more", limit, observed }.into());
+        }
+    }
+    if fields.next().is_some() {
+        return Err(RawError::Malformed("an empty line"));
+    }
+    changed.files.sort_by(|a, b| a.path.cmp(&b.path));
+    changed.refused.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(changed)
+}
+
+/// `:OLDMODE NEWMODE OLDID NEWID STATUS`.
+fn halves(head: &[u8], format: ObjectFormat) -> Result<(Half, Half), RawError> {
+    let wrong = RawError::Malformed("a line that is not a raw diff's");
+    let head = std::str::from_utf8(head).map_err(|_| wrong.clone())?;
+    let words: Vec<&str> = head.strip_prefix(':').ok_or(wrong.clone())?.split(' ').collect();
+    let [old_mode, new_mode, old, new, status] = words.as_slice() else { return Err(wrong) };
+    if !matches!(*status, "A" | "D" | "M" | "T") {
+        return Err(wrong);
+    }
+    Ok((half(old_mode, old, format)?, half(new_mode, new, format)?))
+}
+
+fn half(mode: &str, id: &str, format: ObjectFormat) -> Result<Half, RawError> {
+    let wrong = RawError::Malformed("a mode or an id that is not one");
+    if mode == "000000" {
+        return if id == format.none() { Ok(Ok(None)) } else { Err(wrong) };
+    }
+    let id = GitId::parse(id).ok().filter(|id| id.format() == format).ok_or(wrong)?;
+    Ok(match FileMode::parse(mode) {
+        Some(mode) => Ok(Some((mode, id))),
+        None if mode == "120000" => Err(Refused::Link),
+        None if mode == "160000" => Err(Refused::Submodule),
+        None => Err(Refused::Mode),
+    })
+}
+
+/// Bytes that the contents of all listed blobs have in one answer, heads included, once each size is within the
+/// bounds and no blob that a patch needs is missing.
+///
+/// # Errors
+/// Another answer than one line a blob, or sizes beyond a bound.
+pub fn sizes(answer: &[u8], needed: &BTreeSet<&GitId>) -> Result<u64, RawError> {
+    let wrong = || RawError::Malformed("no size for a blob");
+    let answer = std::str::from_utf8(answer).map_err(|_| wrong())?;
+    let (mut all, mut whole) = (0_u64, 0_u64);
+    let mut listed = BTreeSet::new();
+    for line in answer.lines() {
+        let (id, size) = line.split_once(" blob ").ok_or_else(wrong)?;
+        let size: u64 = size.parse().map_err(|_| wrong())?;
+        if !listed.insert(id) {
+            return Err(wrong());
+        }
+        super::within("bytes in a file", MAX_FILE_BYTES, size)?;
+        all = all.saturating_add(size);
+        // The line, the content, and the newline behind each.
+        let line = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        whole = whole.saturating_add(size).saturating_add(line).saturating_add(2);
+    }
+    super::within("bytes before and after", 2 * MAX_BYTES, all)?;
+    match needed.iter().all(|id| listed.contains(id.as_str())) {
+        true => Ok(whole),
+        false => Err(wrong()),
+    }
+}
+
+/// The patch, the contents that it writes and its text, from what git said of the blobs. Every id is computed
+/// again.
+///
+/// # Errors
+/// An answer that is not one, a content that does not have its id, or a patch that [`Patch::check`] refuses.
+pub fn contents(
+    answer: &[u8],
+    changed: &Changed,
+    base: &GitId,
+) -> Result<(Patch, Vec<u8>, String), RawError> {
+    let blobs = read(answer, base.format())?;
+    let side = |half: &Option<(FileMode, GitId)>| -> Result<Option<Side>, RawError> {
+        let Some((mode, id)) = half else { return Ok(None) };
+        let bytes = blobs.get(id).ok_or(RawError::Malformed("a blob too few"))?;
+        Ok(Some(Side::of(*mode, base.format(), bytes)))
+    };
+    let mut files = Vec::with_capacity(changed.files.len());
+    for file in &changed.files {
+        let (before, after) = (side(&file.before)?, side(&file.after)?);
+        files.push(PatchFile { path: file.path.clone(), before, after });
+    }
+    let refused = changed.refused.clone();
+    let (schema_version, base) = (SCHEMA_VERSION, base.clone());
+    let mut patch = Patch { schema_version, base, files, refused, text: digest_bytes(b"") };
+    patch.check()?;
+    let bytes_of = |side: Option<&Side>| -> &[u8] {
+        side.and_then(|side| blobs.get(&side.blob).copied()).unwrap_or_default()
+    };
+    let text = super::mail::text(&patch, &bytes_of);
+    patch.text = digest_bytes(text.as_bytes());
+    let after = patch.files.iter().map(|file| bytes_of(file.after.as_ref()));
+    let bin = after.collect::<Vec<_>>().concat();
+    Ok((patch, bin, text))
+}
+
+/// `ID blob SIZE\n`, that many bytes, `\n`; again and again.
+fn read(answer: &[u8], format: ObjectFormat) -> Result<BTreeMap<GitId, &[u8]>, RawError> {
+    let wrong = || RawError::Malformed("contents that are not a batch's");
+    let mut blobs = BTreeMap::new();
+    let mut rest = answer;
+    while !rest.is_empty() {
+        let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(wrong)?;
+        let (head, behind) = rest.split_at_checked(end).ok_or_else(wrong)?;
+        let head = std::str::from_utf8(head).map_err(|_| wrong())?;
+        let (id, size) = head.split_once(" blob ").ok_or_else(wrong)?;
+        let size: usize = size.parse().map_err(|_| wrong())?;
+        let behind = behind.get(1..).ok_or_else(wrong)?;
+        let (bytes, behind) = behind.split_at_checked(size).ok_or_else(wrong)?;
+        if GitId::of_blob(format, bytes).as_str() != id {
+            return Err(RawError::Malformed("a content that does not have its id"));
+        }
+        blobs.insert(GitId::of_blob(format, bytes), bytes);
+        rest = behind.strip_prefix(b"\n").ok_or_else(wrong)?;
+    }
+    Ok(blobs)
+}
