@@ -258,6 +258,10 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("dispatches_match_runs": "UPDATE app.dispatches SET status = 'spawned', sandbox_effective = NULL"),
     tamper!("dispatches_match_runs": "UPDATE app.dispatches SET sandbox_effective = sandbox_effective || '{\"violations\": [1]}'"),
     tamper!("dispatches_match_runs": "UPDATE app.runs SET status = 'failed' WHERE recipe_id = 'dispatch'"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET ended_at = NULL, end_reason = NULL"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET sandbox_id = (SELECT min(sandbox_id) FROM app.remote_execution_sessions s WHERE s.run_id <> live_sandboxes.run_id)"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET executor_id = 'ex-nobody'"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.remote_execution_sessions SET run_id = (SELECT run_id FROM app.live_sandboxes)"),
     tamper!("model_calls_once": "double app.model_calls"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET outcome = NULL, ended_at = NULL"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET tenant_id = 'another'"),
@@ -330,6 +334,10 @@ async fn make_runs(up: &Server) -> Vec<String> {
     }
     let sent = json!({"agent_type": "command", "prompt": "true\n", "project_dir": "/usr/share",
         "sandbox": "read-only", "sandbox_spec": {"max_turns": 3}});
+    let (status, held) = up.post("/api/sandboxes", &json!({"template": "base"})).await;
+    assert_eq!(status, 201, "{held}");
+    let path = format!("/api/sandboxes/{}", text(&held, "id"));
+    assert_eq!(up.request("DELETE", &path, Some(&up.key), None).await.0, 200);
     let (status, made) = up.post("/api/dispatches", &sent).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!(up.wait_terminal(made["run_id"].as_str().unwrap()).await["status"], "succeeded");
