@@ -57,7 +57,7 @@ const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// Letters of an id. 36^20 names: more than 100 bits, so that none is guessed.
 const ID_LETTERS: usize = 20;
 
-/// A name that nobody can guess: never from the seed, as with names of sandboxes.
+/// An unguessable name: never from the seed, as with names of sandboxes.
 fn fresh_id() -> Result<LiveId> {
     let bytes: [u8; ID_LETTERS] = secret_bytes();
     let letter =
@@ -215,7 +215,7 @@ impl Flows {
         }
     }
 
-    /// The handle of a running sandbox for whoever knows its id: what follows asks for its token.
+    /// The handle of a running sandbox by its id alone, of any tenant: its caller checks a token next.
     #[must_use]
     pub fn live_named(&self, id: &LiveId) -> Option<Arc<Held>> {
         self.live.find(id)

@@ -41,7 +41,7 @@ const DRAIN_MS: u64 = 10_000;
 /// How long output is waited for after the end of a command whose children may hold its pipes. It is read and dropped
 /// from then on, so that none of them ends by a broken pipe.
 const LEFT_DRAIN_MS: u64 = 1_000;
-/// The same after a death by signal, which the caller asked for: what is in the pipes is read within it.
+/// How long output is waited for after a death by signal: what is in the pipes is read within it.
 const KILLED_DRAIN_MS: u64 = 100;
 /// How long a killed process may take to die: beyond it, it is stuck in the kernel.
 const DEATH_MS: u64 = 5_000;

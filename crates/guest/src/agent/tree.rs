@@ -134,7 +134,7 @@ fn entry(name: &str, mangled: bool, stat: &Stat) -> Entry {
     }
 }
 
-/// The same with where it leads, if it is a link.
+/// An entry with its target, if it is a link.
 fn entry_at(
     at: &OwnedFd,
     name: impl Arg + Copy,

@@ -28,7 +28,7 @@ pub(crate) struct NewSandbox {
     timeout: Option<u64>,
     metadata: Option<BTreeMap<String, String>>,
     env_vars: Option<BTreeMap<String, String>>,
-    /// Recorded by nobody: see [`Self::request`].
+    /// Grants nothing: see [`Self::request`].
     #[serde(rename = "allow_internet_access")]
     _allow_internet_access: Option<bool>,
     network: Option<Network>,

@@ -56,7 +56,7 @@ const CONTROL: [&str; 10] = [
     "secrets",
 ];
 
-/// Where a request goes that is none of ours.
+/// Destination of a request of an E2B client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// The control plane.
@@ -73,7 +73,7 @@ pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
         let id = id.to_str().unwrap_or("").to_owned();
         let port =
             headers.get(PORT).map_or(Some(ENVD_PORT), |port| port.to_str().ok()?.parse().ok());
-        // Port 0 is nobody's, and answers so.
+        // Nothing listens on port 0, and the answer says so.
         return Some(Target::Sandbox { id, port: port.unwrap_or(0) });
     }
     let first = uri.path().trim_start_matches('/').split('/').next().unwrap_or("");

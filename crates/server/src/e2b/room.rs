@@ -26,7 +26,7 @@ pub(crate) struct Room {
     watchers: Mutex<HashMap<String, Arc<Watcher>>>,
 }
 
-/// Somebody inside.
+/// A user of the base template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Person {
     pub name: &'static str,
@@ -34,13 +34,13 @@ pub(crate) struct Person {
     pub home: &'static str,
 }
 
-/// Of the base template.
+/// Every user of the base template; the first is the default.
 pub(crate) const PEOPLE: [Person; 2] = [
     Person { name: "user", user: User { uid: 1_000, gid: 1_000 }, home: "/home/user" },
     Person { name: "root", user: User { uid: 0, gid: 0 }, home: "/root" },
 ];
 
-/// Whoever this name is; the default user without one.
+/// The user of this name; the default user without one.
 pub(crate) fn person(name: Option<&str>) -> Result<Person, Fault> {
     let name = name.filter(|name| !name.is_empty()).unwrap_or("user");
     let found = PEOPLE.into_iter().find(|person| person.name == name);
