@@ -17,11 +17,10 @@ async def main():
     check("eight at once", [one.stdout for one in together] == [f"{n}\n" for n in range(8)])
     reader = await sandbox.commands.run("cat", background=True, stdin=True)
 
-    async def pieces():
-        yield "a"
-        yield "b\n"
-
-    await sandbox.commands.stream_input(reader.pid, pieces())
+    handle = sandbox.commands.stream_input(reader.pid)
+    await handle.send("a")
+    await handle.send("b\n")
+    await handle.close()
     await sandbox.commands.close_stdin(reader.pid)
     check("stream_input", (await reader.wait()).stdout == "ab\n")
     events = []

@@ -333,9 +333,9 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         let (status, answer) = answered(ann.envd(at, path, &body)).await;
         assert_eq!((status, answer["code"].as_str().unwrap_or("")), want, "{path} {body} {answer}");
     }
-    let call = ann
-        .envd(at, "/process.Process/List", &json!({}))
-        .header("content-type", "application/proto");
+    let call = ann.http.post(format!("{}/process.Process/List", server.url));
+    let call = call.header("e2b-sandbox-id", &id).header("x-access-token", &token);
+    let call = call.header("content-type", "application/proto").body("x");
     assert_eq!(answered(call).await.0, 415);
     for internal in ["/init", "/freeze", "/upgrade"] {
         assert_eq!(answered(ann.envd(at, internal, &json!({}))).await.0, 404, "{internal}");
@@ -407,8 +407,10 @@ async fn a_killed_server_leaves_no_sandbox_and_makes_none_anew() {
     let (status, answer) =
         answered(caller.envd((&id, &token), "/process.Process/List", &json!({}))).await;
     assert_eq!((status, &answer["message"]), (502, &json!("The sandbox was not found")));
-    let running = texts(&sql, "SELECT status FROM app.runs").await;
-    assert_eq!(running, ["failed"]);
+    until("its run failed", Duration::from_secs(20), async || {
+        texts(&sql, "SELECT status FROM app.runs").await == ["failed"]
+    })
+    .await;
     sql.close().await;
     gone(home, server).await;
 }

@@ -363,14 +363,21 @@ fn filter(query: &str, paged: bool) -> Result<(LiveFilter, bool), String> {
     Ok((filter, is_wanted))
 }
 
-/// Pairs of which each side is percent-encoded once more.
+/// Percent-decoded text in which a plus is a plus.
+fn plain(text: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8().ok()?;
+    Some(decoded.into_owned())
+}
+
+/// Pairs as a query has them, of which each side was percent-encoded once before that.
 fn labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {
             let (name, value) =
                 pair.split_once('=').ok_or("metadata is made of pairs NAME=VALUE")?;
-            let both = shape::decoded(name).zip(shape::decoded(value));
+            let twice = |text: &str| shape::decoded(text).and_then(|once| plain(&once));
+            let both = twice(name).zip(twice(value));
             both.ok_or_else(|| "metadata is not UTF-8".to_owned())
         })
         .collect()
@@ -448,7 +455,7 @@ mod tests {
     #[test]
     fn a_lists_query_is_read_or_refused() {
         let (read, wanted) =
-            filter("metadata=a%3Db%2520c%26d%3De&limit=3&state=running", true).unwrap();
+            filter("metadata=a%3Db%252520c%26d%3De&limit=3&state=running", true).unwrap();
         assert!(wanted);
         assert_eq!(read.limit, 3);
         assert_eq!(
