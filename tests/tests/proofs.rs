@@ -5,8 +5,6 @@ use crate::support;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::process::Output;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::fake_model::make_calls;
-use support::{assert_proven, count, said, texts, until};
+use support::{assert_proven, count, receiver, said, texts, until};
 
 /// What somebody with the database in hand might do, and the claim that it breaks.
 struct Tampering {
@@ -285,28 +283,6 @@ async fn make_ask(up: &Server) {
     let (status, body) = up.post(&format!("{gate}/reply"), &reply).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
-}
-
-/// A receiver of webhooks on loopback: it says 204 to everything, for as long as this process lives.
-fn receiver() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut bytes = [0; 16_384];
-            let mut read = 0;
-            // Bodies are one JSON object, and nothing else ends with its last brace. A task asks without.
-            while !bytes[..read].ends_with(b"}") && !bytes[..read].starts_with(b"GET") {
-                match stream.read(&mut bytes[read..]) {
-                    Ok(n) if n > 0 => read += n,
-                    _ => break,
-                }
-            }
-            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n");
-        }
-    });
-    url
 }
 
 /// One sandboxed run with bytes that are too many for a row, one engine-only, one behind a gate.

@@ -140,7 +140,7 @@ pub struct LiveView {
     pub template: String,
     /// Where it is in its life.
     pub state: LiveState,
-    /// Labels.
+    /// Labels by which a list can be filtered.
     pub metadata: BTreeMap<String, String>,
     /// Names that it may reach; none: no network.
     #[serde(rename = "net")]
@@ -189,7 +189,7 @@ pub enum LiveInvalid {
     /// Too many labels or variables.
     #[error("{field} has {count} entries; at most {MAX_LIVE_PAIRS} are kept")]
     Pairs {
-        /// Where.
+        /// The request's field.
         field: &'static str,
         /// How many.
         count: usize,
@@ -199,7 +199,7 @@ pub enum LiveInvalid {
         "{field}: the entry {name:?} is empty, too long or has a NUL byte, `=` in its name, or more than its bytes"
     )]
     Pair {
-        /// Where.
+        /// The request's field.
         field: &'static str,
         /// The entry's name, cut to 64 characters.
         name: String,

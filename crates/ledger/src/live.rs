@@ -27,7 +27,7 @@ pub struct NewLive<'a> {
     pub run: &'a NewRun,
     /// Root file system.
     pub template: &'a str,
-    /// Labels.
+    /// Labels by which lists are filtered.
     pub metadata: &'a BTreeMap<String, String>,
     /// Names that it may reach.
     pub egress: &'a Egress,

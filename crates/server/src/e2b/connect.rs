@@ -82,7 +82,7 @@ pub(crate) enum Form {
 }
 
 /// The form of a request, or the answer to one that we do not speak.
-pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Response<Body>> {
+pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Box<Response<Body>>> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let kind = text(header::CONTENT_TYPE).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
@@ -91,14 +91,15 @@ pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Response<Body>> {
         headers.get("connect-content-encoding").and_then(|v| v.to_str().ok()),
     ];
     if packed.into_iter().flatten().any(|coding| coding != "identity") {
-        return Err(Fault::new("unimplemented", "compressed requests are not supported").response());
+        let fault = Fault::new("unimplemented", "compressed requests are not supported");
+        return Err(Box::new(fault.response()));
     }
     match kind.as_str() {
         UNARY => Ok(Form::Unary),
         STREAM => Ok(Form::Stream),
         other => {
             let why = format!("content type {other:?} is not supported; send {UNARY} or {STREAM}");
-            Err(shape::error(415, why))
+            Err(Box::new(shape::error(415, why)))
         }
     }
 }

@@ -36,7 +36,7 @@ const MAX_LIST: i64 = 1_000;
 /// Sandboxes whose metrics one request may ask for.
 const MAX_METRICS: usize = 100;
 
-type Answered = Result<Response<Body>, Response<Body>>;
+type Outcome = Result<Response<Body>, Response<Body>>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +56,7 @@ struct Refresh {
 }
 
 /// One request.
-struct Call<'a> {
+struct Asking<'a> {
     front: &'a Front,
     who: Principal,
     /// `host[:port]` below which sandboxes have names.
@@ -83,7 +83,7 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         return shape::error(403, format!("this needs a key with the role {role}"));
     }
     let dedup = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
-    let call = Call {
+    let call = Asking {
         front,
         who,
         domain: domain(&parts.headers),
@@ -95,7 +95,7 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     routed(call, &parts.method, &names).await.unwrap_or_else(|refused| refused)
 }
 
-async fn routed(call: Call<'_>, method: &Method, names: &[&str]) -> Answered {
+async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
     match (method.as_str(), names) {
         ("POST", ["v2", "sandboxes"]) => create(call, NEW_S).await,
         ("POST", ["sandboxes"]) => create(call, OLD_S).await,
@@ -192,8 +192,8 @@ fn sandbox(held: &Held, domain: &str) -> Value {
     })
 }
 
-async fn create(call: Call<'_>, default_s: u64) -> Answered {
-    let Call { front, who, domain, dedup, body, .. } = call;
+async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
+    let Asking { front, who, domain, dedup, body, .. } = call;
     front.tidy();
     let asked: NewSandbox = shape::body(body).await?;
     if dedup.as_ref().is_some_and(|key| key.len() > 256) {
@@ -209,13 +209,9 @@ fn missing(id: &str) -> Response<Body> {
     shape::error(404, format!("sandbox {id:?} not found"))
 }
 
-fn parsed(id: &str) -> Result<LiveId, Response<Body>> {
-    LiveId::parse(id).map_err(|_| missing(id))
-}
-
 /// The running sandbox of this name.
-async fn running(call: &Call<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
-    let live = parsed(id)?;
+async fn running(call: &Asking<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let held = call.front.shared.flows.live_held(&call.who, &live).await;
     held.map_err(|error| found(id, error))
 }
@@ -228,9 +224,9 @@ fn found(id: &str, error: Error) -> Response<Body> {
     }
 }
 
-async fn connect(call: Call<'_>, id: &str) -> Answered {
+async fn connect(call: Asking<'_>, id: &str) -> Outcome {
     let held = running(&call, id).await?;
-    let Call { front, who, domain, body, .. } = call;
+    let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     if asked.auto_pause == Some(true) {
         return Err(shape::error(400, "autoPause is not supported: leave it out"));
@@ -241,9 +237,9 @@ async fn connect(call: Call<'_>, id: &str) -> Answered {
     Ok(shape::json_of(200, &sandbox(&held, &domain)))
 }
 
-async fn timeout(call: Call<'_>, id: &str) -> Answered {
-    let live = parsed(id)?;
-    let Call { front, who, body, .. } = call;
+async fn timeout(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.ok_or_else(|| shape::error(400, "timeout is missing"))?;
     let extended = front.shared.flows.live_extend(&who, &live, seconds, false).await;
@@ -251,9 +247,9 @@ async fn timeout(call: Call<'_>, id: &str) -> Answered {
     Ok(shape::empty(204))
 }
 
-async fn refresh(call: Call<'_>, id: &str) -> Answered {
-    let live = parsed(id)?;
-    let Call { front, who, body, .. } = call;
+async fn refresh(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, body, .. } = call;
     let asked: Refresh = shape::body(body).await?;
     let seconds = asked.duration.unwrap_or(OLD_S);
     let extended = front.shared.flows.live_extend(&who, &live, seconds, true).await;
@@ -261,8 +257,8 @@ async fn refresh(call: Call<'_>, id: &str) -> Answered {
     Ok(shape::empty(204))
 }
 
-async fn kill(call: Call<'_>, id: &str) -> Answered {
-    let live = parsed(id)?;
+async fn kill(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let killed = call.front.shared.flows.live_kill(&call.who, &live).await;
     call.front.tidy();
     match killed {
@@ -272,8 +268,8 @@ async fn kill(call: Call<'_>, id: &str) -> Answered {
     }
 }
 
-async fn detail(call: Call<'_>, id: &str) -> Answered {
-    let live = parsed(id)?;
+async fn detail(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let view = call.front.shared.flows.live_view(&call.who, &live).await;
     let view = view.map_err(|error| found(id, error))?;
     if view.state != LiveState::Running {
@@ -383,7 +379,7 @@ fn labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, Stri
         .collect()
 }
 
-async fn list(call: Call<'_>, paged: bool) -> Answered {
+async fn list(call: Asking<'_>, paged: bool) -> Outcome {
     let (mut filter, is_wanted) =
         filter(&call.query, paged).map_err(|why| shape::error(400, why))?;
     let page = filter.limit;
@@ -425,12 +421,12 @@ async fn sample(front: &Front, held: &Held) -> Result<Value, Response<Body>> {
     }))
 }
 
-async fn metrics(call: Call<'_>, id: &str) -> Answered {
+async fn metrics(call: Asking<'_>, id: &str) -> Outcome {
     let held = running(&call, id).await?;
     Ok(shape::json_of(200, &json!([sample(call.front, &held).await?])))
 }
 
-async fn metrics_of_all(call: Call<'_>) -> Answered {
+async fn metrics_of_all(call: Asking<'_>) -> Outcome {
     let asked = shape::query(&call.query, "sandbox_ids").unwrap_or_default();
     let ids: Vec<&str> = asked.split(',').filter(|id| !id.is_empty()).collect();
     if ids.is_empty() || ids.len() > MAX_METRICS {

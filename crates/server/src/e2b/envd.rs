@@ -39,7 +39,7 @@ pub(crate) async fn answer(room: &Arc<Room>, request: Request<Incoming>) -> Resp
     let (parts, body) = request.into_parts();
     let form = match connect::form(&parts.headers) {
         Ok(form) => form,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     match service {
         PROCESS => process::answer(room, &method, form, &parts.headers, body).await,

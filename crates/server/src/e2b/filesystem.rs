@@ -22,7 +22,7 @@ const DIR_MODE: u32 = 0o755;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct At {
+struct OnePath {
     path: String,
 }
 
@@ -88,7 +88,7 @@ async fn unary(
     let agent = &room.held.agent;
     match method {
         "Stat" => {
-            let At { path } = connect::parse(message)?;
+            let OnePath { path } = connect::parse(message)?;
             Ok(json!({"entry": described(agent, &plain(&path, person)?).await?}))
         }
         "ListDir" => {
@@ -96,7 +96,7 @@ async fn unary(
             list(agent, &plain(&path, person)?, depth.max(1)).await
         }
         "MakeDir" => {
-            let At { path } = connect::parse(message)?;
+            let OnePath { path } = connect::parse(message)?;
             make_dir(agent, &plain(&path, person)?, person).await
         }
         "Move" => {
@@ -105,7 +105,7 @@ async fn unary(
             rename(agent, &from, &to, person).await
         }
         "Remove" => {
-            let At { path } = connect::parse(message)?;
+            let OnePath { path } = connect::parse(message)?;
             remove(agent, &plain(&path, person)?).await
         }
         "CreateWatcher" => watchers::create(room, person, message).await,

@@ -30,7 +30,7 @@ pub(crate) enum Malformed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum Stage {
     /// Before the first boundary.
     Start,
     /// Behind a boundary.
@@ -46,7 +46,7 @@ pub(crate) struct Parts {
     /// With the two dashes and the line break before it.
     mark: Vec<u8>,
     buffer: BytesMut,
-    at: At,
+    at: Stage,
 }
 
 /// The boundary of a content type; `None` where it is another type.
@@ -67,52 +67,52 @@ impl Parts {
     pub(crate) fn new(boundary: &str) -> Self {
         // As if a line had ended before the body: the first boundary is then like any other.
         let buffer = BytesMut::from(&b"\r\n"[..]);
-        Self { mark: format!("\r\n--{boundary}").into_bytes(), buffer, at: At::Start }
+        Self { mark: format!("\r\n--{boundary}").into_bytes(), buffer, at: Stage::Start }
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        if self.at != At::Over {
+        if self.at != Stage::Over {
             self.buffer.extend_from_slice(bytes);
         }
     }
 
     /// Whether the closing boundary came.
     pub(crate) fn is_over(&self) -> bool {
-        self.at == At::Over
+        self.at == Stage::Over
     }
 
     /// The next piece; `None` until more bytes come.
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, Malformed> {
         loop {
             match self.at {
-                At::Over => return Ok(None),
-                At::Start => match find(&self.buffer, &self.mark) {
+                Stage::Over => return Ok(None),
+                Stage::Start => match find(&self.buffer, &self.mark) {
                     Some(found) => {
                         self.buffer.advance(found + self.mark.len());
-                        self.at = At::Boundary;
+                        self.at = Stage::Boundary;
                     }
                     None => return Ok(None),
                 },
-                At::Boundary => match self.buffer.get(..2) {
+                Stage::Boundary => match self.buffer.get(..2) {
                     None => return Ok(None),
-                    Some(b"--") => self.at = At::Over,
+                    Some(b"--") => self.at = Stage::Over,
                     Some(b"\r\n") => {
                         self.buffer.advance(2);
-                        self.at = At::Head;
+                        self.at = Stage::Head;
                     }
                     Some(_) => return Err(Malformed::Boundary),
                 },
-                At::Head => match find(&self.buffer, b"\r\n\r\n") {
+                Stage::Head => match find(&self.buffer, b"\r\n\r\n") {
                     Some(found) => {
                         let head = self.buffer.split_to(found);
                         self.buffer.advance(4);
-                        self.at = At::Body;
+                        self.at = Stage::Body;
                         return part(&head).map(Some);
                     }
                     None if self.buffer.len() > MAX_HEAD => return Err(Malformed::Head),
                     None => return Ok(None),
                 },
-                At::Body => return Ok(self.body()),
+                Stage::Body => return Ok(self.body()),
             }
         }
     }
@@ -123,7 +123,7 @@ impl Parts {
                 return Some(Piece::Bytes(self.buffer.split_to(found).freeze()));
             }
             self.buffer.advance(self.mark.len());
-            self.at = At::Boundary;
+            self.at = Stage::Boundary;
             return Some(Piece::End);
         }
         // The last bytes may be the beginning of a boundary.
@@ -184,9 +184,12 @@ mod tests {
 
     const BODY: &[u8] = b"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a;b.txt\"\r\nContent-Type: text/plain\r\n\r\none\r\n--xtwo\r\n--x\r\ncontent-disposition: form-data; name=file\r\n\r\n\r\n--x--\r\n";
 
-    fn read(body: &[u8], step: usize) -> Result<Vec<(String, Option<String>, Vec<u8>)>, Malformed> {
+    /// A part: its field, its file name and its bytes.
+    type Part = (String, Option<String>, Vec<u8>);
+
+    fn read(body: &[u8], step: usize) -> Result<Vec<Part>, Malformed> {
         let mut parts = Parts::new("x");
-        let mut found: Vec<(String, Option<String>, Vec<u8>)> = Vec::new();
+        let mut found: Vec<Part> = Vec::new();
         for piece in body.chunks(step) {
             parts.push(piece);
             while let Some(piece) = parts.next()? {

@@ -63,7 +63,7 @@ impl Drop for Watcher {
 
 /// What is watched.
 #[derive(Clone)]
-struct Place {
+struct Watched {
     agent: Agent,
     root: String,
     recursive: bool,
@@ -76,7 +76,7 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
     let root = directory(&agent, &plain(&watch.path, person)?).await?;
     let (changes, receiver) = mpsc::channel(QUEUED);
     let (recursive, include_entry) = (watch.recursive, watch.include_entry);
-    let place = Place { agent, root: root.clone(), recursive, include_entry, changes };
+    let place = Watched { agent, root: root.clone(), recursive, include_entry, changes };
     let mut dirs = vec![root];
     let mut at = 0;
     while let Some(dir) = dirs.get(at).filter(|_| recursive).cloned() {
@@ -96,7 +96,7 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
 }
 
 /// Sends changes until the reader is gone or the sandbox is over; new directories are watched too.
-async fn follow(place: Place, first: cofferdam_flows::live::Watching, mut dirs: usize) {
+async fn follow(place: Watched, first: cofferdam_flows::live::Watching, mut dirs: usize) {
     let (sender, mut merged) = mpsc::channel::<Change>(QUEUED);
     tokio::spawn(forward(first, sender.clone()));
     loop {
@@ -137,7 +137,7 @@ async fn forward(mut watching: cofferdam_flows::live::Watching, sender: mpsc::Se
 }
 
 /// A change as clients read it; none of what the kernel dropped.
-async fn event(place: &Place, change: &Change) -> Option<Value> {
+async fn event(place: &Watched, change: &Change) -> Option<Value> {
     let kind = match change.kind {
         ChangeKind::Made => "EVENT_TYPE_CREATE",
         ChangeKind::Written => "EVENT_TYPE_WRITE",
@@ -156,7 +156,7 @@ async fn event(place: &Place, change: &Change) -> Option<Value> {
     Some(event)
 }
 
-/// `WatchDir`.
+/// Answers `WatchDir` with changes as they come.
 pub(crate) async fn stream(
     room: &Room,
     person: Person,
@@ -192,7 +192,7 @@ pub(crate) async fn stream(
     response
 }
 
-/// `CreateWatcher`.
+/// Answers `CreateWatcher`: begins to keep changes.
 pub(crate) async fn create(room: &Arc<Room>, person: Person, message: Value) -> Replied {
     if room.watchers().len() >= MAX_WATCHERS {
         let why = format!("more than {MAX_WATCHERS} watchers; remove one");
@@ -216,7 +216,7 @@ pub(crate) async fn create(room: &Arc<Room>, person: Person, message: Value) -> 
     Ok(json!({"watcherId": id}))
 }
 
-/// `GetWatcherEvents`.
+/// Answers `GetWatcherEvents`: hands over what was kept.
 pub(crate) fn events(room: &Room, message: Value) -> Replied {
     let WatcherId { watcher_id } = connect::parse(message)?;
     let watcher = room.watchers().get(&watcher_id).cloned();
@@ -226,7 +226,7 @@ pub(crate) fn events(room: &Room, message: Value) -> Replied {
     Ok(json!({"events": events}))
 }
 
-/// `RemoveWatcher`.
+/// Answers `RemoveWatcher`: ends one.
 pub(crate) fn remove(room: &Room, message: Value) -> Replied {
     let WatcherId { watcher_id } = connect::parse(message)?;
     let removed = room.watchers().remove(&watcher_id);
