@@ -350,7 +350,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         .header("e2b-sandbox-id", &id)
         .header("x-access-token", &token)
         .header("content-type", "application/octet-stream")
-        .body(vec![7_u8; 600 * 1024 * 1024]);
+        .body(vec![7_u8; 450 * 1024 * 1024]);
     assert_eq!(answered(upload).await.0, 507);
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     gone(home, server).await;

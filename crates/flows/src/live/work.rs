@@ -6,7 +6,7 @@ use cofferdam_contracts::id::{Digest, LiveId};
 use cofferdam_contracts::live::{LiveRequest, LiveWork};
 use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::recipe::{Caps, RecipeRef};
-use cofferdam_contracts::sandbox::{MAX_TIMEOUT_MS, SandboxRequest};
+use cofferdam_contracts::sandbox::{DEFAULT_MEM_MB, MAX_TIMEOUT_MS, SandboxRequest};
 use cofferdam_ledger::runs::RunContext;
 use serde_json::{Value, json};
 
@@ -35,6 +35,9 @@ pub(crate) fn recipe() -> Result<(RecipeRef, Digest)> {
 pub(crate) fn request(asked: &LiveRequest) -> SandboxRequest {
     let mut limits = asked.limits;
     limits.pids = limits.pids.or(Some(PIDS));
+    // The layer is memory: one as large as the limit would, once full, have the kernel end the agent too.
+    let mem_mb = limits.mem_mb.unwrap_or(DEFAULT_MEM_MB);
+    limits.disk_mb = limits.disk_mb.or(Some(mem_mb / 4 * 3));
     SandboxRequest {
         env_ref: "host".to_owned(),
         cmd: vec!["/bin/true".to_owned()],

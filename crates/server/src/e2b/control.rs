@@ -315,7 +315,7 @@ fn base() -> Value {
     let at = shape::time(0);
     json!({
         "templateID": "base", "buildID": "00000000-0000-0000-0000-000000000000", "public": true, "aliases": ["base"],
-        "names": ["base"], "cpuCount": 2, "memoryMB": 512, "diskSizeMB": 512, "createdAt": at, "updatedAt": at,
+        "names": ["base"], "cpuCount": 2, "memoryMB": 512, "diskSizeMB": 384, "createdAt": at, "updatedAt": at,
         "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 0, "envdVersion": VERSION,
         "buildStatus": "ready",
     })
