@@ -26,6 +26,7 @@ mod dispatch_records;
 mod dispatches;
 mod docker;
 mod doors;
+mod e2b;
 mod egress_asks;
 mod exec;
 mod failures_of_the_known;

@@ -5,8 +5,6 @@ use crate::support;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::process::Output;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::fake_model::make_calls;
-use support::{assert_proven, count, said, texts, until};
+use support::{assert_proven, count, receiver, said, texts, until};
 
 /// What somebody with the database in hand might do, and the claim that it breaks.
 struct Tampering {
@@ -258,6 +256,10 @@ const TAMPERINGS: &[Tampering] = &[
     tamper!("dispatches_match_runs": "UPDATE app.dispatches SET status = 'spawned', sandbox_effective = NULL"),
     tamper!("dispatches_match_runs": "UPDATE app.dispatches SET sandbox_effective = sandbox_effective || '{\"violations\": [1]}'"),
     tamper!("dispatches_match_runs": "UPDATE app.runs SET status = 'failed' WHERE recipe_id = 'dispatch'"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET ended_at = NULL, end_reason = NULL"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET sandbox_id = (SELECT min(sandbox_id) FROM app.remote_execution_sessions s WHERE s.run_id <> live_sandboxes.run_id)"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET executor_id = 'ex-nobody'"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.remote_execution_sessions SET run_id = (SELECT run_id FROM app.live_sandboxes)"),
     tamper!("model_calls_once": "double app.model_calls"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET outcome = NULL, ended_at = NULL"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET tenant_id = 'another'"),
@@ -281,28 +283,6 @@ async fn make_ask(up: &Server) {
     let (status, body) = up.post(&format!("{gate}/reply"), &reply).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
-}
-
-/// A receiver of webhooks on loopback: it says 204 to everything, for as long as this process lives.
-fn receiver() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut bytes = [0; 16_384];
-            let mut read = 0;
-            // Bodies are one JSON object, and nothing else ends with its last brace. A task asks without.
-            while !bytes[..read].ends_with(b"}") && !bytes[..read].starts_with(b"GET") {
-                match stream.read(&mut bytes[read..]) {
-                    Ok(n) if n > 0 => read += n,
-                    _ => break,
-                }
-            }
-            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n");
-        }
-    });
-    url
 }
 
 /// One sandboxed run with bytes that are too many for a row, one engine-only, one behind a gate.
@@ -330,6 +310,10 @@ async fn make_runs(up: &Server) -> Vec<String> {
     }
     let sent = json!({"agent_type": "command", "prompt": "true\n", "project_dir": "/usr/share",
         "sandbox": "read-only", "sandbox_spec": {"max_turns": 3}});
+    let (status, held) = up.post("/api/sandboxes", &json!({"template": "base"})).await;
+    assert_eq!(status, 201, "{held}");
+    let path = format!("/api/sandboxes/{}", text(&held, "id"));
+    assert_eq!(up.request("DELETE", &path, Some(&up.key), None).await.0, 200);
     let (status, made) = up.post("/api/dispatches", &sent).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!(up.wait_terminal(made["run_id"].as_str().unwrap()).await["status"], "succeeded");

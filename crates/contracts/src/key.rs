@@ -25,6 +25,26 @@ named! {
     }
 }
 
+named! {
+    /// How a key's secret is written.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    pub enum KeyFormat {
+        /// `cfd_` and 64 hex digits.
+        #[default]
+        Cofferdam = "cofferdam",
+        /// `e2b_` and 40 hex digits, which clients of E2B ask for.
+        E2b = "e2b",
+    }
+}
+
+impl KeyFormat {
+    /// Whether it is what a request that says nothing gets.
+    #[must_use]
+    pub const fn is_usual(&self) -> bool {
+        matches!(self, Self::Cofferdam)
+    }
+}
+
 /// `POST /api/keys`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -43,6 +63,9 @@ pub struct KeyRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub label: Option<String>,
+    /// How the secret is written.
+    #[serde(default, skip_serializing_if = "KeyFormat::is_usual")]
+    pub format: KeyFormat,
 }
 
 /// A new key; the secret is shown once.

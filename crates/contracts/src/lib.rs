@@ -23,6 +23,7 @@ pub mod instant;
 pub mod key;
 pub mod limit;
 pub mod link;
+pub mod live;
 pub mod looked;
 pub mod model;
 mod named;

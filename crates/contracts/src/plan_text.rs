@@ -44,6 +44,7 @@ fn one(task: &PlanTask, lines: &mut Vec<String>) {
         Work::Value(text) => text_of("stores", text, lines),
         Work::Sandbox(request) => sandbox(request, lines),
         Work::Agent(agent) => sandbox(&agent.request, lines),
+        Work::Live(live) => sandbox(&live.request, lines),
     }
 }
 

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dispatch::AgentWork;
+use crate::live::LiveWork;
 use crate::sandbox::SandboxRequest;
 
 /// What a task does.
@@ -14,6 +15,8 @@ pub enum Work {
     Sandbox(Box<SandboxRequest>),
     /// An agent in a sandbox: the work of a dispatch.
     Agent(Box<AgentWork>),
+    /// A sandbox that is held for its tenant.
+    Live(Box<LiveWork>),
     /// A text that the engine stores.
     Value(String),
 }
@@ -25,6 +28,7 @@ impl Work {
         match self {
             Self::Sandbox(request) => Some(request),
             Self::Agent(agent) => Some(&agent.request),
+            Self::Live(live) => Some(&live.request),
             Self::Value(_) => None,
         }
     }
@@ -35,6 +39,7 @@ impl Work {
         match self {
             Self::Sandbox(request) => Some(request),
             Self::Agent(agent) => Some(&mut agent.request),
+            Self::Live(live) => Some(&mut live.request),
             Self::Value(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{GroupId, TenantId};
-use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRow, Role};
+use cofferdam_contracts::key::{KeyCreated, KeyFormat, KeyRequest, KeyRow, Role};
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
 use cofferdam_ledger::keys::{NewKey, Principal};
@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 
 /// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
 const SECRET_BYTES: usize = 32;
+
+/// Bytes of a secret as clients of E2B ask for: 160 bits, still beyond guessing.
+const E2B_BYTES: usize = 20;
 
 /// Who makes the state directory's own key: whoever is root here, without a key.
 const HOST: &str = "host";
@@ -42,7 +45,7 @@ impl Flows {
         groups.sort_unstable();
         groups.dedup();
         let label = request.label.as_deref();
-        self.key_mint(&who.key_id, &tenant, &roles, &groups, label).await
+        self.key_mint(&who.key_id, &tenant, &roles, &groups, (label, request.format)).await
     }
 
     /// The keys of a tenant: the caller's, where none is named.
@@ -83,7 +86,8 @@ impl Flows {
     /// A fresh admin key for this host's state directory, for instance after its file was lost.
     pub async fn key_local(&self) -> Result<KeyCreated> {
         let tenant = TenantId::parse(DEFAULT_TENANT).map_err(Error::corrupt("id"))?;
-        self.key_mint(HOST, &tenant, &[Role::Admin], &[], Some("state directory")).await
+        let note = (Some("state directory"), KeyFormat::Cofferdam);
+        self.key_mint(HOST, &tenant, &[Role::Admin], &[], note).await
     }
 
     async fn key_mint(
@@ -92,9 +96,12 @@ impl Flows {
         tenant: &TenantId,
         roles: &[Role],
         groups: &[GroupId],
-        label: Option<&str>,
+        (label, format): (Option<&str>, KeyFormat),
     ) -> Result<KeyCreated> {
-        let key = format!("cfd_{}", secret_hex(SECRET_BYTES));
+        let key = match format {
+            KeyFormat::Cofferdam => format!("cfd_{}", secret_hex(SECRET_BYTES)),
+            KeyFormat::E2b => format!("e2b_{}", secret_hex(E2B_BYTES)),
+        };
         let key_id = format!("k_{}", secret_hex(8));
         let new = NewKey { key_id: &key_id, secret: &key, tenant, roles, groups, label };
         let audit = Audit {

@@ -34,6 +34,7 @@ pub mod intents;
 mod keeper;
 pub mod keys;
 pub mod links;
+pub mod live;
 mod memory;
 mod models;
 mod notify;
@@ -55,6 +56,7 @@ pub mod submit;
 mod takeover;
 mod task;
 mod this;
+mod up;
 mod vault;
 mod verdict;
 pub mod webhooks;
@@ -95,6 +97,8 @@ pub struct Flows {
     /// For calls of models.
     model_clients: Arc<models::Clients>,
     counter: Arc<AtomicU64>,
+    /// Sandboxes that this process holds, and those that it asked for.
+    live: Arc<live::Registry>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
     allowed: Arc<Allowed>,
 }
@@ -113,6 +117,7 @@ impl Flows {
             guesses: Arc::default(),
             model_clients: Arc::default(),
             allowed: Arc::default(),
+            live: Arc::default(),
             counter: Arc::default(),
         }
     }

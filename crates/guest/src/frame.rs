@@ -32,6 +32,8 @@ pub enum Kind {
     Item,
     /// Zeros that say nothing: no reader is given them.
     Fill,
+    /// [`crate::process::Begun`], before everything else of a command that may leave processes.
+    Begun,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             Self::Chunk => 5,
             Self::Item => 6,
             Self::Fill => 7,
+            Self::Begun => 8,
         }
     }
 
@@ -56,6 +59,7 @@ impl Kind {
             5 => Some(Self::Chunk),
             6 => Some(Self::Item),
             7 => Some(Self::Fill),
+            8 => Some(Self::Begun),
             _ => None,
         }
     }

@@ -32,6 +32,17 @@ pub struct RunRequest {
     /// It and what it starts outlive the other commands, until it ends or the host hangs up.
     #[serde(default)]
     pub service: bool,
+    /// What it leaves running lives on after its end, as in a shell, and its first frame is [`Begun`]. Level 8.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves: bool,
+}
+
+/// A command has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Begun {
+    /// Its process id, as processes of its sandbox see it.
+    pub pid: u32,
 }
 
 /// Something for a running command. At least one of the two.

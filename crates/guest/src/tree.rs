@@ -48,6 +48,15 @@ pub struct Entry {
     pub mode: u32,
     /// Last change of its content, in seconds since the epoch.
     pub mtime: i64,
+    /// Owner; 0 from an agent below level 8.
+    #[serde(default)]
+    pub uid: u32,
+    /// Group; 0 from an agent below level 8.
+    #[serde(default)]
+    pub gid: u32,
+    /// Where a symbolic link leads, as it says itself. Level 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
 }
 
 /// A directory to make; its parents are made too.

@@ -55,6 +55,8 @@ families! {
     keys: Keys,
     /// Reply links.
     links: Links,
+    /// Long-lived sandboxes.
+    live: LiveRows,
     /// Providers of models and the calls of them.
     models: Models,
     /// Workflow operations: cancel, resume, fork.

@@ -25,6 +25,7 @@ pub mod intents;
 pub mod keys;
 pub mod links;
 pub mod listen;
+pub mod live;
 pub mod load;
 pub mod migrate;
 pub mod models;

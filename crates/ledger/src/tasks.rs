@@ -300,6 +300,7 @@ pub(crate) fn provider(work: &Work) -> &'static str {
     match work {
         Work::Sandbox(request) => request.class_min().as_str(),
         Work::Agent(work) => work.request.class_min().as_str(),
+        Work::Live(live) => live.request.class_min().as_str(),
         Work::Value(_) => "engine",
     }
 }

@@ -91,6 +91,8 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
          INSERT INTO app.dispatches (id, project_dir) VALUES ('disp0001', '/');
          INSERT INTO app.dispatch_runs (dispatch_id, tenant_id, run_id, key_id, origin)
            VALUES ('disp0001', 't', 'rn_{d}', 'k', 'manual');
+         INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, origin)
+           VALUES (repeat('a', 20), 't', 'rn_{d}', 'k', 'base', '{{}}', '\"none\"', 1000, 'manual');
          INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason) VALUES ('t', 'k', 'a', 'o', 'x', 'r')",
         d = "1".repeat(32),
         i = "0".repeat(32),
@@ -107,6 +109,15 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
         ),
         ("an intent is rewritten", "UPDATE app.intents SET goal = 'x'"),
         ("an audit row is deleted", "DELETE FROM app.audit"),
+        ("a long-lived sandbox is deleted", "DELETE FROM app.live_sandboxes"),
+        (
+            "a long-lived sandbox gets another owner",
+            "UPDATE app.live_sandboxes SET tenant_id = 'u'",
+        ),
+        (
+            "a long-lived sandbox ends without a reason",
+            "UPDATE app.live_sandboxes SET ended_at = clock_timestamp()",
+        ),
         (
             "a session ends without evidence",
             "UPDATE app.remote_execution_sessions SET state = 'COMPLETED'",

@@ -49,10 +49,19 @@ pub mod image {
     pub use crate::images::{Bounds, ImageError, ImageName, ImageRoot, Images, NamedImage};
 }
 
+/// What is said to the agent inside a sandbox, and what it answers.
+pub mod inside {
+    pub use cofferdam_guest::process::{Size, Usage};
+    pub use cofferdam_guest::tree::{Change, ChangeKind, Entry, NodeKind};
+    pub use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest, User};
+}
+
 pub use agent::changes::{Changes, ChangesError};
 pub use agent::ending::CommandEnd;
 pub use agent::excess::Excess;
-pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};
+pub use agent::{
+    Agent, AgentError, Collected, Manner, Reading, Remote, Running, Said, Stream, Watching,
+};
 pub use cache::{
     Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
     Removal,

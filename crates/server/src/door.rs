@@ -12,8 +12,12 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, Method, Uri};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 
+use crate::e2b::Target;
+
 /// Pages that people reach from elsewhere, such as from a mail. Following one changes nothing.
 const LINKS: &str = "/api/links/";
+/// Letters of a sandbox's id.
+const SANDBOX_LETTERS: usize = 20;
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
@@ -68,6 +72,18 @@ impl Door {
     ) -> Result<(), Refusal> {
         let host = self.host(arrived, uri, headers)?;
         self.origin(&host, method, uri, headers)
+    }
+
+    /// The port of a sandbox that a request names by `PORT-ID.domain`, where the rest is a name of this server. An id
+    /// is not guessable, so a page that knows one was given it.
+    pub(crate) fn sandbox(&self, arrived: Option<IpAddr>, headers: &HeaderMap) -> Option<Target> {
+        let host = authority(only(headers, &HOST)?)?;
+        let (label, domain) = host.host().split_once('.')?;
+        let (port, id) = label.split_once('-')?;
+        let is_id = id.len() == SANDBOX_LETTERS && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        let port = port.parse::<u16>().ok().filter(|port| *port > 0 && is_id)?;
+        let is_ours = address(domain).is_none() && self.answers_for(arrived, domain);
+        is_ours.then(|| Target::Sandbox { id: id.to_ascii_lowercase(), port })
     }
 
     fn host(
@@ -281,6 +297,33 @@ mod tests {
         assert_eq!(asked("GET", "/healthz", &two), Some(ErrorCode::HostNotAllowed));
         let absolute = asked("GET", "http://evil.example/healthz", &[("host", "127.0.0.1")]);
         assert_eq!(absolute, Some(ErrorCode::HostNotAllowed));
+    }
+
+    #[test]
+    fn a_sandbox_has_a_name_below_each_name_of_the_server_and_nowhere_else() {
+        let named = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().unwrap());
+            door().sandbox(Some(HERE.into()), &headers)
+        };
+        let id = "a1".repeat(10);
+        let wanted = Target::Sandbox { id: id.clone(), port: 3_000 };
+        for good in ["localhost", "localhost:7070", "approve.example", "LOCALHOST"] {
+            assert_eq!(named(&format!("3000-{id}.{good}")), Some(wanted.clone()), "{good}");
+        }
+        for bad in [
+            format!("3000-{id}.evil.example"),
+            format!("3000-{id}.x.localhost"),
+            format!("3000-{id}.10.0.0.5"),
+            format!("0-{id}.localhost"),
+            format!("70000-{id}.localhost"),
+            format!("-{id}.localhost"),
+            format!("3000-{}.localhost", "a".repeat(19)),
+            format!("3000-{id}"),
+            "localhost".to_owned(),
+        ] {
+            assert_eq!(named(&bad), None, "{bad}");
+        }
     }
 
     #[test]

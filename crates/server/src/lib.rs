@@ -9,6 +9,7 @@ mod answer;
 mod bound;
 mod call;
 mod door;
+mod e2b;
 mod handlers;
 mod listen;
 pub mod openapi;

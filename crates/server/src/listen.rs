@@ -34,6 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::answer::refuse;
 use crate::bound::{Bound, Place, Shares};
 use crate::door::Door;
+use crate::e2b::{self, Front};
 use crate::paced::Paced;
 
 /// How long a client may take for the head of a request, and how long an idle connection is kept.
@@ -61,17 +62,23 @@ pub struct Local {
 /// What every connection of this server shares.
 pub(crate) struct Serving {
     router: TowerToHyperService<Router>,
+    front: Front,
     door: Door,
     tls: Option<TlsAcceptor>,
     http: http1::Builder,
 }
 
 impl Serving {
-    pub(crate) fn new(router: Router, door: Door, tls: Option<TlsAcceptor>) -> Arc<Self> {
+    pub(crate) fn new(
+        router: Router,
+        front: Front,
+        door: Door,
+        tls: Option<TlsAcceptor>,
+    ) -> Arc<Self> {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
         http.max_buf_size(MAX_HEAD_BYTES);
-        Arc::new(Self { router: TowerToHyperService::new(router), door, tls, http })
+        Arc::new(Self { router: TowerToHyperService::new(router), front, door, tls, http })
     }
 
     /// Serves both listeners until `stop` says so, then lets open requests finish.
@@ -168,7 +175,7 @@ impl Serving {
     ) {
         let service = service_fn(|request| self.answer(arrived, request));
         let stream = TokioIo::new(Paced::new(stream));
-        let connection = self.http.serve_connection(stream, service);
+        let connection = self.http.serve_connection(stream, service).with_upgrades();
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
@@ -187,9 +194,16 @@ impl Serving {
         arrived: Option<IpAddr>,
         request: hyper::Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
+        // A sandbox's own name is no name of ours: its pages are another origin, and see nothing of our routes.
+        if let Some(target) = self.door.sandbox(arrived, request.headers()) {
+            return Ok(self.front.answer(target, request).await);
+        }
         let admitted = self.door.admit(arrived, request.method(), request.uri(), request.headers());
         match admitted {
-            Ok(()) => self.router.call(request).await,
+            Ok(()) => match e2b::target(request.uri(), request.headers()) {
+                Some(target) => Ok(self.front.answer(target, request).await),
+                None => self.router.call(request).await,
+            },
             Err(refusal) => Ok(refuse(refusal)),
         }
     }

@@ -4,9 +4,10 @@
 use cofferdam_contracts::config::ConfigKey;
 use cofferdam_contracts::dispatch::DispatchStatus;
 use cofferdam_contracts::id::{
-    DeliveryId, Digest, DispatchId, GateKey, ProviderName, RecipeId, SandboxId, SecretName,
+    DeliveryId, Digest, DispatchId, GateKey, LiveId, ProviderName, RecipeId, SandboxId, SecretName,
     TenantId, WebhookId, WorkflowId,
 };
+use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::schema::schema_of;
@@ -68,6 +69,7 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         "key" => (text(), "a key's id"),
         "gate" => (id::<GateKey>(), "a gate's key"),
         "wid" => (id::<WorkflowId>(), "a workflow of the engine"),
+        "live" => (id::<LiveId>(), "a long-lived sandbox"),
         "sandbox" => (id::<SandboxId>(), "a sandbox"),
         "provider" => (id::<ProviderName>(), "a provider of models"),
         "secret" => (id::<SecretName>(), "a secret"),
@@ -105,7 +107,7 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
                 "/api/hitl/inbox" => (200, 50),
                 "/api/webhooks/{webhook}/deliveries" => (200, 50),
                 "/api/ops/wf" => (200, 20),
-                "/api/sessions" | "/api/dispatches" => (1_000, 100),
+                "/api/sessions" | "/api/dispatches" | "/api/sandboxes" => (1_000, 100),
                 _ => (500, 100),
             };
             (number(1, most, usual), "maximum number of rows")
@@ -129,6 +131,9 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
         }
         ("state", "/api/sessions") => {
             (one_of(SessionState::ALL, SessionState::as_str), "sessions of this state")
+        }
+        ("state", "/api/sandboxes") => {
+            (one_of(LiveState::ALL, LiveState::as_str), "sandboxes of this state")
         }
         ("state", _) => {
             (one_of(DeliveryState::ALL, DeliveryState::as_str), "deliveries of this state")

@@ -19,6 +19,7 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::health::Health;
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow, Role};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveView};
 use cofferdam_contracts::model::{
     ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
 };
@@ -82,7 +83,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest that a caller may ask to wait for a change (`timeoutS`).
 const ASKED_WAIT: Duration = Duration::from_secs(30);
 /// What may take longer than the rest: many rows, or many bytes.
-const LONG: [&str; 5] = [
+const LONG: [&str; 8] = [
+    "/api/sandboxes",
+    "/api/sandboxes/{live}",
+    "/api/sandboxes/{live}/exec",
     "/api/proofs",
     "/api/runs/{id}/proofs",
     "/api/artifacts/{*uri}",
@@ -233,6 +237,12 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),
     route!("GET" "/api/sessions/{sandbox}", READ, [], None, 200, s::<SessionView>(), handlers::sessions::get, "One session with every look at its wipe"),
     route!("POST" "/api/sessions/{sandbox}/settle", OPERATE, [], s::<SettleRequest>(), 200, s::<Settlement>(), handlers::sessions::settle, "Ends a session whose wipe could not be verified, on the operator's word"),
+    route!("GET" "/api/sandboxes", READ, ["state", "limit"], None, 200, s::<Vec<LiveView>>(), handlers::sandboxes::list, "Long-lived sandboxes, newest first"),
+    route!("POST" "/api/sandboxes", SUBMIT, [], s::<LiveRequest>(), 201, s::<LiveView>(), handlers::sandboxes::create, "Creates a sandbox that lives until it is killed or its time is over; answers once it runs"),
+    route!("GET" "/api/sandboxes/{live}", READ, [], None, 200, s::<LiveView>(), handlers::sandboxes::get, "One long-lived sandbox"),
+    route!("DELETE" "/api/sandboxes/{live}", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::kill, "Kills a long-lived sandbox; answers once its wipe is verified"),
+    route!("POST" "/api/sandboxes/{live}/exec", SUBMIT, [], s::<LiveExec>(), 200, s::<LiveExecuted>(), handlers::sandboxes::exec, "Runs a command in a long-lived sandbox and waits for its end"),
+    route!("POST" "/api/sandboxes/{live}/extend", SUBMIT, [], s::<LiveExtend>(), 200, s::<LiveView>(), handlers::sandboxes::extend, "Sets when a long-lived sandbox ends"),
     route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<RecipeRow>>(), handlers::recipes::list, "Recipes"),
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<RecipeVersionRow>>(), handlers::recipes::versions, "A recipe's versions"),
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),

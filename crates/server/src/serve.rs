@@ -29,6 +29,7 @@ use crate::MAX_BODY_BYTES;
 use crate::answer::{refuse, respond};
 use crate::call::{Call, Shared, query_of};
 use crate::door::{Door, HostName, is_json};
+use crate::e2b::Front;
 use crate::listen::{Local, Serving};
 use crate::public::{self, PublicUrl};
 use crate::routes::{ROUTES, Route};
@@ -150,7 +151,8 @@ impl Server {
     pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
         let Doors { hosts, tls, local, .. } = self.doors;
         let tls = tls.map(|tls| tls.acceptor());
-        let serving = Serving::new(router(&self.shared), Door::new(hosts), tls);
+        let front = Front::new(Arc::clone(&self.shared));
+        let serving = Serving::new(router(&self.shared), front, Door::new(hosts), tls);
         let (stop, stopped) = watch::channel(false);
         let served = serving.run(self.listener, local, stopped);
         let ended = async {
@@ -257,7 +259,7 @@ impl Endpoint {
             return Ok(keyless("no-key", Vec::new())?);
         }
         if self.shared.no_auth && authorization.is_none() {
-            return Ok(keyless(KEYLESS, vec![Role::Submitter, Role::Approver])?);
+            return Ok(keyless_caller()?);
         }
         let unauthorized = || {
             Refusal::new(
@@ -332,6 +334,11 @@ async fn gather(mut body: Body) -> Result<Option<Vec<u8>>, Refusal> {
         }
     }
     Ok((size <= MAX_BODY_BYTES).then_some(bytes))
+}
+
+/// Who calls a listener that asks for no key.
+pub(crate) fn keyless_caller() -> Result<Principal, Refusal> {
+    keyless(KEYLESS, vec![Role::Submitter, Role::Approver])
 }
 
 /// Somebody of the default tenant without a key.

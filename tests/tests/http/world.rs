@@ -44,6 +44,7 @@ pub struct World {
     pub webhook: String,
     pub link: String,
     pub dispatch: String,
+    pub live: String,
     _home: Home,
 }
 
@@ -78,6 +79,12 @@ impl World {
         let dispatch = text(&made, "id");
         let sent = server.wait_terminal(made["run_id"].as_str().unwrap()).await;
         assert_eq!(sent["status"], "succeeded", "{sent}");
+        let (status, made) = server.post("/api/sandboxes", &json!({"template": "base"})).await;
+        assert_eq!(status, 201, "{made}");
+        let live = text(&made, "id");
+        let path = format!("/api/sandboxes/{live}");
+        let (status, killed) = server.request("DELETE", &path, Some(&server.key), None).await;
+        assert_eq!((status, &killed["state"]), (200, &json!("ended")), "{killed}");
         // Of an event that does not happen here: nothing is sent anywhere.
         let wanted = json!({"url": "https://example.com/", "events": ["gate.reminded"]});
         let (status, made) = server.post("/api/webhooks", &wanted).await;
@@ -103,6 +110,7 @@ impl World {
             webhook,
             link,
             dispatch,
+            live,
             _home: home,
         }
     }
@@ -124,6 +132,7 @@ impl World {
             .replace("{wid}", self.gated["workflowID"].as_str().unwrap())
             .replace("{gate}", "approve-plan")
             .replace("{sandbox}", &self.sandbox)
+            .replace("{live}", &self.live)
             .replace("{delegation}", "999999999")
             .replace("{*uri}", &self.uri)
             .replace("{name}", "profile.go")
@@ -203,7 +212,7 @@ impl World {
                 json!({"for": "Ada", "expiresS": 60, "choice": "yes"})
             }
             (_, "/api/keys") => {
-                json!({"tenant": "acme", "roles": ["auditor"], "groups": ["sre"], "label": "x"})
+                json!({"tenant": "acme", "roles": ["auditor"], "groups": ["sre"], "label": "x", "format": "e2b"})
             }
             (_, "/api/delegations") => {
                 json!({"to": self.keys["approver"].0, "group": "sre", "ttlS": 60, "reason": "holiday"})
@@ -215,6 +224,14 @@ impl World {
                 "enforce": false, "scope_id": "s", "parent_id": "abcd1234", "timeout_sec": 9,
                 "scheduled": false,
             }),
+            (_, "/api/sandboxes") => json!({
+                "template": "base", "timeoutS": 9, "metadata": {"a": "b"}, "env": {"A": "b"}, "net": "none",
+                "limits": {"memMB": 64}, "private": true, "dedup": "k",
+            }),
+            (_, path) if path.starts_with("/api/sandboxes/") && path.ends_with("/exec") => {
+                json!({"cmd": ["true"], "env": {"A": "b"}, "cwd": "/", "user": "root", "timeoutS": 1})
+            }
+            (_, path) if path.ends_with("/extend") => json!({"timeoutS": 9}),
             (_, "/api/dispatches/prune") => json!({"older_than_sec": 86_400}),
             (_, "/api/dispatches/import") => {
                 json!({"rows": [{"id": "abcd1234", "status": "completed"}]})

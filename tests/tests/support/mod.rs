@@ -8,6 +8,8 @@ pub mod proxy;
 pub mod pty;
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant, SystemTime};
@@ -263,4 +265,26 @@ pub fn recipe(dir: &Path, name: &str, yaml: &str) -> String {
     let path = dir.join(name);
     std::fs::write(&path, yaml).unwrap();
     path.to_string_lossy().into_owned()
+}
+
+/// A receiver of webhooks on loopback: it says 204 to everything, for as long as this process lives.
+pub fn receiver() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 16_384];
+            let mut read = 0;
+            // Bodies are one JSON object, and nothing else ends with its last brace. A task asks without.
+            while !bytes[..read].ends_with(b"}") && !bytes[..read].starts_with(b"GET") {
+                match stream.read(&mut bytes[read..]) {
+                    Ok(n) if n > 0 => read += n,
+                    _ => break,
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n");
+        }
+    });
+    url
 }

@@ -18,6 +18,7 @@ use super::prove::ProveArgs;
 use super::read::{LogsArgs, PsArgs, ShowArgs};
 use super::recipe::RecipeArgs;
 use super::run::RunArgs;
+use super::sandbox::SandboxArgs;
 use super::secret::SecretArgs;
 use super::serve::{ApiArgs, ServeArgs};
 use super::sessions::SessionArgs;
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     Dispatch(DispatchArgs),
     /// Create, list and revoke API keys
     Key(KeyArgs),
+    /// Create long-lived sandboxes, run commands in them, extend and kill them
+    Sandbox(SandboxArgs),
     /// Set, list, rotate and remove secrets that the egress proxy adds to requests
     Secret(SecretArgs),
     /// Add, list and replay webhooks for events of gates and runs

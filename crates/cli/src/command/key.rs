@@ -32,6 +32,9 @@ pub(crate) enum KeyCommand {
         /// Label, shown in lists
         #[arg(long)]
         label: Option<String>,
+        /// How the secret is written: cofferdam, or e2b for clients of E2B
+        #[arg(long, default_value = "cofferdam", value_parser = ["cofferdam", "e2b"])]
+        format: String,
         /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
@@ -76,8 +79,8 @@ pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
 async fn act(session: &Connection, command: &KeyCommand) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
-        KeyCommand::Create { tenant, roles, groups, label, json: as_json } => {
-            let mut body = json!({"roles": roles, "groups": groups});
+        KeyCommand::Create { tenant, roles, groups, label, format, json: as_json } => {
+            let mut body = json!({"roles": roles, "groups": groups, "format": format});
             if let Some(fields) = body.as_object_mut() {
                 for (name, value) in [("tenant", tenant), ("label", label)] {
                     if let Some(value) = value {

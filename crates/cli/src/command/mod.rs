@@ -37,6 +37,7 @@ mod recipe;
 mod relay;
 mod remote;
 mod run;
+mod sandbox;
 mod secret;
 mod serve;
 mod sessions;
@@ -133,6 +134,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Config(args) => config::config(&at, &args).await,
         Command::Dispatch(args) => dispatch::dispatch(&at, &args).await,
         Command::Key(args) => key::key(&at, &args).await,
+        Command::Sandbox(args) => sandbox::sandbox(&at, &args).await,
         Command::Secret(args) => secret::secret(&at, &args).await,
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Model(args) => model::model(&at, &args).await,

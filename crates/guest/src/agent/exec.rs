@@ -38,6 +38,11 @@ const READ_BYTES: usize = 16 * 1024;
 /// How long the pipes may take to drain once every writer is dead: the host reads as fast as it
 /// can, so this is only reached when the host is overloaded.
 const DRAIN_MS: u64 = 10_000;
+/// How long output is waited for after the end of a command whose children may hold its pipes. It is read and dropped
+/// from then on, so that none of them ends by a broken pipe.
+const LEFT_DRAIN_MS: u64 = 1_000;
+/// How long output is waited for after a death by signal: what is in the pipes is read within it.
+const KILLED_DRAIN_MS: u64 = 100;
 /// How long a killed process may take to die: beyond it, it is stuck in the kernel.
 const DEATH_MS: u64 = 5_000;
 /// Where commands are looked for when the environment does not say.
@@ -78,7 +83,7 @@ pub struct Started {
 /// Runs the command; the last frame is always an [`ExecEnd`] unless the host hung up.
 pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Bytes>) {
     let started = prepare(&request).and_then(|command| begin(&reaper, &request, command));
-    follow(&reaper, &request, started, &frames).await;
+    follow(&reaper, &request, started, false, &frames).await;
 }
 
 /// Starts it, in its jail where it has one.
@@ -137,10 +142,11 @@ pub async fn follow(
     reaper: &Reaper,
     request: &ExecRequest,
     started: Result<Started, StartError>,
+    leaves: bool,
     frames: &Sender<Bytes>,
 ) {
     let end = match started {
-        Ok(started) => ended(reaper, request, started, frames).await,
+        Ok(started) => ended(reaper, request, started, leaves, frames).await,
         Err(error) => unstarted(&error),
     };
     let json = serde_json::to_vec(&end).unwrap_or_default();
@@ -152,6 +158,7 @@ async fn ended(
     reaper: &Reaper,
     request: &ExecRequest,
     started: Started,
+    leaves: bool,
     frames: &Sender<Bytes>,
 ) -> ExecEnd {
     let before = machine::counted();
@@ -160,8 +167,8 @@ async fn ended(
     let layer = LayerWatch::default();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
-    let stdout = pump(Kind::Stdout, stdout, limit, frames);
-    let stderr = pump(Kind::Stderr, stderr, limit, frames);
+    let stdout = pump(Kind::Stdout, stdout, (limit, leaves), frames);
+    let stderr = pump(Kind::Stderr, stderr, (limit, leaves), frames);
     let mut timed_out = false;
     let first = tokio::select! {
         biased;
@@ -178,7 +185,7 @@ async fn ended(
     let reaped = match first {
         Some(reaped) => reaped,
         None => {
-            reaper.sweep(pid);
+            reaper.end(pid, leaves);
             match within_ms(DEATH_MS, exit).await {
                 Some(Ok(reaped)) => reaped,
                 _ => Reaped { ended: Ended::Signal(9), cpu_ms: 0, max_rss_kb: 0 },
@@ -187,8 +194,16 @@ async fn ended(
     };
     // Now that the first process is reaped no command may be running any more: catch what moved to
     // a group of its own.
-    reaper.sweep(pid);
-    let drained = within_ms(DRAIN_MS, async { (join(stdout).await, join(stderr).await) }).await;
+    let drain_ms = match (leaves, &reaped.ended) {
+        (false, _) => {
+            reaper.sweep(pid);
+            DRAIN_MS
+        }
+        // Who is left may hold the pipes for ever.
+        (true, Ended::Signal(_)) => KILLED_DRAIN_MS,
+        (true, _) => LEFT_DRAIN_MS,
+    };
+    let drained = within_ms(drain_ms, async { (join(stdout).await, join(stderr).await) }).await;
     let (dropped_stdout, dropped_stderr) = drained.unwrap_or_default();
     ExecEnd {
         ended: reaped.ended,
@@ -227,8 +242,14 @@ fn since(now: Counted, before: Option<Counted>) -> Counted {
     }
 }
 
-/// Reads a pipe to its end, sends what fits and counts the rest.
-fn pump(kind: Kind, pipe: Option<Receiver>, limit: u64, frames: &Sender<Bytes>) -> JoinHandle<u64> {
+/// Reads a pipe to its end, sends what fits and counts the rest. With `leaves` it is read on for processes that hold
+/// it beyond the command's end.
+fn pump(
+    kind: Kind,
+    pipe: Option<Receiver>,
+    (limit, leaves): (u64, bool),
+    frames: &Sender<Bytes>,
+) -> JoinHandle<u64> {
     let frames = frames.clone();
     tokio::spawn(async move {
         let Some(mut pipe) = pipe else { return 0 };
@@ -243,7 +264,10 @@ fn pump(kind: Kind, pipe: Option<Receiver>, limit: u64, frames: &Sender<Bytes>) 
             dropped += wide(count - kept);
             let piece = buffer.get(..kept).unwrap_or_default();
             if !piece.is_empty() && frames.send(frame::encode(kind, piece)).await.is_err() {
-                break;
+                if !leaves {
+                    break;
+                }
+                room = 0;
             }
         }
         dropped

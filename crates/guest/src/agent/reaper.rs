@@ -122,6 +122,18 @@ impl Reaper {
         }
     }
 
+    /// Ends a command that is not to go on: its group alone, where what it leaves may live on.
+    pub fn end(&self, group: Pid, leaves: bool) {
+        if !leaves {
+            return self.sweep(group);
+        }
+        let waiting = self.lock();
+        let _ = killpg(group, Signal::SIGKILL);
+        if waiting.contains_key(&group.as_raw()) {
+            let _ = kill(group, Signal::SIGKILL);
+        }
+    }
+
     /// Reaps until the runtime ends.
     pub async fn run(&self) -> io::Result<()> {
         let mut children = signal(SignalKind::child())?;

@@ -10,14 +10,17 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cofferdam_guest::process::{Control, RunRequest};
+use bytes::Bytes;
+use cofferdam_guest::frame::{self, Kind};
+use cofferdam_guest::process::{Begun, Control, RunRequest};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::net::unix::pipe::{Receiver, Sender as Pipe};
+use tokio::sync::mpsc::Sender;
 
 use super::answer::{self, Answer, done, refuse};
 use super::clock::{Stopwatch, within_ms};
@@ -34,7 +37,7 @@ const LAST_WORD_MS: u64 = 5_000;
 struct Entry {
     pid: Option<Pid>,
     /// Until somebody takes it.
-    stdin: Option<Sender>,
+    stdin: Option<Pipe>,
     terminal: Option<Arc<OwnedFd>>,
 }
 
@@ -64,7 +67,12 @@ impl Running {
         let (frames, response) = answer::frames();
         let (running, reaper) = (Arc::clone(self), Arc::clone(reaper));
         tokio::spawn(async move {
-            exec::follow(&reaper, &request.exec, started, &frames).await;
+            if let Ok(started) = &started
+                && request.leaves
+            {
+                begun(started, &frames).await;
+            }
+            exec::follow(&reaper, &request.exec, started, request.leaves, &frames).await;
             running.lock().remove(&request.id);
         });
         response
@@ -121,6 +129,14 @@ impl Running {
     }
 }
 
+/// Tells its process id.
+async fn begun(started: &Started, frames: &Sender<Bytes>) {
+    let begun = Begun { pid: u32::try_from(started.pid.as_raw()).unwrap_or(0) };
+    let json = serde_json::to_vec(&begun).unwrap_or_default();
+    // An error means that the host hung up, which following it sees.
+    let _ = frames.send(frame::encode(Kind::Begun, &json)).await;
+}
+
 fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), StartError> {
     let mut command = exec::prepare(&request.exec)?;
     if request.exec.jail.is_some() {
@@ -133,7 +149,7 @@ fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), Star
         command.stdin(Stdio::piped());
     }
     let (started, stdin) = exec::start(reaper, &mut command, request.service)?;
-    let stdin = stdin.and_then(|pipe| Sender::from_owned_fd(pipe.into()).ok());
+    let stdin = stdin.and_then(|pipe| Pipe::from_owned_fd(pipe.into()).ok());
     let entry = Entry { pid: Some(started.pid), stdin, terminal: None };
     Ok((started, entry))
 }
@@ -164,9 +180,9 @@ fn with_terminal(
     exec::drop_to(&mut session, &request.exec);
     let clock = Stopwatch::start();
     let (mut started, _) = exec::start(reaper, &mut session, request.service)?;
-    let halves = || -> io::Result<(Receiver, Sender)> {
+    let halves = || -> io::Result<(Receiver, Pipe)> {
         let (read, write) = (master.try_clone()?, master.try_clone()?);
-        Ok((Receiver::from_owned_fd_unchecked(read)?, Sender::from_owned_fd_unchecked(write)?))
+        Ok((Receiver::from_owned_fd_unchecked(read)?, Pipe::from_owned_fd_unchecked(write)?))
     };
     let (output, input) = match halves() {
         Ok(halves) => halves,

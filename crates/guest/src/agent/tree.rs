@@ -14,7 +14,7 @@ use cofferdam_guest::wire::CollectEnd;
 use hyper::{Response, StatusCode};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, mkdirat, openat,
-    renameat, statat, unlinkat,
+    readlinkat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -128,7 +128,25 @@ fn entry(name: &str, mangled: bool, stat: &Stat) -> Entry {
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mode: stat.st_mode & 0o7777,
         mtime: stat.st_mtime,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        target: None,
     }
+}
+
+/// An entry with its target, if it is a link.
+fn entry_at(
+    at: &OwnedFd,
+    name: impl Arg + Copy,
+    (shown, mangled): (&str, bool),
+    stat: &Stat,
+) -> Entry {
+    let mut found = entry(shown, mangled, stat);
+    if found.kind == NodeKind::Link {
+        let target = readlinkat(at, name, Vec::new());
+        found.target = target.ok().map(|target| target.to_string_lossy().into_owned());
+    }
+    found
 }
 
 fn answer(outcome: Result<()>) -> Response<Answer> {
@@ -142,7 +160,7 @@ fn answer(outcome: Result<()>) -> Response<Answer> {
 pub fn stat(request: &Path) -> Response<Answer> {
     let found = holder(&request.path).and_then(|(at, name)| {
         statat(&at, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map(|stat| entry(name, false, &stat))
+            .map(|stat| entry_at(&at, name, (name, false), &stat))
             .map_err(|errno| TreeError::of(&request.path, errno))
     });
     match found {
@@ -220,7 +238,9 @@ pub fn list(request: Path) -> Response<Answer> {
                 Ok(name) => (name.to_owned(), false),
                 Err(_) => (name::encode(next.file_name().to_bytes()), true),
             };
-            let item = serde_json::to_vec(&entry(&name, mangled, &stat)).unwrap_or_default();
+            let item =
+                serde_json::to_vec(&entry_at(&at, next.file_name(), (&name, mangled), &stat))
+                    .unwrap_or_default();
             if frames.send(frame::encode(Kind::Item, &item)).await.is_err() {
                 return;
             }

@@ -37,8 +37,8 @@ use crate::agent::excess::Excess;
 use crate::host::task::Driver;
 
 pub(crate) use doors::Trunk;
-pub use run::{Manner, Remote, Running};
-pub use tree::Watching;
+pub use run::{Manner, Remote, Running, Said};
+pub use tree::{Reading, Watching};
 
 /// Bytes of a short answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -218,7 +218,7 @@ impl Agent {
                         (None, None) => Err(AgentError::Forged("fewer files than were announced")),
                     };
                 }
-                Kind::Stdout | Kind::Stderr | Kind::Item | Kind::Fill => {
+                Kind::Stdout | Kind::Stderr | Kind::Item | Kind::Fill | Kind::Begun => {
                     return Err(AgentError::Forged("output in a collection"));
                 }
             }

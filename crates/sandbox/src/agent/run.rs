@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
-use cofferdam_guest::process::{Control, RunRequest, Size, Usage};
+use cofferdam_guest::frame::Kind;
+use cofferdam_guest::process::{Begun, Control, RunRequest, Size, Usage};
 use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -13,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::body::Outgoing;
-use super::{Agent, Frames, Result, Stream, encode, follow, parse, short};
+use super::{Agent, AgentError, Frames, Result, Stream, encode, follow, parse, short};
 
 /// Pieces on their way to a command or port; the writer waits beyond.
 pub(super) const QUEUED: usize = 4;
@@ -29,6 +30,17 @@ pub struct Manner {
     pub terminal: Option<Size>,
     /// It outlives the commands.
     pub service: bool,
+    /// What it leaves running lives on after its end.
+    pub leaves: bool,
+}
+
+/// What comes from a command.
+#[derive(Debug)]
+pub enum Said {
+    /// A piece of its output.
+    Output(Stream, Bytes),
+    /// Its end, after which nothing comes.
+    End(Box<ExecEnd>),
 }
 
 /// A command that runs. Dropping it, or what [`Running::follow`] gave, kills the command.
@@ -38,6 +50,9 @@ pub struct Running {
     id: u64,
     frames: Frames,
     limit: u64,
+    pid: Option<u32>,
+    /// What came in the place of its process id.
+    first: Option<(Kind, Bytes)>,
 }
 
 /// What can be said to a running command.
@@ -52,6 +67,26 @@ impl Running {
     #[must_use]
     pub fn remote(&self) -> Remote {
         Remote { agent: self.agent.clone(), id: self.id }
+    }
+
+    /// Its process id as its sandbox sees it, where it was started with [`Manner::leaves`] and did start.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// The next piece of it. Who does not ask stops the command once its pipes are full.
+    pub async fn next(&mut self) -> Result<Said> {
+        let (kind, payload) = match self.first.take() {
+            Some(first) => first,
+            None => self.frames.next().await?,
+        };
+        match kind {
+            Kind::Stdout => Ok(Said::Output(Stream::Stdout, payload)),
+            Kind::Stderr => Ok(Said::Output(Stream::Stderr, payload)),
+            Kind::End => Ok(Said::End(Box::new(parse(&payload)?))),
+            _ => Err(AgentError::Forged("a file in a command's output")),
+        }
     }
 
     /// Follows it to its end.
@@ -88,10 +123,20 @@ impl Agent {
         self.needs(2)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let limit = exec.stream_limit_bytes;
-        let Manner { stdin, terminal, service } = manner;
-        let request = RunRequest { exec, id, stdin, terminal, service };
+        let Manner { stdin, terminal, service, leaves } = manner;
+        if leaves {
+            self.needs(8)?;
+        }
+        let request = RunRequest { exec, id, stdin, terminal, service, leaves };
         let response = self.send(Method::POST, wire::RUN, encode(&request)?).await?;
-        Ok(Running { agent: self.clone(), id, frames: Frames::of(response), limit })
+        let (mut frames, mut pid, mut first) = (Frames::of(response), None, None);
+        if leaves {
+            match frames.next().await? {
+                (Kind::Begun, payload) => pid = Some(parse::<Begun>(&payload)?.pid),
+                other => first = Some(other),
+            }
+        }
+        Ok(Running { agent: self.clone(), id, frames, limit, pid, first })
     }
 
     /// What the sandbox uses, as it says: the task may have taken the agent over.

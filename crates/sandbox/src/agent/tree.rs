@@ -1,11 +1,13 @@
 //! Files and directories of the sandbox, from the host.
 
+use bytes::Bytes;
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::tree::{Change, ChangeKind, Entry, NewDir, Path, Remove, Rename, Watch};
 use cofferdam_guest::wire::{self, CollectEnd, User};
 use hyper::Method;
 use tokio::sync::mpsc;
 
+use super::body::Outgoing;
 use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, short, wide};
 
 /// Changes that wait for their reader; beyond them a [`ChangeKind::Lost`] stands for the others. As
@@ -25,6 +27,31 @@ impl Watching {
     /// The next change; `None` after as many as were asked for.
     pub async fn next(&mut self) -> Result<Option<Change>> {
         self.changes.recv().await.transpose()
+    }
+}
+
+/// A file that is read. Dropping it ends the reading.
+#[derive(Debug)]
+pub struct Reading {
+    frames: Frames,
+    owed: u64,
+}
+
+impl Reading {
+    /// The next piece; `None` once all bytes came.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        match self.frames.next().await? {
+            (Kind::Chunk, payload) => {
+                self.owed = self.owed.checked_sub(wide(payload.len())).ok_or(TOO_MUCH)?;
+                Ok(Some(payload))
+            }
+            (Kind::End, payload) => match parse::<CollectEnd>(&payload)?.error {
+                Some(error) => Err(AgentError::Collect(error)),
+                None if self.owed == 0 => Ok(None),
+                None => Err(AgentError::Forged("fewer bytes than were announced")),
+            },
+            _ => Err(AgentError::Forged("something else in a file")),
+        }
     }
 }
 
@@ -103,6 +130,40 @@ impl Agent {
                 _ => return Err(AgentError::Forged("something else in a file")),
             }
         }
+    }
+
+    /// The bytes of one regular file as they come, and how many there are: at most `most`.
+    pub async fn open(&self, path: &str, most: u64) -> Result<(u64, Reading)> {
+        self.needs(2)?;
+        let request = Path { path: path.to_owned(), most };
+        let response = self.send(Method::POST, wire::READ, encode(&request)?).await?;
+        let mut frames = Frames::of(response);
+        let size = match frames.next().await? {
+            (Kind::File, payload) => parse::<wire::FileHead>(&payload)?.size,
+            (Kind::End, payload) => {
+                let error = parse::<CollectEnd>(&payload)?.error;
+                return Err(AgentError::Collect(error.unwrap_or_default()));
+            }
+            _ => return Err(AgentError::Forged("something else in a file")),
+        };
+        if size > most {
+            return Err(TOO_MUCH);
+        }
+        Ok((size, Reading { frames, owed: size }))
+    }
+
+    /// Writes a file as its pieces come, parents included, with this owner.
+    pub async fn pour(
+        &self,
+        path: &str,
+        mode: u32,
+        owner: User,
+        pieces: mpsc::Receiver<Bytes>,
+    ) -> Result<()> {
+        self.needs(8)?;
+        let (path, User { uid, gid }) = (wire::encode_path(path), owner);
+        let route = format!("{}?path={path}&mode={mode:o}&uid={uid}&gid={gid}", wire::FILE);
+        self.request(Method::PUT, &route, Outgoing::Stream(pieces)).await.map(|_| ())
     }
 
     /// What is at a path; a symbolic link at its end is described, not followed.

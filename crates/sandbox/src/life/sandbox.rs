@@ -10,7 +10,7 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Violation, WipeEvidence,
+    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Phase, Violation, WipeEvidence,
 };
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 
@@ -262,6 +262,24 @@ impl Sandbox {
     pub async fn close_network(&self) {
         if let Some(egress) = &self.egress {
             egress.close().await;
+        }
+    }
+
+    /// Opens the network of a phase without a command, until the sandbox ends: the variables by which programs find
+    /// it. For a sandbox whose commands come one by one.
+    ///
+    /// # Errors
+    /// The network cannot be set up; in words.
+    pub async fn open_network(&self, phase: Phase) -> Result<BTreeMap<String, String>, String> {
+        if let Some(unrouted) = &self.unrouted {
+            unrouted.enter(phase);
+        }
+        match &self.egress {
+            Some(egress) => {
+                let entered = egress.enter(phase).await;
+                entered.cloned().map_err(|error| error_chain(&error))
+            }
+            None => Ok(BTreeMap::new()),
         }
     }
 

@@ -13,6 +13,7 @@ pub(crate) mod ops;
 pub(crate) mod proofs;
 pub(crate) mod recipes;
 pub(crate) mod runs;
+pub(crate) mod sandboxes;
 pub(crate) mod secrets;
 pub(crate) mod sessions;
 pub(crate) mod webhooks;

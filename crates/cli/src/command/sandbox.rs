@@ -1,0 +1,179 @@
+//! `sandbox create | ls | exec | extend | rm`.
+
+use clap::{Args, Subcommand};
+use cofferdam_contracts::live::{LiveExecuted, LiveView};
+use serde_json::{Map, Value, json};
+
+use super::at::At;
+use super::client::segment;
+use super::connection::Connection;
+use super::exit::{Exit, Misuse};
+use super::output;
+
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    #[command(subcommand)]
+    pub command: SandboxCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    /// Create a sandbox that lives until it is killed or its time is over; prints its id
+    Create {
+        /// Seconds to live, 1 to 86400
+        #[arg(long, default_value_t = 300)]
+        timeout: u64,
+        /// Label NAME=VALUE (repeatable)
+        #[arg(long = "label", value_name = "NAME=VALUE")]
+        labels: Vec<String>,
+        /// Variable NAME=VALUE of every command (repeatable)
+        #[arg(long = "env", value_name = "NAME=VALUE")]
+        env: Vec<String>,
+        /// Host that it may reach (repeatable); default: no network
+        #[arg(long = "allow", value_name = "HOST")]
+        allow: Vec<String>,
+        /// Memory in MiB
+        #[arg(long)]
+        mem_mb: Option<u64>,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// List running sandboxes
+    Ls {
+        /// Also those that are over
+        #[arg(long)]
+        all: bool,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command in a sandbox; exits with its status
+    Exec {
+        id: String,
+        /// user or root
+        #[arg(long, default_value = "user")]
+        user: String,
+        /// Working directory; default: the home of the user
+        #[arg(long)]
+        cwd: Option<String>,
+        /// Seconds that the command may take, 1 to 240
+        #[arg(long, default_value_t = 60)]
+        timeout: u64,
+        /// Program and arguments
+        #[arg(last = true, required = true)]
+        cmd: Vec<String>,
+    },
+    /// Set when a sandbox ends: so many seconds from now
+    Extend { id: String, seconds: u64 },
+    /// Kill a sandbox; answers once its wipe is verified
+    Rm { id: String },
+}
+
+pub(crate) async fn sandbox(at: &At, args: &SandboxArgs) -> anyhow::Result<Exit> {
+    let session = Connection::reading(at).await?;
+    let outcome = act(&session, &args.command).await;
+    session.close().await?;
+    outcome
+}
+
+async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<Exit> {
+    let client = &session.client;
+    let path = |id: &str| format!("/api/sandboxes/{}", segment(id));
+    match command {
+        SandboxCommand::Create { timeout, labels, env, allow, mem_mb, json: as_json } => {
+            let mut body = json!({
+                "template": "base", "timeoutS": timeout, "metadata": pairs("--label", labels)?, "env": pairs("--env", env)?,
+            });
+            if let Some(fields) = body.as_object_mut() {
+                if !allow.is_empty() {
+                    fields.insert("net".into(), json!(allow));
+                }
+                if let Some(mem_mb) = mem_mb {
+                    fields.insert("limits".into(), json!({"memMB": mem_mb}));
+                }
+            }
+            let made: LiveView = client.post("/api/sandboxes", &body).await?;
+            match as_json {
+                true => output::json(&json!({"schemaVersion": 1, "sandbox": made})),
+                false => output::line(made.id.as_str()),
+            }
+        }
+        SandboxCommand::Ls { all, json: as_json } => {
+            let query = if *all { "?limit=1000" } else { "?state=running&limit=1000" };
+            let found: Vec<LiveView> = client.get(&format!("/api/sandboxes{query}")).await?;
+            match as_json {
+                true => output::json(&json!({"schemaVersion": 1, "sandboxes": found})),
+                false => print(&found),
+            }
+        }
+        SandboxCommand::Exec { id, user, cwd, timeout, cmd } => {
+            let mut body = json!({"cmd": cmd, "user": user, "timeoutS": timeout});
+            if let (Some(cwd), Some(fields)) = (cwd, body.as_object_mut()) {
+                fields.insert("cwd".into(), json!(cwd));
+            }
+            let done: LiveExecuted = client.post(&format!("{}/exec", path(id)), &body).await?;
+            return Ok(show(&done));
+        }
+        SandboxCommand::Extend { id, seconds } => {
+            let body = json!({"timeoutS": seconds});
+            let view: LiveView = client.post(&format!("{}/extend", path(id)), &body).await?;
+            output::line(&format!("ends {}", view.ends_at.map(output::time).unwrap_or_default()));
+        }
+        SandboxCommand::Rm { id } => {
+            let _: LiveView = client.delete(&path(id)).await?;
+            output::line("killed");
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn pairs(flag: &str, all: &[String]) -> anyhow::Result<Map<String, Value>> {
+    all.iter()
+        .map(|pair| {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| Misuse(format!("{flag} {pair}: expected NAME=VALUE")))?;
+            Ok((name.to_owned(), json!(value)))
+        })
+        .collect()
+}
+
+/// Its output as it is, and its end as ours.
+fn show(done: &LiveExecuted) -> Exit {
+    output::raw(done.stdout.as_bytes());
+    output::raw_err(done.stderr.as_bytes());
+    if done.dropped_bytes > 0 {
+        output::note(&format!("{} bytes of output were left out", done.dropped_bytes));
+    }
+    if let Some(why) = &done.error {
+        output::note(why);
+    }
+    if done.timed_out {
+        output::note("its time was over");
+    }
+    Exit::Of(u8::try_from(done.exit).unwrap_or(u8::MAX))
+}
+
+fn print(found: &[LiveView]) {
+    let rows: Vec<Vec<String>> = found
+        .iter()
+        .map(|one| {
+            let labels: Vec<String> =
+                one.metadata.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            vec![
+                one.id.to_string(),
+                one.state.as_str().to_owned(),
+                one.template.clone(),
+                one.mem_mb.map(|mb| mb.to_string()).unwrap_or_default(),
+                one.started_at.map(output::time).unwrap_or_default(),
+                one.ends_at.map(output::time).unwrap_or_default(),
+                labels.join(","),
+            ]
+        })
+        .collect();
+    output::table(
+        &["SANDBOX", "STATE", "TEMPLATE", "MEM MIB", "STARTED (UTC)", "ENDS (UTC)", "LABELS"],
+        &rows,
+    );
+}

@@ -1,0 +1,298 @@
+//! Long-lived sandboxes: created, extended, listed and killed by their tenant.
+//!
+//! ```text
+//! LiveRequest --(flows::live)--> run of one task, Work::Live --(worker)--> held until killed, expired or canceled
+//! ```
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{LiveId, RunId, SandboxId};
+use crate::named::named;
+use crate::sandbox::{Egress, Limits, SandboxRequest};
+
+/// Longest time to live that one call may set, in seconds: one day, as for the wall time of a task.
+pub const MAX_LIVE_S: u64 = 86_400;
+/// Time to live in seconds when a request does not say.
+pub const DEFAULT_LIVE_S: u64 = 300;
+/// The one template: the host's programs, bash and a home for `user`.
+pub const BASE_TEMPLATE: &str = "base";
+/// Labels of one sandbox, and variables of its environment. Rows stay small; 64 labels are a page of them.
+pub const MAX_LIVE_PAIRS: usize = 64;
+/// Bytes of a label's name or value. A variable's value may have as many as one argument of a program.
+pub const MAX_LABEL_BYTES: usize = 1_024;
+/// Bytes of a variable's value: the kernel takes 128 KiB for one string.
+pub const MAX_VARIABLE_BYTES: usize = 128 * 1_024;
+
+/// The work of a task that holds a sandbox instead of running a command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LiveWork {
+    /// The sandbox as its tenant names it.
+    pub live: LiveId,
+    /// What is asked of it; its command is never run.
+    pub request: SandboxRequest,
+}
+
+/// `POST /api/sandboxes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveRequest {
+    /// Root file system: `base`.
+    pub template: String,
+    /// Time to live from its start in seconds: 1 to 86,400. Default 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub timeout_s: Option<u64>,
+    /// Labels by which a list can be filtered; at most 64.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// Environment of every command; at most 64 variables.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Names that it may reach, under the tenant's grants. Default: no network.
+    #[serde(default, rename = "net")]
+    pub egress: Egress,
+    /// Resource limits.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Whether requests for its ports need a token of their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
+    /// Repeating a request with this key returns the first one's sandbox; at most 256 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub dedup: Option<String>,
+}
+
+/// `POST /api/sandboxes/{id}/extend`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveExtend {
+    /// Time to live from now in seconds: 0 to 86,400. It may shorten.
+    #[schemars(range(min = 0, max = 86_400))]
+    pub timeout_s: u64,
+}
+
+/// `POST /api/sandboxes/{id}/exec`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveExec {
+    /// Program and arguments.
+    #[schemars(length(min = 1))]
+    pub cmd: Vec<String>,
+    /// Variables beside the sandbox's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Working directory. Default: the user's home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// `user` or `root`. Default `user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Wall time in seconds: 1 to 240, below the patience of the API for one answer. Default 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 240))]
+    pub timeout_s: Option<u64>,
+}
+
+/// How a command of a long-lived sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveExecuted {
+    /// Exit status; 128 and the signal's number for a death by signal, -1 where it never started.
+    pub exit: i32,
+    /// Standard output, at most 512 KiB of it; bytes that are not UTF-8 are replaced.
+    pub stdout: String,
+    /// Standard error, likewise.
+    pub stderr: String,
+    /// Bytes of both that were left out.
+    pub dropped_bytes: u64,
+    /// Whether its wall time ran out.
+    pub timed_out: bool,
+    /// Why it never started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+named! {
+    /// Where a long-lived sandbox is in its life.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum LiveState {
+        /// It is queued or being made.
+        Starting = "starting",
+        /// It answers.
+        Running = "running",
+        /// It is over.
+        Ended = "ended",
+    }
+}
+
+/// A long-lived sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveView {
+    /// Its id.
+    pub id: LiveId,
+    /// Root file system.
+    pub template: String,
+    /// Where it is in its life.
+    pub state: LiveState,
+    /// Labels by which a list can be filtered.
+    pub metadata: BTreeMap<String, String>,
+    /// Names that it may reach; none: no network.
+    #[serde(rename = "net")]
+    pub egress: Egress,
+    /// The run that holds it.
+    pub run_id: RunId,
+    /// The session of its sandbox, once there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SandboxId>,
+    /// CPUs as enforced; absent before its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    /// Memory as enforced, in MiB.
+    #[serde(default, rename = "memMB", skip_serializing_if = "Option::is_none")]
+    pub mem_mb: Option<u64>,
+    /// Writable layer as enforced, in MiB.
+    #[serde(default, rename = "diskMB", skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// ms since the epoch; absent before its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<i64>,
+    /// When its time is over, in ms since the epoch; absent before its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<i64>,
+    /// ms since the epoch; absent before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<i64>,
+    /// Why it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_reason: Option<String>,
+    /// Whether its wipe is verified, or it never had a sandbox.
+    pub wiped: bool,
+}
+
+/// Why a request for a sandbox is refused before anything is written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LiveInvalid {
+    /// No such root file system.
+    #[error("template {0:?} does not exist; use `base`")]
+    Template(String),
+    /// A time beyond the bounds.
+    #[error("timeoutS is {0}; it must be between 1 and {MAX_LIVE_S} seconds")]
+    Timeout(u64),
+    /// Too many labels or variables.
+    #[error("{field} has {count} entries; at most {MAX_LIVE_PAIRS} are kept")]
+    Pairs {
+        /// The request's field.
+        field: &'static str,
+        /// How many.
+        count: usize,
+    },
+    /// A name or a value that cannot be kept.
+    #[error(
+        "{field}: the entry {name:?} is empty, too long or has a NUL byte, `=` in its name, or more than its bytes"
+    )]
+    Pair {
+        /// The request's field.
+        field: &'static str,
+        /// The entry's name, cut to 64 characters.
+        name: String,
+    },
+}
+
+fn pairs(
+    field: &'static str,
+    all: &BTreeMap<String, String>,
+    most: usize,
+) -> Result<(), LiveInvalid> {
+    if all.len() > MAX_LIVE_PAIRS {
+        return Err(LiveInvalid::Pairs { field, count: all.len() });
+    }
+    let wrong = all.iter().find(|(name, value)| {
+        let named =
+            !name.is_empty() && name.len() <= MAX_LABEL_BYTES && !name.contains(['\0', '=']);
+        !named || value.len() > most || value.contains('\0')
+    });
+    match wrong {
+        Some((name, _)) => Err(LiveInvalid::Pair { field, name: name.chars().take(64).collect() }),
+        None => Ok(()),
+    }
+}
+
+impl LiveRequest {
+    /// A sandbox of this template, and every default.
+    #[must_use]
+    pub fn of(template: &str) -> Self {
+        Self {
+            template: template.to_owned(),
+            timeout_s: None,
+            metadata: BTreeMap::new(),
+            env: BTreeMap::new(),
+            egress: Egress::None,
+            limits: Limits::default(),
+            private: false,
+            dedup: None,
+        }
+    }
+
+    /// Its template and its time to live in seconds, once everything is within its bounds.
+    ///
+    /// # Errors
+    /// The first field that is not.
+    pub fn check(&self) -> Result<(&str, u64), LiveInvalid> {
+        let template = self.template.as_str();
+        if template != BASE_TEMPLATE {
+            return Err(LiveInvalid::Template(template.chars().take(64).collect()));
+        }
+        let timeout_s = self.timeout_s.unwrap_or(DEFAULT_LIVE_S);
+        if !(1..=MAX_LIVE_S).contains(&timeout_s) {
+            return Err(LiveInvalid::Timeout(timeout_s));
+        }
+        pairs("metadata", &self.metadata, MAX_LABEL_BYTES)?;
+        pairs("env", &self.env, MAX_VARIABLE_BYTES)?;
+        Ok((template, timeout_s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(name: &str, value: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([(name.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn a_request_is_within_its_bounds() {
+        let good = LiveRequest::of(BASE_TEMPLATE);
+        assert_eq!(good.check().unwrap(), ("base", DEFAULT_LIVE_S));
+        for timeout_s in [0, MAX_LIVE_S + 1] {
+            let bad = LiveRequest { timeout_s: Some(timeout_s), ..LiveRequest::of(BASE_TEMPLATE) };
+            assert_eq!(bad.check(), Err(LiveInvalid::Timeout(timeout_s)));
+        }
+        let other = LiveRequest::of("x");
+        assert!(matches!(other.check(), Err(LiveInvalid::Template(_))));
+        let many = (0..=MAX_LIVE_PAIRS).map(|n| (n.to_string(), String::new())).collect();
+        let many = LiveRequest { metadata: many, ..LiveRequest::of(BASE_TEMPLATE) };
+        assert!(matches!(many.check(), Err(LiveInvalid::Pairs { .. })));
+        for (name, value) in [("", "x"), ("a=b", "x"), ("a", "x\0y"), ("a\0", "x")] {
+            let bad = LiveRequest { env: one(name, value), ..LiveRequest::of(BASE_TEMPLATE) };
+            assert!(matches!(bad.check(), Err(LiveInvalid::Pair { .. })), "{name:?}");
+        }
+        let long = "x".repeat(MAX_LABEL_BYTES + 1);
+        assert!(
+            LiveRequest { env: one("a", &long), ..LiveRequest::of(BASE_TEMPLATE) }.check().is_ok()
+        );
+        assert!(
+            LiveRequest { metadata: one("a", &long), ..LiveRequest::of(BASE_TEMPLATE) }
+                .check()
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! The task that holds a sandbox, on its worker.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::live::LiveWork;
+use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
+use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::live::LiveStart;
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{KillHandle, Sandbox, User};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::watch;
+
+use super::registry::{Expected, Held, Order};
+use super::work::HOME;
+use crate::attempt::{End, blank};
+use crate::executor::{Executor, may_cancel};
+use crate::patience::patiently;
+use crate::planned::{refused_everywhere, unmade};
+use crate::settle::alert;
+use crate::up::{Up, up};
+
+/// Bytes of the random token that opens a sandbox's agent.
+const TOKEN_BYTES: usize = 20;
+/// How often it is looked whether the sandbox still lives: one call of the kernel.
+const LOOK: Duration = Duration::from_millis(500);
+/// `user` of the base template.
+const USER: User = User { uid: 1_000, gid: 1_000 };
+
+/// Why a sandbox ends.
+enum Over {
+    Killed,
+    Expired,
+    Canceled,
+    Died,
+    /// It never began, in words.
+    Unopened(String),
+}
+
+/// Makes the sandbox, holds it, and takes it away.
+pub(crate) async fn hold(
+    executor: &Executor,
+    task: &TaskContext,
+    work: &LiveWork,
+    id: &SandboxId,
+    mut wakes: Receiver<Wake>,
+) -> End {
+    let registry = &executor.flows.live;
+    let gone = async |why: &str| {
+        registry.forget(&work.live);
+        let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.to_owned()).await;
+        refused_everywhere(end)
+    };
+    if task.execution_no > 1 || task.attempt > 1 {
+        return gone("its worker was lost or restarted; a sandbox is never made anew").await;
+    }
+    let Some(expected) = registry.take(&work.live) else {
+        return gone("another process than the one that was asked executes it; see docs/e2b.md")
+            .await;
+    };
+    let ledger = &executor.flows.ledger;
+    match patiently(|| ledger.live().is_due(&work.live, &task.run)).await {
+        Ok(true) => {}
+        Ok(false) => return gone("it is not recorded, or was started before").await,
+        Err(error) => return gone(&format!("the record could not be read: {error}")).await,
+    }
+    let Up { sandbox, memory: _memory, .. } =
+        match up(executor, task, &work.request, None, id, &mut wakes).await {
+            Ok(up) => up,
+            // A second attempt would find the same, and its caller is told now.
+            Err(end) => return refused_everywhere(*end),
+        };
+    held(executor, task, work, (sandbox, expected), wakes).await
+}
+
+async fn held(
+    executor: &Executor,
+    task: &TaskContext,
+    work: &LiveWork,
+    (sandbox, expected): (Sandbox, Expected),
+    mut wakes: Receiver<Wake>,
+) -> End {
+    let since = Stopwatch::start();
+    let attestation = executor.host.attest(sandbox.effective()).await;
+    executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
+    let token = secret_hex(TOKEN_BYTES);
+    let over = match opened(executor, task, &sandbox, &token).await {
+        Ok(Some((left, mut env))) => {
+            env.extend(expected.env);
+            let names = (&work.live, &expected.tenant, &task.run);
+            let what = (sandbox.agent().clone(), env);
+            let limits = sandbox.effective().limits;
+            let traffic = expected.private.then(|| secret_hex(TOKEN_BYTES));
+            let (held, mut orders) = Held::new(names, what, (token, traffic, limits), left);
+            let shown = executor.flows.live.show(held);
+            executor.board.set(sandbox.id(), SessionState::Executing);
+            let kill = sandbox.kill_handle();
+            let over = until(executor, task, (&kill, &mut orders), &mut wakes).await;
+            drop(shown);
+            over
+        }
+        Ok(None) => Over::Canceled,
+        Err(why) => Over::Unopened(why),
+    };
+    let mut result = blank(task, sandbox.id().as_str(), ErrCode::None, None);
+    result.metrics.boot_ms = sandbox.boot_ms();
+    result.metrics.wall_ms = since.elapsed_ms();
+    result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
+    (result.violations, result.violations_unlisted) = sandbox.violations();
+    let (reason, canceled) = told(&mut result, over);
+    let effective = sandbox.effective().clone();
+    executor.board.set(sandbox.id(), SessionState::RemoteWipeVerifying);
+    let wiping = Stopwatch::start();
+    let evidence = sandbox.wipe(reason).await;
+    result.metrics.wipe_ms = wiping.elapsed_ms();
+    alert(&evidence);
+    End {
+        result,
+        effective: Some(effective),
+        artifacts: Vec::new(),
+        evidence: Some(evidence),
+        attestation: Some(attestation),
+        canceled,
+    }
+}
+
+/// What the record says of its end: the reason of its wipe, and whether it was canceled. No attempt follows. Pure.
+fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
+    let (code, cause, reason, canceled) = match over {
+        Over::Killed => (ErrCode::None, "killed".to_owned(), "killed", false),
+        Over::Expired => (ErrCode::None, "its time was over".to_owned(), "expired", false),
+        Over::Canceled => (ErrCode::CmdNonzero, "canceled".to_owned(), "canceled", true),
+        Over::Died => {
+            (ErrCode::CmdNonzero, "the sandbox ended by itself".to_owned(), "task-end", false)
+        }
+        Over::Unopened(why) => (ErrCode::BootFail, why, "boot-fail", false),
+    };
+    result.err_code = code;
+    result.exit = if code == ErrCode::None { 0 } else { -1 };
+    result.cause = Some(cause);
+    result.permanent = code != ErrCode::None;
+    result.permanent_everywhere = result.permanent;
+    (reason, canceled)
+}
+
+/// Opens its network, gives `user` a home, and records its start; the ms that it has and the network's variables.
+/// `None`: it is not wanted any more.
+async fn opened(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &Sandbox,
+    token: &str,
+) -> Result<Option<(i64, BTreeMap<String, String>)>, String> {
+    let ledger = &executor.flows.ledger;
+    let start = LiveStart {
+        run: &task.run,
+        executor: &executor.id,
+        sandbox: sandbox.id(),
+        token,
+        limits: &sandbox.effective().limits,
+    };
+    let recorded = patiently(|| ledger.live().started(&start));
+    let home = sandbox.agent().mkdir(HOME, 0o755, Some(USER));
+    let (env, home, left) = tokio::join!(sandbox.open_network(Phase::Exec), home, recorded);
+    home.map_err(|error| format!("{HOME}: {error}"))?;
+    let left = left.map_err(|error| format!("its start was not recorded: {error}"))?;
+    let env = env.map_err(|error| format!("its network: {error}"))?;
+    Ok(left.map(|left| (left, env)))
+}
+
+async fn until(
+    executor: &Executor,
+    task: &TaskContext,
+    (kill, orders): (&KillHandle, &mut watch::Receiver<Order>),
+    wakes: &mut Receiver<Wake>,
+) -> Over {
+    loop {
+        let left = match *orders.borrow_and_update() {
+            Order::Kill => return Over::Killed,
+            Order::At(since, after) => after.saturating_sub(since.elapsed()),
+        };
+        if left.is_zero() {
+            return Over::Expired;
+        }
+        tokio::select! {
+            biased;
+            changed = orders.changed() => {
+                if changed.is_err() {
+                    return Over::Canceled;
+                }
+            }
+            wake = wakes.recv() => {
+                if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
+                    return Over::Canceled;
+                }
+            }
+            () = clock::sleep(left.min(LOOK)) => {
+                if !kill.is_alive() {
+                    return Over::Died;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::id::TaskKey;
+
+    #[test]
+    fn a_sandbox_that_was_killed_or_expired_ended_well_and_no_other_is_tried_again() {
+        let key = TaskKey::parse(&"0".repeat(64)).unwrap();
+        let end = |over| {
+            let mut result = SandboxResult::unanswered(key.clone(), None);
+            let (reason, canceled) = told(&mut result, over);
+            (result.err_code, result.permanent_everywhere, reason, canceled)
+        };
+        assert_eq!(end(Over::Killed), (ErrCode::None, false, "killed", false));
+        assert_eq!(end(Over::Expired), (ErrCode::None, false, "expired", false));
+        assert_eq!(end(Over::Canceled), (ErrCode::CmdNonzero, true, "canceled", true));
+        assert_eq!(end(Over::Died), (ErrCode::CmdNonzero, true, "task-end", false));
+    }
+}

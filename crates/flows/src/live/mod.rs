@@ -1,0 +1,346 @@
+//! Long-lived sandboxes: a run of one task whose sandbox is held until it is killed or its time is over.
+//!
+//! ```text
+//! create --one transaction: intent, run, its workflow, app.live_sandboxes--> run workflow -> task workflow
+//!   hold: up -> started (token's hash, times) -> registry -> { killed | expired | canceled | died } -> wipe
+//!   the row ends in the commit of the task's end, with its wipe evidence
+//! ```
+//! **A sandbox is made once.** A second execution, a second attempt and a process that did not ask for it refuse to make
+//! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
+//! That process is the only one that talks to it; another one's answer says so.
+
+mod hold;
+mod registry;
+mod work;
+
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_ambient::random::secret_bytes;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{IntentId, LiveId, RunId, TenantId, WorkflowId};
+use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
+use cofferdam_contracts::policy::AskedNames;
+use cofferdam_contracts::recipe::Lane;
+use cofferdam_contracts::run::{Constraints, IntentRequest};
+use cofferdam_contracts::sandbox::{Egress, Phase};
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::intents::NewIntent;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::live::NewLive;
+use cofferdam_ledger::runs::NewRun;
+pub use cofferdam_sandbox::inside;
+pub use cofferdam_sandbox::{
+    Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
+};
+use serde_json::Map;
+use std::sync::Arc;
+use tokio::sync::broadcast::Receiver;
+
+pub(crate) use hold::hold;
+pub use registry::Held;
+pub(crate) use registry::Registry;
+pub(crate) use work::plan_of;
+
+use crate::error::{Error, Result};
+use crate::{Flows, config, egress};
+
+/// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
+pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a kill may take: the bound of a wipe, and of its commit.
+const KILL_PATIENCE: Duration = Duration::from_secs(20);
+/// A waiting caller looks at the row this often, should a notification be lost.
+const LOOK: Duration = Duration::from_secs(1);
+const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+/// Letters of an id. 36^20 names: more than 100 bits, so that none is guessed.
+const ID_LETTERS: usize = 20;
+
+/// An unguessable name: never from the seed, as with names of sandboxes.
+fn fresh_id() -> Result<LiveId> {
+    let bytes: [u8; ID_LETTERS] = secret_bytes();
+    let letter =
+        |byte: &u8| LETTERS.get(usize::from(*byte) % LETTERS.len()).map(|b| char::from(*b));
+    let text: String = bytes.iter().filter_map(letter).collect();
+    LiveId::parse(&text).map_err(Error::corrupt("id"))
+}
+
+fn refuse(code: ErrorCode, why: impl Into<String>) -> Error {
+    Refusal::new(code, why).into()
+}
+
+/// What another process holds, this one cannot reach.
+fn elsewhere() -> Error {
+    let why = "the sandbox is held by another process of this installation; ask the server that created it";
+    refuse(ErrorCode::StateConflict, why)
+}
+
+impl Flows {
+    /// Creates a sandbox and waits until it answers. One that was created before with the same `dedup` is given instead.
+    ///
+    /// # Errors
+    /// A request out of bounds, names without a grant, or no room within [`CREATE_PATIENCE`].
+    pub async fn live_create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
+        let invalid = |e: cofferdam_contracts::live::LiveInvalid| {
+            refuse(ErrorCode::PolicyViolation, e.to_string())
+        };
+        let (template, timeout_s) = request.check().map_err(invalid)?;
+        if let Some(dedup) = &request.dedup
+            && let Some(found) = self.ledger.live().by_dedup(&who.tenant, dedup).await?
+        {
+            return self.live_wait(who, &found.id, &found.run_id).await;
+        }
+        let id = fresh_id()?;
+        let mut sandbox = work::request(request);
+        config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
+        self.ledger.runs().quota_admit(&who.tenant).await?;
+        if let Egress::Names(entries) = &sandbox.egress {
+            let asked = AskedNames { phase: Phase::Exec, entries };
+            let wanted = vec![("net".to_owned(), asked)];
+            egress::admit_names(&self.ledger, who, None, &wanted).await?;
+        }
+        let egress = sandbox.egress.clone();
+        let intent_id = IntentId::parse(&format!("it_{}", self.ids.hex(&format!("live:{id}"), 16)))
+            .map_err(Error::corrupt("id"))?;
+        let run_id = self.ids.hex(&format!("run:{intent_id}:0"), 16);
+        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
+        let work = work::of(&id, sandbox);
+        let mut inputs = Map::new();
+        inputs.insert("work".into(), serde_json::to_value(&work).map_err(Error::corrupt("id"))?);
+        let intent_request = IntentRequest {
+            goal: format!("sandbox {id}"),
+            inputs,
+            constraints: Constraints::default(),
+            connectors: None,
+        };
+        let intent = NewIntent {
+            id: &intent_id,
+            tenant: &who.tenant,
+            request: &intent_request,
+            hash: None,
+            key_id: &who.key_id,
+            origin: Origin::ApiShim,
+        };
+        let run = new_run(who, &intent_id, run_id)?;
+        let new = NewLive {
+            id: &id,
+            intent: &intent,
+            run: &run,
+            template,
+            metadata: &request.metadata,
+            egress: &egress,
+            timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
+            dedup: request.dedup.as_deref(),
+        };
+        // Before the commit, so that a worker of this process finds it.
+        self.live.expect(&id, &who.tenant, request);
+        match self.ledger.live().create(&new).await {
+            Ok(()) => self.live_wait(who, &id, &run.id).await,
+            Err(e) => {
+                self.live.forget(&id);
+                let error = Error::from(e);
+                match (&request.dedup, error.is_unique_violation()) {
+                    (Some(dedup), true) => {
+                        let found = self.ledger.live().by_dedup(&who.tenant, dedup).await?;
+                        let found = found.ok_or_else(|| Refusal::not_found("sandbox"))?;
+                        self.live_wait(who, &found.id, &found.run_id).await
+                    }
+                    _ => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Waits for the start of a sandbox that this process asked for.
+    async fn live_wait(&self, who: &Principal, id: &LiveId, run: &RunId) -> Result<Arc<Held>> {
+        let mut wakes = self.wakes.subscribe();
+        let waited = tokio::time::timeout(CREATE_PATIENCE, async {
+            loop {
+                let changed = self.live.changed();
+                if let Some(held) = self.live.find(id) {
+                    return Ok(held);
+                }
+                tokio::select! {
+                    () = changed => continue,
+                    () = moved(&mut wakes, run) => {}
+                }
+                let view = self.live_view(who, id).await?;
+                match view.state {
+                    LiveState::Ended => return Err(unmade(&view)),
+                    LiveState::Running if self.live.find(id).is_none() => return Err(elsewhere()),
+                    _ => {}
+                }
+            }
+        });
+        match waited.await {
+            Ok(done) => done,
+            Err(_) => {
+                self.live_cancel(who, id).await?;
+                let why = format!(
+                    "no room for the sandbox within {} s: other sandboxes hold this host's memory or the tenant's \
+                     slots; kill some, or try again",
+                    CREATE_PATIENCE.as_secs()
+                );
+                Err(refuse(ErrorCode::Unavailable, why))
+            }
+        }
+    }
+
+    /// A tenant's sandbox as it is recorded.
+    ///
+    /// # Errors
+    /// There is none of this id in the tenant.
+    pub async fn live_view(&self, who: &Principal, id: &LiveId) -> Result<LiveView> {
+        let found = self.ledger.live().by_id(&who.tenant, id).await?;
+        Ok(found.ok_or_else(|| Refusal::not_found("sandbox"))?)
+    }
+
+    /// The handle of a running sandbox of the tenant.
+    ///
+    /// # Errors
+    /// It does not run, is another tenant's, or another process holds it.
+    pub async fn live_held(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
+        if let Some(held) = self.live.find(id)
+            && held.tenant == who.tenant
+        {
+            return Ok(held);
+        }
+        match self.live_view(who, id).await?.state {
+            LiveState::Running => Err(elsewhere()),
+            LiveState::Starting => {
+                Err(refuse(ErrorCode::StateConflict, "the sandbox has not started yet"))
+            }
+            LiveState::Ended => Err(Refusal::not_found("running sandbox").into()),
+        }
+    }
+
+    /// The handle of a running sandbox by its id alone, of any tenant: its caller checks a token next.
+    #[must_use]
+    pub fn live_named(&self, id: &LiveId) -> Option<Arc<Held>> {
+        self.live.find(id)
+    }
+
+    /// Every sandbox that this process holds.
+    #[must_use]
+    pub fn live_here(&self) -> Vec<Arc<Held>> {
+        self.live.all()
+    }
+
+    /// Sets when a running sandbox ends: so many seconds from now, or only if that is later.
+    ///
+    /// # Errors
+    /// It does not run here, or the time is beyond a day.
+    pub async fn live_extend(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        seconds: u64,
+        longer: bool,
+    ) -> Result<()> {
+        if seconds > MAX_LIVE_S {
+            let why = format!("timeout is {seconds}; it must be at most {MAX_LIVE_S} seconds");
+            return Err(refuse(ErrorCode::PolicyViolation, why));
+        }
+        let held = self.live_held(who, id).await?;
+        let ms = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
+        let left = self.ledger.live().extend(&who.tenant, id, ms, longer).await?;
+        let left = left.ok_or_else(|| Refusal::not_found("running sandbox"))?;
+        held.ends_in(left);
+        Ok(())
+    }
+
+    /// Ends a sandbox and answers once its wipe is verified and on record. `false`: it had ended before.
+    ///
+    /// # Errors
+    /// There is none of this id, or its wipe could not be verified: then its session is held.
+    pub async fn live_kill(&self, who: &Principal, id: &LiveId) -> Result<bool> {
+        let mut wakes = self.wakes.subscribe();
+        let run = match self.live.find(id).filter(|held| held.tenant == who.tenant) {
+            Some(held) => {
+                held.kill();
+                held.run.clone()
+            }
+            None => {
+                let view = self.live_view(who, id).await?;
+                if view.ended_at.is_some() {
+                    return Ok(false);
+                }
+                self.live_cancel(who, id).await?;
+                view.run_id
+            }
+        };
+        let over = tokio::time::timeout(KILL_PATIENCE, async {
+            loop {
+                moved(&mut wakes, &run).await;
+                let view = self.live_view(who, id).await?;
+                if view.ended_at.is_some() {
+                    return Ok::<_, Error>(view);
+                }
+            }
+        });
+        let unverified = || {
+            let why = "the sandbox was killed, but its wipe is not verified yet; `cofferdam session ls` shows it held";
+            refuse(ErrorCode::Internal, why)
+        };
+        match over.await {
+            Ok(view) => match view?.wiped {
+                true => Ok(true),
+                false => Err(unverified()),
+            },
+            Err(_) => Err(unverified()),
+        }
+    }
+
+    async fn live_cancel(&self, who: &Principal, id: &LiveId) -> Result<()> {
+        let workflow = self.ledger.live().workflow(&who.tenant, id).await?;
+        let workflow = workflow.ok_or_else(|| Refusal::not_found("sandbox"))?;
+        let audit = Audit { reason: "sandbox", ..Audit::by(who, "cancel", workflow.as_str()) };
+        match self.ledger.ops().cancel(&workflow, &audit).await.map_err(Error::from) {
+            // It ended meanwhile, or is about to.
+            Err(Error::Refused(refusal)) if refusal.code == ErrorCode::StateConflict => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// Until something of this run ended, or it is time to look.
+async fn moved(wakes: &mut Receiver<Wake>, run: &RunId) {
+    let ours = |wake: &Wake| matches!(wake, Wake::Task(r) | Wake::Run(r) if r == run.as_str());
+    tokio::select! {
+        () = woken(wakes, ours) => {}
+        () = clock::sleep(LOOK) => {}
+    }
+}
+
+/// Why there is none, in the words of its task.
+fn unmade(view: &LiveView) -> Error {
+    let why = view.end_reason.clone().unwrap_or_else(|| "it ended at once".to_owned());
+    refuse(ErrorCode::PolicyViolation, format!("the sandbox was not made: {why}"))
+}
+
+fn new_run(who: &Principal, intent: &IntentId, id: RunId) -> Result<NewRun> {
+    let (recipe, recipe_hash) = work::recipe()?;
+    let tenant: &TenantId = &who.tenant;
+    Ok(NewRun {
+        id,
+        workflow_id: WorkflowId::parse(intent.as_str()).map_err(Error::corrupt("id"))?,
+        intent_id: intent.clone(),
+        tenant: tenant.clone(),
+        recipe,
+        recipe_hash,
+        intent_hash: None,
+        trace_id: None,
+        budget: None,
+        timeout_ms: None,
+        partition_key: tenant.to_string(),
+        priority: Lane::Interactive.priority(),
+        dedup: None,
+        mode_wanted: None,
+        retry_count: 0,
+        retry_of: None,
+        asked_by: None,
+        origin: Origin::ApiShim,
+        key_id: who.key_id.clone(),
+    })
+}

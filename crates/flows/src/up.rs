@@ -1,0 +1,199 @@
+//! From a task's request to a sandbox that is up, or the task's end without one.
+
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::{AccessMode, ErrCode, SandboxRequest};
+use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{CacheBase, Host, HostPath, Input, Plan, Sandbox, provision_on};
+use tokio::sync::broadcast::Receiver;
+
+use crate::attempt::{End, blank};
+use crate::deps::{self, Deps, Unprepared};
+use crate::executor::{Executor, may_cancel};
+use crate::keeper::Keeper;
+use crate::memory::MemoryShare;
+use crate::planned::{planned, refused, refused_everywhere, unmade, unwanted};
+
+/// A sandbox that is up.
+pub(crate) struct Up {
+    pub sandbox: Sandbox,
+    pub plan: Plan,
+    /// Its dependencies, where it names some.
+    pub deps: Option<Deps>,
+    /// Its part of the worker's memory, for as long as it lives.
+    pub memory: MemoryShare,
+}
+
+/// Plans, admits and makes the sandbox of a task, or says how the task ends without it.
+pub(crate) async fn up(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    agent: Option<&AgentWork>,
+    id: &SandboxId,
+    wakes: &mut Receiver<Wake>,
+) -> Result<Up, Box<End>> {
+    if let Some(why) = &task.over_quota {
+        let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
+        return Err(Box::new(end));
+    }
+    let (host, plan) = planned(executor, task, request, agent, id).await?;
+    let (deps, base) = based(executor, task, request, (host, &plan, id), wakes).await?;
+    let memory = match room(executor, task, &plan, wakes).await {
+        Ok(share) => share,
+        Err(NoRoom::TooLarge(cause)) => {
+            let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            return Err(Box::new(refused(end)));
+        }
+        Err(NoRoom::Canceled) => return Err(Box::new(unwanted(executor, task, id).await)),
+    };
+    let inputs = given(executor, task, request, id).await?;
+    let sandbox = match provision_on(host, &plan, &inputs, base).await {
+        Ok(sandbox) => sandbox,
+        Err(e) => {
+            let mut result = blank(task, id.as_str(), e.code, Some(e.message));
+            result.permanent = e.permanent;
+            return Err(Box::new(End::bare(result, Some(*e.evidence))));
+        }
+    };
+    host.expect(&plan, &sandbox);
+    sandbox.keep_secrets(std::sync::Arc::new(Keeper::new(&executor.flows, task, sandbox.id())));
+    Ok(Up { sandbox, plan, deps, memory })
+}
+
+/// The dependencies of a task that names some, before it takes memory: while another task builds them it has
+/// no sandbox, and what it would hold is another's meanwhile.
+async fn based(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    (host, plan, id): (&Host, &Plan, &SandboxId),
+    wakes: &mut Receiver<Wake>,
+) -> Result<(Option<Deps>, Option<CacheBase>), Box<End>> {
+    if request.spec.as_ref().is_none_or(|spec| spec.cache.is_none()) {
+        return Ok((None, None));
+    }
+    // The lock files are among them. They are read again when there is room.
+    let inputs = given(executor, task, request, id).await?;
+    let made_of = (host, plan, inputs.as_slice());
+    match deps::prepare(executor, task, request, made_of, wakes).await {
+        Ok(prepared) => Ok(prepared),
+        Err(Unprepared::Refused(why)) => {
+            let cause = format!("this host cannot enforce {why}");
+            let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            Err(Box::new(refused(end)))
+        }
+        Err(Unprepared::Canceled) => Err(Box::new(unwanted(executor, task, id).await)),
+    }
+}
+
+/// Why a sandbox got no memory.
+enum NoRoom {
+    /// It never will, on this worker.
+    TooLarge(String),
+    /// It is not wanted any more.
+    Canceled,
+}
+
+/// The sandbox's part of the worker's memory, as soon as there is room for it.
+async fn room(
+    executor: &Executor,
+    task: &TaskContext,
+    plan: &Plan,
+    wakes: &mut Receiver<Wake>,
+) -> Result<MemoryShare, NoRoom> {
+    let permits = executor
+        .memory
+        .admit(plan.host_mem_mb())
+        .map_err(|e| NoRoom::TooLarge(format!("this host cannot enforce {e}")))?;
+    let taken = executor.memory.take(&task.tenant, permits);
+    tokio::pin!(taken);
+    loop {
+        tokio::select! {
+            biased;
+            share = &mut taken => return Ok(share),
+            wake = wakes.recv() => {
+                if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
+                    return Err(NoRoom::Canceled);
+                }
+            }
+        }
+    }
+}
+
+/// Why an input cannot be given.
+enum NoInput {
+    /// The ledger did not answer: it may a moment later.
+    Passing(String),
+    /// What was named is not there, or is not what it was, and stays so.
+    Lasting(String),
+}
+
+/// What the sandbox is given, or the task's end without it.
+async fn given(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    id: &SandboxId,
+) -> Result<Vec<Input>, Box<End>> {
+    match inputs(executor, task, request).await {
+        Ok(inputs) => Ok(inputs),
+        Err(NoInput::Passing(cause)) => {
+            Err(Box::new(unmade(executor, task, id, ErrCode::UploadFail, cause).await))
+        }
+        Err(NoInput::Lasting(cause)) => {
+            let end = unmade(executor, task, id, ErrCode::UploadFail, cause).await;
+            Err(Box::new(refused_everywhere(end)))
+        }
+    }
+}
+
+/// Inline texts, artifacts of this tenant, and directories of this host.
+async fn inputs(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+) -> Result<Vec<Input>, NoInput> {
+    let lasting = |cause: String| Err(NoInput::Lasting(cause));
+    let mut inputs = Vec::with_capacity(request.files_in.len());
+    for file in &request.files_in {
+        let path = file.path.clone();
+        let input = match (&file.inline, &file.uri) {
+            (Some(text), None) => {
+                Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
+            }
+            (None, Some(uri)) if uri.starts_with("artifact://") => {
+                let stored = executor
+                    .flows
+                    .ledger
+                    .artifacts()
+                    .read(&task.tenant, uri)
+                    .await
+                    .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
+                    .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
+                if digest_bytes(&stored.bytes) != stored.sha256 {
+                    return lasting(format!("{uri}: its bytes do not have the recorded hash"));
+                }
+                Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
+            }
+            (None, Some(uri)) => match uri.strip_prefix("host://") {
+                Some(source) => {
+                    Input::Host { path, source: HostPath::said(source), access: file.access }
+                }
+                None => return lasting(format!("{uri}: only host:// and artifact:// are known")),
+            },
+            _ => return lasting(format!("{path}: exactly one of inline and uri")),
+        };
+        inputs.push(input);
+    }
+    Ok(inputs)
+}
+
+fn mode(access: AccessMode) -> u32 {
+    match access {
+        AccessMode::ReadOnly => 0o444,
+        AccessMode::WorkspaceWrite | AccessMode::Full => 0o644,
+    }
+}

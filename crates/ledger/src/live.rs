@@ -1,0 +1,251 @@
+//! `app.live_sandboxes`: sandboxes that their tenants hold.
+
+use std::collections::BTreeMap;
+
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, SandboxId, TenantId, WorkflowId};
+use cofferdam_contracts::live::{LiveState, LiveView};
+use cofferdam_contracts::sandbox::{Egress, Limits};
+use serde_json::Value;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::error::{Checked, Result, id, json, load};
+use crate::families::LiveRows;
+use crate::intents::NewIntent;
+use crate::runs::{NewRun, run_insert};
+
+/// A sandbox to be recorded with its run.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLive<'a> {
+    /// Its id.
+    pub id: &'a LiveId,
+    /// Its intent.
+    pub intent: &'a NewIntent<'a>,
+    /// Its run.
+    pub run: &'a NewRun,
+    /// Root file system.
+    pub template: &'a str,
+    /// Labels by which lists are filtered.
+    pub metadata: &'a BTreeMap<String, String>,
+    /// Names that it may reach.
+    pub egress: &'a Egress,
+    /// Time to live from its start, in ms.
+    pub timeout_ms: i64,
+    /// The caller's key of this creation.
+    pub dedup: Option<&'a str>,
+}
+
+/// What is recorded at the start.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveStart<'a> {
+    /// The run that holds it.
+    pub run: &'a RunId,
+    /// The worker.
+    pub executor: &'a ExecutorId,
+    /// The session.
+    pub sandbox: &'a SandboxId,
+    /// The agent's token, of which the hash is kept.
+    pub token: &'a str,
+    /// Limits as enforced.
+    pub limits: &'a Limits,
+}
+
+/// Which sandboxes a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct LiveFilter {
+    /// Only those in this state.
+    pub state: Option<LiveState>,
+    /// Only those with all of these labels.
+    pub metadata: BTreeMap<String, String>,
+    /// Only of this template.
+    pub template: Option<String>,
+    /// Only those after this one, by creation, newest first: ms since the epoch, and the id.
+    pub after: Option<(i64, LiveId)>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+// One that was started by a worker that is not alive any more is over, whatever its row says: its wipe is under way.
+const VIEW: &str = "SELECT * FROM (
+    SELECT l.*, app.ms(l.created_at) AS created_ms, app.ms(l.started_at) AS started_ms, app.ms(l.ends_at) AS ends_ms,
+           app.ms(l.ended_at) AS ended_ms, s.ended_at IS NOT NULL OR l.sandbox_id IS NULL AS wiped,
+           CASE WHEN l.ended_at IS NOT NULL THEN 'ended' WHEN l.started_at IS NULL THEN 'starting'
+                WHEN s.ended_at IS NOT NULL OR NOT EXISTS (
+                     SELECT 1 FROM app.executors e WHERE e.id = l.executor_id AND e.state = 'live') THEN 'ended'
+                ELSE 'running' END AS state
+      FROM app.live_sandboxes l LEFT JOIN app.remote_execution_sessions s ON s.sandbox_id = l.sandbox_id) v";
+
+fn view_of(row: &PgRow) -> Result<LiveView> {
+    let limits: Option<Value> = row.try_get("limits")?;
+    let limits: Option<Limits> = limits.map(|v| load("live_sandboxes.limits", v)).transpose()?;
+    let session: Option<String> = row.try_get("sandbox_id")?;
+    Ok(LiveView {
+        id: id("live_sandboxes.id", row.try_get("id")?)?,
+        template: row.try_get("template")?,
+        state: load("live_sandboxes.state", Value::String(row.try_get("state")?))?,
+        metadata: load("live_sandboxes.metadata", row.try_get("metadata")?)?,
+        egress: load("live_sandboxes.egress", row.try_get("egress")?)?,
+        run_id: id("live_sandboxes.run_id", row.try_get("run_id")?)?,
+        session: session.map(|text| id("live_sandboxes.sandbox_id", &text)).transpose()?,
+        cpu: limits.and_then(|limits| limits.cpu),
+        mem_mb: limits.and_then(|limits| limits.mem_mb),
+        disk_mb: limits.and_then(|limits| limits.disk_mb),
+        created_at: row.try_get("created_ms")?,
+        started_at: row.try_get("started_ms")?,
+        ends_at: row.try_get("ends_ms")?,
+        ended_at: row.try_get("ended_ms")?,
+        end_reason: row.try_get("end_reason")?,
+        wiped: row.try_get("wiped")?,
+    })
+}
+
+impl LiveRows<'_> {
+    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all.
+    pub async fn create(self, new: &NewLive<'_>) -> Checked<()> {
+        let mut tx = self.pool().begin().await?;
+        crate::intents::intent_insert(&mut tx, new.intent).await?;
+        if !run_insert(&mut tx, new.run, true).await? {
+            return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
+        }
+        sqlx::query(
+            "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        )
+        .bind(new.id.as_str())
+        .bind(new.run.tenant.as_str())
+        .bind(new.run.id.as_str())
+        .bind(&new.run.key_id)
+        .bind(new.template)
+        .bind(json("live_sandboxes.metadata", new.metadata)?)
+        .bind(json("live_sandboxes.egress", new.egress)?)
+        .bind(new.timeout_ms)
+        .bind(new.dedup)
+        .bind(new.run.origin.as_str())
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Whether the sandbox of this run may be made: it is recorded, and neither started nor ended.
+    pub async fn is_due(self, live: &LiveId, run: &RunId) -> Result<bool> {
+        let found: Option<bool> = sqlx::query_scalar(
+            "SELECT started_at IS NULL AND ended_at IS NULL FROM app.live_sandboxes WHERE id = $1 AND run_id = $2",
+        )
+        .bind(live.as_str())
+        .bind(run.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(found.unwrap_or(false))
+    }
+
+    /// Records the start, once, and gives the ms until its time is over. `None`: it was started before, or has ended.
+    pub async fn started(self, start: &LiveStart<'_>) -> Result<Option<i64>> {
+        let left = sqlx::query_scalar(
+            "UPDATE app.live_sandboxes
+                SET started_at = coalesce(started_at, clock_timestamp()),
+                    ends_at = coalesce(ends_at, clock_timestamp() + timeout_ms * interval '1 ms'),
+                    executor_id = $2, sandbox_id = $3, token_hash = $4, limits = $5
+              WHERE run_id = $1 AND ended_at IS NULL AND (started_at IS NULL OR sandbox_id = $3)
+             RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
+        )
+        .bind(start.run.as_str())
+        .bind(start.executor.as_str())
+        .bind(start.sandbox.as_str())
+        .bind(digest_bytes(start.token.as_bytes()).as_str())
+        .bind(json("live_sandboxes.limits", start.limits)?)
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(left)
+    }
+
+    /// Sets the end of a running sandbox to so many ms from now; with `longer`, only if that is later. Gives the ms
+    /// that are left.
+    pub async fn extend(
+        self,
+        tenant: &TenantId,
+        live: &LiveId,
+        ms: i64,
+        longer: bool,
+    ) -> Result<Option<i64>> {
+        Ok(sqlx::query_scalar(
+            "UPDATE app.live_sandboxes
+                SET ends_at = CASE WHEN $4 THEN greatest(ends_at, clock_timestamp() + $3 * interval '1 ms')
+                                   ELSE clock_timestamp() + $3 * interval '1 ms' END
+              WHERE id = $1 AND tenant_id = $2 AND started_at IS NOT NULL AND ended_at IS NULL
+             RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
+        )
+        .bind(live.as_str())
+        .bind(tenant.as_str())
+        .bind(ms)
+        .bind(longer)
+        .fetch_optional(self.pool())
+        .await?)
+    }
+
+    /// A tenant's sandbox.
+    pub async fn by_id(self, tenant: &TenantId, live: &LiveId) -> Result<Option<LiveView>> {
+        let row = sqlx::query(AssertSqlSafe(format!("{VIEW} WHERE id = $1 AND tenant_id = $2")))
+            .bind(live.as_str())
+            .bind(tenant.as_str())
+            .fetch_optional(self.pool())
+            .await?;
+        row.as_ref().map(view_of).transpose()
+    }
+
+    /// The sandbox that a tenant created with this key.
+    pub async fn by_dedup(self, tenant: &TenantId, dedup: &str) -> Result<Option<LiveView>> {
+        let row = sqlx::query(AssertSqlSafe(format!("{VIEW} WHERE dedup = $1 AND tenant_id = $2")))
+            .bind(dedup)
+            .bind(tenant.as_str())
+            .fetch_optional(self.pool())
+            .await?;
+        row.as_ref().map(view_of).transpose()
+    }
+
+    /// A tenant's sandboxes, newest first.
+    pub async fn list(self, tenant: &TenantId, filter: &LiveFilter) -> Result<Vec<LiveView>> {
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "{VIEW} WHERE tenant_id = $1 AND ($2::text IS NULL OR state = $2)
+                AND ($2::text IS NULL OR $2 = 'ended' OR ended_at IS NULL) AND metadata @> $3
+                AND ($4::text IS NULL OR template = $4)
+                AND ($5::bigint IS NULL OR (created_ms, id) < ($5, $6))
+              ORDER BY created_ms DESC, id DESC LIMIT $7"
+        )))
+        .bind(tenant.as_str())
+        .bind(filter.state.map(LiveState::as_str))
+        .bind(json("metadata", &filter.metadata)?)
+        .bind(&filter.template)
+        .bind(filter.after.as_ref().map(|(at, _)| *at))
+        .bind(filter.after.as_ref().map(|(_, id)| id.as_str()))
+        .bind(filter.limit)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(view_of).collect()
+    }
+
+    /// How many of a tenant's sandboxes run.
+    pub async fn running(self, tenant: &TenantId) -> Result<i64> {
+        Ok(sqlx::query_scalar(AssertSqlSafe(format!(
+            "SELECT count(*) FROM ({VIEW} WHERE tenant_id = $1 AND ended_at IS NULL) r WHERE state = 'running'"
+        )))
+        .bind(tenant.as_str())
+        .fetch_one(self.pool())
+        .await?)
+    }
+
+    /// The workflow that holds a tenant's sandbox, for its cancel.
+    pub async fn workflow(self, tenant: &TenantId, live: &LiveId) -> Result<Option<WorkflowId>> {
+        let found: Option<String> = sqlx::query_scalar(
+            "SELECT r.workflow_id FROM app.live_sandboxes l JOIN app.runs r ON r.id = l.run_id
+              WHERE l.id = $1 AND l.tenant_id = $2",
+        )
+        .bind(live.as_str())
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        found.map(|text| id("runs.workflow_id", &text)).transpose()
+    }
+}

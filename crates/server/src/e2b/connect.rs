@@ -1,0 +1,285 @@
+//! The Connect protocol over HTTP/1.1, as far as envd's clients speak it: JSON, uncompressed.
+//!
+//! ```text
+//! unary    application/json          body = the message; error = HTTP status and {"code","message"}
+//! stream   application/connect+json  frames [flags u8][length u32 BE][message]; flag 2 ends: {} or {"error":{..}}
+//! ```
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Response, header};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::shape::{self, MAX_JSON_BYTES};
+
+const UNARY: &str = "application/json";
+const STREAM: &str = "application/connect+json";
+const HEAD: usize = 5;
+const COMPRESSED: u8 = 1;
+const END: u8 = 2;
+/// Frames on their way to a reader; beyond them the sender waits.
+const QUEUED: usize = 16;
+
+/// An error as the protocol knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Self {
+        Self::new("invalid_argument", message)
+    }
+
+    pub(crate) fn missing(message: impl Into<String>) -> Self {
+        Self::new("not_found", message)
+    }
+
+    fn status(&self) -> u16 {
+        match self.code {
+            "invalid_argument" | "failed_precondition" | "out_of_range" => 400,
+            "unauthenticated" => 401,
+            "permission_denied" => 403,
+            "not_found" => 404,
+            "already_exists" | "aborted" => 409,
+            "resource_exhausted" => 429,
+            "unimplemented" => 501,
+            "unavailable" => 503,
+            "deadline_exceeded" => 504,
+            _ => 500,
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({"code": self.code, "message": self.message})
+    }
+
+    pub(crate) fn response(&self) -> Response<Body> {
+        shape::json_of(self.status(), &self.json())
+    }
+}
+
+pub(crate) type Replied = Result<Value, Fault>;
+
+/// What a client sends and expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Unary,
+    Stream,
+}
+
+/// The form of a request, or the answer to one that we do not speak.
+pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Box<Response<Body>>> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let kind = text(header::CONTENT_TYPE).unwrap_or("");
+    let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let packed = [
+        text(header::CONTENT_ENCODING),
+        headers.get("connect-content-encoding").and_then(|v| v.to_str().ok()),
+    ];
+    if packed.into_iter().flatten().any(|coding| coding != "identity") {
+        let fault = Fault::new("unimplemented", "compressed requests are not supported");
+        return Err(Box::new(fault.response()));
+    }
+    match kind.as_str() {
+        UNARY => Ok(Form::Unary),
+        STREAM => Ok(Form::Stream),
+        other => {
+            let why = format!("content type {other:?} is not supported; send {UNARY} or {STREAM}");
+            Err(Box::new(shape::error(415, why)))
+        }
+    }
+}
+
+pub(crate) fn unary(replied: Replied) -> Response<Body> {
+    match replied {
+        Ok(value) => shape::json_of(200, &value),
+        Err(fault) => fault.response(),
+    }
+}
+
+/// A message as the type of its method. Unknown fields are refused, as everywhere.
+pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, Fault> {
+    serde_json::from_value(value).map_err(|why| Fault::argument(format!("the message: {why}")))
+}
+
+/// The one message of a unary request.
+pub(crate) async fn message(body: Incoming) -> Result<Value, Fault> {
+    let bytes = shape::bytes(body).await;
+    let bytes = bytes
+        .map_err(|_| Fault::new("resource_exhausted", "the message is too large or broke off"))?;
+    if bytes.is_empty() {
+        return Ok(json!({}));
+    }
+    serde_json::from_slice(&bytes).map_err(|why| Fault::argument(format!("not JSON: {why}")))
+}
+
+/// The messages of a stream as they come.
+pub(crate) struct Messages {
+    body: Incoming,
+    buffer: BytesMut,
+}
+
+impl Messages {
+    pub(crate) fn of(body: Incoming) -> Self {
+        Self { body, buffer: BytesMut::new() }
+    }
+
+    /// The next message; `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Result<Option<Value>, Fault> {
+        loop {
+            if let Some((flags, payload)) = frame(&mut self.buffer)? {
+                if flags & COMPRESSED != 0 {
+                    return Err(Fault::new(
+                        "unimplemented",
+                        "compressed messages are not supported",
+                    ));
+                }
+                if flags & END != 0 {
+                    return Ok(None);
+                }
+                let value = serde_json::from_slice(&payload);
+                return value.map(Some).map_err(|why| Fault::argument(format!("not JSON: {why}")));
+            }
+            match self.body.frame().await {
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err(Fault::argument("the stream ends within a message")),
+                Some(Err(_)) => return Err(Fault::new("canceled", "the stream broke off")),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        self.buffer.extend_from_slice(&bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The next whole frame of a buffer: its flags and its payload.
+fn frame(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, Fault> {
+    let mut head = &**buffer;
+    if head.remaining() < HEAD {
+        return Ok(None);
+    }
+    let flags = head.get_u8();
+    let length = usize::try_from(head.get_u32()).unwrap_or(usize::MAX);
+    if length > MAX_JSON_BYTES {
+        let why = format!("a message of {length} bytes; at most {MAX_JSON_BYTES} are taken");
+        return Err(Fault::new("resource_exhausted", why));
+    }
+    if head.remaining() < length {
+        return Ok(None);
+    }
+    buffer.advance(HEAD);
+    Ok(Some((flags, buffer.split_to(length).freeze())))
+}
+
+fn framed(flags: u8, value: &Value) -> Bytes {
+    let text = value.to_string();
+    let mut out = BytesMut::with_capacity(HEAD + text.len());
+    out.put_u8(flags);
+    out.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
+    out.put_slice(text.as_bytes());
+    out.freeze()
+}
+
+/// The writing half of a streamed answer. Its reader is gone once [`Replies::is_closed`].
+#[derive(Debug, Clone)]
+pub(crate) struct Replies(mpsc::Sender<Bytes>);
+
+impl Replies {
+    /// `false`: the reader is gone.
+    pub(crate) async fn send(&self, value: &Value) -> bool {
+        self.0.send(framed(0, value)).await.is_ok()
+    }
+
+    /// The last frame.
+    pub(crate) async fn end(&self, fault: Option<&Fault>) {
+        let value = fault.map_or_else(|| json!({}), |fault| json!({"error": fault.json()}));
+        let _ = self.0.send(framed(END, &value)).await;
+    }
+
+    pub(crate) async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// A streamed answer and its writing half.
+pub(crate) fn stream() -> (Replies, Response<Body>) {
+    let (sender, receiver) = mpsc::channel(QUEUED);
+    let mut response = Response::new(Body::new(Pieces(receiver)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(STREAM));
+    (Replies(sender), response)
+}
+
+/// A stream that only says what is wrong.
+pub(crate) fn failed(fault: &Fault) -> Response<Body> {
+    let mut response = Response::new(Body::from(framed(END, &json!({"error": fault.json()}))));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(STREAM));
+    response
+}
+
+/// A body of pieces as they come.
+pub(crate) struct Pieces(pub mpsc::Receiver<Bytes>);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_whole_and_never_beyond_their_bound() {
+        let whole = framed(0, &json!({"a": 1}));
+        for cut in 0..whole.len() {
+            let mut buffer = BytesMut::from(&whole[..cut]);
+            assert_eq!(frame(&mut buffer), Ok(None), "{cut}");
+        }
+        let mut buffer = BytesMut::from(&whole[..]);
+        assert_eq!(frame(&mut buffer), Ok(Some((0, Bytes::from_static(b"{\"a\":1}")))));
+        assert!(buffer.is_empty());
+        let mut huge = BytesMut::from(&[0, 255, 255, 255, 255][..]);
+        assert_eq!(frame(&mut huge).unwrap_err().code, "resource_exhausted");
+    }
+
+    #[test]
+    fn only_uncompressed_json_is_spoken() {
+        let of = |kind: &str, coding: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
+            if let Some(coding) = coding {
+                headers.insert(header::CONTENT_ENCODING, coding.parse().unwrap());
+            }
+            form(&headers).map_err(|response| response.status().as_u16())
+        };
+        assert_eq!(of("application/json; charset=utf-8", None), Ok(Form::Unary));
+        assert_eq!(of("application/connect+json", Some("identity")), Ok(Form::Stream));
+        assert_eq!(of("application/proto", None), Err(415));
+        assert_eq!(of("application/json", Some("gzip")), Err(501));
+    }
+}

@@ -1,0 +1,502 @@
+//! E2B's control plane: the life of sandboxes, under the caller's key.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use cofferdam_ambient::clock;
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::key::Role;
+use cofferdam_contracts::live::{LiveState, LiveView};
+use cofferdam_flows::Error;
+use cofferdam_flows::live::Held;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::live::LiveFilter;
+use hyper::Request;
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::create::NewSandbox;
+use super::envd::{self, VERSION, cpus};
+use super::{Front, shape};
+use crate::serve::keyless_caller;
+
+/// Who serves: this installation has no clusters.
+const CLIENT: &str = "cofferdam";
+/// Time to live in seconds without one: of the newer and of the older creation, and of a connect.
+const NEW_S: u64 = 300;
+const OLD_S: u64 = 15;
+const CONNECT_S: u64 = 300;
+/// Rows of one page.
+const MAX_PAGE: i64 = 100;
+/// Rows of the older list, which has no pages.
+const MAX_LIST: i64 = 1_000;
+/// Sandboxes whose metrics one request may ask for.
+const MAX_METRICS: usize = 100;
+
+type Outcome = Result<Response<Body>, Response<Body>>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Timeout {
+    timeout: Option<u64>,
+    /// Of a connect: there is no memory to bring back in a sandbox that runs.
+    #[serde(rename = "memory")]
+    _memory: Option<bool>,
+    #[serde(rename = "autoPause")]
+    auto_pause: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refresh {
+    duration: Option<u64>,
+}
+
+/// One request.
+struct Asking<'a> {
+    front: &'a Front,
+    who: Principal,
+    /// `host[:port]` below which sandboxes have names.
+    domain: String,
+    query: String,
+    dedup: Option<String>,
+    body: Incoming,
+}
+
+/// Answers one request.
+pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    if path == "/health" {
+        return shape::empty(204);
+    }
+    let who = match caller(front, &parts.headers).await {
+        Ok(who) => who,
+        Err(response) => return response,
+    };
+    let writes = parts.method != Method::GET;
+    if !may(&who, writes) {
+        let role = if writes { "submitter" } else { "submitter, approver, operator or auditor" };
+        return shape::error(403, format!("this needs a key with the role {role}"));
+    }
+    let dedup = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
+    let call = Asking {
+        front,
+        who,
+        domain: domain(&parts.headers),
+        query: parts.uri.query().unwrap_or("").to_owned(),
+        dedup: dedup.filter(|key| !key.is_empty()).map(str::to_owned),
+        body,
+    };
+    let names: Vec<&str> = path.trim_matches('/').split('/').collect();
+    routed(call, &parts.method, &names).await.unwrap_or_else(|refused| refused)
+}
+
+async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
+    match (method.as_str(), names) {
+        ("POST", ["v2", "sandboxes"]) => create(call, NEW_S).await,
+        ("POST", ["sandboxes"]) => create(call, OLD_S).await,
+        ("GET", ["v2", "sandboxes"]) => list(call, true).await,
+        ("GET", ["sandboxes"]) => list(call, false).await,
+        ("GET", ["sandboxes", "metrics"]) => metrics_of_all(call).await,
+        ("GET", ["sandboxes", id]) => detail(call, id).await,
+        ("DELETE", ["sandboxes", id]) => kill(call, id).await,
+        ("POST", ["v2", "sandboxes", id, "connect"] | ["sandboxes", id, "connect"]) => {
+            connect(call, id).await
+        }
+        ("POST", ["sandboxes", id, "resume"]) => {
+            running(&call, id).await?;
+            Err(shape::error(409, format!("sandbox {id} is running already")))
+        }
+        ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
+        ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
+        ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
+        ("GET", ["templates"]) => Ok(shape::json_of(200, &json!([base()]))),
+        ("GET", ["templates", "aliases", "base"]) => {
+            Ok(shape::json_of(200, &json!({"templateID": "base", "public": true})))
+        }
+        ("GET", ["templates", "aliases", alias]) => {
+            Err(shape::error(404, format!("template {alias:?} does not exist; use `base`")))
+        }
+        (_, names) => Err(unsupported(names)),
+    }
+}
+
+/// What is not there says so, and never hangs.
+fn unsupported(names: &[&str]) -> Response<Body> {
+    let what = match names {
+        ["sandboxes", _, "pause"] => {
+            "pause: a sandbox lives until it is killed or its time is over"
+        }
+        ["sandboxes", _, "snapshots"] | ["snapshots", ..] => "snapshots",
+        ["sandboxes", _, "fork"] => "fork",
+        ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
+        ["sandboxes", _, "logs"] | ["v2", "sandboxes", _, "logs"] => {
+            "logs: output goes to who follows the command"
+        }
+        ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
+            "template builds: use `base`"
+        }
+        ["volumes" | "volumecontent", ..] => "volumes",
+        ["secrets", ..] => "E2B's secrets: see `cofferdam secret`",
+        ["teams", ..] => "teams",
+        _ => return shape::error(404, "E2B's API has no such route here"),
+    };
+    shape::error(400, format!("not supported: {what}"))
+}
+
+/// Whose key a request carries.
+async fn caller(front: &Front, headers: &HeaderMap) -> Result<Principal, Response<Body>> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    let Some(secret) = text("x-api-key").or(bearer) else {
+        return match front.shared.no_auth {
+            true => keyless_caller().map_err(|refusal| shape::refused(refusal.into())),
+            false => Err(shape::error(401, "an API key is needed: X-API-Key")),
+        };
+    };
+    let found = front.shared.flows.ledger.keys().principal(secret.trim()).await;
+    let found = found.map_err(|error| shape::refused(error.into()))?;
+    found.ok_or_else(|| shape::error(401, "the API key is unknown or revoked"))
+}
+
+fn may(who: &Principal, writes: bool) -> bool {
+    let reads = [Role::Approver, Role::Operator, Role::Auditor];
+    who.has(Role::Submitter) || !writes && reads.into_iter().any(|role| who.has(role))
+}
+
+/// Where sandboxes have names: a browser finds everything below `localhost` on this machine, and nothing below an address.
+fn domain(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (name, Some(port)),
+        _ => (host, None),
+    };
+    let is_address = name.starts_with('[') || name.parse::<std::net::IpAddr>().is_ok();
+    let name = if is_address || name.is_empty() { "localhost" } else { name };
+    port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"))
+}
+
+fn sandbox(held: &Held, domain: &str) -> Value {
+    json!({
+        "templateID": "base",
+        "sandboxID": held.id,
+        "clientID": CLIENT,
+        "envdVersion": VERSION,
+        "envdAccessToken": held.token,
+        "trafficAccessToken": held.traffic,
+        "domain": domain,
+    })
+}
+
+async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
+    let Asking { front, who, domain, dedup, body, .. } = call;
+    front.tidy();
+    let asked: NewSandbox = shape::body(body).await?;
+    if dedup.as_ref().is_some_and(|key| key.len() > 256) {
+        return Err(shape::error(400, "the Idempotency-Key has more than 256 bytes"));
+    }
+    let request = asked.request(default_s, dedup).map_err(|why| shape::error(400, why))?;
+    let held = front.shared.flows.live_create(&who, &request).await.map_err(shape::refused)?;
+    Ok(shape::json_of(201, &sandbox(&held, &domain)))
+}
+
+fn missing(id: &str) -> Response<Body> {
+    let id: String = id.chars().take(64).collect();
+    shape::error(404, format!("sandbox {id:?} not found"))
+}
+
+/// The running sandbox of this name.
+async fn running(call: &Asking<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let held = call.front.shared.flows.live_held(&call.who, &live).await;
+    held.map_err(|error| found(id, error))
+}
+
+/// A refusal that a sandbox is not there has E2B's words.
+fn found(id: &str, error: Error) -> Response<Body> {
+    match &error {
+        Error::Refused(refusal) if refusal.code == ErrorCode::NotFound => missing(id),
+        _ => shape::refused(error),
+    }
+}
+
+async fn connect(call: Asking<'_>, id: &str) -> Outcome {
+    let held = running(&call, id).await?;
+    let Asking { front, who, domain, body, .. } = call;
+    let asked: Timeout = shape::body(body).await?;
+    if asked.auto_pause == Some(true) {
+        return Err(shape::error(400, "autoPause is not supported: leave it out"));
+    }
+    let seconds = asked.timeout.unwrap_or(CONNECT_S);
+    let extended = front.shared.flows.live_extend(&who, &held.id, seconds, true).await;
+    extended.map_err(|error| found(id, error))?;
+    Ok(shape::json_of(200, &sandbox(&held, &domain)))
+}
+
+async fn timeout(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, body, .. } = call;
+    let asked: Timeout = shape::body(body).await?;
+    let seconds = asked.timeout.ok_or_else(|| shape::error(400, "timeout is missing"))?;
+    let extended = front.shared.flows.live_extend(&who, &live, seconds, false).await;
+    extended.map_err(|error| found(id, error))?;
+    Ok(shape::empty(204))
+}
+
+async fn refresh(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, body, .. } = call;
+    let asked: Refresh = shape::body(body).await?;
+    let seconds = asked.duration.unwrap_or(OLD_S);
+    let extended = front.shared.flows.live_extend(&who, &live, seconds, true).await;
+    extended.map_err(|error| found(id, error))?;
+    Ok(shape::empty(204))
+}
+
+async fn kill(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let killed = call.front.shared.flows.live_kill(&call.who, &live).await;
+    call.front.tidy();
+    match killed {
+        Ok(true) => Ok(shape::empty(204)),
+        Ok(false) => Err(missing(id)),
+        Err(error) => Err(found(id, error)),
+    }
+}
+
+async fn detail(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let view = call.front.shared.flows.live_view(&call.who, &live).await;
+    let view = view.map_err(|error| found(id, error))?;
+    if view.state != LiveState::Running {
+        return Err(missing(id));
+    }
+    let mut value = listed(&view);
+    let names: Vec<&str> = view.egress.entries().iter().map(|entry| entry.as_str()).collect();
+    let held = call.front.shared.flows.live_named(&live);
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("domain".into(), call.domain.into());
+        // As enforced, whatever was asked for.
+        fields.insert("allowInternetAccess".into(), false.into());
+        let private = held.as_ref().is_some_and(|held| held.traffic.is_some());
+        let network = json!({"allowOut": names, "denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": !private});
+        fields.insert("network".into(), network);
+        fields.insert("lifecycle".into(), json!({"autoResume": false, "onTimeout": "kill"}));
+        if let Some(held) = held {
+            fields.insert("envdAccessToken".into(), held.token.clone().into());
+        }
+    }
+    Ok(shape::json_of(200, &value))
+}
+
+/// A sandbox in a list.
+fn listed(view: &LiveView) -> Value {
+    json!({
+        "templateID": view.template,
+        "alias": view.template,
+        "sandboxID": view.id,
+        "clientID": CLIENT,
+        "startedAt": shape::time(view.started_at.unwrap_or(view.created_at)),
+        "endAt": shape::time(view.ends_at.unwrap_or(view.created_at)),
+        "cpuCount": cpus(view.cpu),
+        "memoryMB": view.mem_mb.unwrap_or(0),
+        "diskSizeMB": view.disk_mb.unwrap_or(0),
+        "state": "running",
+        "envdVersion": VERSION,
+        "metadata": view.metadata,
+    })
+}
+
+fn base() -> Value {
+    let at = shape::time(0);
+    json!({
+        "templateID": "base", "buildID": "00000000-0000-0000-0000-000000000000", "public": true, "aliases": ["base"],
+        "names": ["base"], "cpuCount": 2, "memoryMB": 512, "diskSizeMB": 384, "createdAt": at, "updatedAt": at,
+        "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 0, "envdVersion": VERSION,
+        "buildStatus": "ready",
+    })
+}
+
+/// What a list's query asks for; anything else of it is refused.
+fn filter(query: &str, paged: bool) -> Result<(LiveFilter, bool), String> {
+    let mut filter = LiveFilter {
+        state: Some(LiveState::Running),
+        limit: if paged { MAX_PAGE } else { MAX_LIST },
+        ..LiveFilter::default()
+    };
+    let (mut is_wanted, mut is_said) = (true, false);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = shape::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
+        match name {
+            "metadata" => filter.metadata = labels(&value)?,
+            // Nothing is ever paused.
+            "state" => {
+                let running = value.split(',').any(|state| state == "running");
+                is_wanted = running || is_said && is_wanted;
+                is_said = true;
+            }
+            "template" if paged => filter.template = Some(value),
+            "limit" if paged => {
+                let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+                filter.limit =
+                    limit.ok_or_else(|| format!("limit must be between 1 and {MAX_PAGE}"))?;
+            }
+            "nextToken" if paged => {
+                let token = value
+                    .split_once('.')
+                    .and_then(|(at, id)| Some((at.parse().ok()?, LiveId::parse(id).ok()?)));
+                filter.after = Some(token.ok_or("nextToken is not of this list")?);
+            }
+            "order" if value == "desc" => {}
+            other => return Err(format!("the query's {other} is not supported")),
+        }
+    }
+    Ok((filter, is_wanted))
+}
+
+/// Percent-decoded text in which a plus is a plus.
+fn plain(text: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8().ok()?;
+    Some(decoded.into_owned())
+}
+
+/// Pairs as a query has them, of which each side was percent-encoded once before that.
+fn labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, String> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) =
+                pair.split_once('=').ok_or("metadata is made of pairs NAME=VALUE")?;
+            let twice = |text: &str| shape::decoded(text).and_then(|once| plain(&once));
+            let both = twice(name).zip(twice(value));
+            both.ok_or_else(|| "metadata is not UTF-8".to_owned())
+        })
+        .collect()
+}
+
+async fn list(call: Asking<'_>, paged: bool) -> Outcome {
+    let (mut filter, is_wanted) =
+        filter(&call.query, paged).map_err(|why| shape::error(400, why))?;
+    let page = filter.limit;
+    filter.limit = page.saturating_add(1);
+    let rows = &call.front.shared.flows.ledger;
+    let fault = |error: cofferdam_ledger::LedgerError| shape::refused(error.into());
+    let mut found = match is_wanted {
+        true => rows.live().list(&call.who.tenant, &filter).await.map_err(fault)?,
+        false => Vec::new(),
+    };
+    let page = usize::try_from(page).unwrap_or(usize::MAX);
+    let more = found.len() > page;
+    found.truncate(page);
+    let values: Vec<Value> = found.iter().map(listed).collect();
+    let mut response = shape::json_of(200, &Value::Array(values));
+    if paged {
+        let total = rows.live().running(&call.who.tenant).await.map_err(fault)?;
+        let last = found.last().filter(|_| more);
+        let next = last.map(|last| format!("{}.{}", last.created_at, last.id));
+        let headers = response.headers_mut();
+        headers.insert("x-total-running", HeaderValue::from(total));
+        if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+            headers.insert("x-next-token", next);
+        }
+    }
+    Ok(response)
+}
+
+/// One sample, of now: none are kept.
+async fn sample(front: &Front, held: &Held) -> Result<Value, Response<Body>> {
+    let room = front.room(held.id.as_str()).ok_or_else(|| missing(held.id.as_str()))?;
+    let now = envd::metrics(&room).await.map_err(|fault| shape::error(503, fault.message))?;
+    let take = |name: &str| now.get(name).cloned().unwrap_or(Value::Null);
+    let at = clock::now_ms();
+    Ok(json!({
+        "timestamp": shape::time(at), "timestampUnix": at / 1_000, "cpuCount": take("cpu_count"),
+        "cpuUsedPct": take("cpu_used_pct"), "memUsed": take("mem_used"), "memTotal": take("mem_total"),
+        "memCache": take("mem_cache"), "diskUsed": take("disk_used"), "diskTotal": take("disk_total"),
+    }))
+}
+
+async fn metrics(call: Asking<'_>, id: &str) -> Outcome {
+    let held = running(&call, id).await?;
+    Ok(shape::json_of(200, &json!([sample(call.front, &held).await?])))
+}
+
+async fn metrics_of_all(call: Asking<'_>) -> Outcome {
+    let asked = shape::query(&call.query, "sandbox_ids").unwrap_or_default();
+    let ids: Vec<&str> = asked.split(',').filter(|id| !id.is_empty()).collect();
+    if ids.is_empty() || ids.len() > MAX_METRICS {
+        return Err(shape::error(400, format!("sandbox_ids has 1 to {MAX_METRICS} ids")));
+    }
+    let mut found = Map::new();
+    for id in ids {
+        // One that is another tenant's or over has no metrics, as one that never was.
+        if let Ok(held) = running(&call, id).await
+            && let Ok(value) = sample(call.front, &held).await
+        {
+            found.insert(id.to_owned(), value);
+        }
+    }
+    Ok(shape::json_of(200, &json!({"sandboxes": found})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lists_query_is_read_or_refused() {
+        let (read, wanted) =
+            filter("metadata=a%3Db%252520c%26d%3De&limit=3&state=running", true).unwrap();
+        assert!(wanted);
+        assert_eq!(read.limit, 3);
+        assert_eq!(
+            read.metadata.into_iter().collect::<Vec<_>>(),
+            [("a".into(), "b c".into()), ("d".into(), "e".into())]
+        );
+        assert!(!filter("state=paused", true).unwrap().1);
+        assert!(filter("state=running&state=paused", true).unwrap().1);
+        assert!(filter("state=paused,running", true).unwrap().1);
+        let (read, _) = filter(&format!("nextToken=12.{}", "a".repeat(20)), true).unwrap();
+        assert_eq!(read.after.unwrap().0, 12);
+        for bad in [
+            "limit=0",
+            "limit=101",
+            "nextToken=x",
+            "metadata=x",
+            "order=asc",
+            "startedAfter=1",
+            "x=y",
+        ] {
+            assert!(filter(bad, true).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sandboxes_have_names_below_localhost_where_the_server_has_only_an_address() {
+        let of = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().unwrap());
+            domain(&headers)
+        };
+        assert_eq!(of("127.0.0.1:7070"), "localhost:7070");
+        assert_eq!(of("[::1]:7070"), "localhost:7070");
+        assert_eq!(of("localhost:1"), "localhost:1");
+        assert_eq!(of("ci.example"), "ci.example");
+    }
+
+    #[test]
+    fn who_only_reads_creates_nothing() {
+        let key = |role| Principal {
+            key_id: "k".into(),
+            tenant: cofferdam_contracts::id::TenantId::parse("t").unwrap(),
+            roles: vec![role],
+        };
+        assert!(may(&key(Role::Submitter), true) && may(&key(Role::Admin), true));
+        assert!(may(&key(Role::Auditor), false) && !may(&key(Role::Auditor), true));
+    }
+}

@@ -1,0 +1,204 @@
+//! The body of a creation: what of it we can give, and what we refuse by name. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use cofferdam_contracts::egress::Entry;
+use cofferdam_contracts::live::LiveRequest;
+use cofferdam_contracts::sandbox::{Egress, Limits};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Memory of a sandbox in MiB and its CPUs, as E2B's clients expect of `base`.
+const LIMITS: Limits = Limits {
+    cpu: Some(2.0),
+    mem_mb: Some(512),
+    pids: None,
+    disk_mb: None,
+    output_bytes: None,
+    nofile: None,
+};
+
+/// `POST /v2/sandboxes` and `POST /sandboxes`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct NewSandbox {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    timeout: Option<u64>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    /// Grants nothing: see [`Self::request`].
+    #[serde(rename = "allow_internet_access")]
+    _allow_internet_access: Option<bool>,
+    network: Option<Network>,
+    auto_pause: Option<bool>,
+    #[serde(rename = "autoPauseMemory")]
+    _auto_pause_memory: Option<bool>,
+    auto_resume: Option<AutoResume>,
+    /// Every sandbox is.
+    #[serde(rename = "secure")]
+    _secure: Option<bool>,
+    mcp: Option<Value>,
+    iam: Option<Value>,
+    volume_mounts: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct AutoResume {
+    enabled: Option<bool>,
+    #[serde(rename = "timeout")]
+    _timeout: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Network {
+    allow_out: Option<Vec<String>>,
+    deny_out: Option<Vec<String>>,
+    allow_public_traffic: Option<bool>,
+    dns_servers: Option<Vec<String>>,
+    egress_proxy: Option<Value>,
+    mask_request_host: Option<String>,
+    https_ports: Option<Vec<u16>>,
+    rules: Option<BTreeMap<String, Value>>,
+}
+
+impl NewSandbox {
+    /// As our own request. `default_s`: the time to live without one.
+    ///
+    /// `allow_internet_access: true` is what clients send when their user says nothing, so it is not refused; it grants
+    /// nothing either. A sandbox reaches the names of `allowOut`, under the tenant's grants, and nothing else, and its
+    /// detail says so.
+    pub(crate) fn request(
+        self,
+        default_s: u64,
+        dedup: Option<String>,
+    ) -> Result<LiveRequest, String> {
+        let absent = [
+            ("autoPause", self.auto_pause == Some(true)),
+            ("autoResume", self.auto_resume.is_some_and(|auto| auto.enabled == Some(true))),
+            ("mcp", self.mcp.is_some_and(|mcp| !mcp.is_null())),
+            ("iam", self.iam.is_some_and(|iam| !iam.is_null())),
+            ("volumeMounts", self.volume_mounts.is_some_and(|mounts| !mounts.is_empty())),
+        ];
+        if let Some((field, _)) = absent.into_iter().find(|(_, asked)| *asked) {
+            return Err(format!("{field} is not supported: leave it out"));
+        }
+        let network = self.network.map(Network::checked).transpose()?;
+        let (egress, private) = network.unwrap_or((Egress::None, false));
+        Ok(LiveRequest {
+            template: self.template_id,
+            timeout_s: Some(self.timeout.unwrap_or(default_s)),
+            metadata: self.metadata.unwrap_or_default(),
+            env: self.env_vars.unwrap_or_default(),
+            egress,
+            limits: LIMITS,
+            private,
+            dedup,
+        })
+    }
+}
+
+impl Network {
+    /// The names that it may reach, and whether its ports are private.
+    fn checked(self) -> Result<(Egress, bool), String> {
+        let absent = [
+            ("dnsServers", self.dns_servers.is_some()),
+            ("egressProxy", self.egress_proxy.is_some_and(|proxy| !proxy.is_null())),
+            ("maskRequestHost", self.mask_request_host.is_some()),
+            ("httpsPorts", self.https_ports.is_some_and(|ports| !ports.is_empty())),
+            ("rules", self.rules.is_some_and(|rules| !rules.is_empty())),
+        ];
+        if let Some((field, _)) = absent.into_iter().find(|(_, asked)| *asked) {
+            return Err(format!("network.{field} is not supported: leave it out"));
+        }
+        // All that is not allowed is denied anyway, and what is allowed beats what is denied.
+        for denied in self.deny_out.unwrap_or_default() {
+            if !is_addresses(&denied) {
+                return Err(format!(
+                    "network.denyOut: {denied:?} is neither an address nor a CIDR block"
+                ));
+            }
+        }
+        let mut names = Vec::new();
+        for allowed in self.allow_out.unwrap_or_default() {
+            if is_addresses(&allowed) {
+                return Err(format!(
+                    "network.allowOut: {allowed:?}: only names can be allowed here; addresses and CIDR blocks cannot"
+                ));
+            }
+            let entry: Entry =
+                allowed.parse().map_err(|why| format!("network.allowOut: {allowed:?}: {why}"))?;
+            names.push(entry);
+        }
+        let egress = if names.is_empty() { Egress::None } else { Egress::Names(names) };
+        Ok((egress, self.allow_public_traffic == Some(false)))
+    }
+}
+
+/// An address, or a block of them.
+fn is_addresses(text: &str) -> bool {
+    let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    bits.is_none_or(|bits| bits.parse::<u8>().is_ok_and(|bits| bits <= most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(more: Value) -> Result<LiveRequest, String> {
+        let mut body = json!({"templateID": "base"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let parsed: NewSandbox = serde_json::from_value(body).map_err(|e| e.to_string())?;
+        parsed.request(300, None)
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_refused_by_name() {
+        for (field, value) in [
+            ("autoPause", json!(true)),
+            ("autoResume", json!({"enabled": true})),
+            ("mcp", json!({"x": {}})),
+            ("iam", json!({"tokens": {}})),
+            ("volumeMounts", json!([{"name": "v", "path": "/v"}])),
+        ] {
+            let refused = of(json!({field: value})).unwrap_err();
+            assert!(refused.starts_with(field), "{refused}");
+        }
+        for (field, value) in [
+            ("dnsServers", json!(["8.8.8.8"])),
+            ("egressProxy", json!({"address": "x"})),
+            ("maskRequestHost", json!("localhost:${PORT}")),
+            ("httpsPorts", json!([443])),
+            ("rules", json!({"a.example": []})),
+            ("allowOut", json!(["8.8.8.8"])),
+            ("allowOut", json!(["0.0.0.0/0"])),
+            ("allowOut", json!(["not a name"])),
+            ("denyOut", json!(["a.example"])),
+            ("denyOut", json!(["10.0.0.0/33"])),
+        ] {
+            let refused = of(json!({"network": {field: value}})).unwrap_err();
+            assert!(refused.contains(field), "{refused}");
+        }
+        assert!(of(json!({"surprise": 1})).is_err());
+    }
+
+    #[test]
+    fn the_default_call_is_taken_and_grants_no_network() {
+        let request =
+            of(json!({"allow_internet_access": true, "autoPause": false, "timeout": 9})).unwrap();
+        assert!(request.egress.is_none() && !request.private);
+        assert_eq!(request.timeout_s, Some(9));
+        let denied =
+            json!({"network": {"denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": false}});
+        let request = of(denied).unwrap();
+        assert!(request.egress.is_none() && request.private);
+        let names = of(json!({"network": {"allowOut": ["a.example"]}})).unwrap().egress;
+        assert_eq!(names.entries().len(), 1);
+    }
+}

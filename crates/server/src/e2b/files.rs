@@ -1,0 +1,494 @@
+//! `/files` of envd: bytes out of a sandbox and into it.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use bytes::Bytes;
+use cofferdam_ambient::clock;
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_flows::live::inside::NodeKind;
+use cofferdam_flows::live::{AgentError, Reading};
+use flate2::write::GzDecoder;
+use http_body_util::BodyExt as _;
+use hyper::Request;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::Front;
+use super::connect::{Fault, Pieces};
+use super::entry::look;
+use super::multipart::{Parts, Piece, boundary};
+use super::paths::{followed, is_absent, is_through, name, plain};
+use super::room::{Person, Room, acting, is_same, person};
+use super::shape;
+
+/// Bytes of one file, in either direction: more than any writable layer of a sandbox has by default.
+const MAX_FILE: u64 = 4 * 1024 * 1024 * 1024;
+/// Files of one request.
+const MAX_FILES: usize = 256;
+const FILE_MODE: u32 = 0o644;
+/// Pieces on their way into a sandbox.
+const QUEUED: usize = 4;
+/// The agent has no room.
+const NO_ROOM: u16 = 507;
+
+/// What a request asks of files.
+struct Asked {
+    path: String,
+    user: Option<String>,
+}
+
+fn asked(uri: &Uri) -> Asked {
+    let query = uri.query().unwrap_or("");
+    Asked {
+        path: shape::query(query, "path").unwrap_or_default(),
+        user: shape::query(query, "username"),
+    }
+}
+
+/// The text that a token signs. Pure.
+fn signature(path: &str, operation: &str, user: &str, token: &str, until: Option<&str>) -> String {
+    let mut raw = format!("{path}:{operation}:{user}:{token}");
+    if let Some(until) = until {
+        raw.push(':');
+        raw.push_str(until);
+    }
+    let hex = digest_bytes(raw.as_bytes());
+    let digits = hex.as_str().as_bytes().chunks(2);
+    let bytes: Vec<u8> = digits
+        .filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    format!("v1_{}", STANDARD_NO_PAD.encode(bytes))
+}
+
+/// Whether the query's signature is this token's, and still good.
+fn is_signed(uri: &Uri, operation: &str, token: &str) -> Result<bool, &'static str> {
+    let query = uri.query().unwrap_or("");
+    let Some(given) = shape::query(query, "signature") else { return Ok(false) };
+    // In a query `+` may be itself or a space; base64 has no space.
+    let given = given.replace(' ', "+");
+    let Asked { path, user } = asked(uri);
+    let until = shape::query(query, "signature_expiration");
+    let wanted =
+        signature(&path, operation, user.as_deref().unwrap_or(""), token, until.as_deref());
+    if !is_same(&given, &wanted) {
+        return Ok(false);
+    }
+    match until.map(|until| until.parse::<i64>()) {
+        None => Ok(true),
+        Some(Ok(until)) if until.saturating_mul(1_000) > clock::now_ms() => Ok(true),
+        Some(_) => Err("signature is expired"),
+    }
+}
+
+/// The sandbox whose token signed a URL that names none.
+pub(crate) fn signer(front: &Front, uri: &Uri) -> Option<Arc<Room>> {
+    let fits = |token: &str| {
+        ["read", "write"].iter().any(|operation| is_signed(uri, operation, token) != Ok(false))
+    };
+    let held = front.shared.flows.live_here().into_iter().find(|held| fits(&held.token))?;
+    front.room(held.id.as_str())
+}
+
+/// `GET` and `POST /files`.
+pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<Body> {
+    let operation = match *request.method() {
+        Method::GET => "read",
+        Method::POST => "write",
+        _ => return shape::error(405, "/files takes GET and POST"),
+    };
+    if !room.opens(request.headers()) {
+        match is_signed(request.uri(), operation, &room.held.token) {
+            Ok(true) => {}
+            Ok(false) => return shape::error(401, "an access token or a signature is needed"),
+            Err(why) => return shape::error(401, why),
+        }
+    }
+    let Asked { path, user } = asked(request.uri());
+    let who = match user {
+        Some(_) => person(user.as_deref()),
+        None => acting(request.headers()),
+    };
+    let who = match who {
+        Ok(who) => who,
+        Err(fault) => return shape::error(401, fault.message),
+    };
+    let done = match operation {
+        "read" => read(room, &path, who, request.headers()).await,
+        _ => write(room, &path, who, request).await,
+    };
+    done.unwrap_or_else(|fault| refused(&fault))
+}
+
+/// A fault in the form of these routes, which is not Connect's.
+fn refused(fault: &Fault) -> Response<Body> {
+    let status = match fault.code {
+        "invalid_argument" => 400,
+        "not_found" => 404,
+        "unavailable" => 502,
+        "resource_exhausted" => 507,
+        "out_of_range" => 413,
+        _ => 500,
+    };
+    shape::error(status, fault.message.clone())
+}
+
+async fn read(
+    room: &Room,
+    path: &str,
+    who: Person,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Fault> {
+    let agent = &room.held.agent;
+    let plain = plain(path, who)?;
+    let real = followed(agent, &plain, true).await?;
+    let (entry, real) = look(agent, &real)
+        .await?
+        .ok_or_else(|| Fault::missing(format!("path '{plain}' does not exist")))?;
+    if entry.kind != NodeKind::File {
+        return Err(Fault::argument(format!("path '{plain}' is not a file")));
+    }
+    let (size, reading) = agent.open(&real, MAX_FILE).await.map_err(|error| match error {
+        AgentError::Refused { status: 413, error } => Fault::new("out_of_range", error),
+        error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
+        error => super::paths::unavailable(&error),
+    })?;
+    let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
+    let (from, to) = match range.map(|text| span(text, size)) {
+        None | Some(Span::Whole) => (0, size),
+        Some(Span::Part(from, to)) => (from, to),
+        Some(Span::Beyond) => {
+            let mut response = shape::error(416, format!("the file has {size} bytes"));
+            set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
+            return Ok(response);
+        }
+    };
+    let (sender, receiver) = mpsc::channel(QUEUED);
+    tokio::spawn(pour(reading, (from, to), sender));
+    let mut response =
+        Response::new(Body::new(Exact { pieces: Pieces(receiver), left: to - from }));
+    if to - from != size {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let last = to.saturating_sub(1);
+        set(&mut response, header::CONTENT_RANGE, &format!("bytes {from}-{last}/{size}"));
+    }
+    set(&mut response, header::CONTENT_TYPE, "application/octet-stream");
+    set(&mut response, header::ACCEPT_RANGES, "bytes");
+    set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let shown = name(&plain).replace(['"', '\\'], "_");
+    set(&mut response, header::CONTENT_DISPOSITION, &format!("inline; filename=\"{shown}\""));
+    Ok(response)
+}
+
+fn set(response: &mut Response<Body>, name: header::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Span {
+    Whole,
+    /// From the first byte to the one behind the last.
+    Part(u64, u64),
+    Beyond,
+}
+
+/// One range of a file of this size. More than one, or another unit, is as if none were asked for. Pure.
+fn span(text: &str, size: u64) -> Span {
+    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-'))
+    else {
+        return Span::Whole;
+    };
+    let (from, to) = match (from.trim().parse::<u64>(), to.trim().parse::<u64>()) {
+        (Ok(from), Ok(to)) if from <= to => (from, to.saturating_add(1).min(size)),
+        (Ok(from), Err(_)) if to.trim().is_empty() => (from, size),
+        (Err(_), Ok(last)) if from.trim().is_empty() => (size.saturating_sub(last), size),
+        _ => return Span::Whole,
+    };
+    if from >= to { Span::Beyond } else { Span::Part(from, to) }
+}
+
+/// A body whose length is known: one that breaks off is seen by its reader.
+struct Exact {
+    pieces: Pieces,
+    left: u64,
+}
+
+impl hyper::body::Body for Exact {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        let piece = std::task::ready!(std::pin::Pin::new(&mut self.pieces).poll_frame(cx));
+        let Some(Ok(frame)) = piece else {
+            let cut = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            return std::task::Poll::Ready((self.left > 0).then(|| Err(cut())));
+        };
+        if let Some(bytes) = frame.data_ref() {
+            self.left = self.left.saturating_sub(wide(bytes.len()));
+        }
+        std::task::Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(self.left)
+    }
+}
+
+/// Passes the bytes of a span on.
+async fn pour(mut reading: Reading, (from, to): (u64, u64), sender: mpsc::Sender<Bytes>) {
+    let mut at = 0;
+    while at < to {
+        let Ok(Some(mut piece)) = reading.next().await else { return };
+        let end = at + wide(piece.len());
+        if end > to {
+            piece.truncate(usize::try_from(to - at).unwrap_or(usize::MAX));
+        }
+        if from > at {
+            let skip = usize::try_from(from - at).unwrap_or(usize::MAX);
+            piece = piece.split_off(skip.min(piece.len()));
+        }
+        at = end;
+        if !piece.is_empty() && sender.send(piece).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn wide(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// A file that is being written.
+struct Writing {
+    pieces: mpsc::Sender<Bytes>,
+    done: tokio::task::JoinHandle<Result<(), AgentError>>,
+    plain: String,
+    size: u64,
+}
+
+impl Writing {
+    async fn begin(room: &Room, path: &str, who: Person) -> Result<Self, Fault> {
+        let plain = plain(path, who)?;
+        if path.is_empty() || plain == "/" {
+            return Err(Fault::argument("path is missing"));
+        }
+        let agent = room.held.agent.clone();
+        let real = followed(&agent, &plain, true).await?;
+        if look(&agent, &real).await?.is_some_and(|(entry, _)| entry.kind == NodeKind::Dir) {
+            return Err(Fault::argument(format!("path is a directory: {plain}")));
+        }
+        let (pieces, receiver) = mpsc::channel(QUEUED);
+        let done =
+            tokio::spawn(async move { agent.pour(&real, FILE_MODE, who.user, receiver).await });
+        Ok(Self { pieces, done, plain, size: 0 })
+    }
+
+    async fn put(&mut self, bytes: Bytes) -> Result<(), Fault> {
+        self.size = self.size.saturating_add(wide(bytes.len()));
+        if self.size > MAX_FILE {
+            return Err(Fault::new("out_of_range", format!("a file has at most {MAX_FILE} bytes")));
+        }
+        // Where nobody takes it, the end says why.
+        let _ = self.pieces.send(bytes).await;
+        Ok(())
+    }
+
+    async fn end(self) -> Result<Value, Fault> {
+        drop(self.pieces);
+        let done =
+            self.done.await.map_err(|_| Fault::new("internal", "the writing was stopped"))?;
+        done.map_err(|error| match error {
+            AgentError::Refused { status: NO_ROOM, error } => Fault::new(
+                "resource_exhausted",
+                format!("not enough disk space available: {error}"),
+            ),
+            error if is_through(&error) => Fault::argument(error.to_string()),
+            error => super::paths::unavailable(&error),
+        })?;
+        Ok(json!({"path": self.plain, "name": name(&self.plain), "type": "file"}))
+    }
+}
+
+async fn write(
+    room: &Room,
+    path: &str,
+    who: Person,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Fault> {
+    let (parts, body) = request.into_parts();
+    if let Some(name) = parts.headers.keys().find(|name| name.as_str().starts_with("x-metadata-")) {
+        return Err(Fault::argument(format!("{name}: metadata of files is not kept here")));
+    }
+    let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let is_packed = match text(header::CONTENT_ENCODING) {
+        None | Some("identity") => false,
+        Some("gzip") => true,
+        Some(other) => {
+            return Err(Fault::argument(format!("content encoding {other:?} is not gzip")));
+        }
+    };
+    let kind = text(header::CONTENT_TYPE).unwrap_or("");
+    let written = match boundary(kind) {
+        Some(boundary) => several(room, path, who, body, (&boundary, is_packed)).await?,
+        None if kind.starts_with("application/octet-stream") => {
+            vec![one(room, path, who, body, is_packed).await?]
+        }
+        None => {
+            let why = "send multipart/form-data with fields `file`, or application/octet-stream";
+            return Err(Fault::argument(why));
+        }
+    };
+    Ok(shape::json_of(200, &Value::Array(written)))
+}
+
+/// What a body holds, unpacked where it is packed.
+struct Unpacked {
+    body: Incoming,
+    packed: Option<GzDecoder<Vec<u8>>>,
+    is_over: bool,
+}
+
+impl Unpacked {
+    fn of(body: Incoming, is_packed: bool) -> Self {
+        Self { body, packed: is_packed.then(|| GzDecoder::new(Vec::new())), is_over: false }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
+        let malformed = |_| Fault::argument("the body is not gzip");
+        while !self.is_over {
+            let frame = self.body.frame().await;
+            let bytes = match frame {
+                None => {
+                    self.is_over = true;
+                    let Some(packed) = self.packed.as_mut() else { return Ok(None) };
+                    packed.try_finish().map_err(malformed)?;
+                    return Ok(Some(std::mem::take(packed.get_mut()).into()));
+                }
+                Some(Err(_)) => return Err(Fault::argument("the body broke off")),
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            };
+            match self.packed.as_mut() {
+                None if bytes.is_empty() => {}
+                None => return Ok(Some(bytes)),
+                Some(packed) => {
+                    packed.write_all(&bytes).map_err(malformed)?;
+                    let plain = std::mem::take(packed.get_mut());
+                    if !plain.is_empty() {
+                        return Ok(Some(plain.into()));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+async fn one(
+    room: &Room,
+    path: &str,
+    who: Person,
+    body: Incoming,
+    is_packed: bool,
+) -> Result<Value, Fault> {
+    let mut writing = Writing::begin(room, path, who).await?;
+    let mut body = Unpacked::of(body, is_packed);
+    while let Some(bytes) = body.next().await? {
+        writing.put(bytes).await?;
+    }
+    writing.end().await
+}
+
+async fn several(
+    room: &Room,
+    path: &str,
+    who: Person,
+    body: Incoming,
+    (boundary, is_packed): (&str, bool),
+) -> Result<Vec<Value>, Fault> {
+    let malformed = |why: super::multipart::Malformed| Fault::argument(why.to_string());
+    let (mut parts, mut body) = (Parts::new(boundary), Unpacked::of(body, is_packed));
+    let (mut written, mut writing) = (Vec::new(), None);
+    while let Some(bytes) = body.next().await? {
+        parts.push(&bytes);
+        while let Some(piece) = parts.next().map_err(malformed)? {
+            match (piece, writing.as_mut()) {
+                (Piece::Part { name, file }, _) if name == "file" => {
+                    if written.len() >= MAX_FILES {
+                        return Err(Fault::argument(format!(
+                            "more than {MAX_FILES} files in one request"
+                        )));
+                    }
+                    let named =
+                        if path.is_empty() { file.unwrap_or_default() } else { path.to_owned() };
+                    writing = Some(Writing::begin(room, &named, who).await?);
+                }
+                (Piece::Part { .. }, _) | (_, None) => {}
+                (Piece::Bytes(bytes), Some(writing)) => writing.put(bytes).await?,
+                (Piece::End, Some(_)) => {
+                    if let Some(whole) = writing.take() {
+                        written.push(whole.end().await?);
+                    }
+                }
+            }
+        }
+    }
+    match parts.is_over() {
+        true => Ok(written),
+        // What was begun is cut off: the agent sees the end of its pieces, and the file is as long as it came.
+        false => Err(malformed(super::multipart::Malformed::Cut)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_that_of_the_clients() {
+        // Python: "v1_" + b64(sha256("/a:read::tok")).rstrip("=").
+        let wanted = signature("/a", "read", "", "tok", None);
+        assert_eq!(wanted, "v1_2/gNbgFPxFSqkheS/SD0NHlzA121E/nxkOtc/ovxeoI");
+        assert_ne!(signature("/a", "write", "", "tok", None), wanted);
+        assert_ne!(signature("/a", "read", "", "tok", Some("9")), wanted);
+        let uri = |more: &str| -> Uri { format!("/files?path=%2Fa&{more}").parse().unwrap() };
+        let given = wanted.replace('+', "%2B").replace('/', "%2F");
+        assert_eq!(is_signed(&uri(&format!("signature={given}")), "read", "tok"), Ok(true));
+        assert_eq!(is_signed(&uri(&format!("signature={given}")), "write", "tok"), Ok(false));
+        assert_eq!(is_signed(&uri(&format!("signature={given}")), "read", "other"), Ok(false));
+        assert_eq!(is_signed(&uri(""), "read", "tok"), Ok(false));
+        let old =
+            signature("/a", "read", "", "tok", Some("1")).replace('+', "%2B").replace('/', "%2F");
+        let expired = uri(&format!("signature={old}&signature_expiration=1"));
+        assert_eq!(is_signed(&expired, "read", "tok"), Err("signature is expired"));
+    }
+
+    #[test]
+    fn a_range_is_within_the_file() {
+        for (text, wanted) in [
+            ("bytes=0-3", Span::Part(0, 4)),
+            ("bytes=5-", Span::Part(5, 10)),
+            ("bytes=-4", Span::Part(6, 10)),
+            ("bytes=8-99", Span::Part(8, 10)),
+            ("bytes=10-", Span::Beyond),
+            ("bytes=3-1", Span::Whole),
+            ("bytes=0-1,3-4", Span::Whole),
+            ("lines=1-2", Span::Whole),
+        ] {
+            assert_eq!(span(text, 10), wanted, "{text}");
+        }
+    }
+}

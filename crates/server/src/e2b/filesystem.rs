@@ -1,0 +1,224 @@
+//! `filesystem.Filesystem`: what the agent does with files, under the names of its clients.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response};
+use cofferdam_flows::live::inside::NodeKind;
+use cofferdam_flows::live::{Agent, AgentError};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::connect::{self, Fault, Form, Messages, Replied};
+use super::entry::{described, info, look, missing};
+use super::paths::{followed, is_absent, is_through, parent, plain, unavailable};
+use super::room::{Person, Room, acting};
+use super::watchers;
+
+/// Entries of one list, over all its depths.
+const MAX_ENTRIES: u64 = 10_000;
+const DIR_MODE: u32 = 0o755;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnePath {
+    path: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListDir {
+    path: String,
+    #[serde(default)]
+    depth: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Move {
+    source: String,
+    destination: String,
+}
+
+/// Answers one call of the service.
+pub(crate) async fn answer(
+    room: &std::sync::Arc<Room>,
+    method: &str,
+    form: Form,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Response<Body> {
+    let person = match acting(headers) {
+        Ok(person) => person,
+        Err(fault) if form == Form::Stream => return connect::failed(&fault),
+        Err(fault) => return fault.response(),
+    };
+    match (form, method) {
+        (Form::Stream, "WatchDir") => {
+            let message = Messages::of(body).next().await;
+            let message = message.and_then(|m| m.ok_or_else(|| Fault::argument("no message")));
+            watchers::stream(room, person, message, headers).await
+        }
+        (Form::Unary, _) => {
+            let replied = match connect::message(body).await {
+                Ok(message) => unary(room, person, method, message).await,
+                Err(fault) => Err(fault),
+            };
+            connect::unary(replied)
+        }
+        (Form::Stream, _) => connect::failed(&unknown(method)),
+    }
+}
+
+fn unknown(method: &str) -> Fault {
+    let method: String = method.chars().take(64).collect();
+    Fault::new(
+        "unimplemented",
+        format!("filesystem.Filesystem has no method {method} of this form"),
+    )
+}
+
+async fn unary(
+    room: &std::sync::Arc<Room>,
+    person: Person,
+    method: &str,
+    message: Value,
+) -> Replied {
+    let agent = &room.held.agent;
+    match method {
+        "Stat" => {
+            let OnePath { path } = connect::parse(message)?;
+            Ok(json!({"entry": described(agent, &plain(&path, person)?).await?}))
+        }
+        "ListDir" => {
+            let ListDir { path, depth } = connect::parse(message)?;
+            list(agent, &plain(&path, person)?, depth.max(1)).await
+        }
+        "MakeDir" => {
+            let OnePath { path } = connect::parse(message)?;
+            make_dir(agent, &plain(&path, person)?, person).await
+        }
+        "Move" => {
+            let Move { source, destination } = connect::parse(message)?;
+            let (from, to) = (plain(&source, person)?, plain(&destination, person)?);
+            rename(agent, &from, &to, person).await
+        }
+        "Remove" => {
+            let OnePath { path } = connect::parse(message)?;
+            remove(agent, &plain(&path, person)?).await
+        }
+        "CreateWatcher" => watchers::create(room, person, message).await,
+        "GetWatcherEvents" => watchers::events(room, message),
+        "RemoveWatcher" => watchers::remove(room, message),
+        other => Err(unknown(other)),
+    }
+}
+
+/// A directory, its links followed.
+pub(crate) async fn directory(agent: &Agent, path: &str) -> Result<String, Fault> {
+    let real = followed(agent, path, true).await?;
+    match look(agent, &real).await? {
+        None => Err(missing(path)),
+        Some((entry, real)) if entry.kind == NodeKind::Dir => Ok(real),
+        Some(_) => Err(Fault::argument(format!("path is not a directory: {path}"))),
+    }
+}
+
+async fn list(agent: &Agent, path: &str, depth: u32) -> Replied {
+    let real = directory(agent, path).await?;
+    let mut found = Vec::new();
+    let mut todo = VecDeque::from([(real, path.to_owned(), 1)]);
+    while let Some((real, shown, level)) = todo.pop_front() {
+        let room = MAX_ENTRIES.saturating_sub(u64::try_from(found.len()).unwrap_or(u64::MAX));
+        let entries = match agent.list(&real, room).await {
+            Ok(entries) => entries,
+            // One below that is gone meanwhile has no entries.
+            Err(error) if is_absent(&error) && level > 1 => continue,
+            Err(AgentError::Collect(why)) => return Err(Fault::new("resource_exhausted", why)),
+            Err(error) => return Err(unavailable(&error)),
+        };
+        for entry in entries {
+            let (real, shown) = (join(&real, &entry.name), join(&shown, &entry.name));
+            let target = match entry.kind {
+                NodeKind::Link => {
+                    let to = followed(agent, &real, true).await.ok();
+                    match to {
+                        Some(to) => look(agent, &to).await?.map(|(entry, _)| entry.kind),
+                        None => None,
+                    }
+                }
+                _ => None,
+            };
+            found.push(info(&entry, &shown, target));
+            if entry.kind == NodeKind::Dir && level < depth && !entry.mangled {
+                todo.push_back((real, shown, level + 1));
+            }
+        }
+    }
+    Ok(json!({"entries": found}))
+}
+
+fn join(dir: &str, name: &str) -> String {
+    format!("{}/{name}", dir.trim_end_matches('/'))
+}
+
+/// Makes a directory and the parents that are missing, each with this owner.
+pub(crate) async fn make_dirs(agent: &Agent, path: &str, person: Person) -> Result<(), Fault> {
+    let mut missing = Vec::new();
+    let mut at = path;
+    while at != "/" {
+        match look(agent, at).await? {
+            None => missing.push(at.to_owned()),
+            Some((entry, _)) if entry.kind == NodeKind::File => {
+                return Err(Fault::argument(format!("path is a file: {at}")));
+            }
+            Some(_) => break,
+        }
+        at = parent(at);
+    }
+    for dir in missing.into_iter().rev() {
+        let real = followed(agent, &dir, false).await?;
+        let made = agent.mkdir(&real, DIR_MODE, Some(person.user)).await;
+        made.map_err(|error| unavailable(&error))?;
+    }
+    Ok(())
+}
+
+async fn make_dir(agent: &Agent, path: &str, person: Person) -> Replied {
+    let real = followed(agent, path, true).await?;
+    match look(agent, &real).await? {
+        Some((entry, _)) if entry.kind == NodeKind::Dir => {
+            Err(Fault::new("already_exists", format!("directory already exists: {path}")))
+        }
+        Some(_) => Err(Fault::argument(format!("path exists and is not a directory: {path}"))),
+        None => {
+            make_dirs(agent, path, person).await?;
+            Ok(json!({"entry": described(agent, path).await?}))
+        }
+    }
+}
+
+async fn rename(agent: &Agent, from: &str, to: &str, person: Person) -> Replied {
+    let (_, source) = look(agent, from).await?.ok_or_else(|| missing(from))?;
+    make_dirs(agent, parent(to), person).await?;
+    let target = followed(agent, to, false).await?;
+    match agent.rename(&source, &target).await {
+        Ok(()) => Ok(json!({"entry": described(agent, to).await?})),
+        Err(AgentError::Refused { error, .. }) => Err(Fault::argument(error)),
+        Err(error) => Err(unavailable(&error)),
+    }
+}
+
+async fn remove(agent: &Agent, path: &str) -> Replied {
+    if path == "/" {
+        return Err(Fault::argument("the root cannot be removed"));
+    }
+    let Some((_, real)) = look(agent, path).await? else { return Ok(json!({})) };
+    match agent.remove(&real, true).await {
+        Ok(()) => Ok(json!({})),
+        Err(error) if is_absent(&error) => Ok(json!({})),
+        Err(error) if is_through(&error) => Err(Fault::argument(error.to_string())),
+        Err(error) => Err(unavailable(&error)),
+    }
+}

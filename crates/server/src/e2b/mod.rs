@@ -1,0 +1,175 @@
+//! E2B's API, beside ours at the same address: what the clients of E2B send, decided request by request.
+//!
+//! ```text
+//! Host PORT-ID.domain, or E2b-Sandbox-Id --> a sandbox: 49983 = envd (process, filesystem, files), other = its own port
+//! /sandboxes, /v2/sandboxes, /health ...  --> the control plane: `X-API-Key`
+//! /files?signature=                       --> envd of the sandbox whose token signed it
+//! ```
+//! **A sandbox is reached by its id alone only on its own ports; envd asks for its token.** What we cannot enforce is a
+//! 400 that says so. The table of every endpoint is in `docs/e2b.md`.
+
+mod connect;
+mod control;
+mod create;
+mod entry;
+mod envd;
+mod files;
+mod filesystem;
+mod multipart;
+mod paths;
+mod process;
+mod proxy;
+mod room;
+mod shape;
+mod start;
+mod watchers;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, Uri};
+use cofferdam_contracts::id::LiveId;
+use hyper::Request;
+use hyper::body::Incoming;
+
+use crate::call::Shared;
+pub(crate) use room::{environment, person};
+
+use room::Room;
+
+/// envd's port in every sandbox.
+pub(crate) const ENVD_PORT: u16 = 49_983;
+const ID: &str = "e2b-sandbox-id";
+const PORT: &str = "e2b-sandbox-port";
+/// First path segments of the control plane. None of them is ours: our own routes begin with `/api` and `/healthz`.
+const CONTROL: [&str; 10] = [
+    "sandboxes",
+    "v2",
+    "v3",
+    "health",
+    "templates",
+    "snapshots",
+    "volumes",
+    "volumecontent",
+    "teams",
+    "secrets",
+];
+
+/// Destination of a request of an E2B client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The control plane.
+    Control,
+    /// A port of a sandbox; the id is whatever text was given.
+    Sandbox { id: String, port: u16 },
+    /// envd of the sandbox that the signature fits.
+    Signed,
+}
+
+/// Whom a request's headers and path name. Pure.
+pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
+    if let Some(id) = headers.get(ID) {
+        let id = id.to_str().unwrap_or("").to_owned();
+        let port =
+            headers.get(PORT).map_or(Some(ENVD_PORT), |port| port.to_str().ok()?.parse().ok());
+        // Nothing listens on port 0, and the answer says so.
+        return Some(Target::Sandbox { id, port: port.unwrap_or(0) });
+    }
+    let first = uri.path().trim_start_matches('/').split('/').next().unwrap_or("");
+    if CONTROL.contains(&first) {
+        return Some(Target::Control);
+    }
+    let signed = || uri.query().is_some_and(|query| shape::query(query, "signature").is_some());
+    (first == "files" && signed()).then_some(Target::Signed)
+}
+
+/// What serves E2B's clients.
+#[derive(Debug)]
+pub(crate) struct Front {
+    shared: Arc<Shared>,
+    /// What is known of each sandbox that was talked to: its processes and watchers.
+    rooms: Mutex<HashMap<LiveId, Arc<Room>>>,
+}
+
+impl Front {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, rooms: Mutex::default() }
+    }
+
+    pub(crate) async fn answer(
+        &self,
+        target: Target,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        match target {
+            Target::Control => control::answer(self, request).await,
+            Target::Signed => match files::signer(self, request.uri()) {
+                Some(room) => envd::answer(&room, request).await,
+                None => shape::error(401, "the signature fits no running sandbox"),
+            },
+            Target::Sandbox { id, port } => match self.room(&id) {
+                None => shape::not_found(&id),
+                Some(room) if port == ENVD_PORT => envd::answer(&room, request).await,
+                Some(room) => proxy::answer(&room, port, request).await,
+            },
+        }
+    }
+
+    /// A running sandbox of this process, by its id.
+    fn room(&self, id: &str) -> Option<Arc<Room>> {
+        let id = LiveId::parse(id).ok()?;
+        let held = self.shared.flows.live_named(&id);
+        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        match held {
+            Some(held) => {
+                let room = rooms.entry(id).or_insert_with(|| Room::of(held));
+                Some(Arc::clone(room))
+            }
+            None => {
+                rooms.remove(&id);
+                None
+            }
+        }
+    }
+
+    /// Forgets the rooms of sandboxes that are over.
+    fn tidy(&self) {
+        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|id, _| self.shared.flows.live_named(id).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(uri: &str, headers: &[(&'static str, &str)]) -> Option<Target> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        target(&uri.parse().unwrap(), &map)
+    }
+
+    #[test]
+    fn a_request_is_routed_by_itself_and_not_by_its_connection() {
+        let envd = Target::Sandbox { id: "x".into(), port: ENVD_PORT };
+        assert_eq!(of("/health", &[(ID, "x")]), Some(envd.clone()));
+        assert_eq!(of("/health", &[(ID, "x"), (PORT, "49983")]), Some(envd));
+        let port = |port| Some(Target::Sandbox { id: "x".into(), port });
+        assert_eq!(of("/api/runs", &[(ID, "x"), (PORT, "3000")]), port(3_000));
+        for bad in ["", "-1", "70000", "x"] {
+            assert_eq!(of("/", &[(ID, "x"), (PORT, bad)]), port(0), "{bad}");
+        }
+        for path in
+            ["/health", "/sandboxes", "/v2/sandboxes?x=1", "/sandboxes/a/timeout", "/v3/templates"]
+        {
+            assert_eq!(of(path, &[]), Some(Target::Control), "{path}");
+        }
+        assert_eq!(of("/files?path=a&signature=v1_x", &[]), Some(Target::Signed));
+        for ours in ["/healthz", "/api/sandboxes", "/api/runs", "/", "/files?path=a", "/v1/x"] {
+            assert_eq!(of(ours, &[]), None, "{ours}");
+        }
+    }
+}

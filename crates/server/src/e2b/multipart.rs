@@ -1,0 +1,237 @@
+//! `multipart/form-data`, read piece by piece: a file is as large as it is, and never in memory as a whole.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+/// Bytes of one part's headers.
+const MAX_HEAD: usize = 8 * 1024;
+
+/// What comes out of a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// A part begins: its field and its file name.
+    Part { name: String, file: Option<String> },
+    /// Bytes of it.
+    Bytes(Bytes),
+    /// It is whole.
+    End,
+}
+
+/// Why a body is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Malformed {
+    #[error("the body ends within a part")]
+    Cut,
+    #[error("the headers of a part are too long")]
+    Head,
+    #[error("a part has no Content-Disposition with a name")]
+    Name,
+    #[error("a boundary is followed by something else")]
+    Boundary,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Before the first boundary.
+    Start,
+    /// Behind a boundary.
+    Boundary,
+    Head,
+    Body,
+    Over,
+}
+
+/// A reader of one body.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// With the two dashes and the line break before it.
+    mark: Vec<u8>,
+    buffer: BytesMut,
+    at: Stage,
+}
+
+/// The boundary of a content type; `None` where it is another type.
+pub(crate) fn boundary(kind: &str) -> Option<String> {
+    let (essence, parameters) = kind.split_once(';')?;
+    if !essence.trim().eq_ignore_ascii_case("multipart/form-data") {
+        return None;
+    }
+    let value = parameters.split(';').find_map(|parameter| {
+        let (name, value) = parameter.trim().split_once('=')?;
+        name.eq_ignore_ascii_case("boundary").then(|| value.trim_matches('"').to_owned())
+    })?;
+    // RFC 2046: 1 to 70 characters.
+    (1..=70).contains(&value.len()).then_some(value)
+}
+
+impl Parts {
+    pub(crate) fn new(boundary: &str) -> Self {
+        // As if a line had ended before the body: the first boundary is then like any other.
+        let buffer = BytesMut::from(&b"\r\n"[..]);
+        Self { mark: format!("\r\n--{boundary}").into_bytes(), buffer, at: Stage::Start }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.at != Stage::Over {
+            self.buffer.extend_from_slice(bytes);
+        }
+    }
+
+    /// Whether the closing boundary came.
+    pub(crate) fn is_over(&self) -> bool {
+        self.at == Stage::Over
+    }
+
+    /// The next piece; `None` until more bytes come.
+    pub(crate) fn next(&mut self) -> Result<Option<Piece>, Malformed> {
+        loop {
+            match self.at {
+                Stage::Over => return Ok(None),
+                Stage::Start => match find(&self.buffer, &self.mark) {
+                    Some(found) => {
+                        self.buffer.advance(found + self.mark.len());
+                        self.at = Stage::Boundary;
+                    }
+                    None => return Ok(None),
+                },
+                Stage::Boundary => match self.buffer.get(..2) {
+                    None => return Ok(None),
+                    Some(b"--") => self.at = Stage::Over,
+                    Some(b"\r\n") => {
+                        self.buffer.advance(2);
+                        self.at = Stage::Head;
+                    }
+                    Some(_) => return Err(Malformed::Boundary),
+                },
+                Stage::Head => match find(&self.buffer, b"\r\n\r\n") {
+                    Some(found) => {
+                        let head = self.buffer.split_to(found);
+                        self.buffer.advance(4);
+                        self.at = Stage::Body;
+                        return part(&head).map(Some);
+                    }
+                    None if self.buffer.len() > MAX_HEAD => return Err(Malformed::Head),
+                    None => return Ok(None),
+                },
+                Stage::Body => return Ok(self.body()),
+            }
+        }
+    }
+
+    fn body(&mut self) -> Option<Piece> {
+        if let Some(found) = find(&self.buffer, &self.mark) {
+            if found > 0 {
+                return Some(Piece::Bytes(self.buffer.split_to(found).freeze()));
+            }
+            self.buffer.advance(self.mark.len());
+            self.at = Stage::Boundary;
+            return Some(Piece::End);
+        }
+        // The last bytes may be the beginning of a boundary.
+        let sure = self.buffer.len().checked_sub(self.mark.len()).filter(|sure| *sure > 0)?;
+        Some(Piece::Bytes(self.buffer.split_to(sure).freeze()))
+    }
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+fn part(head: &[u8]) -> Result<Piece, Malformed> {
+    let text = String::from_utf8_lossy(head);
+    let value = text.split("\r\n").find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.trim().eq_ignore_ascii_case("content-disposition").then(|| value.to_owned())
+    });
+    let value = value.ok_or(Malformed::Name)?;
+    let (mut name, mut file) = (None, None);
+    for parameter in parameters(&value) {
+        let Some((key, value)) = parameter.trim().split_once('=') else { continue };
+        match key.trim().to_ascii_lowercase().as_str() {
+            "name" => name = Some(unquoted(value)),
+            "filename" => file = Some(unquoted(value)),
+            _ => {}
+        }
+    }
+    Ok(Piece::Part { name: name.ok_or(Malformed::Name)?, file })
+}
+
+/// The parameters of a header's value: a semicolon within quotes separates nothing.
+fn parameters(value: &str) -> Vec<String> {
+    let (mut found, mut quoted, mut last) = (vec![String::new()], false, ' ');
+    for c in value.chars() {
+        if c == '"' && last != '\\' {
+            quoted = !quoted;
+        }
+        if c == ';' && !quoted {
+            found.push(String::new());
+        } else if let Some(parameter) = found.last_mut() {
+            parameter.push(c);
+        }
+        last = c;
+    }
+    found
+}
+
+/// A quoted value as browsers write it: a quote inside as `%22` or behind a backslash.
+fn unquoted(value: &str) -> String {
+    let inner = value.trim().trim_matches('"');
+    inner.replace("\\\"", "\"").replace("\\\\", "\\").replace("%22", "\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &[u8] = b"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a;b.txt\"\r\nContent-Type: text/plain\r\n\r\none\r\n--xtwo\r\n--x\r\ncontent-disposition: form-data; name=file\r\n\r\n\r\n--x--\r\n";
+
+    /// A part: its field, its file name and its bytes.
+    type Part = (String, Option<String>, Vec<u8>);
+
+    fn read(body: &[u8], step: usize) -> Result<Vec<Part>, Malformed> {
+        let mut parts = Parts::new("x");
+        let mut found: Vec<Part> = Vec::new();
+        for piece in body.chunks(step) {
+            parts.push(piece);
+            while let Some(piece) = parts.next()? {
+                match piece {
+                    Piece::Part { name, file } => found.push((name, file, Vec::new())),
+                    Piece::Bytes(bytes) => found.last_mut().unwrap().2.extend_from_slice(&bytes),
+                    Piece::End => {}
+                }
+            }
+        }
+        if parts.is_over() { Ok(found) } else { Err(Malformed::Cut) }
+    }
+
+    #[test]
+    fn parts_survive_any_cut() {
+        // `--xtwo` begins as the boundary does, and is one to a reader that is strict.
+        assert_eq!(read(BODY, 7), Err(Malformed::Boundary));
+        let body = String::from_utf8_lossy(BODY).replace("\r\n--xtwo", "\r\n--two");
+        for step in 1..body.len() {
+            let found = read(body.as_bytes(), step).unwrap();
+            assert_eq!(
+                found[0],
+                ("file".into(), Some("a;b.txt".into()), b"one\r\n--two".to_vec()),
+                "{step}"
+            );
+            assert_eq!(found[1], ("file".into(), None, Vec::new()), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_body_is_an_error() {
+        assert_eq!(read(b"--x\r\n\r\n\r\n", 3), Err(Malformed::Name));
+        assert_eq!(read(b"nothing", 3), Err(Malformed::Cut));
+        assert_eq!(read(b"--xzz", 9), Err(Malformed::Boundary));
+        let long = [b"--x\r\n".as_slice(), &vec![b'a'; MAX_HEAD + 1]].concat();
+        assert_eq!(read(&long, 4_096), Err(Malformed::Head));
+        let of = |kind| boundary(kind);
+        assert_eq!(of("multipart/form-data; boundary=\"a b\""), Some("a b".into()));
+        for bad in
+            ["multipart/form-data", "multipart/form-data; boundary=", "text/plain; boundary=x"]
+        {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A port of a sandbox that is not envd's: whatever listens there, on loopback too, gets the request.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use cofferdam_flows::live::AgentError;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+
+use super::room::{Room, is_same};
+use super::shape;
+
+/// The agent says so where nobody listens.
+const CLOSED: u16 = 502;
+/// Of this server, or of its clients: nothing for a program inside.
+const OURS: [&str; 5] = [
+    "e2b-sandbox-id",
+    "e2b-sandbox-port",
+    "e2b-traffic-access-token",
+    "x-access-token",
+    "x-api-key",
+];
+
+/// Passes one request on, and an upgraded connection with it.
+pub(crate) async fn answer(
+    room: &Room,
+    port: u16,
+    mut request: Request<Incoming>,
+) -> Response<Body> {
+    let id = room.held.id.as_str();
+    if let Some(traffic) = &room.held.traffic
+        && !opens(request.headers(), traffic)
+    {
+        return shape::error(
+            403,
+            "this sandbox is private: send its token as e2b-traffic-access-token",
+        );
+    }
+    let stream = match room.held.agent.dial(port).await {
+        Ok(stream) => stream,
+        Err(AgentError::Refused { status: CLOSED | 400, .. }) => {
+            return shape::port_closed(id, port);
+        }
+        Err(_) => return shape::not_found(id),
+    };
+    let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else {
+        return shape::port_closed(id, port);
+    };
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection to a sandbox's port ended");
+        }
+    });
+    let wants_upgrade = request.headers().contains_key(header::UPGRADE);
+    let ours = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
+    for name in OURS {
+        request.headers_mut().remove(name);
+    }
+    // The path alone: an absolute form is for proxies, and the program inside is none.
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    if let Ok(path) = path.parse() {
+        *request.uri_mut() = path;
+    }
+    let mut response = match sender.send_request(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            tracing::debug!(%error, port, "a program in a sandbox gave no answer");
+            return shape::error(502, "the program on this port gave no answer");
+        }
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(ours) = ours
+    {
+        let theirs = hyper::upgrade::on(&mut response);
+        tokio::spawn(async move {
+            if let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) {
+                let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
+                let _ = copy_bidirectional(&mut ours, &mut theirs).await;
+            }
+        });
+    }
+    response.map(Body::new)
+}
+
+fn opens(headers: &HeaderMap, traffic: &str) -> bool {
+    let given = headers.get("e2b-traffic-access-token").and_then(|value| value.to_str().ok());
+    given.is_some_and(|given| is_same(given, traffic))
+}

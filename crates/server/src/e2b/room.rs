@@ -1,0 +1,147 @@
+//! One sandbox as envd's clients see it, and who may talk to it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::http::{HeaderMap, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cofferdam_flows::live::Held;
+use cofferdam_flows::live::inside::User;
+
+use super::connect::Fault;
+use super::process::Process;
+use super::watchers::Watcher;
+
+/// Commands that one sandbox may run at once over this API: its agent serves 64 requests at a time.
+pub(crate) const MAX_PROCESSES: usize = 48;
+/// Watchers without a stream of their own.
+pub(crate) const MAX_WATCHERS: usize = 8;
+
+/// A running sandbox.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub held: Arc<Held>,
+    processes: Mutex<HashMap<u32, Arc<Process>>>,
+    watchers: Mutex<HashMap<String, Arc<Watcher>>>,
+}
+
+/// A user of the base template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Person {
+    pub name: &'static str,
+    pub user: User,
+    pub home: &'static str,
+}
+
+/// Every user of the base template; the first is the default.
+pub(crate) const PEOPLE: [Person; 2] = [
+    Person { name: "user", user: User { uid: 1_000, gid: 1_000 }, home: "/home/user" },
+    Person { name: "root", user: User { uid: 0, gid: 0 }, home: "/root" },
+];
+
+/// The user of this name; the default user without one.
+pub(crate) fn person(name: Option<&str>) -> Result<Person, Fault> {
+    let name = name.filter(|name| !name.is_empty()).unwrap_or("user");
+    let found = PEOPLE.into_iter().find(|person| person.name == name);
+    found.ok_or_else(|| {
+        let name: String = name.chars().take(64).collect();
+        Fault::new("unauthenticated", format!("invalid username: '{name}'"))
+    })
+}
+
+/// As whom a request acts: `Authorization: Basic base64("NAME:")`.
+pub(crate) fn acting(headers: &HeaderMap) -> Result<Person, Fault> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return person(None) };
+    let name = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.strip_prefix("Basic "))
+        .and_then(|text| STANDARD.decode(text).ok())
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .and_then(|text| text.split_once(':').map(|(name, _)| name.to_owned()));
+    match name {
+        Some(name) => person(Some(&name)),
+        None => Err(Fault::new(
+            "unauthenticated",
+            "the Authorization header is not Basic with a user name",
+        )),
+    }
+}
+
+/// Whether two secrets are the same, in a time that does not tell where they differ.
+pub(crate) fn is_same(one: &str, other: &str) -> bool {
+    let differ = one.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+    one.len() == other.len() && differ == 0
+}
+
+/// Environment of a command of this person.
+pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, String> {
+    let base = [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("HOME", person.home),
+        ("USER", person.name),
+        ("LOGNAME", person.name),
+        ("E2B_SANDBOX", "true"),
+        ("E2B_SANDBOX_ID", held.id.as_str()),
+    ];
+    let mut env = BTreeMap::from(base.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    env.extend(held.env.clone());
+    env
+}
+
+impl Room {
+    pub(crate) fn of(held: Arc<Held>) -> Arc<Self> {
+        Arc::new(Self { held, processes: Mutex::default(), watchers: Mutex::default() })
+    }
+
+    /// Whether a request may talk to envd.
+    pub(crate) fn opens(&self, headers: &HeaderMap) -> bool {
+        let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
+        token.is_some_and(|token| is_same(token, &self.held.token))
+    }
+
+    pub(crate) fn processes(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {
+        // A poisoned lock only means that somebody panicked beside it; the map is whole.
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn watchers(&self) -> MutexGuard<'_, HashMap<String, Arc<Watcher>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_known_or_refused_by_name() {
+        let of = |value: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = value {
+                headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            }
+            acting(&headers).map(|person| person.name)
+        };
+        let basic = |name: &str| format!("Basic {}", STANDARD.encode(format!("{name}:")));
+        assert_eq!(of(None), Ok("user"));
+        assert_eq!(of(Some(&basic("root"))), Ok("root"));
+        let fault = of(Some(&basic("x"))).unwrap_err();
+        assert_eq!(
+            (fault.code, fault.message.as_str()),
+            ("unauthenticated", "invalid username: 'x'")
+        );
+        for bad in ["Bearer x", "Basic !", "Basic eA=="] {
+            assert_eq!(of(Some(bad)).unwrap_err().code, "unauthenticated", "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_compared_whole() {
+        assert!(is_same("abc", "abc"));
+        for other in ["", "ab", "abd", "abcd", "bbc"] {
+            assert!(!is_same("abc", other), "{other}");
+        }
+    }
+}

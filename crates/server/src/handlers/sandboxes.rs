@@ -1,0 +1,119 @@
+//! `/api/sandboxes`: long-lived sandboxes.
+
+use axum::http::StatusCode;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState};
+use cofferdam_flows::Error;
+use cofferdam_flows::live::inside::{Ended, ExecEnd, ExecRequest};
+use cofferdam_flows::live::{Manner, Stream};
+use cofferdam_ledger::live::LiveFilter;
+
+use crate::answer::{Answered, json as answer, ok};
+use crate::call::Call;
+use crate::e2b::{environment, person};
+
+/// Wall time of a command in seconds, when a request does not say.
+const EXEC_S: u64 = 60;
+/// Bytes of each stream that an answer has: two of them with their escapes are still one page of JSON.
+const MAX_SHOWN: usize = 512 * 1024;
+/// What a shell adds to the number of a signal.
+const BY_SIGNAL: i32 = 128;
+
+pub(crate) async fn create(mut call: Call) -> Answered {
+    let request: LiveRequest = call.body()?;
+    let held = call.flows().live_create(&call.who, &request).await?;
+    answer(StatusCode::CREATED, &call.flows().live_view(&call.who, &held.id).await?)
+}
+
+pub(crate) async fn list(call: Call) -> Answered {
+    let filter = LiveFilter {
+        state: call.one_of("state", LiveState::ALL, LiveState::as_str)?,
+        limit: call.number("limit", 1..=1_000, 100)?,
+        ..LiveFilter::default()
+    };
+    ok(&call.flows().ledger.live().list(&call.who.tenant, &filter).await?)
+}
+
+pub(crate) async fn get(call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    ok(&call.flows().live_view(&call.who, &id).await?)
+}
+
+pub(crate) async fn extend(mut call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    let request: LiveExtend = call.body()?;
+    call.flows().live_extend(&call.who, &id, request.timeout_s, false).await?;
+    ok(&call.flows().live_view(&call.who, &id).await?)
+}
+
+pub(crate) async fn kill(call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    call.flows().live_kill(&call.who, &id).await?;
+    ok(&call.flows().live_view(&call.who, &id).await?)
+}
+
+pub(crate) async fn exec(mut call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    let request: LiveExec = call.body()?;
+    let held = call.flows().live_held(&call.who, &id).await?;
+    let refuse = |why: String| Error::from(Refusal::new(ErrorCode::PolicyViolation, why));
+    let user = person(request.user.as_deref()).map_err(|fault| refuse(fault.message))?;
+    let mut env = environment(&held, user);
+    env.extend(request.env);
+    let request = ExecRequest {
+        argv: request.cmd,
+        env,
+        cwd: request.cwd.unwrap_or_else(|| user.home.to_owned()),
+        timeout_ms: request.timeout_s.unwrap_or(EXEC_S).saturating_mul(1_000),
+        stream_limit_bytes: u64::MAX,
+        user: Some(user.user),
+        stdin_file: None,
+        jail: None,
+    };
+    let gone = |error: cofferdam_flows::live::AgentError| {
+        refuse(format!("the sandbox does not answer: {error}"))
+    };
+    let manner = Manner { service: true, leaves: true, ..Manner::default() };
+    let running = held.agent.start(request, manner).await.map_err(gone)?;
+    let mut said = Said::default();
+    let end = running.follow(|stream, piece| said.push(stream, piece)).await.map_err(gone)?;
+    ok(&said.told(&end))
+}
+
+/// What a command said, up to the bound.
+#[derive(Debug, Default)]
+struct Said {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    dropped: u64,
+}
+
+impl Said {
+    fn push(&mut self, stream: Stream, piece: &[u8]) {
+        let kept = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        let room = MAX_SHOWN.saturating_sub(kept.len()).min(piece.len());
+        kept.extend_from_slice(piece.get(..room).unwrap_or_default());
+        let dropped = u64::try_from(piece.len().saturating_sub(room)).unwrap_or(u64::MAX);
+        self.dropped = self.dropped.saturating_add(dropped);
+    }
+
+    fn told(self, end: &ExecEnd) -> LiveExecuted {
+        let (exit, error) = match &end.ended {
+            Ended::Exit(code) => (*code, None),
+            Ended::Signal(signal) => (BY_SIGNAL.saturating_add(*signal), None),
+            Ended::Unstarted(why) => (-1, Some(why.clone())),
+        };
+        LiveExecuted {
+            exit,
+            stdout: String::from_utf8_lossy(&self.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&self.stderr).into_owned(),
+            dropped_bytes: self.dropped,
+            timed_out: end.timed_out,
+            error,
+        }
+    }
+}

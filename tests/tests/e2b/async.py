@@ -1,0 +1,50 @@
+"""The unmodified Python SDK, asynchronous, against a server of ours."""
+import asyncio
+
+from e2b import AsyncSandbox, CommandExitException
+
+
+def check(name, good):
+    assert good, name
+    print(name, flush=True)
+
+
+async def main():
+    sandbox = await AsyncSandbox.create(timeout=60, metadata={"who": "async"})
+    done = await sandbox.commands.run("echo out; echo err >&2")
+    check("run", (done.exit_code, done.stdout, done.stderr) == (0, "out\n", "err\n"))
+    together = await asyncio.gather(*(sandbox.commands.run(f"echo {n}") for n in range(8)))
+    check("eight at once", [one.stdout for one in together] == [f"{n}\n" for n in range(8)])
+    reader = await sandbox.commands.run("cat", background=True, stdin=True)
+
+    handle = sandbox.commands.stream_input(reader.pid)
+    await handle.send("a")
+    await handle.send("b\n")
+    await handle.close()
+    await sandbox.commands.close_stdin(reader.pid)
+    check("stream_input", (await reader.wait()).stdout == "ab\n")
+    events = []
+    handle = await sandbox.files.watch_dir("/tmp", on_event=lambda event: events.append((event.name, event.type.value)), recursive=True)
+    await sandbox.files.write("/tmp/below/x", "1")
+    for _ in range(100):
+        if ("below", "create") in events:
+            break
+        await asyncio.sleep(0.05)
+    await handle.stop()
+    check("watch", ("below", "create") in events)
+    check("files", await sandbox.files.read("/tmp/below/x") == "1")
+    sleeper = await sandbox.commands.run("sleep 100", background=True)
+    check("kill", await sleeper.kill())
+    try:
+        await sleeper.wait()
+        check("killed", False)
+    except CommandExitException as error:
+        check("killed", error.exit_code == -1)
+    again = await AsyncSandbox.connect(sandbox.sandbox_id)
+    check("connect", (await again.commands.run("echo x")).stdout == "x\n")
+    check("is_running", await sandbox.is_running())
+    check("kill the sandbox", await sandbox.kill())
+    print("done", flush=True)
+
+
+asyncio.run(main())

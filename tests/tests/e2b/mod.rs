@@ -1,0 +1,473 @@
+//! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use cofferdam_tests::not_run::not_run;
+use cofferdam_tests::{Home, Server, assert_nothing_left, repository, text};
+use serde_json::{Value, json};
+
+use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
+
+/// The versions that this repository is tested with.
+const PYTHON: &str = "e2b==2.63.0";
+const JAVASCRIPT: &str = "e2b@2.51.0";
+/// A script of a client takes seconds; a loaded machine takes it ten times as long.
+const SCRIPT: Duration = Duration::from_secs(180);
+
+/// The Python client in an environment of its own, installed once; `None` where that is not possible, which is reported.
+fn installed() -> Option<PathBuf> {
+    let dir = repository().join("target/e2b/python");
+    fs::create_dir_all(&dir).unwrap();
+    let lock = File::create(dir.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let (python, done) = (dir.join("env/bin/python"), dir.join("installed"));
+    if fs::read_to_string(&done).is_ok_and(|text| text == PYTHON) {
+        return Some(python);
+    }
+    let run = |mut command: Command| command.stdin(Stdio::null()).output();
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv", "--clear"]).arg(dir.join("env"));
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON]);
+    for command in [venv, pip] {
+        let program = command.get_program().to_string_lossy().into_owned();
+        match run(command) {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                not_run("the Python client of E2B", &format!("{program}: {}", said(&output)));
+                return None;
+            }
+            Err(error) => {
+                not_run("the Python client of E2B", &format!("{program}: {error}"));
+                return None;
+            }
+        }
+    }
+    fs::write(&done, PYTHON).unwrap();
+    Some(python)
+}
+
+/// The directory with the JavaScript client, installed once.
+fn modules() -> Option<PathBuf> {
+    let dir = repository().join("target/e2b/javascript");
+    fs::create_dir_all(&dir).unwrap();
+    let lock = File::create(dir.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let done = dir.join("installed");
+    if fs::read_to_string(&done).is_ok_and(|text| text == JAVASCRIPT) {
+        return Some(dir);
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", "--prefix"]);
+    match npm.arg(&dir).arg(JAVASCRIPT).stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => fs::write(&done, JAVASCRIPT).unwrap(),
+        Ok(output) => {
+            not_run("the JavaScript client of E2B", &said(&output));
+            return None;
+        }
+        Err(error) => {
+            not_run("the JavaScript client of E2B", &format!("npm: {error}"));
+            return None;
+        }
+    }
+    Some(dir)
+}
+
+/// Runs a client's script against the server, as a new tenant with a key of E2B's form.
+async fn run(server: &Server, mut command: Command) {
+    let body = json!({"tenant": "clients", "roles": ["submitter"], "format": "e2b"});
+    let (_, key) = server.new_key(&body).await;
+    assert!(key.starts_with("e2b_") && key.len() == 44, "{key}");
+    command
+        .env("E2B_API_KEY", key)
+        .env("E2B_API_URL", &server.url)
+        .env("E2B_SANDBOX_URL", &server.url)
+        .stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || ended(command, SCRIPT)).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.ends_with("done\n"), "{}", said(&output));
+}
+
+async fn by_python(script: &str) {
+    let Some(python) = installed() else { return };
+    let home = Home::new();
+    let server = home.up();
+    let mut command = Command::new(python);
+    command.arg(repository().join("tests/tests/e2b").join(script));
+    run(&server, command).await;
+    gone(home, server).await;
+}
+
+/// Everything that was made is wiped, with evidence, and every proof holds.
+async fn gone(home: Home, mut server: Server) {
+    let sql = server.sql().await;
+    until("no sandbox is left", Duration::from_secs(20), async || {
+        count(&sql, "SELECT count(*) FROM app.live_sandboxes WHERE ended_at IS NULL").await == 0
+    })
+    .await;
+    assert_wiped(&home, &sql).await;
+    assert_proven(&home);
+    sql.close().await;
+    server.stop();
+    assert_nothing_left(home.path());
+}
+
+#[tokio::test]
+async fn the_python_client_works_unmodified() {
+    if installed().is_none() {
+        return;
+    }
+    by_python("sync.py").await;
+}
+
+#[tokio::test]
+async fn the_asynchronous_python_client_works_unmodified() {
+    if installed().is_none() {
+        return;
+    }
+    by_python("async.py").await;
+}
+
+#[tokio::test]
+async fn the_javascript_client_works_unmodified() {
+    if !has_npm("the JavaScript client of E2B") {
+        return;
+    }
+    let Some(modules) = modules() else {
+        return not_run("the JavaScript client of E2B", "npm could not install it");
+    };
+    let home = Home::new();
+    let server = home.up();
+    // A module finds its packages beside it.
+    let script = modules.join("client.mjs");
+    fs::copy(repository().join("tests/tests/e2b/client.mjs"), &script).unwrap();
+    let mut command = Command::new("node");
+    command.arg(script);
+    run(&server, command).await;
+    gone(home, server).await;
+}
+
+/// A caller by hand.
+struct Caller {
+    http: reqwest::Client,
+    url: String,
+    key: String,
+}
+
+impl Caller {
+    async fn of(server: &Server, tenant: &str) -> Self {
+        let body = json!({"tenant": tenant, "roles": ["submitter"], "format": "e2b"});
+        let (_, key) = server.new_key(&body).await;
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { http, url: server.url.clone(), key }
+    }
+
+    async fn api(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        let mut request = self
+            .http
+            .request(method.parse().unwrap(), format!("{}{path}", self.url))
+            .header("x-api-key", &self.key);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        answered(request).await
+    }
+
+    async fn create(&self, body: Value) -> (String, String) {
+        let (status, made) = self.api("POST", "/v2/sandboxes", Some(body)).await;
+        assert_eq!(status, 201, "{made}");
+        (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
+    }
+
+    fn envd(&self, (id, token): (&str, &str), path: &str, body: &Value) -> reqwest::RequestBuilder {
+        self.http
+            .post(format!("{}{path}", self.url))
+            .header("e2b-sandbox-id", id)
+            .header("e2b-sandbox-port", "49983")
+            .header("x-access-token", token)
+            .json(body)
+    }
+}
+
+async fn answered(request: reqwest::RequestBuilder) -> (u16, Value) {
+    let answer = request.send().await.unwrap();
+    let status = answer.status().as_u16();
+    let body = answer.bytes().await.unwrap();
+    let shown = || Value::String(String::from_utf8_lossy(&body).into_owned());
+    (status, serde_json::from_slice(&body).unwrap_or_else(|_| shown()))
+}
+
+#[tokio::test]
+async fn tenants_of_e2b_clients_cannot_see_reach_or_guess_each_others_sandboxes() {
+    let home = Home::new();
+    let server = home.up();
+    let (ann, bob) = (Caller::of(&server, "ann").await, Caller::of(&server, "bob").await);
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let (other, others_token) = bob.create(json!({"templateID": "base", "timeout": 60})).await;
+    assert_eq!(bob.api("GET", "/v2/sandboxes", None).await.1.as_array().unwrap().len(), 1);
+    for (method, path, body) in [
+        ("GET", format!("/sandboxes/{id}"), None),
+        ("DELETE", format!("/sandboxes/{id}"), None),
+        ("POST", format!("/sandboxes/{id}/connect"), Some(json!({"timeout": 60}))),
+        ("POST", format!("/v2/sandboxes/{id}/connect"), None),
+        ("POST", format!("/sandboxes/{id}/timeout"), Some(json!({"timeout": 1}))),
+        ("POST", format!("/sandboxes/{id}/refreshes"), Some(json!({"duration": 1}))),
+        ("GET", format!("/sandboxes/{id}/metrics"), None),
+    ] {
+        let (status, answer) = bob.api(method, &path, body).await;
+        assert_eq!((status, &answer["code"]), (404, &json!(404)), "{method} {path} {answer}");
+    }
+    let (_, metrics) =
+        bob.api("GET", &format!("/sandboxes/metrics?sandbox_ids={id},{other}"), None).await;
+    assert_eq!(metrics["sandboxes"].as_object().unwrap().len(), 1, "{metrics}");
+    // With the id, but with no token, a wrong one, and that of another sandbox.
+    let list = json!({"path": "/"});
+    for wrong in ["", "x", &others_token] {
+        let call = ann.envd((&id, wrong), "/filesystem.Filesystem/ListDir", &list);
+        assert_eq!(answered(call).await.0, 401, "{wrong}");
+        let read = ann.http.get(format!("{}/files?path=/etc/passwd", ann.url));
+        let read = read.header("e2b-sandbox-id", &id).header("x-access-token", wrong);
+        assert_eq!(answered(read).await.0, 401, "{wrong}");
+    }
+    let call = bob.envd((&id, &token), "/filesystem.Filesystem/ListDir", &list);
+    assert_eq!(answered(call).await.0, 200);
+    // What is gone, and what never was, answer alike.
+    for (who, id) in
+        [(&bob, other.as_str()), (&bob, "zzzzzzzzzzzzzzzzzzzz"), (&bob, "../../api/runs")]
+    {
+        if id == other {
+            assert_eq!(who.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+        }
+        let (status, answer) =
+            answered(who.envd((id, &token), "/process.Process/List", &json!({}))).await;
+        assert_eq!(
+            (status, &answer["message"]),
+            (502, &json!("The sandbox was not found")),
+            "{id}"
+        );
+    }
+    // Nothing of the token is on record but its hash.
+    let sql = server.sql().await;
+    let rows = texts(&sql, "SELECT to_jsonb(l)::text FROM app.live_sandboxes l").await;
+    assert!(rows.iter().all(|row| !row.contains(&token)), "{rows:?}");
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let stranger =
+        Caller { key: format!("e2b_{}", "0".repeat(40)), ..Caller::of(&server, "x").await };
+    assert_eq!(stranger.api("GET", "/v2/sandboxes", None).await.0, 401);
+    let none = stranger.http.get(format!("{}/v2/sandboxes", server.url));
+    assert_eq!(answered(none).await.0, 401);
+    for (body, want) in [
+        (json!({}), "templateID"),
+        (json!({"templateID": "other"}), "does not exist"),
+        (json!({"templateID": "base", "timeout": 0}), "timeout"),
+        (json!({"templateID": "base", "timeout": 86_401}), "timeout"),
+        (json!({"templateID": "base", "timeout": -1}), "body"),
+        (json!({"templateID": "base", "autoPause": true}), "autoPause is not supported"),
+        (json!({"templateID": "base", "surprise": 1}), "surprise"),
+        (json!({"templateID": "base", "envVars": {"A=B": "x"}}), "env"),
+        (json!({"templateID": "base", "network": {"allowOut": ["8.8.8.8"]}}), "only names"),
+        (json!({"templateID": "base", "network": {"allowOut": ["a.example"]}}), "a.example"),
+    ] {
+        let (status, answer) = ann.api("POST", "/v2/sandboxes", Some(body.clone())).await;
+        assert_eq!((status, &answer["code"]), (400, &json!(400)), "{body} {answer}");
+        assert!(answer["message"].as_str().unwrap().contains(want), "{body} {answer}");
+    }
+    for (method, path) in [
+        ("POST", "/sandboxes/x/pause"),
+        ("POST", "/sandboxes/x/snapshots"),
+        ("GET", "/snapshots"),
+        ("POST", "/sandboxes/x/fork"),
+        ("PUT", "/sandboxes/x/network"),
+        ("POST", "/v3/templates"),
+        ("GET", "/volumes"),
+    ] {
+        let (status, answer) = ann.api(method, path, None).await;
+        assert_eq!(status, 400, "{method} {path} {answer}");
+        assert!(answer["message"].as_str().unwrap().starts_with("not supported"), "{answer}");
+    }
+    assert_eq!(ann.api("GET", "/v2/nothing", None).await.0, 404);
+    assert_eq!(ann.api("GET", "/v2/sandboxes?limit=0", None).await.0, 400);
+    let health = ann.http.get(format!("{}/health", server.url));
+    assert_eq!(answered(health).await.0, 204);
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let at = (id.as_str(), token.as_str());
+    for (path, body, want) in [
+        ("/filesystem.Filesystem/Stat", json!({"path": "/none"}), (404, "not_found")),
+        (
+            "/filesystem.Filesystem/ListDir",
+            json!({"path": "/etc/passwd"}),
+            (400, "invalid_argument"),
+        ),
+        ("/filesystem.Filesystem/MakeDir", json!({"path": "/tmp"}), (409, "already_exists")),
+        (
+            "/filesystem.Filesystem/MakeDir",
+            json!({"path": "/etc/passwd/x"}),
+            (400, "invalid_argument"),
+        ),
+        ("/filesystem.Filesystem/Stat", json!({"wrong": 1}), (400, "invalid_argument")),
+        ("/filesystem.Filesystem/None", json!({}), (501, "unimplemented")),
+        ("/filesystem.Filesystem/GetWatcherEvents", json!({"watcherId": "x"}), (404, "not_found")),
+        (
+            "/process.Process/SendSignal",
+            json!({"process": {"pid": 1}, "signal": "SIGNAL_SIGKILL"}),
+            (404, "not_found"),
+        ),
+        (
+            "/process.Process/SendInput",
+            json!({"process": {}, "input": {}}),
+            (400, "invalid_argument"),
+        ),
+    ] {
+        let (status, answer) = answered(ann.envd(at, path, &body)).await;
+        assert_eq!((status, answer["code"].as_str().unwrap_or("")), want, "{path} {body} {answer}");
+    }
+    let call = ann.http.post(format!("{}/process.Process/List", server.url));
+    let call = call.header("e2b-sandbox-id", &id).header("x-access-token", &token);
+    let call = call.header("content-type", "application/proto").body("x");
+    assert_eq!(answered(call).await.0, 415);
+    for internal in ["/init", "/freeze", "/upgrade"] {
+        assert_eq!(answered(ann.envd(at, internal, &json!({}))).await.0, 404, "{internal}");
+    }
+    let huge = "x".repeat(5 * 1024 * 1024);
+    let call = ann.envd(at, "/filesystem.Filesystem/Stat", &json!({"path": huge}));
+    assert_eq!(answered(call).await.0, 429);
+    // More than the writable layer holds.
+    let upload = ann
+        .http
+        .post(format!("{}/files?path=/home/user/large", server.url))
+        .header("e2b-sandbox-id", &id)
+        .header("x-access-token", &token)
+        .header("content-type", "application/octet-stream")
+        .body(vec![7_u8; 450 * 1024 * 1024]);
+    assert_eq!(answered(upload).await.0, 507);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_repeated_creation_is_the_same_sandbox() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let create = || {
+        let request = ann.http.post(format!("{}/v2/sandboxes", server.url));
+        let request = request.header("x-api-key", &ann.key).header("idempotency-key", "one");
+        answered(request.json(&json!({"templateID": "base", "timeout": 60})))
+    };
+    let (first, second, third) = tokio::join!(create(), create(), create());
+    assert_eq!((first.0, &first.1), (201, &second.1));
+    assert_eq!(first.1, third.1);
+    let sql = server.sql().await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.live_sandboxes").await, 1);
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.remote_execution_sessions").await, 1);
+    let path = format!("/sandboxes/{}", text(&first.1, "sandboxID"));
+    assert_eq!(ann.api("DELETE", &path, None).await.0, 204);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_killed_server_leaves_no_sandbox_and_makes_none_anew() {
+    let home = Home::new();
+    let mut server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
+    assert_eq!(
+        answered(ann.envd((&id, &token), "/filesystem.Filesystem/Stat", &json!({"path": "/"})))
+            .await
+            .0,
+        200
+    );
+    server.kill();
+    let server = home.up();
+    let sql = server.sql().await;
+    let rows = "SELECT end_reason FROM app.live_sandboxes WHERE ended_at IS NOT NULL";
+    until("the sandbox is reported as gone", Duration::from_secs(30), async || {
+        !texts(&sql, rows).await.is_empty()
+    })
+    .await;
+    assert_eq!(
+        texts(&sql, rows).await,
+        ["its worker was lost or restarted; a sandbox is never made anew"]
+    );
+    let caller = Caller { url: server.url.clone(), ..ann };
+    assert_eq!(caller.api("GET", &format!("/sandboxes/{id}"), None).await.0, 404);
+    let (status, answer) =
+        answered(caller.envd((&id, &token), "/process.Process/List", &json!({}))).await;
+    assert_eq!((status, &answer["message"]), (502, &json!("The sandbox was not found")));
+    until("its run failed", Duration::from_secs(20), async || {
+        texts(&sql, "SELECT status FROM app.runs").await == ["failed"]
+    })
+    .await;
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn our_own_api_and_commands_hold_a_sandbox_too() {
+    let home = Home::new();
+    let server = home.up();
+    let made =
+        home.run(&["sandbox", "create", "--timeout", "60", "--label", "a=b", "--env", "X=y"]);
+    assert!(made.status.success(), "{}", said(&made));
+    let id = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let listed = home.run_json(&["sandbox", "ls", "--json"]);
+    assert_eq!(listed["sandboxes"][0]["id"], json!(id), "{listed}");
+    let done = home.run(&["sandbox", "exec", &id, "--", "sh", "-c", "echo $X; exit 5"]);
+    assert_eq!(
+        (done.status.code(), done.stdout.as_slice()),
+        (Some(5), b"y\n".as_slice()),
+        "{}",
+        said(&done)
+    );
+    let kept = home.run(&["sandbox", "exec", &id, "--", "sh", "-c", "echo kept > a"]);
+    assert!(kept.status.success(), "{}", said(&kept));
+    let read = home.run(&["sandbox", "exec", &id, "--", "cat", "a"]);
+    assert_eq!(read.stdout, b"kept\n", "{}", said(&read));
+    let longer = home.run(&["sandbox", "extend", &id, "600"]);
+    assert!(longer.status.success(), "{}", said(&longer));
+    let killed = home.run(&["sandbox", "rm", &id]);
+    assert!(killed.status.success(), "{}", said(&killed));
+    let (status, view) = server.get(&format!("/api/sandboxes/{id}")).await;
+    assert_eq!(
+        (status, &view["state"], &view["wiped"]),
+        (200, &json!("ended"), &json!(true)),
+        "{view}"
+    );
+    assert_eq!(view["endReason"], "killed");
+    let again = home.run(&["sandbox", "exec", &id, "--", "true"]);
+    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_canceled_run_takes_its_sandbox_with_it() {
+    let home = Home::new();
+    let server = home.up();
+    let (status, made) =
+        server.post("/api/sandboxes", &json!({"template": "base", "timeoutS": 600})).await;
+    assert_eq!(status, 201, "{made}");
+    let (_, run) = server.get(&format!("/api/runs/{}", text(&made, "runId"))).await;
+    let cancel = format!("/api/ops/wf/{}/cancel", text(&run, "workflowID"));
+    let (status, answer) = server.post(&cancel, &json!({"actor": "ann", "reason": "enough"})).await;
+    assert_eq!(status, 202, "{answer}");
+    let path = format!("/api/sandboxes/{}", text(&made, "id"));
+    until("it is over", Duration::from_secs(20), async || {
+        let (_, view) = server.get(&path).await;
+        view["state"] == "ended" && view["wiped"] == true && view["endReason"] == "canceled"
+    })
+    .await;
+    gone(home, server).await;
+}

@@ -1,0 +1,193 @@
+"""The unmodified Python SDK, synchronous, against a server of ours. Prints one line for each check; fails at the first."""
+import threading
+import time
+import urllib.request
+
+from e2b import (
+    CommandExitException, FileNotFoundException, InvalidArgumentException, NotFoundException, Sandbox,
+    SandboxQuery, SandboxState, TimeoutException,
+)
+
+
+def check(name, good):
+    assert good, name
+    print(name, flush=True)
+
+
+started = time.time()
+sandbox = Sandbox.create(timeout=120, metadata={"job": "a b&c=d", "who": "sync"}, envs={"GREETING": "hi there"})
+check("create", sandbox.is_running() and len(sandbox.sandbox_id) == 20)
+
+# Commands.
+done = sandbox.commands.run("echo out; echo err >&2")
+check("run", (done.exit_code, done.stdout, done.stderr) == (0, "out\n", "err\n"))
+check("envs", sandbox.commands.run("echo $GREETING $MORE", envs={"MORE": "x"}).stdout == "hi there x\n")
+check("cwd", sandbox.commands.run("pwd", cwd="/tmp").stdout == "/tmp\n")
+check("user", sandbox.commands.run("id -un; pwd").stdout == "user\n/home/user\n")
+check("root", sandbox.commands.run("id -u", user="root").stdout == "0\n")
+try:
+    sandbox.commands.run("exit 3")
+    check("exit code", False)
+except CommandExitException as error:
+    check("exit code", error.exit_code == 3)
+try:
+    sandbox.commands.run("true", cwd="/nowhere")
+    check("missing cwd", False)
+except InvalidArgumentException as error:
+    check("missing cwd", "cwd '/nowhere' does not exist" in str(error))
+try:
+    sandbox.commands.run("sleep 30", timeout=1)
+    check("timeout", False)
+except TimeoutException:
+    check("timeout", True)
+check("timeout kills", sandbox.commands.run("pgrep -x sleep || echo none").stdout == "none\n")
+heard = []
+sandbox.commands.run("for n in 1 2 3; do echo $n; sleep 0.1; done", on_stdout=heard.append)
+check("callbacks", "".join(heard) == "1\n2\n3\n" and len(heard) == 3)
+large = sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x")
+check("large output", len(large.stdout) == 3000000)
+server = sandbox.commands.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True)
+check("background", server.pid in [process.pid for process in sandbox.commands.list()])
+check("pid", sandbox.commands.run(f"ps -o pid= -p {server.pid}").stdout.strip() == str(server.pid))
+reader = sandbox.commands.run("cat", background=True, stdin=True)
+sandbox.commands.send_stdin(reader.pid, "one\n")
+sandbox.commands.send_stdin(reader.pid, "two\n")
+sandbox.commands.close_stdin(reader.pid)
+check("stdin", reader.wait().stdout == "one\ntwo\n")
+sleeper = sandbox.commands.run("sleep 100", background=True)
+again = sandbox.commands.connect(sleeper.pid)
+check("kill", sandbox.commands.kill(sleeper.pid) and not sandbox.commands.kill(999999))
+try:
+    again.wait()
+    check("killed", False)
+except CommandExitException as error:
+    check("killed", error.exit_code == -1 and "signal: killed" in str(error.error))
+sandbox.commands.run("nohup sleep 77 > /dev/null 2>&1 &")
+check("children live on", sandbox.commands.run("pgrep -f 'sleep 77'").stdout.strip() != "")
+
+# A terminal.
+shown = []
+terminal = sandbox.pty.create(size=__import__("e2b").PtySize(rows=30, cols=100))
+sandbox.pty.resize(terminal.pid, __import__("e2b").PtySize(rows=20, cols=90))
+sandbox.pty.send_stdin(terminal.pid, b"stty size; exit\n")
+try:
+    terminal.wait(on_pty=lambda data: shown.append(data))
+except CommandExitException:
+    pass
+check("pty", b"20 90" in b"".join(shown))
+
+# Files.
+files = sandbox.files
+info = files.write("notes/a.txt", "hello")
+check("write", info.path == "/home/user/notes/a.txt")
+check("read", files.read("notes/a.txt") == "hello")
+check("owner", sandbox.commands.run("stat -c %U:%G notes notes/a.txt").stdout == "user:user\nuser:user\n")
+bytes_ = bytes(range(256)) * 4096
+files.write("/tmp/bin", bytes_)
+check("bytes", files.read("/tmp/bin", format="bytes") == bytearray(bytes_))
+check("stream", b"".join(files.read("/tmp/bin", format="stream")) == bytes_)
+files.write("/tmp/gz", bytes_, gzip=True)
+check("gzip", files.read("/tmp/gz", format="bytes") == bytearray(bytes_))
+import io
+files.write("/tmp/octets", io.BytesIO(bytes_))
+check("octet-stream", files.read("/tmp/octets", format="bytes") == bytearray(bytes_))
+files.write_files([{"path": "/tmp/m1", "data": "1"}, {"path": "/tmp/m2", "data": "2"}])
+check("several", files.read("/tmp/m1") + files.read("/tmp/m2") == "12")
+check("exists", files.exists("notes/a.txt") and not files.exists("notes/b.txt"))
+check("a link is followed", files.exists("/bin/sh"))
+check("list", [entry.name for entry in files.list("notes")] == ["a.txt"])
+check("make_dir", files.make_dir("deep/er") and not files.make_dir("deep/er"))
+moved = files.rename("notes/a.txt", "deep/er/still/b.txt")
+check("rename", moved.path == "/home/user/deep/er/still/b.txt" and files.read(moved.path) == "hello")
+found = files.get_info(moved.path)
+check("info", (found.size, found.owner, found.permissions) == (5, "user", "-rw-r--r--"))
+check("depth", len(files.list("/home/user/deep", depth=3)) == 3)
+files.remove("deep")
+files.remove("deep")
+check("remove", not files.exists("deep"))
+for wrong in (lambda: files.read("/none"), lambda: files.list("/none")):
+    try:
+        wrong()
+        check("missing file", False)
+    except (FileNotFoundException, NotFoundException):
+        check("missing file", True)
+watcher = files.watch_dir("/tmp")
+files.write("/tmp/seen", "x")
+events, until = [], time.time() + 10
+while time.time() < until and len(events) < 2:
+    events += [(event.name, event.type.value) for event in watcher.get_new_events()]
+    time.sleep(0.05)
+watcher.stop()
+check("watch", ("seen", "create") in events and ("seen", "write") in events)
+link = sandbox.download_url("/tmp/m1")
+check("signed download", urllib.request.urlopen(link).read() == b"1")
+try:
+    urllib.request.urlopen(sandbox.download_url("/tmp/m1")[:-2])
+    check("forged signature", False)
+except urllib.error.HTTPError as error:
+    check("forged signature", error.code == 401)
+
+# A service inside, on loopback, by its name.
+host = sandbox.get_host(8000)
+check("get_host", host.startswith(f"8000-{sandbox.sandbox_id}.localhost:"))
+port = host.rsplit(":", 1)[1]
+request = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"Host": host})
+check("service", b"Directory listing" in urllib.request.urlopen(request).read())
+request = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"Host": host.replace("8000-", "8001-")})
+try:
+    urllib.request.urlopen(request)
+    check("closed port", False)
+except urllib.error.HTTPError as error:
+    check("closed port", error.code == 502 and b"The sandbox is running but port is not open" in error.read())
+
+# Its life.
+same = Sandbox.connect(sandbox.sandbox_id)
+check("connect", same.commands.run("echo same").stdout == "same\n")
+mine = Sandbox.list(query=SandboxQuery(metadata={"job": "a b&c=d"}, state=[SandboxState.RUNNING])).next_items()
+check("list by metadata", [one.sandbox_id for one in mine] == [sandbox.sandbox_id])
+check("list nothing", Sandbox.list(query=SandboxQuery(metadata={"job": "other"})).next_items() == [])
+others = [Sandbox.create(timeout=60, metadata={"page": "1"}) for _ in range(3)]
+pages = Sandbox.list(query=SandboxQuery(metadata={"page": "1"}), limit=2)
+first, second = pages.next_items(), pages.next_items()
+check("pages", (len(first), len(second), pages.has_next) == (2, 1, False))
+for other in others:
+    other.kill()
+before = sandbox.get_info()
+check("info of a sandbox", before.metadata["who"] == "sync" and before.template_id == "base")
+sandbox.set_timeout(1000)
+after = sandbox.get_info()
+check("set_timeout", (after.end_at - before.end_at).total_seconds() > 600)
+metrics = sandbox.get_metrics()
+check("metrics", len(metrics) == 1 and metrics[0].mem_total == 512 * 1024 * 1024)
+try:
+    sandbox.pause()
+    check("pause is refused", False)
+except Exception as error:
+    check("pause is refused", "not supported: pause" in str(error))
+brief = Sandbox.create(timeout=2)
+until = time.time() + 15
+while time.time() < until and brief.is_running():
+    time.sleep(0.1)
+check("expiry", not brief.is_running())
+# It is wiped in this very moment; a kill meanwhile is one.
+until = time.time() + 15
+while time.time() < until and Sandbox.kill(brief.sandbox_id):
+    time.sleep(0.1)
+check("kill of an expired one", not Sandbox.kill(brief.sandbox_id))
+made, failed = [], []
+
+
+def create():
+    try:
+        made.append(Sandbox.create(timeout=60))
+    except Exception as error:
+        failed.append(error)
+
+
+threads = [threading.Thread(target=create) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+check("four at once", len(made) == 4 and not failed)
+check("kill all", all(one.kill() for one in made))
+check("kill the sandbox", sandbox.kill() and not sandbox.kill() and not sandbox.is_running())
+print("done", flush=True)
