@@ -4,6 +4,7 @@
 //! egress; unknown fields are refused everywhere.
 
 pub mod address;
+pub mod agent_plan;
 pub mod artifact;
 pub mod cache;
 pub mod canonical;
@@ -27,6 +28,7 @@ pub mod looked;
 pub mod model;
 mod named;
 pub mod ops;
+pub mod patch;
 pub mod plan;
 pub mod plan_text;
 pub mod policy;

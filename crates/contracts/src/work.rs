@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::agent_plan::{OpencodeWork, PatchedWork};
 use crate::dispatch::AgentWork;
 use crate::sandbox::SandboxRequest;
 
@@ -14,6 +15,10 @@ pub enum Work {
     Sandbox(Box<SandboxRequest>),
     /// An agent in a sandbox: the work of a dispatch.
     Agent(Box<AgentWork>),
+    /// OpenCode in a sandbox: it plans, or builds what was planned.
+    Opencode(Box<OpencodeWork>),
+    /// A command in a sandbox whose project is patched before.
+    Patched(Box<PatchedWork>),
     /// A text that the engine stores.
     Value(String),
 }
@@ -25,6 +30,8 @@ impl Work {
         match self {
             Self::Sandbox(request) => Some(request),
             Self::Agent(agent) => Some(&agent.request),
+            Self::Opencode(work) => Some(&work.request),
+            Self::Patched(work) => Some(&work.request),
             Self::Value(_) => None,
         }
     }
@@ -35,6 +42,8 @@ impl Work {
         match self {
             Self::Sandbox(request) => Some(request),
             Self::Agent(agent) => Some(&mut agent.request),
+            Self::Opencode(work) => Some(&mut work.request),
+            Self::Patched(work) => Some(&mut work.request),
             Self::Value(_) => None,
         }
     }

@@ -17,7 +17,8 @@ use cofferdam_ledger::elsewhere::Elsewhere;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    Collected, Command, CommandEnd, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd, Stream,
+    Collected, Command, CommandEnd, Dropped, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd,
+    Stream,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -29,6 +30,7 @@ use crate::executor::{Executor, meant};
 use crate::models::Calls;
 use crate::output::Output;
 use crate::patience::patiently;
+use crate::planner::{self, LIVES, Pilot};
 use crate::settle::alert;
 use crate::verdict;
 
@@ -106,12 +108,14 @@ pub(crate) async fn drive(
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
+    let pilot = planner::begin(&executor.flows, task, &sandbox, &calls).await;
     let mut running = Running {
         executor,
         task,
         sandbox: &sandbox,
         watched: &watched,
         watch: watch.as_ref(),
+        pilot: pilot.as_ref(),
         wakes: &mut wakes,
         asks: Asks::new(&executor.flows, task),
         is_unwanted: false,
@@ -124,10 +128,14 @@ pub(crate) async fn drive(
     watched.show(executor, &task.key, true).await;
     let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
     let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
-    let kept = match judged {
+    let mut kept = match judged {
         Judged::Ran { .. } => collect(executor, task, &sandbox, (plan, agent), &mut result).await,
         Judged::Broke { .. } => Kept::default(),
     };
+    if let Some(pilot) = pilot.as_ref().filter(|_| !judged.canceled()) {
+        pilot.judge(&mut result);
+        kept.notes = pilot.notes();
+    }
     let services = sandbox.services();
     let effective = report(&mut result, &sandbox, &services, deps, granted);
     if is_lost_to_another(executor, &sandbox, agent).await {
@@ -275,6 +283,8 @@ struct Running<'a> {
     sandbox: &'a Sandbox,
     watched: &'a Watched,
     watch: Option<&'a dispatches::Watch<'a>>,
+    /// Who drives the daemon that the command is.
+    pilot: Option<&'a Pilot>,
     wakes: &'a mut Receiver<Wake>,
     asks: Asks<'a>,
     /// It was canceled, and its command ended for that.
@@ -290,6 +300,13 @@ impl Running<'_> {
         deps: &mut Option<Deps>,
         result: &mut SandboxResult,
     ) -> Result<(ExecOutcome, bool), SandboxError> {
+        if let Some(pilot) = self.pilot {
+            self.executor.board.set(self.sandbox.id(), SessionState::Executing);
+            return Ok((self.piloted(pilot, &plan.task).await?, false));
+        }
+        if let Err(cause) = planner::patched(&self.executor.flows, self.task, self.sandbox).await {
+            return Ok((unpatched(cause), false));
+        }
         let is_found = deps.as_ref().is_some_and(Deps::is_hit);
         result.metrics.build_ms = deps.as_ref().map_or(0, |deps| deps.found_ms);
         if let Some(build) = plan.build.as_ref().filter(|_| !is_found) {
@@ -304,6 +321,23 @@ impl Running<'_> {
         }
         self.executor.board.set(self.sandbox.id(), SessionState::Executing);
         Ok((self.command(&plan.task).await?, false))
+    }
+
+    /// Daemons one after the other, until the pilot is through, or each has died.
+    async fn piloted(
+        &mut self,
+        pilot: &Pilot,
+        task: &Command,
+    ) -> Result<ExecOutcome, SandboxError> {
+        let mut life = 1;
+        loop {
+            let outcome = self.command(&pilot.command(task)).await?;
+            if pilot.is_over() || outcome.timed_out || self.is_unwanted || life >= LIVES {
+                return Ok(outcome);
+            }
+            pilot.revive().await;
+            life += 1;
+        }
     }
 
     async fn build(
@@ -340,9 +374,13 @@ impl Running<'_> {
         let kill = self.sandbox.kill_handle();
         // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
         // sandbox read before it goes.
-        let end = self.watch.map(|_| CommandEnd::default());
+        let is_ended_by_us = self.watch.is_some() || self.pilot.is_some();
+        let end = is_ended_by_us.then(CommandEnd::default);
         let running = self.sandbox.exec_until(command, end.as_ref(), |stream, chunk| {
             self.watched.push(stream, chunk);
+            if let Some(pilot) = self.pilot {
+                pilot.push(chunk);
+            }
             if let (Stream::Stdout, Some(watch), Some(end)) = (stream, self.watch, &end)
                 && watch.push(chunk)
             {
@@ -350,12 +388,27 @@ impl Running<'_> {
             }
         });
         tokio::pin!(running);
+        let pilot = self.pilot;
+        let flown = async {
+            match pilot {
+                Some(pilot) => pilot.live().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(flown);
+        let mut is_flown = false;
         // One sleep over all wakes: on a busy worker they come more often than it would end.
         let mut tick = Box::pin(clock::sleep(TICK));
         loop {
             tokio::select! {
                 biased;
                 ended = &mut running => return ended,
+                () = &mut flown, if !is_flown => {
+                    is_flown = true;
+                    if let Some(end) = &end {
+                        end.end();
+                    }
+                }
                 () = &mut tick => {
                     tick = Box::pin(clock::sleep(TICK));
                     self.watched.show(self.executor, &self.task.key, false).await;
@@ -381,12 +434,28 @@ impl Running<'_> {
     }
 }
 
+/// The end of a test whose patch could not be applied.
+fn unpatched(cause: String) -> ExecOutcome {
+    ExecOutcome {
+        exit: -1,
+        err_code: ErrCode::UploadFail,
+        wall_ms: 0,
+        cpu_ms: 0,
+        oom: false,
+        timed_out: false,
+        dropped: Dropped::default(),
+        reached: Vec::new(),
+        cause: Some(cause),
+        seen: None,
+    }
+}
+
 /// What is kept of a sandbox beside its streams.
 #[derive(Default)]
 struct Kept {
     files: Vec<Collected>,
-    /// By their artifact's name.
-    notes: Vec<(String, Vec<u8>)>,
+    /// By their artifact's kind and name.
+    notes: Vec<(ArtifactKind, String, Vec<u8>)>,
 }
 
 async fn collect(
@@ -402,7 +471,9 @@ async fn collect(
     }
     executor.board.set(sandbox.id(), SessionState::Collecting);
     if agent.is_some() {
-        (kept.files, kept.notes) = dispatches::changes(sandbox, result).await;
+        let (files, notes) = dispatches::changes(sandbox, result).await;
+        let notes = notes.into_iter().map(|(name, bytes)| (ArtifactKind::File, name, bytes));
+        (kept.files, kept.notes) = (files, notes.collect());
     }
     if !plan.artifacts.is_empty() {
         match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
@@ -441,8 +512,8 @@ fn artifacts(
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
         artifacts.push(NewArtifact { kind, name: name.into(), bytes });
     };
-    for (name, bytes) in notes {
-        text(ArtifactKind::File, &name, bytes);
+    for (kind, name, bytes) in notes {
+        text(kind, &name, bytes);
     }
     text(ArtifactKind::Stdout, "stdout.log", out.into_bytes());
     text(ArtifactKind::Stderr, "stderr.log", err.into_bytes());

@@ -83,6 +83,12 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Work::Sandbox(request) => {
             run_in_sandbox(executor, &task, request, None, &sandbox, wakes).await
         }
+        Work::Opencode(work) => {
+            run_in_sandbox(executor, &task, &work.request, None, &sandbox, wakes).await
+        }
+        Work::Patched(work) => {
+            run_in_sandbox(executor, &task, &work.request, None, &sandbox, wakes).await
+        }
         Work::Agent(agent) => {
             let request = &agent.request;
             let mut end =

@@ -57,6 +57,8 @@ families! {
     links: Links,
     /// Providers of models and the calls of them.
     models: Models,
+    /// Prompts to OpenCode, answers within them, and patches.
+    planner: Planner,
     /// Workflow operations: cancel, resume, fork.
     ops: Ops,
     /// The queues of the engine: claims, loads.

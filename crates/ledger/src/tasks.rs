@@ -300,6 +300,8 @@ pub(crate) fn provider(work: &Work) -> &'static str {
     match work {
         Work::Sandbox(request) => request.class_min().as_str(),
         Work::Agent(work) => work.request.class_min().as_str(),
+        Work::Opencode(work) => work.request.class_min().as_str(),
+        Work::Patched(work) => work.request.class_min().as_str(),
         Work::Value(_) => "engine",
     }
 }

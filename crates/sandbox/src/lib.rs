@@ -52,7 +52,10 @@ pub mod image {
 pub use agent::changes::{Changes, ChangesError};
 pub use agent::ending::CommandEnd;
 pub use agent::excess::Excess;
-pub use agent::{Agent, AgentError, Collected, Manner, Remote, Running, Stream, Watching};
+pub use agent::{
+    Agent, AgentError, Collected, IgnoreRules, Manner, Remote, Running, SnapshotError, Stream,
+    Watching,
+};
 pub use cache::{
     Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
     Removal,
@@ -65,6 +68,7 @@ pub use doctor::{
 };
 pub use egress::{
     Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, SecretKeeper, SecretsSent,
+    model_base_url,
 };
 pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};
