@@ -47,17 +47,28 @@ async fn a_run_is_planned_approved_built_tested_and_proven() {
     let up = world.up(&[]).await;
     let files = ["calc.py", "old/", "run.sh", "empty/"];
     let command = format!("{MEND} && rm -r old && chmod 755 run.sh && mkdir empty");
-    let steps = script(&plan(&files, &["unit"]), &command);
-    let more = json!({"patience": "120s"});
-    let recipe = world.recipe(&steps, more, unit());
+    let steps =
+        json!([answers(&plan(&files, &["unit"])), {"wait": 4, "sh": command}, {"text": "done"}]);
+    let recipe = world.recipe(&steps, json!({}), unit());
     let run = started(&up, &recipe).await;
     at_gate(&up, &run).await;
     let (sql, id) = (up.sql().await, text(&run, "runId"));
     assert_eq!(number(&sql, BUILDS, &run).await, 0, "nothing is built before the yes");
-    let shown = String::from_utf8(world.home.run(&["gate", "show", &id, "approve-plan"]).stdout);
+    let shown = String::from_utf8(world.home.run(&["gate", "show", &id]).stdout);
     let shown = shown.unwrap();
     assert!(shown.contains("Add instead of subtracting.") && shown.contains("calc.py"), "{shown}");
     approved(&up, &run).await;
+    until("the build waits for the model", END, async || world.steps_asked().contains(&1)).await;
+    let needles = scan::forms(KEY);
+    let daemons = cofferdam_tests::processes_mentioning("opencode serve");
+    assert!(!daemons.is_empty());
+    for (pid, _) in daemons.into_iter().filter(|(_, line)| line.contains("--port 4096")) {
+        assert_eq!(
+            scan::in_process(pid, &needles),
+            Vec::<String>::new(),
+            "the key is in the daemon"
+        );
+    }
     let header = ended(&up, &run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
     // A removed directory, an empty one and a mode are changes as a file's content is.
@@ -89,7 +100,6 @@ async fn a_run_is_planned_approved_built_tested_and_proven() {
     }
     assert_proven(&world.home);
     assert_wiped(&world.home, &sql).await;
-    let needles = scan::forms(KEY);
     assert!(scan::in_rows(&sql, &needles).await.is_empty(), "the key is in a row");
     drop(up);
     // No daemon runs now, and nothing of a finished run starts one.
@@ -196,6 +206,11 @@ async fn a_worker_that_is_killed_at_any_step_asks_for_no_answer_twice() {
     assert_eq!(world.steps_asked(), [0, 1, 2], "the model's log is the judge");
     assert_eq!(number(&sql, PROMPTS, &run).await, 2, "each prompt has one row");
     assert_eq!(number(&sql, EXECUTIONS, &run).await, 3 + 3, "each kill cost one execution");
+    // The sandbox that was lost may neither take its prompt again nor end it.
+    let late = "SELECT app.prompt_take(c.op_key, c.run_id, c.step_id, c.attempt, c.session_id, c.agent, c.prompt,
+                       c.schema_hash, c.request, p.sandbox_id)::text || ' ' || app.prompt_is_held(c.op_key, p.sandbox_id)
+                  FROM app.opencode_calls c JOIN app.prompt_sends p USING (op_key) WHERE p.n = 1";
+    assert_eq!(texts(&sql, late).await, ["{\"lost\": true} false"; 2]);
     assert_proven(&world.home);
     assert_wiped(&world.home, &sql).await;
 }

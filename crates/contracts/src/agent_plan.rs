@@ -227,7 +227,7 @@ impl Plan {
     /// # Errors
     /// Where it is no draft.
     pub fn adopt(mut self, agent: AgentPlan, session: String) -> Result<Self, Refusal> {
-        let none = || Refusal::new(ErrorCode::Internal, "the plan is no draft");
+        let none = || Refusal::new(ErrorCode::Internal, "the plan is not a draft");
         let tests = self.draft_tests().ok_or_else(none)?.to_vec();
         let Some(PlanTask { work: Work::Opencode(mut work), .. }) = self.tasks.pop() else {
             return Err(none());

@@ -100,11 +100,10 @@ pub(crate) async fn drive(
     let Job { plan, mut deps, agent, taken_over } = job;
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
-    let mut project = None;
-    if agent.is_some() {
-        note_process(executor, task, &sandbox).await;
-        project = Some(dispatches::Project::of(&sandbox).await);
-    }
+    let project = match agent {
+        Some(_) => Some(sent_off(executor, task, &sandbox).await),
+        None => None,
+    };
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
@@ -132,9 +131,8 @@ pub(crate) async fn drive(
         Judged::Ran { .. } => collect(executor, task, &sandbox, (plan, agent), &mut result).await,
         Judged::Broke { .. } => Kept::default(),
     };
-    if let Some(pilot) = pilot.as_ref().filter(|_| !judged.canceled()) {
-        pilot.judge(&mut result);
-        kept.notes = pilot.notes();
+    if let (Some(pilot), false) = (&pilot, judged.canceled()) {
+        kept.notes = pilot.judge(&mut result);
     }
     let services = sandbox.services();
     let effective = report(&mut result, &sandbox, &services, deps, granted);
@@ -177,6 +175,16 @@ fn told(
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let files: Vec<String> = kept.files.iter().map(|file| file.path.clone()).collect();
     project.findings(&host.facts().allowed, work, &files, verdict)
+}
+
+/// A dispatch begins: its process is noted, and its project as it is.
+async fn sent_off(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &Sandbox,
+) -> dispatches::Project {
+    note_process(executor, task, sandbox).await;
+    dispatches::Project::of(sandbox).await
 }
 
 /// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.

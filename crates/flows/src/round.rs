@@ -100,10 +100,8 @@ pub(crate) async fn round_of(
         };
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
-                todo.push((
-                    index,
-                    attempt_of(task, run, canceled + 1, consented).map_err(step_error)?,
-                ));
+                let again = attempt_of(task, run, canceled + 1, consented);
+                todo.push((index, again.map_err(step_error)?));
             }
         }
         if round.blocked.is_none() {

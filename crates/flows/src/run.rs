@@ -73,7 +73,7 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
             _ => Rest::default(),
         };
         let start =
-            Start { digest: &digest, budget: &card.budget, gated: false, staged: card.staged };
+            Execution { digest: &digest, budget: &card.budget, gated: false, staged: card.staged };
         return match execute(this, start, rest).await? {
             Executed::Over(status, error) => ended(status, error),
             Executed::Drifted(_) => {
@@ -84,7 +84,8 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
     let mut first = 1;
     match begin {
         Begin::Execute { plan, budget, rest } => {
-            let start = Start { digest: &plan, budget: &budget, gated: true, staged: card.staged };
+            let start =
+                Execution { digest: &plan, budget: &budget, gated: true, staged: card.staged };
             return match execute(this, start, rest).await? {
                 Executed::Over(status, error) => ended(status, error),
                 Executed::Drifted(_) => finish(this, "the consent no longer holds".into()).await,
@@ -165,7 +166,7 @@ async fn ask(
             *this = This::new(this.executor, this.workflow);
         }
         let (plan, budget) = (&approved.plan, &approved.budget);
-        let start = Start { digest: plan, budget, gated: true, staged };
+        let start = Execution { digest: plan, budget, gated: true, staged };
         match execute(this, start, Rest::default()).await? {
             Executed::Over(status, error) => return ended(status, error),
             Executed::Drifted(why) => {
@@ -187,7 +188,7 @@ enum Executed {
 
 /// What is executed, and under which law.
 #[derive(Clone, Copy)]
-struct Start<'a> {
+struct Execution<'a> {
     digest: &'a Digest,
     budget: &'a Budget,
     gated: bool,
@@ -204,7 +205,7 @@ struct Stage {
     patch: Option<String>,
 }
 
-async fn execute(this: &This<'_>, start: Start<'_>, rest: Rest) -> Flow<Executed> {
+async fn execute(this: &This<'_>, start: Execution<'_>, rest: Rest) -> Flow<Executed> {
     if !start.staged {
         return rounds(this, start, rest, Stage::default()).await;
     }
@@ -232,8 +233,8 @@ async fn execute(this: &This<'_>, start: Start<'_>, rest: Rest) -> Flow<Executed
 
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
 /// five statements.
-async fn rounds(this: &This<'_>, start: Start<'_>, rest: Rest, stage: Stage) -> Flow<Executed> {
-    let Start { digest, budget, gated, .. } = start;
+async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage) -> Flow<Executed> {
+    let Execution { digest, budget, gated, .. } = start;
     let Rest { attempts: before, mut ok, tasks: mut again } = rest;
     let goes_on = |next: &Next| {
         stage.is_first && matches!(next, Next::Finish { status: RunStatus::Succeeded, .. })

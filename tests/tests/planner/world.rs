@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cofferdam_ambient::env;
@@ -23,6 +24,7 @@ pub struct World {
     pub model: Model,
     pub project: tempfile::TempDir,
     pub program: PathBuf,
+    has_provider: AtomicBool,
 }
 
 impl World {
@@ -49,25 +51,22 @@ impl World {
             model: Model::start(),
             project,
             program: programs.path("opencode"),
+            has_provider: AtomicBool::new(false),
         })
     }
 
     /// A server with the provider's key and the provider.
     pub async fn up(&self, env: &[(&str, &str)]) -> Server {
         let up = self.home.up_with(&[], env);
-        let (status, _) = up.get("/api/models").await;
-        assert_eq!(status, 200);
-        if !self.home.path().join("provided").exists() {
-            let mut set = self.home.command(&["secret", "set", "model-key"]);
-            let mut child = set.stdin(std::process::Stdio::piped()).spawn().unwrap();
-            std::io::Write::write_all(child.stdin.as_mut().unwrap(), KEY.as_bytes()).unwrap();
-            assert!(child.wait().unwrap().success());
+        if !self.has_provider.swap(true, Ordering::Relaxed) {
+            let value = Some(json!({"value": KEY}).to_string().into_bytes());
+            let put = up.request("PUT", "/api/secrets/model-key", Some(&up.key), value).await;
+            assert_eq!(put.0, 200, "{}", put.1);
             let body = json!({"name": "main", "url": format!("http://{}/v1", self.model.address),
                 "protocols": ["openai-chat"], "secret": "model-key",
                 "models": [{"model": "coder", "input_micros": 1_000_000, "output_micros": 5_000_000}]});
             let (status, made) = up.post("/api/models", &body).await;
             assert_eq!(status, 201, "{made}");
-            fs::write(self.home.path().join("provided"), "").unwrap();
         }
         up
     }

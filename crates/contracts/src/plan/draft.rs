@@ -169,3 +169,69 @@ fn patched(test: PlanTask, project: &FileIn) -> Result<PlanTask, Fault> {
     let work = Work::Patched(Box::new(PatchedWork { request: *request, patch: None }));
     Ok(PlanTask { name: test.name, work })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_plan::AgentPlan;
+    use crate::plan::{Plan, compile};
+    use crate::profile::Settings;
+    use serde_json::{Value, json};
+
+    fn recipe(change: impl FnOnce(&mut Value)) -> Value {
+        let mut recipe = json!({"id": "r", "v": "1", "plan": {"gate": "approve-plan",
+            "agent": {"goal": "g", "project": "/srv/p", "model": "m", "models": {"providers": ["p"]},
+                "program": "/usr/bin/opencode"},
+            "tasks": [{"name": "unit", "exec": {"run": "true"}}, {"name": "lint", "exec": {"run": "true"}}]}});
+        change(&mut recipe["plan"]);
+        recipe
+    }
+
+    fn draft(recipe: &Value) -> Result<Plan, String> {
+        let parsed = Recipe::from_yaml("r", &recipe.to_string()).map_err(|e| e.message)?;
+        compile(&parsed, &json!({}), &Settings::default(), &|_, _| Ok(Vec::new()))
+            .map_err(|e| e.refusal().message)
+    }
+
+    #[test]
+    fn a_draft_asks_for_a_plan_and_becomes_its_build_and_the_tests_that_it_names() {
+        let plan = draft(&recipe(|_| {})).unwrap();
+        let steps = |plan: &Plan| -> Vec<String> {
+            plan.tasks.iter().map(|task| task.step_id().to_string()).collect()
+        };
+        assert_eq!(steps(&plan), ["CompileST:plan"]);
+        assert_eq!(plan.draft_tests().unwrap().len(), 2);
+        let answer = json!({"design": "d", "files": [{"path": "a", "change": "edit", "why": "w"}],
+            "risks": [], "tests": ["lint"], "patch_plan": ["p"]});
+        let agent = AgentPlan::read(&answer, &["unit", "lint"]).unwrap();
+        let plan = plan.adopt(agent.clone(), "s".to_owned()).unwrap();
+        assert_eq!(steps(&plan), ["ExecuteST:build", "ExecuteST:lint"]);
+        assert_eq!((plan.agent(), plan.draft_tests()), (Some(&agent), None));
+        let build = plan.tasks[0].work.request().unwrap();
+        assert_eq!(build.spec.as_ref().unwrap().mounts.as_ref().unwrap()[0].target, PROGRAM);
+        let test = plan.tasks[1].work.request().unwrap();
+        assert!(test.models().is_none() && test.files_in[0].path == PROJECT);
+        assert_eq!(test.workdir.as_deref(), Some(PROJECT));
+        let shown = crate::plan_text::lines(&plan).join("\n");
+        assert!(shown.contains("may edit \"a\"") && shown.contains("| d"), "{shown}");
+        assert!(plan.adopt(agent, "s".to_owned()).is_err(), "a plan is adopted once");
+    }
+
+    #[test]
+    fn what_an_agents_recipe_may_not_say_is_refused_by_its_field() {
+        type Spoil = fn(&mut Value);
+        let spoiled: [(Spoil, &str); 7] = [
+            (|plan| drop(plan.as_object_mut().unwrap().remove("gate")), "plan.gate"),
+            (|plan| plan["agent"]["goal"] = json!(" "), "plan.agent.goal"),
+            (|plan| plan["agent"]["project"] = json!("p"), "plan.agent.project"),
+            (|plan| plan["agent"]["patience"] = json!("1h"), "plan.agent.patience"),
+            (|plan| plan["tasks"][0]["name"] = json!("build"), "plan.tasks[0]"),
+            (|plan| plan["tasks"][1]["exec"]["egress"] = json!(["a.example"]), "plan.tasks[1]"),
+            (|plan| plan["tasks"][0] = json!({"name": "v", "value": "v"}), "plan.tasks[0]"),
+        ];
+        for (spoil, place) in spoiled {
+            let why = draft(&recipe(spoil)).unwrap_err();
+            assert!(why.contains(place), "{place}: {why}");
+        }
+    }
+}

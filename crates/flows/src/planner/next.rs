@@ -14,7 +14,7 @@ const MAX_WORDS: usize = 2_000;
 
 /// What is done.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Next {
+pub(crate) enum NextPrompt {
     /// The next prompt.
     Ask(String),
     /// The plan.
@@ -34,20 +34,20 @@ fn count(history: &[PromptEnded], outcome: PromptOutcome) -> usize {
 }
 
 /// What follows a turn that gave no answer: a smaller prompt, or the end.
-fn unanswered(history: &[PromptEnded], last: &PromptEnded, smaller: String) -> Next {
+fn unanswered(history: &[PromptEnded], last: &PromptEnded, smaller: String) -> NextPrompt {
     let why = last.error.clone().unwrap_or_default();
     match last.outcome {
         PromptOutcome::Stalled if count(history, PromptOutcome::Stalled) <= MAX_SMALLER => {
-            Next::Ask(smaller)
+            NextPrompt::Ask(smaller)
         }
-        PromptOutcome::Stalled => Next::Fail(OC_TIMEOUT, why),
-        PromptOutcome::Failed | PromptOutcome::Answered => Next::Fail("oc_failed", why),
+        PromptOutcome::Stalled => NextPrompt::Fail(OC_TIMEOUT, why),
+        PromptOutcome::Failed | PromptOutcome::Answered => NextPrompt::Fail("oc_failed", why),
     }
 }
 
 /// What follows while planning.
-pub(crate) fn next_plan(goal: &str, tests: &[&str], history: &[PromptEnded]) -> Next {
-    let Some(last) = history.last() else { return Next::Ask(first_plan(goal, tests)) };
+pub(crate) fn next_plan(goal: &str, tests: &[&str], history: &[PromptEnded]) -> NextPrompt {
+    let Some(last) = history.last() else { return NextPrompt::Ask(first_plan(goal, tests)) };
     if last.outcome != PromptOutcome::Answered {
         let smaller = format!(
             "The last turn did not move and was ended. Plan the smallest change that reaches the goal: read only \
@@ -57,17 +57,17 @@ pub(crate) fn next_plan(goal: &str, tests: &[&str], history: &[PromptEnded]) -> 
     }
     let wrong = match &last.structured {
         Some(answer) => match AgentPlan::read(answer, tests) {
-            Ok(plan) => return Next::Planned(Box::new(plan)),
+            Ok(plan) => return NextPrompt::Planned(Box::new(plan)),
             Err(wrong) => wrong.join("\n"),
         },
         None => last.error.clone().unwrap_or_else(|| "there was no structured answer".to_owned()),
     };
     match count(history, PromptOutcome::Answered) < MAX_PLANS {
-        true => Next::Ask(format!(
+        true => NextPrompt::Ask(format!(
             "The plan does not fit its schema. Answer with a plan that does. What was wrong:\n{}",
             cut(&wrong)
         )),
-        false => Next::Fail("oc_invalid_plan", cut(&wrong)),
+        false => NextPrompt::Fail("oc_invalid_plan", cut(&wrong)),
     }
 }
 
@@ -82,15 +82,15 @@ fn first_plan(goal: &str, tests: &[&str]) -> String {
 }
 
 /// What follows while building.
-pub(crate) fn next_build(goal: &str, plan: &AgentPlan, history: &[PromptEnded]) -> Next {
+pub(crate) fn next_build(goal: &str, plan: &AgentPlan, history: &[PromptEnded]) -> NextPrompt {
     let text = serde_json::to_value(plan).as_ref().map(Value::to_string).unwrap_or_default();
     match history.last() {
-        None => Next::Ask(format!(
+        None => NextPrompt::Ask(format!(
             "A person approved the plan below. Carry it out now, in the working directory: change the files that it \
              lists and no others, and do not wait for questions. The tests run afterwards, without you.\n\nPlan:\n\
              {text}\n\nGoal:\n{goal}"
         )),
-        Some(last) if last.outcome == PromptOutcome::Answered => Next::Built,
+        Some(last) if last.outcome == PromptOutcome::Answered => NextPrompt::Built,
         Some(last) => {
             let smaller = format!(
                 "The last turn did not move and was ended; its changes were taken back. Carry the approved plan out \
@@ -120,24 +120,31 @@ mod tests {
         use PromptOutcome::Answered;
         let mut history = Vec::new();
         for n in 1..=MAX_PLANS {
-            let Next::Ask(text) = next_plan("g", &["unit"], &history) else { panic!("prompt {n}") };
+            let NextPrompt::Ask(text) = next_plan("g", &["unit"], &history) else {
+                panic!("prompt {n}")
+            };
             assert_eq!(text.contains("/tests/0"), n > 1, "{text}");
             let mut bad = plan();
             bad["tests"] = json!(["other"]);
             history.push(ended(Answered, Some(bad)));
         }
-        let Next::Fail(code, why) = next_plan("g", &["unit"], &history) else { panic!("it ends") };
+        let NextPrompt::Fail(code, why) = next_plan("g", &["unit"], &history) else {
+            panic!("it ends")
+        };
         assert!(code == "oc_invalid_plan" && why.contains("/tests/0"), "{why}");
         history[2] = ended(Answered, Some(plan()));
-        assert!(matches!(next_plan("g", &["unit"], &history), Next::Planned(_)));
+        assert!(matches!(next_plan("g", &["unit"], &history), NextPrompt::Planned(_)));
     }
 
     #[test]
     fn answers_without_a_plan_have_an_end() {
         let mut history = vec![ended(PromptOutcome::Answered, None); MAX_PLANS - 1];
-        assert!(matches!(next_plan("g", &["unit"], &history), Next::Ask(_)));
+        assert!(matches!(next_plan("g", &["unit"], &history), NextPrompt::Ask(_)));
         history.push(ended(PromptOutcome::Answered, None));
-        assert!(matches!(next_plan("g", &["unit"], &history), Next::Fail("oc_invalid_plan", _)));
+        assert!(matches!(
+            next_plan("g", &["unit"], &history),
+            NextPrompt::Fail("oc_invalid_plan", _)
+        ));
     }
 
     #[test]
@@ -145,11 +152,11 @@ mod tests {
         let plan = AgentPlan::read(&plan(), &["unit"]).unwrap();
         let mut history = vec![ended(PromptOutcome::Stalled, None)];
         for next in [next_plan("g", &["unit"], &history), next_build("g", &plan, &history)] {
-            assert!(matches!(next, Next::Ask(_)), "{next:?}");
+            assert!(matches!(next, NextPrompt::Ask(_)), "{next:?}");
         }
         history.push(ended(PromptOutcome::Stalled, None));
         for next in [next_plan("g", &["unit"], &history), next_build("g", &plan, &history)] {
-            assert!(matches!(next, Next::Fail("oc_timeout", _)), "{next:?}");
+            assert!(matches!(next, NextPrompt::Fail("oc_timeout", _)), "{next:?}");
         }
     }
 
@@ -157,9 +164,9 @@ mod tests {
     fn a_turn_that_the_daemon_ended_is_not_asked_again() {
         let plan = AgentPlan::read(&plan(), &["unit"]).unwrap();
         let history = [ended(PromptOutcome::Failed, None)];
-        assert!(matches!(next_plan("g", &["unit"], &history), Next::Fail("oc_failed", _)));
-        assert!(matches!(next_build("g", &plan, &history), Next::Fail("oc_failed", _)));
+        assert!(matches!(next_plan("g", &["unit"], &history), NextPrompt::Fail("oc_failed", _)));
+        assert!(matches!(next_build("g", &plan, &history), NextPrompt::Fail("oc_failed", _)));
         let history = [ended(PromptOutcome::Answered, None)];
-        assert_eq!(next_build("g", &plan, &history), Next::Built);
+        assert_eq!(next_build("g", &plan, &history), NextPrompt::Built);
     }
 }

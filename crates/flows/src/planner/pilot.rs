@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::apply::{removed, roll_back};
-use super::next::{Next, next_build, next_plan};
+use super::next::{NextPrompt, next_build, next_plan};
 use super::turn::{Turned, USER, client_of, drive_turn};
 use super::{PATCH_NAME, PLAN_NAME};
 use crate::Flows;
@@ -255,8 +255,8 @@ impl Pilot {
         }
     }
 
-    /// What came of it, in the task's result.
-    pub(crate) fn judge(&self, result: &mut SandboxResult) {
+    /// What came of it, in the task's result; and what it leaves.
+    pub(crate) fn judge(&self, result: &mut SandboxResult) -> Notes {
         match held(&self.end).as_ref() {
             Some(PilotEnd::Done(_)) => {
                 (result.exit, result.err_code, result.cause) = (0, ErrCode::None, None);
@@ -274,10 +274,11 @@ impl Pilot {
                 }
             }
         }
+        self.notes()
     }
 
     /// What it leaves.
-    pub(crate) fn notes(&self) -> Notes {
+    fn notes(&self) -> Notes {
         match held(&self.end).take() {
             Some(PilotEnd::Done(notes) | PilotEnd::Failed(_, notes)) => notes,
             None => Vec::new(),
@@ -323,8 +324,8 @@ impl Pilot {
         let mut history: Vec<PromptEnded> = Vec::new();
         for n in 1.. {
             let text = match next_plan(&self.work.goal, tests, &history) {
-                Next::Ask(text) => text,
-                Next::Planned(plan) => {
+                NextPrompt::Ask(text) => text,
+                NextPrompt::Planned(plan) => {
                     let bytes = canonical::canonical(&plan).map_err(Error::from)?;
                     return Ok(PilotEnd::Done(vec![(
                         ArtifactKind::File,
@@ -332,8 +333,8 @@ impl Pilot {
                         bytes,
                     )]));
                 }
-                Next::Built => return Err(ended("oc_failed", "a plan is no build")),
-                Next::Fail(code, why) => return Ok(failed(code, &why, &history)),
+                NextPrompt::Built => return Err(ended("oc_failed", "planning came to a build")),
+                NextPrompt::Fail(code, why) => return Ok(failed(code, &why, &history)),
             };
             let asked = Asked {
                 session: &session,
@@ -361,10 +362,12 @@ impl Pilot {
         let mut history: Vec<PromptEnded> = Vec::new();
         for n in 1.. {
             let text = match next_build(&self.work.goal, plan, &history) {
-                Next::Ask(text) => text,
-                Next::Built => return self.patch(plan).await,
-                Next::Planned(_) => return Err(ended("oc_failed", "a build is no plan")),
-                Next::Fail(code, why) => return Ok(failed(code, &why, &history)),
+                NextPrompt::Ask(text) => text,
+                NextPrompt::Built => return self.patch(plan).await,
+                NextPrompt::Planned(_) => {
+                    return Err(ended("oc_failed", "building came to a plan"));
+                }
+                NextPrompt::Fail(code, why) => return Ok(failed(code, &why, &history)),
             };
             if let (true, Some((tree, rules))) = (n > 1, &self.before) {
                 let back = roll_back(&self.agent, rules, tree).await;
@@ -465,7 +468,7 @@ impl Pilot {
         let clock = Stopwatch::start();
         let prompt = Prompt { ids: &ids, agent: mode, model: &self.model, text, schema };
         let patience = Patience { silent_ms: self.work.patience_ms, same_call: SAME_CALL };
-        let turned = drive_turn(client, &prompt, (&self.desk, patience)).await;
+        let turned = drive_turn(client, &prompt, (self.desk.as_ref(), patience)).await;
         prompts.end();
         let turned = turned?;
         client.check_children(session).await?;
