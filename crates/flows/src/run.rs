@@ -109,7 +109,7 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
         let compiled = patiently(compile).await.map_err(step_error)?;
         let (run, compiled) = compiled.ok_or_else(|| this.missing())?;
         let compiled = match compiled {
-            CompiledRun::Draft(draft) => adopted(this, &run, *draft, attempt).await?,
+            CompiledRun::Draft(draft) => Box::pin(adopted(this, &run, *draft, attempt)).await?,
             card => card,
         };
         let CompiledRun::Card(card, plan) = compiled else {
@@ -214,7 +214,7 @@ async fn execute(this: &This<'_>, start: Execution<'_>, rest: Rest) -> Flow<Exec
     if is_open(&0) {
         let build = Rest { attempts, ok: 0, tasks: Some(vec![0]) };
         let stage = Stage { is_first: true, patch: None };
-        match rounds(this, start, build, stage).await? {
+        match Box::pin(rounds(this, start, build, stage)).await? {
             Executed::Over(RunStatus::Succeeded, _) => {}
             other => return Ok(other),
         }
@@ -228,7 +228,7 @@ async fn execute(this: &This<'_>, start: Execution<'_>, rest: Rest) -> Flow<Exec
     let tests: Vec<usize> = decided.tasks.into_iter().filter(is_open).collect();
     let ok = 1;
     let stage = Stage { is_first: false, patch: Some(patch) };
-    rounds(this, start, Rest { attempts, ok, tasks: Some(tests) }, stage).await
+    Box::pin(rounds(this, start, Rest { attempts, ok, tasks: Some(tests) }, stage)).await
 }
 
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run

@@ -39,7 +39,8 @@ pub(crate) async fn planned(
     let before = life.saturating_sub(1).saturating_mul(LIFE);
     let mut attempt = before + 1;
     loop {
-        let round = round_of(this, run, draft, attempt, None, &Consented::default()).await?;
+        let consented = Consented::default();
+        let round = Box::pin(round_of(this, run, draft, attempt, None, &consented)).await?;
         match decide::after_round(&round, attempt - before, &run.budget) {
             Next::Again { backoff_ms, .. } => {
                 clock::sleep(Duration::from_millis(backoff_ms)).await;

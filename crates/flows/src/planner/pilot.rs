@@ -226,7 +226,7 @@ impl Pilot {
         if self.is_over() {
             return;
         }
-        let end = match self.fly().await {
+        let end = match Box::pin(self.fly()).await {
             Ok(end) | Err(Fault::End(end)) => end,
             Err(Fault::Daemon(error)) => {
                 tracing::warn!(%error, task = %self.task.key, "OpenCode's daemon broke off");
@@ -296,11 +296,11 @@ impl Pilot {
         match &self.work.role {
             AgentRole::Plan { tests } => {
                 let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
-                self.plan(&client, &names).await
+                Box::pin(self.plan(&client, &names)).await
             }
             AgentRole::Build { plan, session, tests } => {
                 let names: Vec<&str> = tests.iter().map(String::as_str).collect();
-                self.build(&client, plan, session, &names).await
+                Box::pin(self.build(&client, plan, session, &names)).await
             }
         }
     }
@@ -345,7 +345,7 @@ impl Pilot {
                 schema: Some(&schema),
                 is_driven_again: false,
             };
-            history.push(self.turn(client, asked).await?);
+            history.push(Box::pin(self.turn(client, asked)).await?);
         }
         Err(ended("oc_failed", "prompts without end"))
     }
@@ -382,7 +382,7 @@ impl Pilot {
                 schema: None,
                 is_driven_again: true,
             };
-            history.push(self.turn(client, asked).await?);
+            history.push(Box::pin(self.turn(client, asked)).await?);
         }
         Err(ended("oc_failed", "prompts without end"))
     }
@@ -407,7 +407,7 @@ impl Pilot {
                 schema: Some(&schema),
                 is_driven_again: true,
             };
-            self.turn(client, asked).await?;
+            Box::pin(self.turn(client, asked)).await?;
         }
         Ok(())
     }
@@ -468,7 +468,7 @@ impl Pilot {
         let clock = Stopwatch::start();
         let prompt = Prompt { ids: &ids, agent: mode, model: &self.model, text, schema };
         let patience = Patience { silent_ms: self.work.patience_ms, same_call: SAME_CALL };
-        let turned = drive_turn(client, &prompt, (self.desk.as_ref(), patience)).await;
+        let turned = Box::pin(drive_turn(client, &prompt, (self.desk.as_ref(), patience))).await;
         prompts.end();
         let turned = turned?;
         client.check_children(session).await?;
