@@ -47,6 +47,8 @@ pub(crate) const LIVES: u32 = 3;
 const MAX_RAW: usize = 64 * 1024;
 /// A tool that is called again with the same input: see `Patience`.
 const SAME_CALL: u32 = 20;
+/// Patience with a turn that is driven again, ms: its model answers at once, so that silence is a busy machine.
+const LEAST_REPLAY_MS: u64 = 120_000;
 /// The daemon's name of a turn without the structured answer that it was asked for: an answer that does not fit.
 const NOT_STRUCTURED: &str = "StructuredOutputError";
 /// The provider's key in the daemon's configuration.
@@ -467,7 +469,9 @@ impl Pilot {
         prompts.begin(&ids.op_key, before.is_some());
         let clock = Stopwatch::start();
         let prompt = Prompt { ids: &ids, agent: mode, model: &self.model, text, schema };
-        let patience = Patience { silent_ms: self.work.patience_ms, same_call: SAME_CALL };
+        let least_ms = if before.is_some() { LEAST_REPLAY_MS } else { 0 };
+        let silent_ms = self.work.patience_ms.max(least_ms);
+        let patience = Patience { silent_ms, same_call: SAME_CALL };
         let turned = Box::pin(drive_turn(client, &prompt, (self.desk.as_ref(), patience))).await;
         prompts.end();
         let turned = turned?;
