@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::secrets::scan;
+use crate::support::agents::Programs;
 use crate::support::gates::{EXECUTIONS, TASKS, number, say};
 use crate::support::{assert_proven, assert_wiped, texts, until};
 use world::{
@@ -43,7 +44,8 @@ async fn history(sql: &PgPool, run: &Value) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_planned_approved_built_tested_and_proven() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     let files = ["calc.py", "old/", "run.sh", "empty/"];
     let command = format!("{MEND} && rm -r old && chmod 755 run.sh && mkdir empty");
@@ -115,7 +117,8 @@ async fn a_run_is_planned_approved_built_tested_and_proven() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_does_not_fit_is_asked_again_with_its_errors_and_then_fails_typed() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     let bad = answers(&plan(&["../outside"], &["unit"]));
     let good = answers(&plan(&["calc.py"], &["unit"]));
@@ -141,7 +144,8 @@ async fn a_plan_that_does_not_fit_is_asked_again_with_its_errors_and_then_fails_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tests_that_fail_time_out_or_do_both_never_end_in_success() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     let tests = json!([
         {"name": "fails", "exec": {"run": "exit 3", "timeout": "60s"}},
@@ -182,7 +186,8 @@ async fn gone(server: &mut Server) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_killed_at_any_step_asks_for_no_answer_twice() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let steps = script(&plan(&["calc.py"], &["unit"]), MEND);
     let mut run = Value::Null;
     // After a prompt was taken, after it was answered and before its row says so, of the plan and of the build.
@@ -217,7 +222,8 @@ async fn a_worker_that_is_killed_at_any_step_asks_for_no_answer_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_killed_while_the_build_works_asks_for_no_answer_twice() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let steps = json!([answers(&plan(&["calc.py"], &["unit"])), {"sh": MEND},
         {"wait": 6, "sh": "true"}, {"text": "done"}]);
     let mut doomed = world.up(&[]).await;
@@ -238,7 +244,8 @@ async fn a_worker_that_is_killed_while_the_build_works_asks_for_no_answer_twice(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_dies_is_driven_again_from_the_record() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     // In a directory that git ignores: what is there is not the project's, and is not put back. Once is enough.
     let die = format!(
@@ -257,7 +264,8 @@ async fn a_daemon_that_dies_is_driven_again_from_the_record() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_does_not_move_is_asked_smaller_and_ends_as_oc_timeout_without_a_patch() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     let steps = json!([answers(&plan(&["calc.py"], &["unit"])), {"sh": MEND},
         {"wait": 600, "text": "never"}]);
@@ -277,7 +285,8 @@ async fn a_turn_that_does_not_move_is_asked_smaller_and_ends_as_oc_timeout_witho
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spent_budget_asks_and_the_wait_is_no_stall() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     let look = json!({"tool": ["read", {"filePath": "/work/calc.py"}]});
     let steps = json!([look, answers(&plan(&["calc.py"], &["unit"]))]);
@@ -304,7 +313,8 @@ async fn a_spent_budget_asks_and_the_wait_is_no_stall() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_a_child_ends_the_run() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     // The build's own shell has the daemon's password in its environment: no boundary, which is why it is looked for.
     let child = "python3 - <<'E'\nimport base64, json, os, urllib.request as u\nh = {'authorization': 'Basic ' + base64.b64encode((os.environ['OPENCODE_SERVER_USERNAME'] + ':' + os.environ['OPENCODE_SERVER_PASSWORD']).encode()).decode(), 'content-type': 'application/json'}\nb = 'http://127.0.0.1:4096'\ns = json.load(u.urlopen(u.Request(b + '/session', headers=h)))[0]['id']\nprint(u.urlopen(u.Request(b + '/session', headers=h, data=json.dumps({'parentID': s}).encode())).read())\nE";
@@ -319,7 +329,8 @@ async fn a_session_with_a_child_ends_the_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_leaves_its_plan_is_refused() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     for (command, why) in [
         (format!("{MEND}; echo x > other.py"), "other.py"),
@@ -358,7 +369,8 @@ fn normalized(trace: &Value) -> String {
 /// `REFRESH_GOLDEN=1` writes it anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_mends_a_failing_test_as_its_golden_trace_says() {
-    let Some(world) = World::new() else { return };
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
     let up = world.up(&[]).await;
     let steps = script(&plan(&["calc.py"], &["unit"]), MEND);
     let yaml = fs::read_to_string(repository().join("examples/fix-failing-test.yaml")).unwrap();

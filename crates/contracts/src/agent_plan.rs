@@ -85,7 +85,7 @@ pub struct PlannedFile {
     pub path: String,
     /// What becomes of it.
     pub change: PlannedChange,
-    /// Why.
+    /// Why it has to.
     pub why: String,
 }
 

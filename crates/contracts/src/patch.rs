@@ -84,10 +84,10 @@ pub struct Image {
 pub struct PatchEntry {
     /// Relative to the project.
     pub path: String,
-    /// Before.
+    /// What was there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<Image>,
-    /// After.
+    /// What is there now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post: Option<Image>,
 }

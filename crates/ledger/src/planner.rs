@@ -52,7 +52,7 @@ pub enum PromptOutcome {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptEnded {
-    /// How.
+    /// How it ended.
     pub outcome: PromptOutcome,
     /// The answer under a schema, as it came.
     pub structured: Option<Value>,

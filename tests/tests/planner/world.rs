@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cofferdam_ambient::env;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
@@ -28,13 +27,7 @@ pub struct World {
 }
 
 impl World {
-    /// `None` where this machine has no npm; in strict mode that is a failure.
-    pub fn new() -> Option<Self> {
-        let Some(programs) = Programs::installed() else {
-            let strict = env::var("OC_STRICT_MODE").is_some_and(|mode| mode != "0");
-            assert!(!strict, "OC_STRICT_MODE: OpenCode is absent; install npm and opencode-ai");
-            return None;
-        };
+    pub fn new(programs: &Programs) -> Self {
         let project = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(project.path().join(name), text).unwrap();
         write(".gitignore", "__pycache__/\n");
@@ -46,13 +39,13 @@ impl World {
         fs::create_dir_all(project.path().join("old/deep")).unwrap();
         write("old/deep/unused.py", "x = 1\n");
         write("run.sh", "#!/bin/sh\npython3 -m unittest -q\n");
-        Some(Self {
+        Self {
             home: Home::new(),
             model: Model::start(),
             project,
             program: programs.path("opencode"),
             has_provider: AtomicBool::new(false),
-        })
+        }
     }
 
     /// A server with the provider's key and the provider.
