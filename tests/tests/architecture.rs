@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ledger", &["ambient", "contracts"]),
     ("opencode", &["contracts"]),
     ("sandbox", &["ambient", "contracts", "guest"]),
-    ("flows", &["ambient", "contracts", "ledger", "sandbox"]),
+    ("flows", &["ambient", "contracts", "ledger", "opencode", "sandbox"]),
     ("server", &["ambient", "contracts", "flows", "ledger"]),
     ("cli", &["ambient", "contracts", "flows", "guest", "ledger", "sandbox", "server"]),
 ];

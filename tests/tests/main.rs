@@ -50,6 +50,7 @@ mod outages;
 mod permanent;
 mod pipes;
 mod places;
+mod planner;
 mod policies;
 mod prompts;
 mod proofs;

@@ -4,6 +4,7 @@
 //! egress; unknown fields are refused everywhere.
 
 pub mod address;
+pub mod agent_plan;
 pub mod artifact;
 pub mod cache;
 pub mod canonical;
@@ -50,6 +51,7 @@ pub mod tally;
 pub mod template;
 pub mod terms;
 pub mod timeout;
+pub mod tree_change;
 pub mod webhook;
 pub mod wipe;
 pub mod work;

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent_plan::AgentRole;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
@@ -19,6 +20,9 @@ use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
 pub use crate::work::Work;
+
+mod draft;
+pub use draft::PORT as OPENCODE_PORT;
 
 /// The plan of one run: the `plan_card` artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,7 +76,7 @@ impl Plan {
 }
 
 impl PlanTask {
-    /// `ExecuteST:<name>`, with what a step id cannot hold replaced.
+    /// `ExecuteST:<name>`, of a task that plans `CompileST:<name>`, with what a step id cannot hold replaced.
     #[must_use]
     pub fn step_id(&self) -> StepId {
         let name: String = self
@@ -81,7 +85,9 @@ impl PlanTask {
             .map(|c| if c.is_ascii_alphanumeric() || "_:.-".contains(c) { c } else { '_' })
             .take(160)
             .collect();
-        StepId::parse(&format!("ExecuteST:{name}")).unwrap_or_else(|_| execute_step())
+        let is_planning = matches!(&self.work, Work::Opencode(work) if matches!(work.role, AgentRole::Plan { .. }));
+        let step = if is_planning { "CompileST" } else { "ExecuteST" };
+        StepId::parse(&format!("{step}:{name}")).unwrap_or_else(|_| execute_step())
     }
 
     /// The key of one attempt.
@@ -247,6 +253,10 @@ pub fn compile(
         }
     }
     unique_names(recipe, &tasks)?;
+    if let Some(spec) = &recipe.plan.agent {
+        let scope = Scope { form, item: None, glob, budget: &budget };
+        tasks = vec![draft::draft(recipe, spec, tasks, &scope, &mut config)?];
+    }
     let minutes = tasks.iter().map(PlanTask::budget_ms).sum::<u64>().div_ceil(60_000);
     let recipe_hash = recipe.hash().map_err(|e| invalid(recipe, &e.to_string()))?;
     // A cap on minutes bounds what may really run; timeouts are ceilings, so their sum may pass it.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
+use crate::agent_plan::{AgentPlan, AgentRole};
 use crate::egress::{Egress, Entry};
 use crate::plan::{Plan, PlanTask};
 use crate::printable;
@@ -45,7 +46,27 @@ fn one(task: &PlanTask, lines: &mut Vec<String>) {
         Work::Sandbox(request) => sandbox(request, lines),
         Work::Agent(agent) => sandbox(&agent.request, lines),
         Work::Live(live) => sandbox(&live.request, lines),
+        Work::Opencode(work) => {
+            if let AgentRole::Build { plan, .. } = &work.role {
+                planned(plan, lines);
+            }
+            sandbox(&work.request, lines);
+        }
+        Work::Patched(work) => sandbox(&work.request, lines),
     }
+}
+
+/// What an agent planned, in its own words.
+fn planned(plan: &AgentPlan, lines: &mut Vec<String>) {
+    text_of("design", &plan.design, lines);
+    for file in &plan.files {
+        let change = json!(file.change);
+        let change = change.as_str().unwrap_or_default();
+        text_of(&format!("may {change} {}", json!(file.path)), &file.why, lines);
+    }
+    plan.risks.iter().for_each(|risk| text_of("risk", risk, lines));
+    plan.patch_plan.iter().for_each(|change| text_of("change", change, lines));
+    lines.push(format!("    tests that decide: {}", json!(plan.tests)));
 }
 
 fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {

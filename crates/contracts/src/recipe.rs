@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent_plan::AgentSpec;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::error::{ErrorCode, Refusal};
@@ -132,6 +133,9 @@ pub struct PlanSpec {
     /// People must agree first: the gate's key, or its key and its law.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateSpec>,
+    /// OpenCode plans and builds; `tasks` are its tests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentSpec>,
     /// The work.
     pub tasks: Vec<TaskSpec>,
 }
@@ -354,6 +358,9 @@ impl Recipe {
         }
         if self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
             return Err(format!("plan.tasks: must list 1 to {MAX_TASKS} tasks"));
+        }
+        if let Some(agent) = &self.plan.agent {
+            agent.check(self).map_err(|e| format!("plan.agent{e}"))?;
         }
         if let Some(gate) = &self.plan.gate {
             gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))?;

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::agent_plan::{OpencodeWork, PatchedWork};
 use crate::dispatch::AgentWork;
 use crate::live::LiveWork;
 use crate::sandbox::SandboxRequest;
@@ -17,6 +18,10 @@ pub enum Work {
     Agent(Box<AgentWork>),
     /// A sandbox that is held for its tenant.
     Live(Box<LiveWork>),
+    /// OpenCode in a sandbox: it plans, or builds what was planned.
+    Opencode(Box<OpencodeWork>),
+    /// A command in a sandbox whose project is patched before.
+    Patched(Box<PatchedWork>),
     /// A text that the engine stores.
     Value(String),
 }
@@ -29,6 +34,8 @@ impl Work {
             Self::Sandbox(request) => Some(request),
             Self::Agent(agent) => Some(&agent.request),
             Self::Live(live) => Some(&live.request),
+            Self::Opencode(work) => Some(&work.request),
+            Self::Patched(work) => Some(&work.request),
             Self::Value(_) => None,
         }
     }
@@ -40,6 +47,8 @@ impl Work {
             Self::Sandbox(request) => Some(request),
             Self::Agent(agent) => Some(&mut agent.request),
             Self::Live(live) => Some(&mut live.request),
+            Self::Opencode(work) => Some(&mut work.request),
+            Self::Patched(work) => Some(&mut work.request),
             Self::Value(_) => None,
         }
     }

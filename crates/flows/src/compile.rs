@@ -38,6 +38,17 @@ pub(crate) struct Card {
     pub error: Option<String>,
     /// The run's budget, so that what follows decides on recorded facts alone.
     pub budget: Budget,
+    /// Whether an agent builds it, so that its tasks follow each other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub staged: bool,
+}
+
+/// What a compilation came to.
+pub(crate) enum CompiledRun {
+    /// A card, and the plan where there is one.
+    Card(Card, Option<(Digest, Plan)>),
+    /// An agent has to plan first; nothing is committed.
+    Draft(Box<Plan>),
 }
 
 /// The run of a workflow, compiled: a replay commits nothing new. `None` where no run has that workflow.
@@ -45,13 +56,13 @@ pub(crate) async fn compile(
     ledger: &Ledger,
     allowed: &Allowed,
     workflow: &str,
-) -> Result<Option<(RunContext, Card, Option<(Digest, Plan)>)>> {
+) -> Result<Option<(RunContext, CompiledRun)>> {
     // Read each time that this is tried: an earlier try may have committed, and its answer was lost.
     let Some((run, context)) = ledger.steps().compile_context(workflow).await? else {
         return Ok(None);
     };
-    let (card, plan) = compile_of(ledger, allowed, &run, context).await?;
-    Ok(Some((run, card, plan)))
+    let compiled = compile_of(ledger, allowed, &run, context).await?;
+    Ok(Some((run, compiled)))
 }
 
 /// Compiles and commits, and gives the plan besides its card.
@@ -60,7 +71,7 @@ async fn compile_of(
     allowed: &Allowed,
     run: &RunContext,
     context: CompileContext,
-) -> Result<(Card, Option<(Digest, Plan)>)> {
+) -> Result<CompiledRun> {
     // What was committed stands: by now the configuration may say something else.
     if let Some(text) = context.plan {
         return committed(run, &text);
@@ -74,17 +85,29 @@ async fn compile_of(
             Err(error) => return Err(error),
         },
     };
+    match planned {
+        Ok(plan) if plan.draft_tests().is_some() => Ok(CompiledRun::Draft(Box::new(plan))),
+        Ok(plan) => commit(ledger, run, plan).await,
+        Err(refusal) => unplanned(ledger, run, refusal).await,
+    }
+}
+
+/// A run without a plan, and its diagnosis.
+pub(crate) async fn unplanned(
+    ledger: &Ledger,
+    run: &RunContext,
+    refusal: Refusal,
+) -> Result<CompiledRun> {
+    let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
+    let key = compile_key(run, &run.inputs, run.retries + 1)?;
+    ledger.steps().diagnostic(&run.id, COMPILE, &key, &text).await?;
+    let (error, budget) = (Some(refusal.message), run.budget);
+    Ok(CompiledRun::Card(Card { digest: None, gate: None, error, budget, staged: false }, None))
+}
+
+/// Commits a plan: its step, its card and its digest.
+pub(crate) async fn commit(ledger: &Ledger, run: &RunContext, plan: Plan) -> Result<CompiledRun> {
     let attempt = run.retries + 1;
-    let plan = match planned {
-        Ok(plan) => plan,
-        Err(refusal) => {
-            let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
-            let key = compile_key(run, &run.inputs, attempt)?;
-            ledger.steps().diagnostic(&run.id, COMPILE, &key, &text).await?;
-            let error = Some(refusal.message);
-            return Ok((Card { digest: None, gate: None, error, budget: run.budget }, None));
-        }
-    };
     let bytes = canonical::canonical(&plan)?;
     let digest = canonical::digest_bytes(&bytes);
     let key = compile_key(run, &run.inputs, attempt)?;
@@ -104,18 +127,19 @@ async fn compile_of(
     Ok(compiled(run, digest, plan))
 }
 
-fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> (Card, Option<(Digest, Plan)>) {
+fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> CompiledRun {
     let card = Card {
         digest: Some(digest.clone()),
         gate: plan.gate.clone(),
         error: None,
         budget: run.budget,
+        staged: plan.agent().is_some(),
     };
-    (card, Some((digest, plan)))
+    CompiledRun::Card(card, Some((digest, plan)))
 }
 
 /// The plan card of a compilation whose worker was lost before the engine heard of it.
-fn committed(run: &RunContext, text: &str) -> Result<(Card, Option<(Digest, Plan)>)> {
+fn committed(run: &RunContext, text: &str) -> Result<CompiledRun> {
     let plan = serde_json::from_str(text).map_err(Error::corrupt("plan card"))?;
     Ok(compiled(run, canonical::digest_bytes(text.as_bytes()), plan))
 }

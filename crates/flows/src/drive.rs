@@ -1,5 +1,6 @@
 //! What happens in a sandbox that is up: build, exec, collect, wipe; and what is kept of it.
 
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use cofferdam_ledger::elsewhere::Elsewhere;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    Collected, Command, CommandEnd, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd, Stream,
+    Collected, Command, CommandEnd, Dropped, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd,
+    Stream,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -30,6 +32,7 @@ use crate::models::Calls;
 use crate::output::Output;
 use crate::patches;
 use crate::patience::patiently;
+use crate::planner::{self, LIVES, Pilot};
 use crate::settle::alert;
 use crate::verdict;
 
@@ -99,20 +102,21 @@ pub(crate) async fn drive(
     let Job { plan, mut deps, agent, taken_over } = job;
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
-    let mut project = None;
-    if let Some(work) = agent {
-        note_process(executor, task, &sandbox).await;
-        project = Some(dispatches::Project::of(&sandbox, work).await);
-    }
+    let project = match agent {
+        Some(work) => Some(sent_off(executor, task, &sandbox, work).await),
+        None => None,
+    };
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
     let watched = Watched::of(executor, &task.key, taken_over).await;
     let watch = agent.map(dispatches::Watch::new);
+    let pilot = Box::pin(planner::begin(&executor.flows, task, &sandbox, &calls)).await;
     let mut running = Running {
         executor,
         task,
         sandbox: &sandbox,
         watched: &watched,
         watch: watch.as_ref(),
+        pilot: pilot.as_ref(),
         wakes: &mut wakes,
         asks: Asks::new(&executor.flows, task),
         is_unwanted: false,
@@ -125,10 +129,13 @@ pub(crate) async fn drive(
     watched.show(executor, &task.key, true).await;
     let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
     let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
-    let kept = match judged {
+    let mut kept = match judged {
         Judged::Ran { .. } => collect(executor, task, &sandbox, (plan, agent), &mut result).await,
         Judged::Broke { .. } => Kept::default(),
     };
+    if let (Some(pilot), false) = (&pilot, judged.canceled()) {
+        kept.notes = pilot.judge(&mut result);
+    }
     let services = sandbox.services();
     let effective = report(&mut result, &sandbox, &services, deps, granted);
     if is_lost_to_another(executor, &sandbox, agent).await {
@@ -170,6 +177,17 @@ fn told(
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let files: Vec<String> = kept.files.iter().map(|file| file.path.clone()).collect();
     project.findings(&host.facts().allowed, work, &files, verdict)
+}
+
+/// A dispatch begins: its process is noted, and its project as it is.
+async fn sent_off(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &Sandbox,
+    work: &AgentWork,
+) -> dispatches::Project {
+    note_process(executor, task, sandbox).await;
+    dispatches::Project::of(sandbox, work).await
 }
 
 /// Notes the process of a dispatch, where there is one: elsewhere it has none that a person could look at here.
@@ -276,6 +294,8 @@ struct Running<'a> {
     sandbox: &'a Sandbox,
     watched: &'a Watched,
     watch: Option<&'a dispatches::Watch<'a>>,
+    /// Who drives the daemon that the command is.
+    pilot: Option<&'a Pilot>,
     wakes: &'a mut Receiver<Wake>,
     asks: Asks<'a>,
     /// It was canceled, and its command ended for that.
@@ -291,6 +311,14 @@ impl Running<'_> {
         deps: &mut Option<Deps>,
         result: &mut SandboxResult,
     ) -> Result<(ExecOutcome, bool), SandboxError> {
+        if let Some(pilot) = self.pilot {
+            self.executor.board.set(self.sandbox.id(), SessionState::Executing);
+            return Ok((Box::pin(self.piloted(pilot, &plan.task)).await?, false));
+        }
+        let patched = planner::patched(&self.executor.flows, self.task, self.sandbox);
+        if let Err(cause) = Box::pin(patched).await {
+            return Ok((unpatched(cause), false));
+        }
         let is_found = deps.as_ref().is_some_and(Deps::is_hit);
         result.metrics.build_ms = deps.as_ref().map_or(0, |deps| deps.found_ms);
         if let Some(build) = plan.build.as_ref().filter(|_| !is_found) {
@@ -305,6 +333,23 @@ impl Running<'_> {
         }
         self.executor.board.set(self.sandbox.id(), SessionState::Executing);
         Ok((self.command(&plan.task).await?, false))
+    }
+
+    /// Daemons one after the other, until the pilot is through, or each has died.
+    async fn piloted(
+        &mut self,
+        pilot: &Pilot,
+        task: &Command,
+    ) -> Result<ExecOutcome, SandboxError> {
+        let mut life = 1;
+        loop {
+            let outcome = self.command(&pilot.command(task)).await?;
+            if pilot.is_over() || outcome.timed_out || self.is_unwanted || life >= LIVES {
+                return Ok(outcome);
+            }
+            Box::pin(pilot.revive()).await;
+            life += 1;
+        }
     }
 
     async fn build(
@@ -341,9 +386,13 @@ impl Running<'_> {
         let kill = self.sandbox.kill_handle();
         // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
         // sandbox read before it goes.
-        let end = self.watch.map(|_| CommandEnd::default());
+        let is_ended_by_us = self.watch.is_some() || self.pilot.is_some();
+        let end = is_ended_by_us.then(CommandEnd::default);
         let running = self.sandbox.exec_until(command, end.as_ref(), |stream, chunk| {
             self.watched.push(stream, chunk);
+            if let Some(pilot) = self.pilot {
+                pilot.push(chunk);
+            }
             if let (Stream::Stdout, Some(watch), Some(end)) = (stream, self.watch, &end)
                 && watch.push(chunk)
             {
@@ -351,12 +400,25 @@ impl Running<'_> {
             }
         });
         tokio::pin!(running);
+        let pilot = self.pilot;
+        // On the heap: its state is many times that of a command.
+        let mut flown: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match pilot {
+            Some(pilot) => Box::pin(pilot.live()),
+            None => Box::pin(std::future::pending()),
+        };
+        let mut is_flown = false;
         // One sleep over all wakes: on a busy worker they come more often than it would end.
         let mut tick = Box::pin(clock::sleep(TICK));
         loop {
             tokio::select! {
                 biased;
                 ended = &mut running => return ended,
+                () = &mut flown, if !is_flown => {
+                    is_flown = true;
+                    if let Some(end) = &end {
+                        end.end();
+                    }
+                }
                 () = &mut tick => {
                     tick = Box::pin(clock::sleep(TICK));
                     self.watched.show(self.executor, &self.task.key, false).await;
@@ -382,12 +444,28 @@ impl Running<'_> {
     }
 }
 
+/// The end of a test whose patch could not be applied.
+fn unpatched(cause: String) -> ExecOutcome {
+    ExecOutcome {
+        exit: -1,
+        err_code: ErrCode::UploadFail,
+        wall_ms: 0,
+        cpu_ms: 0,
+        oom: false,
+        timed_out: false,
+        dropped: Dropped::default(),
+        reached: Vec::new(),
+        cause: Some(cause),
+        seen: None,
+    }
+}
+
 /// What is kept of a sandbox beside its streams.
 #[derive(Default)]
 struct Kept {
     files: Vec<Collected>,
-    /// By their artifact's name.
-    notes: Vec<(String, Vec<u8>)>,
+    /// By their artifact's kind and name.
+    notes: Vec<(ArtifactKind, String, Vec<u8>)>,
     patch: Vec<NewArtifact>,
 }
 
@@ -407,7 +485,9 @@ async fn collect(
     if let Some(repo) = repo {
         kept.patch = patches::patch(sandbox, plan, repo, result).await;
     } else if agent.is_some() {
-        (kept.files, kept.notes) = dispatches::changes(sandbox, result).await;
+        let (files, notes) = dispatches::changes(sandbox, result).await;
+        let notes = notes.into_iter().map(|(name, bytes)| (ArtifactKind::File, name, bytes));
+        (kept.files, kept.notes) = (files, notes.collect());
     }
     if !plan.artifacts.is_empty() {
         match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
@@ -443,7 +523,7 @@ fn artifacts(
             bytes: file.bytes,
         });
     }
-    let note = |(name, bytes)| NewArtifact { kind: ArtifactKind::File, name, bytes };
+    let note = |(kind, name, bytes)| NewArtifact { kind, name, bytes };
     artifacts.extend(notes.into_iter().map(note));
     artifacts.extend(patch);
     let mut text = |kind, name: &str, bytes: Vec<u8>| {

@@ -110,7 +110,7 @@ impl Resuming<'_> {
             Ok(sandbox) => {
                 tracing::info!(task = %task.key, sandbox = %taken.sandbox, "a sandbox elsewhere was taken over");
                 let job = Job { plan: &plan, deps: None, agent: None, taken_over: true };
-                Some(drive(executor, task, job, sandbox, wakes.resubscribe()).await)
+                Some(Box::pin(drive(executor, task, job, sandbox, wakes.resubscribe())).await)
             }
             Err(Unmet::Canceled) => Some(unwanted(executor, task, &taken.sandbox).await),
             Err(Unmet::Gone(why)) => {

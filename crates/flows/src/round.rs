@@ -5,7 +5,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
-use cofferdam_contracts::plan::{Plan, PlanTask};
+use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::policies::NewSnapshot;
@@ -18,7 +18,7 @@ use crate::decide::{self, Blocked, Miss, Round};
 use crate::egress;
 use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
-use crate::gates::consent::{self, Consented, Pins};
+use crate::gates::consent::{self, Consented};
 use crate::patience::patiently;
 use crate::task::kept;
 use crate::this::This;
@@ -37,12 +37,22 @@ pub(crate) async fn round_run(
     only: Option<&[usize]>,
     consented: &Consented,
 ) -> Flow<Round> {
-    let (flows, workflow) = (this.flows, this.workflow);
-    let pins = &consented.pins;
-    let run = this.context().await?;
     let plan = this.plan(digest).await?;
+    round_of(this, this.context().await?, plan, attempt, only, consented).await
+}
+
+/// The same of a plan that nobody has recorded yet.
+pub(crate) async fn round_of(
+    this: &This<'_>,
+    run: &RunContext,
+    plan: &Plan,
+    attempt: u32,
+    only: Option<&[usize]>,
+    consented: &Consented,
+) -> Flow<Round> {
+    let (flows, workflow) = (this.flows, this.workflow);
     let mut snapshots = snapshots(flows, run, plan, consented.approver.clone()).await?;
-    let mut todo = attempts_of(plan, run, attempt, only, pins).map_err(step_error)?;
+    let mut todo = attempts_of(plan, run, attempt, only, consented).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
@@ -90,7 +100,8 @@ pub(crate) async fn round_run(
         };
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
-                todo.push((index, attempt_of(task, run, canceled + 1, pins).map_err(step_error)?));
+                let again = attempt_of(task, run, canceled + 1, consented);
+                todo.push((index, again.map_err(step_error)?));
             }
         }
         if round.blocked.is_none() {
@@ -131,18 +142,32 @@ fn attempts_of(
     run: &RunContext,
     attempt: u32,
     only: Option<&[usize]>,
-    pins: &Pins,
+    consented: &Consented,
 ) -> Result<Vec<(usize, NewTask)>> {
     plan.tasks
         .iter()
         .enumerate()
         .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
-        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt, pins)?)))
+        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt, consented)?)))
         .collect()
 }
 
-fn attempt_of(task: &PlanTask, run: &RunContext, attempt: u32, pins: &Pins) -> Result<NewTask> {
-    let task = PlanTask { name: task.name.clone(), work: consent::pinned(&task.work, pins) };
+/// The key of an attempt of a task that nobody's consent changes.
+pub(crate) fn attempt_key(task: &PlanTask, run: &RunContext, attempt: u32) -> Result<TaskKey> {
+    Ok(attempt_of(task, run, attempt, &Consented::default())?.key)
+}
+
+fn attempt_of(
+    task: &PlanTask,
+    run: &RunContext,
+    attempt: u32,
+    consented: &Consented,
+) -> Result<NewTask> {
+    let mut work = consent::pinned(&task.work, &consented.pins);
+    if let Work::Patched(work) = &mut work {
+        work.patch.clone_from(&consented.patch);
+    }
+    let task = PlanTask { name: task.name.clone(), work };
     Ok(NewTask {
         key: task.key(&run.intent_id, &run.id, attempt)?,
         step_id: task.step_id(),

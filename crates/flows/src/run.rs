@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::consent::Difference;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::run::{Budget, RunStatus};
+use cofferdam_ledger::runs::RunContext;
 use dbos::step;
 use serde_json::json;
 
 use crate::Flows;
 use crate::again::{self, Begin, Rest};
-use crate::compile::{self, Card};
+use crate::compile::{self, Card, CompiledRun};
 use crate::decide::{self, Next, Round};
 use crate::error::Error;
 use crate::executor::Executor;
@@ -22,6 +25,7 @@ use crate::gates::consent::{self, ConsentCheck, Consented};
 use crate::gates::wait::{self, Answered, Asking};
 use crate::patience::patiently;
 use crate::round::round_run;
+use crate::staged;
 use crate::this::This;
 
 /// How long the engine may take to record a pause, and to notice its end.
@@ -68,7 +72,9 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
             Begin::Execute { rest, .. } => rest,
             _ => Rest::default(),
         };
-        return match execute(this, &digest, &card.budget, false, rest).await? {
+        let start =
+            Execution { digest: &digest, budget: &card.budget, gated: false, staged: card.staged };
+        return match execute(this, start, rest).await? {
             Executed::Over(status, error) => ended(status, error),
             Executed::Drifted(_) => {
                 finish(this, "a run without a gate has no consent".into()).await
@@ -78,7 +84,9 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
     let mut first = 1;
     match begin {
         Begin::Execute { plan, budget, rest } => {
-            return match execute(this, &plan, &budget, true, rest).await? {
+            let start =
+                Execution { digest: &plan, budget: &budget, gated: true, staged: card.staged };
+            return match execute(this, start, rest).await? {
                 Executed::Over(status, error) => ended(status, error),
                 Executed::Drifted(_) => finish(this, "the consent no longer holds".into()).await,
             };
@@ -86,7 +94,7 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
         Begin::Ask { round } => first = round,
         _ => {}
     }
-    ask(this, &spec, &digest, first).await
+    ask(this, &spec, (&digest, card.staged), first).await
 }
 
 /// CompileST, under its number where it is not the first.
@@ -99,7 +107,14 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
     step(&name, || async {
         let compile = || compile::compile(&this.flows.ledger, allowed, this.workflow);
         let compiled = patiently(compile).await.map_err(step_error)?;
-        let (run, card, plan) = compiled.ok_or_else(|| this.missing())?;
+        let (run, compiled) = compiled.ok_or_else(|| this.missing())?;
+        let compiled = match compiled {
+            CompiledRun::Draft(draft) => Box::pin(adopted(this, &run, *draft, attempt)).await?,
+            card => card,
+        };
+        let CompiledRun::Card(card, plan) = compiled else {
+            return Err(failed("the draft of a plan became none"));
+        };
         this.keep(run);
         if let Some(plan) = plan {
             // A replay within this execution finds the first one there, which is the same.
@@ -110,8 +125,31 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
     .await
 }
 
+/// The plan that an agent made of a draft, committed.
+async fn adopted(this: &This<'_>, run: &RunContext, draft: Plan, life: u32) -> Flow<CompiledRun> {
+    let ledger = &this.flows.ledger;
+    let planned = staged::planned(this, run, &draft, life).await?;
+    let adopted = match planned {
+        Ok((plan, session)) => draft.adopt(plan, session),
+        Err(why) => Err(Refusal::new(ErrorCode::PolicyViolation, why)),
+    };
+    patiently(|| async {
+        match &adopted {
+            Ok(plan) => compile::commit(ledger, run, plan.clone()).await,
+            Err(refusal) => compile::unplanned(ledger, run, refusal.clone()).await,
+        }
+    })
+    .await
+    .map_err(step_error)
+}
+
 /// Asks for consent from round `first` on, and executes what was consented to.
-async fn ask(this: &mut This<'_>, spec: &GateSpec, digest: &Digest, first: u32) -> Flow<RunStatus> {
+async fn ask(
+    this: &mut This<'_>,
+    spec: &GateSpec,
+    (digest, staged): (&Digest, bool),
+    first: u32,
+) -> Flow<RunStatus> {
     let mut difference = Vec::new();
     for round in first..first + MAX_ROUNDS {
         let asking = Asking { spec, round, difference: &difference };
@@ -127,7 +165,9 @@ async fn ask(this: &mut This<'_>, spec: &GateSpec, digest: &Digest, first: u32) 
             // Edited, or asked again: this execution has another plan in hand.
             *this = This::new(this.executor, this.workflow);
         }
-        match execute(this, &approved.plan, &approved.budget, true, Rest::default()).await? {
+        let (plan, budget) = (&approved.plan, &approved.budget);
+        let start = Execution { digest: plan, budget, gated: true, staged };
+        match execute(this, start, Rest::default()).await? {
             Executed::Over(status, error) => return ended(status, error),
             Executed::Drifted(why) => {
                 difference = why;
@@ -146,21 +186,64 @@ enum Executed {
     Drifted(Vec<Difference>),
 }
 
+/// What is executed, and under which law.
+#[derive(Clone, Copy)]
+struct Execution<'a> {
+    digest: &'a Digest,
+    budget: &'a Budget,
+    gated: bool,
+    /// Whether the first task builds what the others test.
+    staged: bool,
+}
+
+/// Some of the plan's tasks.
+#[derive(Default)]
+struct Stage {
+    /// Before more follows: their success does not end the run.
+    is_first: bool,
+    /// What tests run on.
+    patch: Option<String>,
+}
+
+async fn execute(this: &This<'_>, start: Execution<'_>, rest: Rest) -> Flow<Executed> {
+    if !start.staged {
+        return rounds(this, start, rest, Stage::default()).await;
+    }
+    let Rest { attempts, tasks, .. } = rest;
+    let is_open = |index: &usize| tasks.as_ref().is_none_or(|tasks| tasks.contains(index));
+    if is_open(&0) {
+        let build = Rest { attempts, ok: 0, tasks: Some(vec![0]) };
+        let stage = Stage { is_first: true, patch: None };
+        match Box::pin(rounds(this, start, build, stage)).await? {
+            Executed::Over(RunStatus::Succeeded, _) => {}
+            other => return Ok(other),
+        }
+    }
+    let attempt = attempts + 1;
+    let patch = step("ApplyPatchST", || staged::recorded(this, attempt)).await?;
+    let decided = step("DecideST", || async {
+        staged::decided(this, this.plan(start.digest).await?, attempt).await
+    })
+    .await?;
+    let tests: Vec<usize> = decided.tasks.into_iter().filter(is_open).collect();
+    let ok = 1;
+    let stage = Stage { is_first: false, patch: Some(patch) };
+    Box::pin(rounds(this, start, Rest { attempts, ok, tasks: Some(tests) }, stage)).await
+}
+
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
 /// five statements.
-async fn execute(
-    this: &This<'_>,
-    digest: &Digest,
-    budget: &Budget,
-    gated: bool,
-    rest: Rest,
-) -> Flow<Executed> {
+async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage) -> Flow<Executed> {
+    let Execution { digest, budget, gated, .. } = start;
     let Rest { attempts: before, mut ok, tasks: mut again } = rest;
+    let goes_on = |next: &Next| {
+        stage.is_first && matches!(next, Next::Finish { status: RunStatus::Succeeded, .. })
+    };
     let mut attempt = before + 1;
     loop {
         let tasks = again.clone();
         let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
-            let consented = match gated {
+            let mut consented = match gated {
                 false => Consented::default(),
                 true => match consent::check(this, digest).await? {
                     ConsentCheck::Holds(consented) => consented,
@@ -170,10 +253,12 @@ async fn execute(
                     }
                 },
             };
+            consented.patch.clone_from(&stage.patch);
             let round = round_run(this, digest, attempt, tasks.as_deref(), &consented).await?;
-            if let Next::Finish { status, error } = decide::after_round(&round, attempt - before, budget) {
+            let next = decide::after_round(&round, attempt - before, budget);
+            if let (false, Next::Finish { status, error }) = (goes_on(&next), &next) {
                 let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
-                this.close(status, error.as_deref(), &output).await?;
+                this.close(*status, error.as_deref(), &output).await?;
             }
             Ok(round)
         })

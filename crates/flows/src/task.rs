@@ -77,23 +77,35 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
             End::bare(blank(&task, "", ErrCode::CmdNonzero, task.over_quota.clone()), None)
         }
         Work::Value(text) => value(&task, text),
-        Work::Sandbox(request) => {
-            run_in_sandbox(executor, &task, request, None, &sandbox, wakes).await
-        }
-        Work::Agent(agent) => {
-            let request = &agent.request;
-            let mut end =
-                run_in_sandbox(executor, &task, request, Some(agent.as_ref()), &sandbox, wakes)
-                    .await;
-            if end.result.agent.is_none() {
-                let report = dispatches::unstarted(agent, end.result.cause.clone());
-                end.result.agent = Some(Box::new(report));
-            }
-            end
+        // On the heap: its state is large, and most tasks of a run only wait.
+        Work::Sandbox(_) | Work::Agent(_) | Work::Opencode(_) | Work::Patched(_) => {
+            Box::pin(sandboxed(executor, &task, &sandbox, wakes)).await
         }
         Work::Live(live) => live::hold(executor, &task, live, &sandbox, wakes).await,
     };
     finish(executor, &task, &sandbox, end).await
+}
+
+/// The end of a task that has a sandbox.
+async fn sandboxed(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &SandboxId,
+    wakes: Receiver<Wake>,
+) -> End {
+    let Some(request) = task.work.request() else {
+        return End::bare(blank(task, sandbox.as_str(), ErrCode::BootFail, None), None);
+    };
+    let agent = match &task.work {
+        Work::Agent(agent) => Some(agent.as_ref()),
+        _ => None,
+    };
+    let mut end = run_in_sandbox(executor, task, request, agent, sandbox, wakes).await;
+    if let (Some(agent), None) = (agent, &end.result.agent) {
+        let report = dispatches::unstarted(agent, end.result.cause.clone());
+        end.result.agent = Some(Box::new(report));
+    }
+    end
 }
 
 /// Commits the end of an attempt, once.
@@ -169,5 +181,5 @@ async fn run_in_sandbox(
             Err(end) => return *end,
         };
     let job = Job { plan: &plan, deps, agent, taken_over: false };
-    drive(executor, task, job, sandbox, wakes).await
+    Box::pin(drive(executor, task, job, sandbox, wakes)).await
 }

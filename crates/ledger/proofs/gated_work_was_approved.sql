@@ -4,6 +4,8 @@ SELECT g.run_id, s.task_key, e.started_at, p.approved_at, r.plan_digest, p.plan_
   FROM (SELECT DISTINCT run_id FROM app.human_gates WHERE gate_key LIKE 'approve-plan%') g
   JOIN app.runs r ON r.id = g.run_id
   JOIN app.sbx_runs s ON s.run_id = g.run_id
+   -- What a person approves may be planned by an agent, which is work before the approval.
+   AND NOT coalesce(s.request #> '{opencode,role}' ? 'plan', false)
   JOIN app.sbx_executions e ON e.task_key = s.task_key
   LEFT JOIN LATERAL (
        SELECT a.* FROM app.plan_approvals a

@@ -19,7 +19,8 @@ SELECT c.run_id, c.task_key, c.op_key
   FROM app.model_calls c
   JOIN app.sbx_runs s ON s.task_key = c.task_key
  CROSS JOIN LATERAL (
-       SELECT coalesce(s.request #> '{sandbox,spec,models,budget}', s.request #> '{agent,request,spec,models,budget}') AS asked) q
+       SELECT coalesce(s.request #> '{sandbox,spec,models,budget}', s.request #> '{agent,request,spec,models,budget}',
+                       s.request #> '{opencode,request,spec,models,budget}') AS asked) q
  CROSS JOIN LATERAL (VALUES ('calls'), ('tokens'), ('micros')) m(metric)
  WHERE (c.limits #>> ARRAY['sandbox', m.metric])::numeric > (q.asked ->> m.metric)::numeric + (
        SELECT coalesce(sum(CASE m.metric WHEN 'calls' THEN g.calls WHEN 'tokens' THEN g.tokens ELSE g.micros END), 0)

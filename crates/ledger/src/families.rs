@@ -59,6 +59,8 @@ families! {
     live: LiveRows,
     /// Providers of models and the calls of them.
     models: Models,
+    /// Prompts to OpenCode, answers within them, and patches.
+    planner: Planner,
     /// Workflow operations: cancel, resume, fork.
     ops: Ops,
     /// The queues of the engine: claims, loads.

@@ -31,6 +31,7 @@ pub mod migrate;
 pub mod models;
 pub mod ops;
 pub mod place;
+pub mod planner;
 pub mod policies;
 pub mod prompts;
 pub mod proofs;

@@ -301,6 +301,8 @@ pub(crate) fn provider(work: &Work) -> &'static str {
         Work::Sandbox(request) => request.class_min().as_str(),
         Work::Agent(work) => work.request.class_min().as_str(),
         Work::Live(live) => live.request.class_min().as_str(),
+        Work::Opencode(work) => work.request.class_min().as_str(),
+        Work::Patched(work) => work.request.class_min().as_str(),
         Work::Value(_) => "engine",
     }
 }

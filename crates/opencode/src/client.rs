@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -34,6 +37,22 @@ pub enum Address {
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix(PathBuf),
+    /// Wherever this leads, such as the loopback of a sandbox.
+    Through(Arc<dyn Dial>),
+}
+
+/// A connection that somebody else makes.
+pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+
+/// A connection on its way.
+pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send + 'a>>;
+
+/// Leads to a daemon that no address of this host reaches.
+pub trait Dial: fmt::Debug + Send + Sync {
+    /// One connection to it.
+    fn dial(&self) -> Dialling<'_>;
 }
 
 /// What a call may take.
@@ -223,6 +242,9 @@ impl Client {
             }
             Address::Unix(path) => {
                 exchange(UnixStream::connect(path).await.map_err(unreachable)?, request, call).await
+            }
+            Address::Through(dial) => {
+                exchange(dial.dial().await.map_err(unreachable)?, request, call).await
             }
         }
     }

@@ -23,7 +23,7 @@ mod reply;
 mod request;
 mod stall;
 
-pub use client::{Address, Bounds, Client};
+pub use client::{Address, Bounds, Client, Connection, Dial, Dialling};
 pub use config::{Settings, configuration, environment};
 pub use error::{Error, TurnError};
 pub use events::{Event, EventStream};

@@ -60,7 +60,8 @@ pub use agent::changes::{Changes, ChangesError};
 pub use agent::ending::CommandEnd;
 pub use agent::excess::Excess;
 pub use agent::{
-    Agent, AgentError, Collected, Manner, Reading, Remote, Running, Said, Stream, Watching,
+    Agent, AgentError, Collected, IgnoreRules, Manner, Reading, Remote, Running, Said,
+    SnapshotError, Stream, Watching,
 };
 pub use cache::{
     Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
@@ -74,6 +75,7 @@ pub use doctor::{
 };
 pub use egress::{
     Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, SecretKeeper, SecretsSent,
+    model_base_url,
 };
 pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use cofferdam_ambient::env;
 use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Server, repository};
 use serde_json::{Value, json};
@@ -16,6 +17,13 @@ const PACKAGES: [&str; 3] =
     ["@openai/codex@0.169.0", "@anthropic-ai/claude-code@2.1.197", "opencode-ai@1.18.33"];
 /// The name by which a sandbox reaches the model.
 pub const MODEL: &str = "model.example";
+
+const STRICT: &str = "OC_STRICT_MODE: the real agents are absent; install npm";
+
+/// Whether an absent program is a failure.
+fn is_strict() -> bool {
+    env::var("OC_STRICT_MODE").is_some_and(|mode| mode != "0")
+}
 
 /// The agents' programs, by the type of a dispatch.
 #[derive(Debug)]
@@ -50,10 +58,12 @@ impl Programs {
             Ok(output) if output.status.success() => fs::write(&done, wanted).unwrap(),
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(!is_strict(), "{STRICT}: {said}");
                 not_run("agents of npm", &format!("npm could not install them: {said}"));
                 return None;
             }
             Err(error) => {
+                assert!(!is_strict(), "{STRICT}: {error}");
                 not_run("agents of npm", &format!("npm: {error}; apt-get install npm"));
                 return None;
             }

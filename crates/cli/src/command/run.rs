@@ -201,6 +201,12 @@ async fn submit(
 
 /// A recipe's own relative paths mean the directory that the command was started in.
 fn anchor(recipe: &mut Recipe) {
+    if let Some(agent) = &mut recipe.plan.agent {
+        let paths = std::iter::once(&mut agent.project).chain(&mut agent.program);
+        for path in paths.filter(|path| !path.starts_with(['/', '$'])) {
+            *path = absolute(path);
+        }
+    }
     for file in recipe.plan.tasks.iter_mut().flat_map(|t| &mut t.files) {
         if let Some(from) = &mut file.from
             && !from.starts_with(['/', '$'])

@@ -36,6 +36,8 @@ pub(crate) struct Consented {
     pub pins: Pins,
     /// The person who gave it; nobody where the recipe answers at its deadline.
     pub approver: Option<String>,
+    /// The patch that the plan's tests run on, once its build left one.
+    pub patch: Option<String>,
 }
 
 /// Whether a consent holds.
@@ -65,7 +67,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<ConsentCheck
         return match approval.facts.bindings.plan == *digest {
             true => {
                 let approver = (!approval.by_silence).then(|| approval.approved_by.clone());
-                Ok(ConsentCheck::Holds(Consented { pins, approver }))
+                Ok(ConsentCheck::Holds(Consented { pins, approver, patch: None }))
             }
             false => Err(failed("the plan is not the one that was approved")),
         };
@@ -189,6 +191,10 @@ pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<E
         Ok(plan) => plan,
         Err(refusal) => return Ok(refusal.into()),
     };
+    if plan.draft_tests().is_some() {
+        let why = "an agent made this plan, and other inputs need another one: answer no, and start again";
+        return Ok(EditedPlan::Rejected(why.to_owned()));
+    }
     let bytes = canonical::canonical(&plan)?;
     let digest = canonical::digest_bytes(&bytes);
     // Beyond every compilation before it, whatever retries there were.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::SandboxResult;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::Sandbox;
 
 use super::desk::CallDesk;
 use super::prompt::{SentPrompt, prompt_begin, prompt_end};
+use super::within::Prompts;
 use crate::Flows;
 
 /// The calls of one sandbox.
@@ -28,8 +30,13 @@ impl Calls {
     ) -> Self {
         let spec = task.work.request().and_then(|request| request.models());
         let desk = spec.map(|spec| {
-            let agent = agent.map(|agent| agent.agent_type.as_str());
-            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, agent))
+            let planner = matches!(task.work, Work::Opencode(_));
+            let agent = match planner {
+                true => Some("opencode"),
+                false => agent.map(|agent| agent.agent_type.as_str()),
+            };
+            let prompts = planner.then(Prompts::default);
+            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, (agent, prompts)))
         });
         if let Some(desk) = &desk {
             let own: Arc<CallDesk> = Arc::clone(desk);
@@ -40,6 +47,11 @@ impl Calls {
             None => None,
         };
         Self { desk, prompt }
+    }
+
+    /// Who decides about calls of models.
+    pub(crate) fn desk(&self) -> Option<&Arc<CallDesk>> {
+        self.desk.as_ref()
     }
 
     /// After the last command: every call of a model has an end on record.

@@ -22,8 +22,10 @@ use tokio::sync::{mpsc, watch};
 use super::ask::ask_for_more;
 use super::keys::key_of;
 use super::send::{Allowed, Going, send};
+use super::within::{Prompts, Within, reply_kept};
 use crate::Flows;
 use crate::error::Result;
+use crate::patience::patiently;
 
 /// How long the end of a sandbox waits for its calls to be on record.
 const CLOSE: Duration = Duration::from_secs(10);
@@ -40,6 +42,8 @@ pub(crate) struct CallDesk {
     made: AtomicU64,
     /// Calls on their way.
     going: watch::Sender<usize>,
+    /// The prompts that its calls belong to, where a worker of ours sends them.
+    prompts: Option<Prompts>,
 }
 
 /// A refusal as a client reads it.
@@ -108,7 +112,7 @@ impl CallDesk {
         task: &TaskContext,
         sandbox: &SandboxId,
         spec: &ModelsSpec,
-        agent: Option<&'static str>,
+        (agent, prompts): (Option<&'static str>, Option<Prompts>),
     ) -> Self {
         Self {
             flows: flows.clone(),
@@ -118,7 +122,42 @@ impl CallDesk {
             agent,
             made: AtomicU64::new(0),
             going: watch::Sender::new(0),
+            prompts,
         }
+    }
+
+    /// The prompts that its calls belong to.
+    pub(crate) const fn prompts(&self) -> Option<&Prompts> {
+        self.prompts.as_ref()
+    }
+
+    /// The place of a call within a prompt, or the answer that is on record for it.
+    async fn placed(
+        &self,
+        call: &ModelCall,
+    ) -> Result<Result<Option<Within>, ModelReply>, Refused> {
+        let Some(prompts) = &self.prompts else { return Ok(Ok(None)) };
+        let place = prompts.place(&call.body);
+        let place = place.map_err(|why| Refused::new("no_prompt", why.to_owned()))?;
+        let ledger = &self.flows.ledger;
+        let kept = patiently(|| ledger.planner().answer_read(&place.op_key, &place.shape)).await;
+        let kept = kept.map_err(|error| {
+            tracing::warn!(%error, prompt = %place.op_key, "answers on record were not read");
+            Refused::away()
+        })?;
+        match kept {
+            Some(kept) => Ok(Err(reply_kept(kept))),
+            None if place.is_replayed => {
+                let words = "the prompt was answered before, and this call is not on its record";
+                Err(Refused::new("not_on_record", words.to_owned()))
+            }
+            None => Ok(Ok(Some(place))),
+        }
+    }
+
+    async fn asked_for_more(&self, over: &OverBudget) -> bool {
+        let _asking = self.prompts.as_ref().map(Prompts::asking);
+        ask_for_more(&self.flows, &self.task, over).await
     }
 
     /// Waits until no call is on its way. Its sandbox's network has ended, so that each ends at once.
@@ -132,6 +171,10 @@ impl CallDesk {
 
     async fn answer(&self, call: ModelCall) -> Result<ModelReply, Refused> {
         let going = Going::new(&self.going);
+        let within = match self.placed(&call).await? {
+            Ok(within) => within,
+            Err(kept) => return Ok(kept),
+        };
         let mut asking = self.asking(&call, digest_bytes(&call.body))?;
         let chosen = match self.choose(&call).await {
             Ok(chosen) => chosen,
@@ -155,8 +198,7 @@ impl CallDesk {
             match self.decide(&asking, Some(&chosen), None).await {
                 // What was refused stays refused: after a grant, it is another call.
                 Err(Refused { over: Some(over), .. })
-                    if self.spec.budget.ask
-                        && ask_for_more(&self.flows, &self.task, &over).await =>
+                    if self.spec.budget.ask && self.asked_for_more(&over).await =>
                 {
                     asking = self.asking(&call, asking.hash)?;
                 }
@@ -175,6 +217,7 @@ impl CallDesk {
             body: call.body,
             left_ms,
             keep: self.spec.keep,
+            within: within.map(|within| (within, self.sandbox.clone())),
         };
         let sent = send(&self.flows, client, allowed, going).await;
         sent.map_err(|why| Refused {

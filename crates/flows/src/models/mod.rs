@@ -16,6 +16,9 @@ mod keys;
 mod prompt;
 mod providers;
 mod send;
+mod within;
 
 pub(crate) use calls::Calls;
 pub(crate) use client::Clients;
+pub(crate) use desk::CallDesk;
+pub(crate) use within::Prompts;

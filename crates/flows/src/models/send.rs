@@ -6,17 +6,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::error_chain;
-use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
     AnswerMeter, MAX_ANSWER_BYTES, ModelOutcome, ModelPrice, ModelProtocol,
 };
 use cofferdam_ledger::models::CallEnd;
+use cofferdam_ledger::planner::KeptAnswer;
 use cofferdam_sandbox::{ModelCut, ModelReply};
 use reqwest::{Client, RequestBuilder, Response};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::judge::{CallJudged, Passed, judge};
+use super::within::Within;
 use crate::Flows;
 use crate::patience::patiently;
 
@@ -51,6 +53,8 @@ pub(crate) struct Allowed {
     pub left_ms: Option<u64>,
     /// Whether bodies are kept.
     pub keep: bool,
+    /// The prompt that it belongs to, and the sandbox that holds that.
+    pub within: Option<(Within, SandboxId)>,
 }
 
 /// Ends with the call: whoever waits for a sandbox's calls sees it.
@@ -81,9 +85,19 @@ struct Sent {
     bytes: u64,
     /// What is kept of the answer.
     kept: Option<Vec<u8>>,
+    /// What is put on record before the agent reads its end.
+    record: Option<Recording>,
     /// The last bytes that passed, shorter than the key.
     tail: Vec<u8>,
     _going: Going,
+}
+
+/// An answer that goes on record within its prompt.
+struct Recording {
+    within: Within,
+    sandbox: SandboxId,
+    content_type: String,
+    body: Vec<u8>,
 }
 
 type Deadline<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
@@ -106,6 +120,12 @@ pub(crate) async fn send(
         hash: Sha256::new(),
         bytes: 0,
         kept: call.keep.then(Vec::new),
+        record: call.within.clone().map(|(within, sandbox)| Recording {
+            within,
+            sandbox,
+            content_type: String::new(),
+            body: Vec::new(),
+        }),
         tail: Vec::new(),
         _going: going,
     };
@@ -193,6 +213,11 @@ impl Sent {
         match answered {
             Ok(response) => {
                 let (status, headers, is_stream) = head_of(&response);
+                if let (Some(record), Some((_, kind))) =
+                    (&mut self.record, headers.iter().find(|(name, _)| *name == "content-type"))
+                {
+                    record.content_type.clone_from(kind);
+                }
                 let (pipe, body) = mpsc::channel(AHEAD);
                 let _ = tell.send(Ok(ModelReply { status, headers, body }));
                 let meter = AnswerMeter::new(protocol, is_stream);
@@ -240,16 +265,19 @@ impl Sent {
             self.note(&bytes);
             if let Some(seen) = &mut meter {
                 seen.push(&bytes);
-                if seen.is_ended() || length == Some(self.bytes) {
-                    self.close(status, meter.take(), None).await;
+                if (seen.is_ended() || length == Some(self.bytes))
+                    && !self.close(status, meter.take(), None).await
+                {
+                    let _ = pipe.send(Err(ModelCut)).await;
+                    return;
                 }
             }
             // A client that has gone is seen at the top.
             let _ = pipe.send(Ok(bytes)).await;
         };
         let is_cut = cut.is_some() && meter.is_some();
-        self.close(status, meter.take(), cut).await;
-        if is_cut {
+        let is_kept = self.close(status, meter.take(), cut).await;
+        if is_cut || !is_kept {
             let _ = pipe.send(Err(ModelCut)).await;
         }
     }
@@ -266,14 +294,39 @@ impl Sent {
     }
 
     /// Writes what came of it, the first time.
-    async fn close(&mut self, status: u16, meter: Option<AnswerMeter>, cut: Option<String>) {
-        let Some(meter) = meter else { return };
+    /// `false`: the answer is not on record within its prompt, so that its end may not pass.
+    async fn close(
+        &mut self,
+        status: u16,
+        meter: Option<AnswerMeter>,
+        cut: Option<String>,
+    ) -> bool {
+        let Some(meter) = meter else { return true };
         let judged = judge(Passed { status, metered: meter.end(), cut }, &self.price);
+        let kept = judged.outcome != ModelOutcome::Ok || self.put_on_record(status).await;
         self.settle(Some(status), judged).await;
+        kept
+    }
+
+    /// Before the row of the call says what came of it: a worker that is lost between the two leaves the answer.
+    async fn put_on_record(&mut self, status: u16) -> bool {
+        let Some(record) = self.record.take() else { return true };
+        let answer = KeptAnswer { status, content_type: record.content_type, body: record.body };
+        let place = (&record.within.op_key, &record.within.shape);
+        let planner = || self.flows.ledger.planner();
+        let kept =
+            patiently(|| planner().answer_keep(place, &record.sandbox, &self.op_key, &answer));
+        kept.await.unwrap_or_else(|error| {
+            tracing::error!(%error, call = %self.op_key, "an answer was not put on record");
+            false
+        })
     }
 
     fn note(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
+        if let Some(record) = &mut self.record {
+            record.body.extend_from_slice(bytes);
+        }
         if let Some(kept) = &mut self.kept {
             let room = MAX_KEPT_BYTES.saturating_sub(kept.len());
             kept.extend(bytes.iter().take(room));

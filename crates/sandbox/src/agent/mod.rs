@@ -14,6 +14,7 @@ mod forged;
 pub(crate) mod ignored;
 mod job;
 mod run;
+mod snapshot;
 mod tree;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -38,6 +39,7 @@ use crate::host::task::Driver;
 
 pub(crate) use doors::Trunk;
 pub use run::{Manner, Remote, Running, Said};
+pub use snapshot::{IgnoreRules, SnapshotError};
 pub use tree::{Reading, Watching};
 
 /// Bytes of a short answer.

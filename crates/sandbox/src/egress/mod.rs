@@ -53,6 +53,7 @@ pub use desk::Asked;
 pub(crate) use entry::Way;
 pub(crate) use error::EgressError;
 pub use keyring::{Keeping, SecretKeeper, SecretsSent};
+pub use model::model_base_url;
 pub use model_desk::{ModelCall, ModelCut, ModelDesk, ModelReply};
 pub(crate) use unrouted::Unrouted;
 pub(crate) use violation::in_words;

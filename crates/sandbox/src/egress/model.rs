@@ -42,6 +42,12 @@ pub(crate) const PLACEHOLDER: &str = "cofferdam-placeholder";
 const PASSED: [&str; 6] =
     ["accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"];
 
+/// Where clients inside find the endpoint, in the form that OpenAI's take.
+#[must_use]
+pub fn model_base_url() -> String {
+    format!("http://{ADDRESS}:{MODEL_PORT}/v1")
+}
+
 /// Variables by which agents and clients find the endpoint.
 pub(crate) fn variables() -> [(&'static str, String); 4] {
     let root = format!("http://{ADDRESS}:{MODEL_PORT}");

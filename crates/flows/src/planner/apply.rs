@@ -1,0 +1,111 @@
+//! A patch in a sandbox: applied before a test, or backwards, where a turn is rolled back.
+
+use cofferdam_contracts::agent_plan::PROJECT;
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::error::error_chain;
+use cofferdam_contracts::plan::Work;
+use cofferdam_contracts::tree_change::{Node, Tree, TreeChange, TreeChangeError, TreeStep};
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{Agent, AgentError, IgnoreRules, Sandbox, SnapshotError};
+
+use crate::Flows;
+use crate::patience::patiently;
+
+/// Of a refusal: nothing is there.
+const NOT_FOUND: u16 = 404;
+
+/// Why a patch was not applied; what was done of it goes with the sandbox.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplyError {
+    /// It is none that may be applied.
+    #[error(transparent)]
+    Patch(#[from] TreeChangeError),
+    /// The sandbox's agent refused.
+    #[error("{path:?} could not be changed")]
+    Agent {
+        /// Relative to the project.
+        path: String,
+        /// Its words.
+        source: AgentError,
+    },
+    /// The project could not be looked at.
+    #[error(transparent)]
+    Look(#[from] SnapshotError),
+}
+
+/// Applies a patch to the project. It is whole before the first step: a torn one changes nothing.
+async fn apply(agent: &Agent, patch: &TreeChange) -> Result<(), ApplyError> {
+    for step in patch.steps()? {
+        let (path, done) = match step {
+            TreeStep::Remove(path) => {
+                let done = removed(agent, &format!("{PROJECT}/{path}")).await;
+                (path, done)
+            }
+            TreeStep::Mkdir(path) => {
+                let done = agent.mkdir(&format!("{PROJECT}/{path}"), 0o755, None).await;
+                (path, done)
+            }
+            TreeStep::Write(path, mode, bytes) => {
+                let done = agent.put(&format!("{PROJECT}/{path}"), mode, bytes.into()).await;
+                (path, done)
+            }
+            TreeStep::Mode(path, mode) => {
+                let done = agent.mkdir(&format!("{PROJECT}/{path}"), mode, None).await;
+                (path, done)
+            }
+        };
+        done.map_err(|source| ApplyError::Agent { path, source })?;
+    }
+    Ok(())
+}
+
+/// Takes a path away; that it is gone already is no fault.
+pub(crate) async fn removed(agent: &Agent, path: &str) -> Result<(), AgentError> {
+    match agent.remove(path, true).await {
+        Err(AgentError::Refused { status: NOT_FOUND, .. }) => Ok(()),
+        done => done,
+    }
+}
+
+/// Puts the project back to what it was, whatever became of it.
+pub(crate) async fn roll_back(
+    agent: &Agent,
+    rules: &IgnoreRules,
+    before: &Tree,
+) -> Result<(), ApplyError> {
+    let mut now = agent.snapshot(PROJECT, rules).await?;
+    let is_new = |path: &String, node: &Node| {
+        matches!(node, Node::Other { .. }) && before.get(path) != Some(node)
+    };
+    let special: Vec<String> = now
+        .iter()
+        .filter(|(path, node)| is_new(path, node))
+        .map(|(path, _)| path.clone())
+        .collect();
+    // What no patch holds is taken away first: it was made meanwhile.
+    for path in special {
+        let gone = removed(agent, &format!("{PROJECT}/{path}")).await;
+        gone.map_err(|source| ApplyError::Agent { path: path.clone(), source })?;
+        now.remove(&path);
+    }
+    apply(agent, &TreeChange::between(&now, before)?).await
+}
+
+/// Patches the project of a test, before its first command; nothing where the task is none.
+pub(crate) async fn patched(
+    flows: &Flows,
+    task: &TaskContext,
+    sandbox: &Sandbox,
+) -> Result<(), String> {
+    let Work::Patched(work) = &task.work else { return Ok(()) };
+    let uri = work.patch.as_deref().ok_or("the test names no patch")?;
+    let stored = patiently(|| flows.ledger.artifacts().read(&task.tenant, uri)).await;
+    let stored = stored.map_err(|error| format!("{uri}: {error}"))?;
+    let stored = stored.ok_or_else(|| format!("{uri}: no such artifact"))?;
+    if digest_bytes(&stored.bytes) != stored.sha256 {
+        return Err(format!("{uri}: its bytes do not have the recorded hash"));
+    }
+    let patch: TreeChange =
+        serde_json::from_slice(&stored.bytes).map_err(|error| format!("{uri}: {error}"))?;
+    apply(sandbox.agent(), &patch).await.map_err(|error| format!("{uri}: {}", error_chain(&error)))
+}

@@ -1,0 +1,102 @@
+//! A directory as it stands in a sandbox, read through its agent: what a patch is made of.
+//!
+//! Git's own directory is left out, and what a `.gitignore` names: the one that was there first, so that an agent hides
+//! no change by writing another.
+
+use std::collections::VecDeque;
+
+use cofferdam_contracts::tree_change::{Node, Tree};
+use cofferdam_guest::name;
+use cofferdam_guest::tree::{Entry, NodeKind};
+
+use super::ignored::{self, Ignored, is_gits};
+use super::{Agent, AgentError};
+
+/// Files and directories of a project that are compared: beyond it each look would take minutes.
+const MAX_ENTRIES: usize = 20_000;
+/// Bytes of a project's files, which are in memory while its agent works.
+const MAX_BYTES: u64 = 64 << 20;
+/// Directories below each other.
+const MAX_DEPTH: usize = 128;
+/// Permissions that a patch carries: a set-id bit is nothing that an agent gives.
+const MODE: u32 = 0o777;
+
+/// Why a project cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The agent did not tell.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// More than is compared.
+    #[error(
+        "the project has more than {MAX_ENTRIES} entries or {MAX_BYTES} bytes beside what `.gitignore` names, or lies deeper than {MAX_DEPTH} directories"
+    )]
+    TooLarge,
+}
+
+/// The rules of a project's `.gitignore`, as they were.
+#[derive(Debug, Clone)]
+pub struct IgnoreRules(Ignored);
+
+impl Agent {
+    /// The rules of the `.gitignore` at a directory's top; none where there is none.
+    pub async fn ignore_rules(&self, root: &str) -> IgnoreRules {
+        let rules = self.read(&format!("{root}/.gitignore"), ignored::MAX_BYTES).await;
+        let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
+        IgnoreRules(rules.unwrap_or_default())
+    }
+
+    /// Everything below a directory, by relative paths. To be asked when no command writes.
+    ///
+    /// # Errors
+    /// [`SnapshotError::TooLarge`]: half a project is no project.
+    pub async fn snapshot(&self, root: &str, rules: &IgnoreRules) -> Result<Tree, SnapshotError> {
+        let mut tree = Tree::new();
+        let mut room = MAX_BYTES;
+        let mut open = VecDeque::from([(String::new(), 0_usize)]);
+        while let Some((dir, depth)) = open.pop_front() {
+            if depth > MAX_DEPTH {
+                return Err(SnapshotError::TooLarge);
+            }
+            let most = u64::try_from(MAX_ENTRIES).unwrap_or(u64::MAX);
+            for entry in self.list(format!("{root}/{dir}").trim_end_matches('/'), most).await? {
+                let path = match dir.is_empty() {
+                    true => entry.name.clone(),
+                    false => format!("{dir}/{}", entry.name),
+                };
+                let is_dir = entry.kind == NodeKind::Dir;
+                if is_gits(&path) || rules.0.has(&name::encode(path.as_bytes()), is_dir) {
+                    continue;
+                }
+                if tree.len() >= MAX_ENTRIES {
+                    return Err(SnapshotError::TooLarge);
+                }
+                let node = self.node(root, &path, &entry, &mut room).await?;
+                if matches!(node, Node::Dir { .. }) {
+                    open.push_back((path.clone(), depth + 1));
+                }
+                tree.insert(path, node);
+            }
+        }
+        Ok(tree)
+    }
+
+    async fn node(
+        &self,
+        root: &str,
+        path: &str,
+        entry: &Entry,
+        room: &mut u64,
+    ) -> Result<Node, SnapshotError> {
+        let mode = entry.mode & MODE;
+        Ok(match entry.kind {
+            NodeKind::File if !entry.mangled => {
+                *room = room.checked_sub(entry.size).ok_or(SnapshotError::TooLarge)?;
+                Node::File { mode, bytes: self.read(&format!("{root}/{path}"), entry.size).await? }
+            }
+            NodeKind::Dir if !entry.mangled => Node::Dir { mode },
+            // Its target is not told; when it was made is.
+            kind => Node::Other { what: format!("{kind:?} {} {}", entry.size, entry.mtime) },
+        })
+    }
+}

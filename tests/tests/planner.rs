@@ -1,0 +1,405 @@
+//! OpenCode as a planner and builder: the real daemon, a scripted model, whose log is the judge of what was asked.
+
+mod world;
+
+use std::fs;
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_tests::{Server, repository, text};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::secrets::scan;
+use crate::support::agents::Programs;
+use crate::support::gates::{EXECUTIONS, TASKS, number, say};
+use crate::support::{assert_proven, assert_wiped, texts, until};
+use world::{
+    END, KEY, MEND, World, answers, approved, at_gate, ended, plan, script, started, trace, unit,
+};
+
+const PROMPTS: &str = "SELECT count(*) FROM app.opencode_calls WHERE run_id = $1";
+const PATCHES: &str = "SELECT count(*) FROM app.patch_history WHERE run_id = $1";
+const BUILDS: &str =
+    "SELECT count(*) FROM app.sbx_runs WHERE run_id = $1 AND step_id LIKE 'ExecuteST:%'";
+
+#[track_caller]
+fn failed_with(header: &Value, code: &str) {
+    assert_eq!(header["status"], "failed", "{header}");
+    assert!(header["error"].to_string().contains(code), "{code}: {header}");
+}
+
+/// Changed files, each side by mode and hash.
+async fn history(sql: &PgPool, run: &Value) -> Vec<String> {
+    let run = text(run, "runId");
+    texts(
+        sql,
+        &format!(
+            "SELECT path || ' ' || coalesce(to_char(pre_mode, 'FM999'), '-') || ' ' || coalesce(to_char(post_mode, 'FM999'), '-')
+               FROM app.patch_history WHERE run_id = '{run}' ORDER BY n"
+        ),
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_planned_approved_built_tested_and_proven() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    let files = ["calc.py", "old/", "run.sh", "empty/"];
+    let command = format!("{MEND} && rm -r old && chmod 755 run.sh && mkdir empty");
+    let steps =
+        json!([answers(&plan(&files, &["unit"])), {"wait": 4, "sh": command}, {"text": "done"}]);
+    let recipe = world.recipe(&steps, json!({}), unit());
+    let run = started(&up, &recipe).await;
+    at_gate(&up, &run).await;
+    let (sql, id) = (up.sql().await, text(&run, "runId"));
+    assert_eq!(number(&sql, BUILDS, &run).await, 0, "nothing is built before the yes");
+    let shown = String::from_utf8(world.home.run(&["gate", "show", &id]).stdout);
+    let shown = shown.unwrap();
+    assert!(shown.contains("Add instead of subtracting.") && shown.contains("calc.py"), "{shown}");
+    approved(&up, &run).await;
+    until("the build waits for the model", END, async || world.steps_asked().contains(&1)).await;
+    let needles = scan::forms(KEY);
+    // Its memory is a JavaScript engine's reservation of 64 GiB: its environment is looked at, and its files.
+    let daemons = cofferdam_tests::processes_mentioning("serve --hostname 127.0.0.1 --port 4096");
+    assert!(!daemons.is_empty());
+    for (pid, _) in daemons {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        assert!(!needles.iter().any(|needle| environ.windows(needle.len()).any(|at| at == needle)));
+        let home = format!("/proc/{pid}/root/home/agent");
+        assert!(scan::in_files(std::path::Path::new(&home), &needles).is_empty());
+    }
+    let header = ended(&up, &run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    // A removed directory, an empty one and a mode are changes as a file's content is.
+    let octal = |text: &str| i64::from_str_radix(text, 8).unwrap().to_string();
+    let (file, dir, program) = (octal("644"), octal("755"), octal("755"));
+    let wanted = [
+        format!("calc.py {file} {file}"),
+        format!("empty - {dir}"),
+        format!("old {dir} -"),
+        format!("old/deep {dir} -"),
+        format!("old/deep/unused.py {file} -"),
+        format!("run.sh {file} {program}"),
+    ];
+    assert_eq!(history(&sql, &run).await, wanted);
+    assert!(world.project.path().join("old/deep/unused.py").is_file(), "the host's project stays");
+    assert_eq!(world.steps_asked(), [0, 1, 2], "each answer was asked for once");
+    assert_eq!(number(&sql, PROMPTS, &run).await, 2);
+    let steps = trace(&up, &run).await;
+    for step in [
+        "CompileST:plan",
+        "CompileST",
+        "ExecuteST:build",
+        "ApplyPatchST",
+        "DecideST",
+        "ExecuteST:unit",
+    ] {
+        let all = steps["steps"].as_array().unwrap();
+        assert!(all.iter().any(|row| row["stepId"] == step), "{step}: {steps:#}");
+    }
+    assert_proven(&world.home);
+    assert_wiped(&world.home, &sql).await;
+    assert!(scan::in_rows(&sql, &needles).await.is_empty(), "the key is in a row");
+    drop(up);
+    // No daemon runs now, and nothing of a finished run starts one.
+    let up = world.up(&[]).await;
+    let sql = up.sql().await;
+    let executed = number(&sql, EXECUTIONS, &run).await;
+    let again = up.run_recipe(&recipe, json!({}), json!({})).await;
+    assert_eq!((&again["runId"], &again["isReplay"]), (&run["runId"], &json!(true)), "{again}");
+    assert_eq!(trace(&up, &run).await, steps);
+    assert_eq!(number(&sql, EXECUTIONS, &run).await, executed, "a replay executes nothing");
+    assert_eq!(world.steps_asked().len(), 3, "a replay asks nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_does_not_fit_is_asked_again_with_its_errors_and_then_fails_typed() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    let bad = answers(&plan(&["../outside"], &["unit"]));
+    let good = answers(&plan(&["calc.py"], &["unit"]));
+    let never = started(&up, &world.recipe(&json!([bad, bad, bad, bad]), json!({}), unit())).await;
+    let header = ended(&up, &never).await;
+    failed_with(&header, "oc_invalid_plan");
+    let left = trace(&up, &never).await["artifacts"].to_string();
+    assert!(left.contains("answer-1.json") && left.contains("answer-3.json"), "{left}");
+    let sql = up.sql().await;
+    assert_eq!(number(&sql, PROMPTS, &never).await, 3, "three plans are asked for, and no more");
+    // A second plan that fits, and a no at the gate: nothing is built.
+    let run = started(&up, &world.recipe(&json!([bad, good]), json!({}), unit())).await;
+    at_gate(&up, &run).await;
+    let prompts = "SELECT prompt FROM app.opencode_calls WHERE attempt = 2 AND outcome = 'answered' ORDER BY created_at DESC LIMIT 1";
+    let told = texts(&sql, prompts).await.remove(0);
+    assert!(told.contains("/files/0/path"), "the agent is told what was wrong: {told}");
+    let (status, _) = say(&up, &up.key, &run, "k", "no").await;
+    assert_eq!(status, 200);
+    assert_eq!(ended(&up, &run).await["status"], "failed");
+    assert_eq!((number(&sql, TASKS, &run).await, number(&sql, PATCHES, &run).await), (1, 0));
+    assert_wiped(&world.home, &sql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tests_that_fail_time_out_or_do_both_never_end_in_success() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    let tests = json!([
+        {"name": "fails", "exec": {"run": "exit 3", "timeout": "60s"}},
+        {"name": "hangs", "exec": {"run": "sleep 300", "timeout": "2s"}},
+        {"name": "passes", "exec": {"run": "python3 -m unittest -q", "timeout": "60s"}}
+    ]);
+    for named in [vec!["fails"], vec!["hangs"], vec!["fails", "hangs", "passes"]] {
+        let steps = script(&plan(&["calc.py"], &named), MEND);
+        let run = started(&up, &world.recipe(&steps, json!({}), tests.clone())).await;
+        approved(&up, &run).await;
+        let header = ended(&up, &run).await;
+        assert_eq!(header["status"], "failed", "{named:?}: {header}");
+        let sql = up.sql().await;
+        let ran = 1 + 1 + i64::try_from(named.len()).unwrap();
+        assert_eq!(
+            number(&sql, TASKS, &run).await,
+            ran,
+            "plan, build and the tests that the plan names"
+        );
+        assert_eq!(number(&sql, PATCHES, &run).await, 1, "the patch is on record all the same");
+    }
+    assert_proven(&world.home);
+}
+
+/// As if the seconds had passed after which a silent worker is dead.
+async fn bury(sql: &PgPool) {
+    crate::support::lose_lead(sql).await;
+    sqlx::query("UPDATE app.executors SET heartbeat_at = heartbeat_at - interval '1 minute' WHERE state = 'live'")
+        .execute(sql)
+        .await
+        .unwrap();
+}
+
+async fn gone(server: &mut Server) {
+    until("the worker is gone", END, async || server.has_ended()).await;
+    server.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_at_any_step_asks_for_no_answer_twice() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let steps = script(&plan(&["calc.py"], &["unit"]), MEND);
+    let mut run = Value::Null;
+    // After a prompt was taken, after it was answered and before its row says so, of the plan and of the build.
+    for place in ["planner.taken", "planner.planned", "planner.built"] {
+        let mut doomed = world.up(&[("COFFERDAM_FAILPOINT", place)]).await;
+        let sql = doomed.sql().await;
+        match place {
+            "planner.taken" => {
+                run = started(&doomed, &world.recipe(&steps, json!({}), unit())).await;
+            }
+            "planner.built" => approved(&doomed, &run).await,
+            _ => {}
+        }
+        gone(&mut doomed).await;
+        bury(&sql).await;
+    }
+    let up = world.up(&[]).await;
+    let header = ended(&up, &run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    let sql = up.sql().await;
+    assert_eq!(world.steps_asked(), [0, 1, 2], "the model's log is the judge");
+    assert_eq!(number(&sql, PROMPTS, &run).await, 2, "each prompt has one row");
+    assert_eq!(number(&sql, EXECUTIONS, &run).await, 3 + 3, "each kill cost one execution");
+    // The sandbox that was lost may neither take its prompt again nor end it.
+    let late = "SELECT app.prompt_take(c.op_key, c.run_id, c.step_id, c.attempt, c.session_id, c.agent, c.prompt,
+                       c.schema_hash, c.request, p.sandbox_id)::text || ' ' || app.prompt_is_held(c.op_key, p.sandbox_id)
+                  FROM app.opencode_calls c JOIN app.prompt_sends p USING (op_key) WHERE p.n = 1";
+    assert_eq!(texts(&sql, late).await, ["{\"lost\": true} false"; 2]);
+    assert_proven(&world.home);
+    assert_wiped(&world.home, &sql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_while_the_build_works_asks_for_no_answer_twice() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let steps = json!([answers(&plan(&["calc.py"], &["unit"])), {"sh": MEND},
+        {"wait": 6, "sh": "true"}, {"text": "done"}]);
+    let mut doomed = world.up(&[]).await;
+    let run = started(&doomed, &world.recipe(&steps, json!({}), unit())).await;
+    approved(&doomed, &run).await;
+    until("the build waits for the model", END, async || world.steps_asked().contains(&2)).await;
+    let sql = doomed.sql().await;
+    doomed.kill();
+    bury(&sql).await;
+    let up = world.up(&[]).await;
+    assert_eq!(ended(&up, &run).await["status"], "succeeded");
+    let asked = world.steps_asked();
+    let times = |step| asked.iter().filter(|one| **one == step).count();
+    assert_eq!((times(0), times(1), times(3)), (1, 1, 1), "{asked:?}");
+    assert!(times(2) <= 2, "the answer that was on its way may double: {asked:?}");
+    assert_proven(&world.home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_dies_is_driven_again_from_the_record() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    // In a directory that git ignores: what is there is not the project's, and is not put back. Once is enough.
+    let die = format!(
+        "{MEND}; mkdir -p __pycache__; test -e __pycache__/died || {{ touch __pycache__/died half-done; kill -9 $PPID; }}"
+    );
+    let steps = script(&plan(&["calc.py"], &["unit"]), &die);
+    let run = started(&up, &world.recipe(&steps, json!({}), unit())).await;
+    approved(&up, &run).await;
+    let header = ended(&up, &run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    assert_eq!(world.steps_asked(), [0, 1, 2]);
+    let sql = up.sql().await;
+    assert_eq!(history(&sql, &run).await.len(), 1, "what the dead daemon left was taken back");
+    assert_proven(&world.home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_does_not_move_is_asked_smaller_and_ends_as_oc_timeout_without_a_patch() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    let steps = json!([answers(&plan(&["calc.py"], &["unit"])), {"sh": MEND},
+        {"wait": 600, "text": "never"}]);
+    let more = json!({"patience": "15s"});
+    let run = started(&up, &world.recipe(&steps, more, unit())).await;
+    approved(&up, &run).await;
+    let header = ended(&up, &run).await;
+    failed_with(&header, "oc_timeout");
+    let sql = up.sql().await;
+    let stalled = "SELECT error FROM app.opencode_calls WHERE outcome = 'stalled' ORDER BY attempt";
+    let why = texts(&sql, stalled).await;
+    assert_eq!(why.len(), 2, "{why:?}");
+    assert!(why[0].contains("no progress for"), "{why:?}");
+    assert_eq!(number(&sql, PATCHES, &run).await, 0, "nothing half applied");
+    assert_wiped(&world.home, &sql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_budget_asks_and_the_wait_is_no_stall() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    let look = json!({"tool": ["read", {"filePath": "/work/calc.py"}]});
+    let steps = json!([look, answers(&plan(&["calc.py"], &["unit"]))]);
+    let more = json!({"patience": "15s",
+        "models": {"providers": ["main"], "budget": {"calls": 1, "ask": true}}});
+    let run = started(&up, &world.recipe(&steps, more, unit())).await;
+    let id = text(&run, "runId");
+    let gate = format!("/api/runs/{id}/gates/models-1");
+    until("the budget's gate asks", END, async || up.get(&gate).await.0 == 200).await;
+    // Longer than the patience of a turn.
+    clock::sleep(Duration::from_secs(20)).await;
+    let yes = json!({"payload": {"choice": "yes", "grant": {"calls": 5, "tokens": 0, "micros": 0}}, "dedupeKey": "b"});
+    let (status, answer) = up.post(&format!("{gate}/reply"), &yes).await;
+    assert_eq!(status, 200, "{answer}");
+    at_gate(&up, &run).await;
+    assert_eq!(world.steps_asked(), [0, 1]);
+    let sql = up.sql().await;
+    assert_eq!(number(&sql, PROMPTS, &run).await, 1, "one prompt, which waited");
+    let (status, _) = say(&up, &up.key, &run, "k", "no").await;
+    assert_eq!(status, 200);
+    ended(&up, &run).await;
+    assert_proven(&world.home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_a_child_ends_the_run() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    // The build's own shell has the daemon's password in its environment: no boundary, which is why it is looked for.
+    let child = "python3 - <<'E'\nimport base64, json, os, urllib.request as u\nh = {'authorization': 'Basic ' + base64.b64encode((os.environ['OPENCODE_SERVER_USERNAME'] + ':' + os.environ['OPENCODE_SERVER_PASSWORD']).encode()).decode(), 'content-type': 'application/json'}\nb = 'http://127.0.0.1:4096'\ns = json.load(u.urlopen(u.Request(b + '/session', headers=h)))[0]['id']\nprint(u.urlopen(u.Request(b + '/session', headers=h, data=json.dumps({'parentID': s}).encode())).read())\nE";
+    let steps = script(&plan(&["calc.py"], &["unit"]), &format!("{MEND}\n{child}"));
+    let run = started(&up, &world.recipe(&steps, json!({}), unit())).await;
+    approved(&up, &run).await;
+    let header = ended(&up, &run).await;
+    failed_with(&header, "oc_child_session");
+    let sql = up.sql().await;
+    assert_eq!(number(&sql, PATCHES, &run).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_leaves_its_plan_is_refused() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    for (command, why) in [
+        (format!("{MEND}; echo x > other.py"), "other.py"),
+        (format!("{MEND}; ln -s /etc/passwd calc.link"), "calc.link"),
+        ("true".to_owned(), "changed nothing"),
+    ] {
+        let steps = script(&plan(&["calc.py"], &["unit"]), &command);
+        let run = started(&up, &world.recipe(&steps, json!({}), unit())).await;
+        approved(&up, &run).await;
+        let header = ended(&up, &run).await;
+        failed_with(&header, "oc_patch");
+        assert!(header["error"].to_string().contains(why), "{why}: {header}");
+    }
+    assert_proven(&world.home);
+}
+
+/// One line a step or artifact, with what differs from run to run left out.
+fn normalized(trace: &Value) -> String {
+    let mut lines = Vec::new();
+    for step in trace["steps"].as_array().unwrap() {
+        lines.push(format!(
+            "step {} {}",
+            step["stepId"].as_str().unwrap(),
+            step["status"].as_str().unwrap()
+        ));
+    }
+    for artifact in trace["artifacts"].as_array().unwrap() {
+        let uri = artifact["uri"].as_str().unwrap();
+        let name = uri.rsplit_once("/task/").unwrap().1.split_once('/').unwrap().1;
+        let step = artifact["stepId"].as_str().unwrap();
+        lines.push(format!("artifact {step} {} {name}", artifact["kind"].as_str().unwrap()));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// `REFRESH_GOLDEN=1` writes it anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_mends_a_failing_test_as_its_golden_trace_says() {
+    let Some(programs) = Programs::installed() else { return };
+    let world = World::new(&programs);
+    let up = world.up(&[]).await;
+    let steps = script(&plan(&["calc.py"], &["unit"]), MEND);
+    let yaml = fs::read_to_string(repository().join("examples/fix-failing-test.yaml")).unwrap();
+    let form = json!({"project": world.project.path(), "program": world.program,
+        "goal": format!("Make the test pass. [[steps: {steps}]]")});
+    let run = up.run_recipe(&yaml, form, json!({})).await;
+    approved(&up, &run).await;
+    let header = ended(&up, &run).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    let (id, sql) = (text(&run, "runId"), up.sql().await);
+    let (_, gates) = up.get(&format!("/api/runs/{id}/gates")).await;
+    let gate = &gates[0];
+    let patch = "SELECT path || ' ' || pre_sha256 || ' -> ' || post_sha256 FROM app.patch_history";
+    let found = format!(
+        "intent {}\ngate {} {}\n{}patch {}\nrun {}\n",
+        text(&header["recipeRef"], "id"),
+        gate["gateKey"].as_str().unwrap(),
+        gate["state"].as_str().unwrap(),
+        normalized(&trace(&up, &run).await),
+        texts(&sql, patch).await.join("\npatch "),
+        header["status"].as_str().unwrap(),
+    );
+    let golden = repository().join("tests/tests/planner/fix-failing-test.trace");
+    if cofferdam_ambient::env::var("REFRESH_GOLDEN").is_some() {
+        fs::write(&golden, &found).unwrap();
+    }
+    assert_eq!(
+        found,
+        fs::read_to_string(&golden).unwrap_or_default(),
+        "REFRESH_GOLDEN=1 writes it anew"
+    );
+}
