@@ -148,6 +148,7 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
         deps_hash: None,
         artifacts: Vec::new(),
         build: None,
+        repo: None,
         spec: Some(SandboxSpec {
             mounts,
             isolation: spec.isolation,
@@ -164,6 +165,9 @@ fn patched(test: PlanTask, project: &FileIn) -> Result<PlanTask, Fault> {
     let Work::Sandbox(mut request) = test.work else {
         return Err("tests: a test is a command".into());
     };
+    if request.repo.is_some() {
+        return Err("tests: a test sees the patched project; remove `repo`".into());
+    }
     request.files_in.push(project.clone());
     request.workdir.get_or_insert_with(|| PROJECT.to_owned());
     let work = Work::Patched(Box::new(PatchedWork { request: *request, patch: None }));

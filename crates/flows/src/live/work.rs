@@ -54,6 +54,7 @@ pub(crate) fn request(asked: &LiveRequest) -> SandboxRequest {
         deps_hash: None,
         artifacts: Vec::new(),
         build: None,
+        repo: None,
         spec: None,
     }
 }
