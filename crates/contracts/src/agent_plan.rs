@@ -123,7 +123,7 @@ pub struct OpencodeWork {
 
 /// What OpenCode does in a sandbox. The worker chooses the daemon's agent by it, never a caller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum AgentRole {
     /// Gives a plan.
     Plan {
