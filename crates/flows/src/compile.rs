@@ -44,6 +44,7 @@ pub(crate) struct Card {
 }
 
 /// What a compilation came to.
+#[expect(clippy::large_enum_variant, reason = "one for each run, taken apart where it arrives")]
 pub(crate) enum CompiledRun {
     /// A card, and the plan where there is one.
     Card(Card, Option<(Digest, Plan)>),

@@ -80,12 +80,12 @@ pub(super) async fn drive_turn(
         let turned = match known {
             // Once more, now that no event is missed.
             ReadBack::Running => match client.read_back(ids).await? {
-                ReadBack::Running => following.to_its_end(&mut events, None).await?,
+                ReadBack::Running => following.follow(&mut events, None).await?,
                 _ => None,
             },
             _ => {
                 let mut sending = pin!(client.prompt(prompt));
-                following.to_its_end(&mut events, Some(sending.as_mut())).await?
+                following.follow(&mut events, Some(sending.as_mut())).await?
             }
         };
         if let Some(turned) = turned {
@@ -107,7 +107,7 @@ struct Following<'a> {
 
 impl Following<'_> {
     /// `None`: what became of it has to be read back.
-    async fn to_its_end(
+    async fn follow(
         self,
         events: &mut EventStream,
         mut sending: Option<Sending<'_>>,
