@@ -40,10 +40,14 @@ try:
     check("timeout", False)
 except TimeoutException:
     check("timeout", True)
+until = time.time() + 10
+while time.time() < until and sandbox.commands.run("pgrep -x sleep || echo none").stdout != "none\n":
+    time.sleep(0.1)
 check("timeout kills", sandbox.commands.run("pgrep -x sleep || echo none").stdout == "none\n")
 heard = []
-sandbox.commands.run("for n in 1 2 3; do echo $n; sleep 0.1; done", on_stdout=heard.append)
-check("callbacks", "".join(heard) == "1\n2\n3\n" and len(heard) == 3)
+sandbox.commands.run("echo 1; sleep 2; echo 2", on_stdout=lambda text: heard.append((text, time.time())))
+check("callbacks", "".join(text for text, _ in heard) == "1\n2\n")
+check("callbacks as it comes", time.time() - heard[0][1] > 1)
 large = sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x")
 check("large output", len(large.stdout) == 3000000)
 server = sandbox.commands.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True)
