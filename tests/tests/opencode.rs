@@ -461,7 +461,7 @@ async fn a_daemon_that_misbehaves_is_a_typed_error() {
         ("endless", "too large", "too large"),
         ("die", "cut", ""),
     ] {
-        let daemon = Daemon::fake(mode);
+        let mut daemon = Daemon::fake(mode);
         let bounds = if mode == "hang" { small() } else { narrow() };
         let client = client(&daemon.address, "p", bounds);
         if !event.is_empty() {
@@ -476,6 +476,8 @@ async fn a_daemon_that_misbehaves_is_a_typed_error() {
         }
         assert_eq!(wrong(&client.read_back(&ids).await.unwrap_err()), call, "{mode}");
         if mode == "die" {
+            // While it dies, its kernel still takes connections, and cuts them.
+            daemon.child.wait().unwrap();
             let error = client.version().await.unwrap_err();
             assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
         }

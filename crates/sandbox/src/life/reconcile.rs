@@ -61,6 +61,7 @@ pub async fn destroy_orphans(
             waits::forget(&host.facts().live_dir, id);
         }
     }
+    waits::sweep(&host.facts().live_dir);
     evidence
 }
 

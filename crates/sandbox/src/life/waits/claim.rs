@@ -16,8 +16,9 @@ use cofferdam_contracts::id::SandboxId;
 
 use crate::host::live;
 
-/// Workers that stop in this very moment and take the empty directory away.
-const PARENT_TRIES: usize = 3;
+/// Workers that stop in this very moment and take the empty directory away, or that start and find the file before it
+/// is locked.
+const TRIES: usize = 3;
 
 /// One name, marked until the value is dropped.
 #[derive(Debug)]
@@ -37,19 +38,20 @@ impl Claim {
         let make = || {
             live::make(live)?;
             live::private_dir(&dir)?;
-            options.open(&hidden)
+            let file = options.open(&hidden)?;
+            file.lock()?;
+            // It has its name only once it is locked: another worker never finds it unlocked.
+            fs::rename(&hidden, &path)?;
+            Ok(file)
         };
-        let mut made = make();
-        for _ in 0..PARENT_TRIES {
+        let mut made: io::Result<File> = make();
+        for _ in 0..TRIES {
             match &made {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => made = make(),
                 _ => break,
             }
         }
         let file = made?;
-        file.lock()?;
-        // It has its name only once it is locked: another worker never finds it unlocked.
-        fs::rename(&hidden, &path)?;
         Ok(Self { path, file })
     }
 }
@@ -84,9 +86,41 @@ pub(crate) fn is_held(live: &Path, id: &SandboxId) -> bool {
     file.is_ok_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)))
 }
 
+/// Takes away what a worker left that was killed before its mark had its name.
+pub(crate) fn sweep(live: &Path) {
+    for entry in fs::read_dir(live::waits(live)).into_iter().flatten().flatten() {
+        let is_nameless = entry.file_name().as_encoded_bytes().starts_with(b".");
+        let file = File::open(entry.path()).ok().filter(|_| is_nameless);
+        if file.is_some_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Takes an abandoned mark away.
 pub(crate) fn forget(live: &Path, id: &SandboxId) {
     if !is_held(live, id) {
         let _ = fs::remove_file(live::waits(live).join(id.as_str()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_killed_before_it_had_its_name_is_swept_and_what_is_being_named_is_not() {
+        let live = tempfile::tempdir().unwrap();
+        let dir = live::waits(live.path());
+        live::private_dir(&dir).unwrap();
+        let [dead, alive] = ["sb-dead", "sb-alive"].map(|name| dir.join(format!(".{name}")));
+        fs::write(&dead, "").unwrap();
+        let held = File::create(&alive).unwrap();
+        held.lock().unwrap();
+        let id = SandboxId::parse("sb0123456789abcdef0123").unwrap();
+        let claim = Claim::take(live.path(), &id).unwrap();
+        sweep(live.path());
+        assert!(!dead.exists() && alive.exists() && is_held(live.path(), &id));
+        drop(claim);
     }
 }

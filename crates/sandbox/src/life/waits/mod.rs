@@ -34,7 +34,7 @@ use crate::life::wipe::Subject;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
-pub(crate) use claim::{abandoned, forget, is_held};
+pub(crate) use claim::{abandoned, forget, is_held, sweep};
 use container::{ContainerShape, Standing};
 
 /// One that nobody took for so long is wiped.
