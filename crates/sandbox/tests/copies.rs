@@ -79,6 +79,26 @@ fn m5_an_open_file_of_a_host_process_is_a_copy_and_the_wipe_says_whose() {
     });
 }
 
+/// `/dev` of a container with ids of its own lies in its layer, with its shared memory.
+#[test]
+fn m5_an_open_file_beside_the_devices_or_in_shared_memory_is_a_copy_too() {
+    with_bench(|bench| async move {
+        for file in ["/dev/s", "/dev/shm/s"] {
+            let (sandbox, plan) = bench.start(json!({})).await;
+            let wrote = sh(&sandbox, &plan, &format!("echo secret > {file}")).await;
+            assert_eq!(wrote.outcome.exit, 0);
+            let open = format!("exec 9< /proc/{}/root{file}", sandbox.init_pid());
+            let keeper = Keeper::new("/usr/bin/env", &[], &open);
+            let evidence = sandbox.wipe("task-end").await;
+            let said = why(&evidence, "layer");
+            assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
+            drop(keeper);
+            let settled = again(&bench, &evidence).await;
+            assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+        }
+    });
+}
+
 #[test]
 fn m5_a_second_mount_in_any_namespace_is_a_copy_and_the_wipe_says_where() {
     with_bench(|bench| async move {

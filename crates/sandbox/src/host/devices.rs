@@ -1,20 +1,17 @@
 //! Device nodes of a sandbox that has ids of its own: inodes that no other sandbox and no program of the host opens.
 //!
 //! Its root may make no nodes, so a runtime would bind the host's: a watch on them tells what the whole host opens, and
-//! a lock on them is a lock on everybody's. The worker makes them, on a file system of each sandbox's own. Which devices they open
-//! is the device rules' of its cgroups, as ever.
+//! a lock on them is a lock on everybody's. The worker makes them, in each sandbox's own layer, whose end is the end of all that
+//! a task wrote beside them, too. Which devices they open is the device rules' of its cgroups, as ever.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, makedev, mkdirat, mknodat, openat,
     symlinkat,
 };
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
-};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// What an OCI runtime makes in every `/dev`: name, major and minor number.
 const NODES: [(&str, u32, u32); 6] = [
@@ -33,45 +30,40 @@ const LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/2", "stderr"),
     ("pts/ptmx", "ptmx"),
 ];
-/// Where the runtime mounts something.
-const DIRS: [&str; 2] = ["pts", "shm"];
+/// What a runtime mounts there, and anybody's shared memory, which is the layer's where that lies in memory: name and mode.
+const DIRS: [(&str, u32); 2] = [("pts", 0o755), ("shm", 0o1777)];
 const ANYBODYS: u32 = 0o666;
-/// As a runtime's own `/dev`.
-const SIZE: &str = "64k";
 
-/// A `/dev` of this owner, mounted nowhere yet.
-pub(crate) fn make(first: u32) -> io::Result<OwnedFd> {
-    let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (name, value) in [("size", SIZE), ("mode", "755")] {
-        fsconfig_set_string(&tmpfs, name, value)?;
-    }
-    fsconfig_create(&tmpfs)?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let dev = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+/// Makes a directory a `/dev` of this owner.
+pub(crate) fn furnish(dev: &impl AsFd, first: u32) -> io::Result<()> {
     let (uid, gid) = (Some(Uid::from_raw(first)), Some(Gid::from_raw(first)));
-    let own = |name: &str| chownat(&dev, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+    let own = |name: &str| chownat(dev, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
     let mode = Mode::from_raw_mode(ANYBODYS);
     for (name, major, minor) in NODES {
-        mknodat(&dev, name, FileType::CharacterDevice, mode, makedev(major, minor))?;
+        mknodat(dev, name, FileType::CharacterDevice, mode, makedev(major, minor))?;
         // Whatever this process takes off the modes of new files.
-        chmodat(&dev, name, mode, AtFlags::empty())?;
+        chmodat(dev, name, mode, AtFlags::empty())?;
         own(name)?;
     }
     for (to, name) in LINKS {
-        symlinkat(to, &dev, name)?;
+        symlinkat(to, dev, name)?;
         own(name)?;
     }
-    for name in DIRS {
-        mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
+    for (name, mode) in DIRS {
+        let mode = Mode::from_raw_mode(mode);
+        mkdirat(dev, name, mode)?;
+        chmodat(dev, name, mode, AtFlags::empty())?;
         own(name)?;
     }
-    chownat(&dev, "", uid, gid, AtFlags::EMPTY_PATH)?;
-    Ok(dev)
+    Ok(chownat(dev, "", uid, gid, AtFlags::EMPTY_PATH)?)
 }
 
 /// Whether this worker makes nodes that can be opened. Why not, otherwise.
 pub(crate) fn try_one() -> io::Result<()> {
-    let dev = make(0)?;
+    let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&tmpfs)?;
+    let dev = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    furnish(&dev, 0)?;
     for (name, ..) in NODES.iter().filter(|(name, ..)| *name != "tty") {
         openat(&dev, *name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     }

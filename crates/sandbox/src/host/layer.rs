@@ -42,6 +42,11 @@ impl Layer {
         Some(Self { place: traces.layer.clone(), own, over, witness: Witness::of(root) })
     }
 
+    /// Whether its end will be told.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.witness.is_some()
+    }
+
     /// Whether it is gone; call it when it is unmounted and every process of the sandbox has ended.
     pub(crate) fn check(self) -> WipeCheck {
         let (file_system, place) = (self.own.text(), self.place.display().to_string());

@@ -4,10 +4,10 @@
 //! does, and belongs to the sandbox's root.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Component, Path};
 
 use rustix::fs::{
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::class::shown::Overlay;
 use crate::host::devices;
-use crate::host::idrange::{IdRanges, Taken, shifted};
+use crate::host::idrange::{self, IdRanges, Taken, shifted};
 use crate::life::error::{BootError, fault};
 
 /// Mounted there by the runtime, later.
@@ -57,10 +57,17 @@ pub(crate) fn show(
     placed.map_err(fault("mounting in the sandbox", target))
 }
 
-/// Mounts a `/dev` with nodes of the sandbox's own; the runtime takes it as it is.
-pub(crate) fn show_devices(root: &Path, taken: &Taken) -> Result<(), BootError> {
-    let at = Path::new(DEV);
-    let made = devices::make(taken.first);
+/// Mounts a `/dev` with nodes of the sandbox's own, which lies in its layer; the runtime takes it as it is.
+pub(crate) fn show_devices(root: &Path, layer: &Path, taken: &Taken) -> Result<(), BootError> {
+    let (at, dev) = (Path::new(DEV), layer.join("dev"));
+    let made = (|| {
+        fs::create_dir(&dev)?;
+        let opened = File::open(&dev)?;
+        // Whatever this process takes off the modes of new files.
+        opened.set_permissions(Permissions::from_mode(0o755))?;
+        devices::furnish(&opened, taken.first)?;
+        idrange::with_devices(&dev)
+    })();
     let tree = made.map_err(fault("making the nodes of", at))?;
     attach(&tree, (root, at), true, taken.first).map_err(fault("mounting in the sandbox", at))
 }

@@ -62,11 +62,8 @@ impl Root {
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
         }
-        let mut below = LowerLayers {
-            dir: dir.join("below"),
-            ids: ids.map(|(_, taken)| taken),
-            at: Vec::new(),
-        };
+        let mut below =
+            LowerLayers { dir: dir.join("below"), ids: ids.map(|(_, taken)| taken), shown: 0 };
         let base = self.place()?;
         let lowers = [below.layer(&self.guest)?, below.layer(&base)?];
         mounts::mount_overlay(root, &lowers, &upper, &work)
@@ -124,8 +121,9 @@ impl Root {
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
                 if ranges.foreign_nodes().is_none() {
-                    inside::show_devices(root, taken)?;
-                    oci::own_devices(&mut config, root);
+                    inside::show_devices(root, layer, taken)?;
+                    // Shared memory on a disk is none.
+                    oci::own_devices(&mut config, root, live::is_memory(layer));
                 }
             }
             None => {
@@ -169,34 +167,38 @@ fn through(dir: &Path, first: u32) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(THROUGH))
 }
 
-/// Lower layers while their overlay is mounted: it has copies of their mounts, which outlive these.
+/// Lower layers while their overlay is mounted: it has copies of their mounts, which outlive these. They lie in a mount of
+/// their directory's own, so that all go at once: after each change of its mounts the kernel waits for every processor.
 struct LowerLayers<'a> {
     dir: PathBuf,
     ids: Option<&'a Taken>,
-    at: Vec<PathBuf>,
+    shown: usize,
 }
 
 impl LowerLayers<'_> {
     fn layer(&mut self, path: &Path) -> Result<PathBuf, BootError> {
         let Some(taken) = self.ids else { return Ok(path.to_owned()) };
-        if self.at.is_empty() {
+        if self.shown == 0 {
             make_dir(&self.dir, 0o700)?;
+            let own = idrange::shifted(&self.dir, None, false);
+            let own = own.and_then(|tree| idrange::attach(&tree, &self.dir));
+            own.map_err(fault("mounting", &self.dir))?;
         }
-        let at = self.dir.join(self.at.len().to_string());
+        let at = self.dir.join(self.shown.to_string());
+        self.shown += 1;
         make_dir(&at, 0o700)?;
         let tree =
             idrange::shifted(path, Some(&taken.space), true).map_err(fault("shifting", path))?;
         idrange::attach(&tree, &at).map_err(fault("attaching", path))?;
-        self.at.push(at.clone());
         Ok(at)
     }
 }
 
 impl Drop for LowerLayers<'_> {
     fn drop(&mut self) {
-        for at in &self.at {
+        if self.shown > 0 {
             // What stays is unmounted with the sandbox.
-            let _ = mounts::detach(at);
+            let _ = mounts::detach(&self.dir);
         }
     }
 }

@@ -202,7 +202,7 @@ pub(crate) fn destroy_ended(
         checks,
         not_recheckable: match elsewhere {
             Some(gone) => gone.not_recheckable,
-            None => not_recheckable(facts, volume.is_some()),
+            None => not_recheckable(facts, volume.is_some(), subject.ids.is_none()),
         },
     }
 }
@@ -233,7 +233,8 @@ impl Cleared {
         }
         // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
         let layer = Layer::of(traces, &points).filter(|_| volume.is_none());
-        let Unmounted { left: mounted, key } = unmount_all(traces, &points, checks);
+        let is_watched = layer.as_ref().is_some_and(Layer::is_watched);
+        let Unmounted { left: mounted, key } = unmount_all(traces, &points, is_watched, checks);
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
         Self { usage, method, volume, layer, mounted }
@@ -283,7 +284,7 @@ fn method(encrypted: bool, key: Option<&KeyEnd>, points: &[PathBuf]) -> WipeMeth
     }
 }
 
-fn not_recheckable(facts: &HostFacts, encrypted: bool) -> Vec<String> {
+fn not_recheckable(facts: &HostFacts, encrypted: bool, no_own_ids: bool) -> Vec<String> {
     let mut said = vec![
         "that the freed pages of the tmpfs are overwritten: the kernel does so when it hands them \
          out again"
@@ -303,6 +304,13 @@ fn not_recheckable(facts: &HostFacts, encrypted: bool) -> Vec<String> {
                  and extended attributes",
             ]
             .map(str::to_owned),
+        );
+    }
+    if encrypted || no_own_ids {
+        said.push(
+            "whether a process of the host holds open what the sandbox wrote in /dev and /dev/shm, \
+             which were no part of its layer"
+                .to_owned(),
         );
     }
     if facts.swap {
@@ -344,11 +352,20 @@ struct Unmounted {
     key: Option<KeyEnd>,
 }
 
-/// Unmounts everything, the last mounted first; a key is destroyed when its file system alone is left.
-fn unmount_all(traces: &Traces, points: &[PathBuf], checks: &mut Vec<WipeCheck>) -> Unmounted {
+/// Unmounts everything, the last mounted first; a key is destroyed when its file system alone is left. **Where the layer's
+/// end is watched the root goes at once, with all that is mounted in it**: whoever still uses any of it keeps the layer,
+/// or has what is the host's. Each of these mounts alone would wait for every processor of the host.
+fn unmount_all(
+    traces: &Traces,
+    points: &[PathBuf],
+    is_watched: bool,
+    checks: &mut Vec<WipeCheck>,
+) -> Unmounted {
     let mut faults = Vec::new();
     let mut key = None;
-    for point in points {
+    let is_gone =
+        is_watched && points.contains(&traces.root) && mounts::detach(&traces.root).is_ok();
+    for point in points.iter().filter(|point| !is_gone || !point.starts_with(&traces.root)) {
         if *point == traces.disk {
             key = Volume::of(traces).end_key();
         }

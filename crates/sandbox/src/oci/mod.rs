@@ -285,14 +285,16 @@ pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
 
 /// Has the runtime take the `/dev` that is in the root already. A runtime that mounts one itself binds the host's nodes
 /// where the sandbox's root may make none; told to bind a `/dev`, crun and runc put nothing in there.
-pub(crate) fn own_devices(config: &mut Value, root: &Path) {
+pub(crate) fn own_devices(config: &mut Value, root: &Path, has_memory: bool) {
     let source = root.join("dev");
     let options = json!(["bind", "rw", "nosuid", "noexec"]);
     let bind = json!({"destination": "/dev", "type": "bind", "source": source, "options": options});
-    if let Some(Value::Array(mounts)) = config.get_mut("mounts")
-        && let Some(dev) = mounts.iter_mut().find(|mount| mount["destination"] == "/dev")
-    {
+    let Some(Value::Array(mounts)) = config.get_mut("mounts") else { return };
+    if let Some(dev) = mounts.iter_mut().find(|mount| mount["destination"] == "/dev") {
         *dev = bind;
+    }
+    if has_memory {
+        mounts.retain(|mount| mount["destination"] != "/dev/shm");
     }
 }
 

@@ -26,7 +26,7 @@ use crate::host::runtime::Runtime;
 pub(crate) use ledger::{give_back, keep};
 pub(crate) use region::COUNT;
 pub use region::Region;
-pub(crate) use shift::{attach, shifted};
+pub(crate) use shift::{attach, shifted, with_devices};
 
 /// Namespaces that are kept for the next sandbox: each costs 1 KiB of the kernel's memory and an open file, and as many
 /// as a worker has sandboxes at a time profit.

@@ -14,6 +14,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use crate::host::mounts;
 
 /// `struct mount_attr` of `mount_setattr(2)`.
+#[derive(Default)]
 #[repr(C)]
 struct Attributes {
     set: u64,
@@ -25,6 +26,7 @@ struct Attributes {
 const READ_ONLY: u64 = 0x1;
 const NO_SET_ID: u64 = 0x2;
 const NO_DEVICES: u64 = 0x4;
+const NO_PROGRAMS: u64 = 0x8;
 const SHIFTED: u64 = 0x10_0000;
 
 /// A copy of the mount of `source`, attached nowhere, `nosuid,nodev`, without what is mounted below; its ids are those of
@@ -34,16 +36,7 @@ pub(crate) fn shifted(
     space: Option<&OwnedFd>,
     readonly: bool,
 ) -> io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, source, flags)?;
-    dress(&tree, space, readonly)?;
-    Ok(tree)
-}
-
-/// The same of a copy that was made before.
-fn dress(tree: &impl AsFd, space: Option<&OwnedFd>, readonly: bool) -> io::Result<()> {
-    let mut attributes =
-        Attributes { set: NO_SET_ID | NO_DEVICES, clear: 0, propagation: 0, namespace: 0 };
+    let mut attributes = Attributes { set: NO_SET_ID | NO_DEVICES, ..Attributes::default() };
     if readonly {
         attributes.set |= READ_ONLY;
     }
@@ -51,6 +44,24 @@ fn dress(tree: &impl AsFd, space: Option<&OwnedFd>, readonly: bool) -> io::Resul
         attributes.set |= SHIFTED;
         attributes.namespace = u64::try_from(space.as_raw_fd()).map_err(io::Error::other)?;
     }
+    copied(source, attributes)
+}
+
+/// The same for a directory of device nodes, which can be opened through it.
+pub(crate) fn with_devices(source: &Path) -> io::Result<OwnedFd> {
+    let set = NO_SET_ID | NO_PROGRAMS;
+    copied(source, Attributes { set, clear: NO_DEVICES, ..Attributes::default() })
+}
+
+fn copied(source: &Path, attributes: Attributes) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, source, flags)?;
+    dress(&tree, &attributes)?;
+    Ok(tree)
+}
+
+/// Gives a copy these attributes.
+fn dress(tree: &impl AsFd, attributes: &Attributes) -> io::Result<()> {
     let empty: &CStr = c"";
     #[expect(unsafe_code, reason = "mount_setattr(2) has no safe wrapper")]
     // SAFETY: the kernel reads an empty path and a structure of the size that is given, both of which live until it returns.
@@ -60,7 +71,7 @@ fn dress(tree: &impl AsFd, space: Option<&OwnedFd>, readonly: bool) -> io::Resul
             tree.as_fd().as_raw_fd(),
             empty.as_ptr(),
             libc::AT_EMPTY_PATH,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<Attributes>(),
         )
     };

@@ -4,6 +4,7 @@
 //! compile the list.
 
 use std::io;
+use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -78,13 +79,28 @@ impl FilterProgram {
 
 /// The annotation of an OCI configuration.
 pub(crate) fn annotation(needs: Needs) -> io::Result<Value> {
+    // Two filters, and a plan for each sandbox.
+    static COMPILED: [OnceLock<String>; 2] = [const { OnceLock::new() }; 2];
+    let [usual, without_set_id] = &COMPILED;
+    let compiled = if needs.no_set_id { without_set_id } else { usual };
+    let text = match compiled.get() {
+        Some(text) => text,
+        None => {
+            let text = encoded(&program(needs)?);
+            compiled.get_or_init(|| text)
+        }
+    };
+    Ok(json!({ANNOTATION: text}))
+}
+
+fn encoded(program: &[libc::sock_filter]) -> String {
     let mut bytes = Vec::new();
-    for one in program(needs)? {
+    for one in program {
         bytes.extend(one.code.to_ne_bytes());
         bytes.extend([one.jt, one.jf]);
         bytes.extend(one.k.to_ne_bytes());
     }
-    Ok(json!({ANNOTATION: STANDARD.encode(bytes)}))
+    STANDARD.encode(bytes)
 }
 
 /// The whole filter.
