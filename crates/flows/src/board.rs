@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::session::Attestation;
@@ -18,13 +18,13 @@ use cofferdam_ledger::sessions::SessionMove;
 use cofferdam_sandbox::KillHandle;
 use tokio::sync::Notify;
 
-/// How far behind a watcher may be.
+/// How long a state waits; a watcher is at most twice as long behind.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is not written yet, and who lives.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    latest: Mutex<HashMap<SandboxId, SessionMove>>,
+    latest: Mutex<HashMap<SandboxId, (SessionMove, Stopwatch)>>,
     alive: Mutex<HashMap<SandboxId, KillHandle>>,
     rung: Notify,
 }
@@ -35,15 +35,18 @@ impl Board {
         let facts = Some(attestation);
         let state = SessionState::Provisioning;
         let made = SessionMove { sandbox: session.clone(), state, attestation: facts };
-        self.lock().insert(session.clone(), made);
+        self.lock().insert(session.clone(), (made, Stopwatch::start()));
         self.pulses().insert(session.clone(), pulse);
         self.rung.notify_one();
     }
 
     /// The session's state now.
     pub(crate) fn set(&self, session: &SandboxId, state: SessionState) {
-        let fresh = || SessionMove { sandbox: session.clone(), state, attestation: None };
-        self.lock().entry(session.clone()).or_insert_with(fresh).state = state;
+        let fresh = || {
+            let sandbox = session.clone();
+            (SessionMove { sandbox, state, attestation: None }, Stopwatch::start())
+        };
+        self.lock().entry(session.clone()).or_insert_with(fresh).0.state = state;
         self.rung.notify_one();
     }
 
@@ -64,7 +67,7 @@ impl Board {
         loop {
             self.rung.notified().await;
             clock::sleep(PAUSE).await;
-            let moves: Vec<SessionMove> = self.lock().drain().map(|(_, one)| one).collect();
+            let moves = self.due(PAUSE);
             if !moves.is_empty()
                 && let Err(error) = ledger.sessions().advance(&moves).await
             {
@@ -73,11 +76,22 @@ impl Board {
         }
     }
 
+    /// Those that have waited for so long; rings for the others.
+    fn due(&self, pause: Duration) -> Vec<SessionMove> {
+        let mut latest = self.lock();
+        let due = latest.extract_if(|_, (_, since)| since.elapsed() >= pause);
+        let due = due.map(|(_, (one, _))| one).collect();
+        if !latest.is_empty() {
+            self.rung.notify_one();
+        }
+        due
+    }
+
     fn pulses(&self) -> MutexGuard<'_, HashMap<SandboxId, KillHandle>> {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, SessionMove>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, (SessionMove, Stopwatch)>> {
         // A poisoned lock only means that somebody panicked beside it; the map is whole.
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +110,9 @@ mod tests {
         board.set(&one, SessionState::Executing);
         board.set(&two, SessionState::Executing);
         board.forget(&two);
-        let left: Vec<_> = board.lock().drain().map(|(_, one)| (one.sandbox, one.state)).collect();
+        assert!(board.due(Duration::from_secs(3_600)).is_empty(), "it is too young");
+        let left: Vec<_> =
+            board.due(Duration::ZERO).into_iter().map(|one| (one.sandbox, one.state)).collect();
         assert_eq!(left, [(one, SessionState::Executing)]);
     }
 }

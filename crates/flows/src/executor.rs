@@ -8,6 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::Flows;
 use crate::board::Board;
+use crate::handed::Handed;
 use crate::memory::MemoryBudget;
 
 /// What a worker needs to execute tasks.
@@ -20,6 +21,8 @@ pub(crate) struct Executor {
     pub host: Host,
     /// Where its sandboxes are now.
     pub board: Board,
+    /// What its runs need not ask the ledger about its tasks.
+    pub handed: Handed,
     /// A base of the dependency cache was made: whoever keeps it within bounds should look.
     pub promoted: tokio::sync::Notify,
     /// For the host's own admin, whose key is worth as much as this host's root anyway.

@@ -29,6 +29,7 @@ mod executor;
 mod flight;
 mod flow;
 mod gates;
+mod handed;
 mod host;
 pub mod intents;
 mod keeper;

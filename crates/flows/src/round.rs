@@ -56,6 +56,7 @@ pub(crate) async fn round_of(
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
+    let mut expected = this.executor.handed.expect();
     let mut open: Vec<(usize, NewTask)> = Vec::new();
     let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
     let mut pause = LOOK_AGAIN;
@@ -64,6 +65,7 @@ pub(crate) async fn round_of(
         let mut fresh = Vec::new();
         while open.len() < concurrency && round.blocked.is_none() {
             let Some((index, task)) = todo.pop() else { break };
+            expected.add(&task.key);
             open.push((index, task.clone()));
             fresh.push(task);
         }
@@ -86,14 +88,14 @@ pub(crate) async fn round_of(
             round.missed.sort_by_key(|m| m.index);
             return Ok(round);
         }
+        if over.is_empty() {
+            let woken = wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
+            pause = if woken { LOOK_AGAIN } else { (pause * 2).min(LOOK_AT_LEAST) };
+            over = expected.take();
+        }
         let ended = match over.is_empty() {
-            false => Some(over.drain(..).map(TaskOutcome::kept).collect()),
-            true => {
-                let woken =
-                    wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
-                pause = if woken { LOOK_AGAIN } else { (pause * 2).min(LOOK_AT_LEAST) };
-                outcomes(flows, workflow, &open).await?
-            }
+            false => Some(over.drain(..).map(TaskOutcome::succeeded).collect()),
+            true => outcomes(flows, workflow, &open).await?,
         };
         let Some(ended) = ended else {
             return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });

@@ -14,7 +14,7 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::{SandboxId, TaskKey};
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest};
+use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest, WipeStatus};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
@@ -119,6 +119,10 @@ async fn finish(
     executor.board.forget(sandbox);
     let committed = end.committed(task);
     if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
+        let is_gone = committed.evidence.is_some_and(|gone| gone.status == WipeStatus::Verified);
+        if is_gone && end.result.err_code == ErrCode::None {
+            executor.handed.succeeded(key);
+        }
         return Ok(end.result.err_code);
     }
     // Somebody else's result stands, or will: what counts is the ledger's, never this execution's.

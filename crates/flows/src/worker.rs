@@ -22,6 +22,7 @@ use crate::board::Board;
 use crate::claims::{Claimer, Registered, Started};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
+use crate::handed::Handed;
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::takeover::{Arrival, Takeover, reconcile};
@@ -101,6 +102,7 @@ impl Worker {
             open_host,
             memory,
             board: Board::default(),
+            handed: Handed::default(),
             promoted: Notify::new(),
         });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);

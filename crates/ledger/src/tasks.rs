@@ -98,9 +98,9 @@ pub struct TaskOutcome {
 }
 
 impl TaskOutcome {
-    /// An attempt that kept its text.
+    /// An attempt that is known to have succeeded.
     #[must_use]
-    pub fn kept(key: TaskKey) -> Self {
+    pub fn succeeded(key: TaskKey) -> Self {
         let (exit, cause) = (0, None);
         Self { key, err_code: ErrCode::None, exit, cause, permanent: false, resumed: false }
     }
