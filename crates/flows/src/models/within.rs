@@ -2,9 +2,11 @@
 //! that goes on for a lost one is given it instead of asking again.
 //!
 //! ```text
-//! call -> shape (model, roles since the prompt) -> on record? -> the record, nothing is sent
-//!                                                  \-> sent, and kept before its last bytes pass
+//! call -> shape (model, roles since the prompt, answers given there) -> on record? -> the record, nothing is sent
+//!                                                                       \-> sent, kept before its last bytes pass
 //! ```
+//! What was given whole and is asked for again is another call: an answer that the daemon could not use is not served
+//! for ever, and a command that asks first takes no place of the daemon's.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,7 +108,7 @@ impl Within {
 fn shape_at(place: &Digest, n: u32) -> Digest {
     match n {
         0 => place.clone(),
-        // Two numbers of a digest and a number always have a form.
+        // A digest and a number always have a form.
         n => canonical::digest(&(place, n)).unwrap_or_else(|_| place.clone()),
     }
 }

@@ -24,6 +24,8 @@ const COLD: usize = 20;
 /// Long answers of each kind, and their bytes: beyond what one buffer holds.
 const LONG: usize = 5;
 const LONG_BYTES: usize = 32 << 20;
+/// The same where `BENCH_QUICK` is set: whether it runs at all.
+const QUICK: (usize, usize) = (20, 1 << 20);
 /// What a chunk of a model's answer looks like.
 const EVENT: &str =
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"sixteen letters!\"}}]}\n\n";
@@ -48,6 +50,14 @@ c.load_cert_chain(sys.argv[1] + '/crt', sys.argv[1] + '/key')
 s.socket = c.wrap_socket(s.socket, server_side=True, do_handshake_on_connect=False)
 print(s.server_address[1], flush=True)
 s.serve_forever()";
+
+/// Short calls of each kind, and bytes of a long answer.
+fn sizes() -> (usize, usize) {
+    match std::env::var_os("BENCH_QUICK") {
+        Some(_) => QUICK,
+        None => (TURNS, LONG_BYTES),
+    }
+}
 
 /// A task that waits, in whose network the second client is. Its end is the server's.
 async fn held(up: &Server, exec: Value, more: Value, mark: &str) -> File {
@@ -161,7 +171,7 @@ fn provided(mut stream: TcpStream) -> Fallible<()> {
         stream.write_all(format!("{head}{}", chunk(EVENT)).as_bytes())?;
         if body.windows(4).any(|at| at == b"long") {
             let piece = chunk(&many);
-            for _ in 0..LONG_BYTES / many.len() {
+            for _ in 0..sizes().1 / many.len() {
                 stream.write_all(piece.as_bytes())?;
             }
         }
@@ -179,6 +189,8 @@ pub async fn models() {
         "models": [{"model": "m", "input_micros": 1, "output_micros": 1}]});
     let (status, made) = up.post("/api/models", &body).await;
     assert_eq!(status, 201, "{made}");
+    let (short_turns, long_bytes) = sizes();
+    let counted = COLD..COLD + short_turns;
     let netns = held(&up, json!({}), json!({"models": {"providers": ["main"]}}), "6171").await;
     let measured = tokio::task::spawn_blocking(move || {
         let connected = |to: SocketAddr| {
@@ -187,24 +199,23 @@ pub async fn models() {
             stream
         };
         let mut direct = connected(address);
-        let is_long = |turn: usize| turn >= TURNS + COLD;
+        let is_long = move |turn: usize| turn >= short_turns + COLD;
         let outside = move |turn| call(&mut direct, is_long(turn));
-        in_turns(netns, TURNS + COLD + LONG, outside, move || {
+        in_turns(netns, short_turns + COLD + LONG, outside, move || {
             let mut inside = connected(ENDPOINT.parse().unwrap());
             Box::new(move |turn| call(&mut inside, is_long(turn)))
         })
     });
     let [direct, proxied] = measured.await.unwrap();
-    let short = |all: &[[f64; 2]]| -> Vec<f64> {
-        all[COLD..TURNS + COLD].iter().map(|one| one[0]).collect()
-    };
+    let short =
+        |all: &[[f64; 2]]| -> Vec<f64> { all[counted.clone()].iter().map(|one| one[0]).collect() };
     let (without, with) = (short(&direct), short(&proxied));
     let more = json!({"direct": rounded(median(without.clone())), "proxied": rounded(median(with.clone())),
-        "proxied_p99": rounded(percentile(with.clone(), 99)), "n": TURNS});
+        "proxied_p99": rounded(percentile(with.clone(), 99)), "n": short_turns});
     emit("model_added_first_token", median(with) - median(without), "ms", 1.0, more);
     let rate = |all: &[[f64; 2]]| {
-        let megabytes = LONG_BYTES as f64 / 1e6;
-        median(all[TURNS + COLD..].iter().map(|one| megabytes * 1e3 / one[1]).collect())
+        let megabytes = long_bytes as f64 / 1e6;
+        median(all[counted.end..].iter().map(|one| megabytes * 1e3 / one[1]).collect())
     };
     let (without, with) = (rate(&direct), rate(&proxied));
     let more = json!({"direct": rounded(without), "proxied": rounded(with), "unit_of_both": "MB/s", "n": LONG,
@@ -298,14 +309,14 @@ pub async fn secrets() {
     let uses = json!([{"name": "one", "for": HOST, "as": "header Authorization \"Bearer {}\""}]);
     let exec = json!({"egress": [HOST], "secrets": uses});
     let netns = held(&up, exec, json!({}), "6172").await;
-    let port = host.port;
+    let (port, turns) = (host.port, sizes().0 + COLD);
     let measured = tokio::task::spawn_blocking(move || {
         let outside = client(false, port);
-        in_turns(netns, TURNS + COLD, outside, move || Box::new(client(true, port)))
+        in_turns(netns, turns, outside, move || Box::new(client(true, port)))
     });
     let [direct, proxied] = measured.await.unwrap();
     let (without, with) = (direct[COLD..].to_vec(), proxied[COLD..].to_vec());
     let more = json!({"direct": rounded(median(without.clone())), "proxied": rounded(median(with.clone())),
-        "proxied_p99": rounded(percentile(with.clone(), 99)), "n": TURNS});
+        "proxied_p99": rounded(percentile(with.clone(), 99)), "n": with.len()});
     emit("secret_added_request", median(with) - median(without), "ms", 1.0, more);
 }
