@@ -13,9 +13,12 @@ use serde_json::{Value, json};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::ModelName;
 use crate::model::ModelsSpec;
+use crate::patch::{Refused, why_refused};
 use crate::plan::{Plan, PlanTask};
+use crate::plan_text;
 use crate::sandbox::{IsolationSpec, Limits, SandboxRequest};
 use crate::schema::Validator;
+use crate::tree_change::{Image, TreeEntry};
 use crate::work::Work;
 
 /// Where the project is in the sandboxes of such a run.
@@ -32,6 +35,9 @@ pub const MAX_GOAL_BYTES: usize = 64 * 1024;
 const MAX_ITEMS: usize = 200;
 /// Characters of one text of a plan.
 const MAX_TEXT: usize = 8_000;
+/// Bytes of a plan as a person is shown it. A page shows 256 KiB of a run's plan; an agent that writes more would push the
+/// files, the tests and the sandbox out of sight.
+const MAX_SHOWN: usize = 64 * 1024;
 
 /// OpenCode plans, a person approves, OpenCode builds; `tasks` are the tests of what it built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -83,7 +89,7 @@ pub enum PlannedChange {
 pub struct PlannedFile {
     /// Path relative to the project; with `/` at its end a directory and all below it.
     pub path: String,
-    /// What becomes of it.
+    /// What becomes of it, and nothing else; `edit` of a directory allows every change below it.
     pub change: PlannedChange,
     /// Why it has to.
     pub why: String,
@@ -152,10 +158,37 @@ pub struct PatchedWork {
     pub patch: Option<String>,
 }
 
-/// A relative path of plain names.
-fn is_plain(path: &str) -> bool {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".." | ".git"))
+/// Why a plan may not name a path, if it may not.
+fn why_unplannable(path: &str) -> Option<Refused> {
+    why_refused(path.strip_suffix('/').unwrap_or(path).as_bytes())
+}
+
+impl PlannedFile {
+    /// Whether a change of this kind at or below its path is the one that it names.
+    fn allows(&self, entry: &TreeEntry) -> bool {
+        let (is_tree, change) = (self.path.ends_with('/'), self.change);
+        match (&entry.pre, &entry.post) {
+            (None, None) => false,
+            _ if is_tree && change == PlannedChange::Edit => true,
+            (None, Some(_)) => change == PlannedChange::Create,
+            (Some(_), None) => change == PlannedChange::Remove,
+            (Some(pre), Some(post)) => {
+                change == PlannedChange::Edit && pre.is_dir() == post.is_dir()
+            }
+        }
+    }
+
+    /// Whether an entry of a patch is a change that this file stands for.
+    fn covers(&self, entry: &TreeEntry) -> bool {
+        let (named, path) = (self.path.as_str(), entry.path.as_str());
+        if named.trim_end_matches('/') == path || named.ends_with('/') && path.starts_with(named) {
+            return self.allows(entry);
+        }
+        // The way to it may be made, and taken away with it; one that stays keeps its mode.
+        let is_way = named.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+        let (pre, post) = (entry.pre.as_ref(), entry.post.as_ref());
+        is_way && (pre.is_none() || post.is_none()) && pre.or(post).is_some_and(Image::is_dir)
+    }
 }
 
 impl AgentPlan {
@@ -189,22 +222,26 @@ impl AgentPlan {
             return Err(violations);
         }
         let plan: Self = serde_json::from_value(answer.clone()).map_err(|e| vec![e.to_string()])?;
-        let bad = plan.files.iter().enumerate().filter(|(_, file)| !is_plain(&file.path));
-        let bad: Vec<String> = bad
-            .map(|(n, file)| format!("/files/{n}/path: {:?} must be a path inside the project, relative, of plain names, outside .git", file.path))
-            .collect();
+        let bad = plan.files.iter().enumerate().filter_map(|(n, file)| {
+            let why = why_unplannable(&file.path)?.as_str();
+            let path = &file.path;
+            Some(format!("/files/{n}/path: {path:?} must be a path inside the project, relative, of plain names, outside .git and its hooks ({why})"))
+        });
+        let mut bad: Vec<String> = bad.take(20).collect();
+        let shown = plan_text::bytes_of(&plan);
+        if shown > MAX_SHOWN {
+            bad.push(format!(
+                ": the plan has {shown} bytes as a person reads it; the limit is {MAX_SHOWN}"
+            ));
+        }
         if bad.is_empty() { Ok(plan) } else { Err(bad) }
     }
 
-    /// Whether a change of this path is in the plan: of a file, or of a directory that leads to one.
+    /// Whether an entry of a patch is in the plan: a path that it names, changed as it says, or a directory on the way to
+    /// one.
     #[must_use]
-    pub fn covers(&self, path: &str, is_dir: bool) -> bool {
-        self.files.iter().any(|file| {
-            let named = file.path.as_str();
-            named.trim_end_matches('/') == path
-                || named.ends_with('/') && path.starts_with(named)
-                || is_dir && named.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
-        })
+    pub fn covers(&self, entry: &TreeEntry) -> bool {
+        self.files.iter().any(|file| file.covers(entry))
     }
 }
 
@@ -256,6 +293,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree_change::{Node, Tree, TreeChange};
 
     fn good() -> Value {
         json!({"design": "d", "files": [{"path": "src/a.py", "change": "edit", "why": "w"}],
@@ -284,13 +322,105 @@ mod tests {
         assert!(AgentPlan::read(&json!("no plan"), &["unit"]).is_err());
     }
 
+    fn node(is_dir: bool, mode: u32) -> Node {
+        match is_dir {
+            true => Node::Dir { mode },
+            false => Node::File { mode, bytes: vec![1] },
+        }
+    }
+
+    /// The entry of one path: what was there and what is, each a directory or a file with its mode.
+    fn entry(path: &str, pre: Option<(bool, u32)>, post: Option<(bool, u32)>) -> TreeEntry {
+        let tree = |side: Option<(bool, u32)>| -> Tree {
+            side.map(|(is_dir, mode)| (path.to_owned(), node(is_dir, mode))).into_iter().collect()
+        };
+        TreeChange::between(&tree(pre), &tree(post)).unwrap().entries.remove(0)
+    }
+
     #[test]
     fn a_plan_covers_its_files_the_way_to_them_and_nothing_else() {
+        const FILE: Option<(bool, u32)> = Some((false, 0o644));
+        const PROGRAM: Option<(bool, u32)> = Some((false, 0o755));
+        const DIR: Option<(bool, u32)> = Some((true, 0o755));
         let mut plan = AgentPlan::read(&good(), &["unit"]).unwrap();
-        assert!(plan.covers("src/a.py", false) && plan.covers("src", true));
-        assert!(!plan.covers("src", false) && !plan.covers("src/b.py", false));
-        assert!(!plan.covers("src/a.pyc", false) && !plan.covers("sr", true));
+        let covers = |plan: &AgentPlan, path: &str, pre, post| plan.covers(&entry(path, pre, post));
+        assert!(covers(&plan, "src/a.py", FILE, PROGRAM), "an edit, of its mode too");
+        assert!(covers(&plan, "src", None, DIR) && covers(&plan, "src", DIR, None));
+        for (path, pre, post) in [
+            ("src", None, FILE),
+            ("src", FILE, DIR),
+            ("src", DIR, Some((true, 0o777))),
+            ("src/b.py", FILE, PROGRAM),
+            ("src/a.pyc", None, FILE),
+            ("sr", None, DIR),
+        ] {
+            assert!(!covers(&plan, path, pre, post), "{path} {pre:?} {post:?}");
+        }
         plan.files[0].path = "src/".to_owned();
-        assert!(plan.covers("src/b.py", false) && !plan.covers("srcs", false));
+        assert!(covers(&plan, "src/b.py", None, FILE) && !covers(&plan, "srcs", None, FILE));
+        assert!(covers(&plan, "src/b.py", FILE, None), "an edit of a directory is of all below it");
+    }
+
+    #[test]
+    fn a_plan_covers_the_change_that_it_names_and_no_other() {
+        use PlannedChange::{Create, Edit, Remove};
+        const FILE: Option<(bool, u32)> = Some((false, 0o644));
+        const OTHER: Option<(bool, u32)> = Some((false, 0o600));
+        const DIR: Option<(bool, u32)> = Some((true, 0o755));
+        let mut plan = AgentPlan::read(&good(), &["unit"]).unwrap();
+        let done = [(Create, None, FILE), (Edit, FILE, OTHER), (Remove, FILE, None)];
+        for planned in [Create, Edit, Remove] {
+            plan.files[0].change = planned;
+            for (change, pre, post) in done {
+                let is_covered = plan.covers(&entry("src/a.py", pre, post));
+                assert_eq!(is_covered, change == planned, "{planned:?} {change:?}");
+            }
+            assert!(!plan.covers(&entry("src/a.py", FILE, DIR)), "{planned:?}: another kind");
+            plan.files[0].path = "src/".to_owned();
+            let is_covered = plan.covers(&entry("src/x", FILE, None));
+            assert_eq!(is_covered, planned != Create, "{planned:?} in a directory");
+            plan.files[0].path = "src/a.py".to_owned();
+        }
+    }
+
+    #[test]
+    fn a_plan_names_nothing_of_gits_in_any_spelling() {
+        for path in [
+            ".GIT/config",
+            "a/.git./x",
+            "git~1/hooks/y",
+            ".g\u{200c}it/x",
+            "a\\..\\b",
+            ".gitmodules",
+            "C:/x",
+            "HEAD",
+            ".husky/pre-commit",
+            "/x",
+            "a//b",
+            "a/./b",
+            "",
+            "/",
+            "a\0b",
+        ] {
+            let mut plan = good();
+            plan["files"][0]["path"] = json!(path);
+            let why = AgentPlan::read(&plan, &["unit"]).unwrap_err().join("\n");
+            assert!(why.contains("/files/0/path"), "{path:?}: {why}");
+        }
+        for path in [".gitignore", "src/", ".github/workflows/x.yml", "a b/\u{e4}.py"] {
+            let mut plan = good();
+            plan["files"][0]["path"] = json!(path);
+            assert!(AgentPlan::read(&plan, &["unit"]).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_no_page_would_show_whole_is_refused() {
+        for text in ["x".repeat(7_000), "\n".repeat(7_000), "\u{202e}".repeat(1_500)] {
+            let mut plan = good();
+            plan["risks"] = json!(vec![text; 20]);
+            let why = AgentPlan::read(&plan, &["unit"]).unwrap_err().join("\n");
+            assert!(why.contains("as a person reads it"), "{why}");
+        }
     }
 }

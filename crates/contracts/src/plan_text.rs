@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use crate::agent_plan::{AgentPlan, AgentRole};
+use crate::agent_plan::{AgentPlan, AgentRole, PlannedChange};
 use crate::egress::{Egress, Entry};
 use crate::plan::{Plan, PlanTask};
 use crate::printable;
@@ -47,8 +47,15 @@ fn one(task: &PlanTask, lines: &mut Vec<String>) {
         Work::Agent(agent) => sandbox(&agent.request, lines),
         Work::Live(live) => sandbox(&live.request, lines),
         Work::Opencode(work) => {
-            if let AgentRole::Build { plan, .. } = &work.role {
+            lines.push(format!("    model {}", work.model));
+            text_of("goal", &work.goal, lines);
+            if let AgentRole::Build { plan, tests, .. } = &work.role {
                 planned(plan, lines);
+                let others: Vec<&String> =
+                    tests.iter().filter(|test| !plan.tests.contains(test)).collect();
+                if !others.is_empty() {
+                    lines.push(format!("    tests that do not run: {}", json!(others)));
+                }
             }
             sandbox(&work.request, lines);
         }
@@ -56,13 +63,26 @@ fn one(task: &PlanTask, lines: &mut Vec<String>) {
     }
 }
 
+/// Bytes of the lines that show what an agent planned.
+pub(crate) fn bytes_of(plan: &AgentPlan) -> usize {
+    let mut lines = Vec::new();
+    planned(plan, &mut lines);
+    lines.iter().map(|line| printable::line(line).len().saturating_add(1)).sum()
+}
+
 /// What an agent planned, in its own words.
 fn planned(plan: &AgentPlan, lines: &mut Vec<String>) {
     text_of("design", &plan.design, lines);
     for file in &plan.files {
-        let change = json!(file.change);
-        let change = change.as_str().unwrap_or_default();
-        text_of(&format!("may {change} {}", json!(file.path)), &file.why, lines);
+        let what = match (file.change, file.path.ends_with('/')) {
+            (PlannedChange::Create, false) => "may create",
+            (PlannedChange::Edit, false) => "may edit",
+            (PlannedChange::Remove, false) => "may remove",
+            (PlannedChange::Create, true) => "may create anything in",
+            (PlannedChange::Edit, true) => "may create, edit and remove anything in",
+            (PlannedChange::Remove, true) => "may remove anything in",
+        };
+        text_of(&format!("{what} {}", json!(file.path)), &file.why, lines);
     }
     plan.risks.iter().for_each(|risk| text_of("risk", risk, lines));
     plan.patch_plan.iter().for_each(|change| text_of("change", change, lines));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::canonical::{self, CanonicalError, digest_bytes};
 use crate::id::Digest;
+use crate::patch::{Refused, why_refused};
 
 /// The form of a patch that this version writes.
 pub const PATCH_VERSION: u32 = 1;
@@ -153,6 +154,19 @@ impl TreeEntry {
         canonical::digest(&(&self.path, side(&self.pre), side(&self.post)))
     }
 
+    /// Whether what stands at the path now is what the entry starts from.
+    #[must_use]
+    pub fn begins_at(&self, now: Option<&Node>) -> bool {
+        match (now, &self.pre) {
+            (None, None) => true,
+            (Some(Node::File { mode, bytes }), Some(pre)) => {
+                pre.mode == *mode && pre.sha256.as_ref() == Some(&digest_bytes(bytes))
+            }
+            (Some(Node::Dir { mode }), Some(pre)) => pre.mode == *mode && pre.is_dir(),
+            _ => false,
+        }
+    }
+
     /// Whether a directory is changed, or made, or gone.
     #[must_use]
     pub fn is_dir(&self) -> bool {
@@ -160,7 +174,7 @@ impl TreeEntry {
     }
 }
 
-/// Whether a patch may change a path: relative, of plain names, none of them git's own.
+/// Whether a step may change a path: relative, of plain names, none of them git's own.
 fn is_patchable(path: &str) -> bool {
     !path.contains('\0') && path.split('/').all(|name| !matches!(name, "" | "." | ".." | ".git"))
 }
@@ -195,6 +209,13 @@ impl TreeChange {
         Ok(Self { version: PATCH_VERSION, entries })
     }
 
+    /// The first path that no patch for a person may hold, as git's directory in any spelling of any file system, and why.
+    #[must_use]
+    pub fn refused(&self) -> Option<(&str, Refused)> {
+        let why = |entry| why_refused(str::as_bytes(entry)).map(|why| (entry, why));
+        self.entries.iter().find_map(|entry| why(entry.path.as_str()))
+    }
+
     /// The way back, of every path that `only` accepts.
     #[must_use]
     pub fn reversed(&self, only: impl Fn(&str) -> bool) -> Self {
@@ -205,6 +226,38 @@ impl TreeChange {
         };
         let entries = self.entries.iter().filter(|entry| only(&entry.path)).map(back).collect();
         Self { version: self.version, entries }
+    }
+
+    /// The way back of these paths, each with all below it, and of the directories that have to be there for them.
+    ///
+    /// # Errors
+    /// A path that the patch does not change.
+    pub fn way_back(&self, paths: &[String]) -> Result<Self, String> {
+        let below = |dir: &str, path: &str| {
+            path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let mut wanted: BTreeSet<&str> = BTreeSet::new();
+        for said in paths {
+            let said = said.trim_end_matches('/');
+            let found = self.entries.iter().filter(|e| e.path == said || below(said, &e.path));
+            let before = wanted.len();
+            wanted.extend(found.map(|entry| entry.path.as_str()));
+            if wanted.len() == before && !wanted.contains(said) {
+                return Err(said.to_owned());
+            }
+        }
+        let restored = self.entries.iter().filter(|entry| entry.pre.is_some());
+        let restored: Vec<&str> = restored
+            .map(|entry| entry.path.as_str())
+            .filter(|path| wanted.contains(path))
+            .collect();
+        let is_missing = |entry: &&TreeEntry| !entry.post.as_ref().is_some_and(Image::is_dir);
+        for entry in self.entries.iter().filter(is_missing) {
+            if restored.iter().any(|path| below(&entry.path, path)) {
+                wanted.insert(&entry.path);
+            }
+        }
+        Ok(self.reversed(|path| wanted.contains(path)))
     }
 
     /// What to do, in order: what is in the way goes first, deep paths before what they lie in; a directory's mode is
@@ -339,11 +392,62 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_begins_at_what_was_there_and_at_nothing_else() {
+        let (before, after) = pair();
+        for entry in &TreeChange::between(&before, &after).unwrap().entries {
+            assert!(entry.begins_at(before.get(&entry.path)), "{}", entry.path);
+            assert!(!entry.begins_at(after.get(&entry.path)), "{}", entry.path);
+        }
+    }
+
+    #[test]
     fn one_file_is_put_back_and_the_others_stay() {
         let (before, after) = pair();
         let back = TreeChange::between(&before, &after).unwrap().reversed(|path| path == "run.sh");
         let mixed = applied(&after, &back);
         assert_eq!((&mixed["run.sh"], &mixed["a"]), (&before["run.sh"], &after["a"]));
+    }
+
+    #[test]
+    fn a_file_goes_back_with_the_directories_that_it_needs_and_with_nothing_else() {
+        let (before, after) = pair();
+        let patch = TreeChange::between(&before, &after).unwrap();
+        for (paths, changed) in [
+            (&["run.sh"][..], &["run.sh"][..]),
+            (&["gone/deep/x"], &["gone", "gone/deep", "gone/deep/x"]),
+            (&["turn/y"], &["turn", "turn/y"]),
+            (&["swap"], &["swap", "swap/z"]),
+            (&["swap/z"], &["swap/z"]),
+            (&["gone/"], &["gone", "gone/deep", "gone/deep/x"]),
+            (&["a", "empty", "a"], &["a", "empty"]),
+        ] {
+            let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+            let back = patch.way_back(&paths).unwrap();
+            let named: Vec<&str> = back.entries.iter().map(|entry| entry.path.as_str()).collect();
+            assert_eq!(named, changed, "{paths:?}");
+            let mixed = applied(&after, &back);
+            for path in before.keys().chain(after.keys()) {
+                let from = if named.contains(&path.as_str()) { &before } else { &after };
+                assert_eq!(mixed.get(path), from.get(path), "{paths:?}: {path}");
+            }
+        }
+        assert_eq!(patch.way_back(&["b".to_owned()]), Err("b".to_owned()));
+        assert_eq!(patch.way_back(&["a".to_owned(), "g".to_owned()]), Err("g".to_owned()));
+    }
+
+    #[test]
+    fn what_some_file_system_takes_for_gits_own_is_refused_by_its_path() {
+        for (path, why) in [
+            (".GIT/hooks/post-commit", Refused::GitDir),
+            ("a/git~1/config", Refused::GitDir),
+            (".g\u{200c}it", Refused::GitDir),
+            ("a\\..\\b", Refused::Outside),
+            (".githooks/pre-push", Refused::Hook),
+        ] {
+            let patch = TreeChange::between(&Tree::new(), &tree(&[(path, file(0, ""))])).unwrap();
+            assert_eq!(patch.refused(), Some((path, why)));
+        }
+        assert_eq!(TreeChange::between(&pair().0, &pair().1).unwrap().refused(), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod error;
 pub mod executors;
 pub mod failpoint;
 pub mod families;
+mod forks;
 pub mod gates;
 pub mod grants;
 pub mod intents;

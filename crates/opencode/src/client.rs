@@ -16,8 +16,8 @@ use hyper::client::conn::http1;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -149,6 +149,23 @@ async fn within<T>(
 ) -> Result<T, Error> {
     let after_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     tokio::time::timeout(time, work).await.map_err(|_| Error::TimedOut { call, after_ms })
+}
+
+// What is read of the daemon's answers, and no more: a hostile one would be many times as large in memory.
+
+#[derive(Deserialize)]
+struct Health {
+    version: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    r#type: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Child {
+    id: Option<String>,
 }
 
 /// One call: its name in errors, and what it sends.
@@ -298,9 +315,12 @@ impl Client {
     /// What any call can fail with.
     pub async fn version(&self) -> Result<String, Error> {
         let call = "GET /global/health";
-        let health: Value = self.short(get(call, "/global/health")).await?;
-        let version = health.get("version").and_then(Value::as_str);
-        version.map(words).ok_or_else(|| Error::Garbled { call, why: "no version".to_owned() })
+        let health: Health = self.short(get(call, "/global/health")).await?;
+        health
+            .version
+            .as_deref()
+            .map(words)
+            .ok_or_else(|| Error::Garbled { call, why: "no version".to_owned() })
     }
 
     /// Refuses another version than [`VERSION`].
@@ -370,7 +390,7 @@ impl Client {
     /// What any call can fail with, an unknown message excepted.
     pub async fn has(&self, ids: &Ids) -> Result<bool, Error> {
         let path = format!("/session/{}/message/{}", ids.session, ids.message());
-        match self.short::<Value>(get("GET /session/ID/message/ID", path)).await {
+        match self.short::<IgnoredAny>(get("GET /session/ID/message/ID", path)).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -395,9 +415,9 @@ impl Client {
     /// # Errors
     /// What any call can fail with.
     pub async fn is_busy(&self, session: &SessionId) -> Result<bool, Error> {
-        let all: BTreeMap<String, Value> =
+        let all: BTreeMap<String, Status> =
             self.short(get("GET /session/status", "/session/status")).await?;
-        let kind = all.get(session.as_str()).and_then(|status| status.get("type")?.as_str());
+        let kind = all.get(session.as_str()).and_then(|status| status.r#type.as_deref());
         Ok(kind.is_some_and(|kind| kind != "idle"))
     }
 
@@ -418,12 +438,11 @@ impl Client {
     /// [`Error::Children`] names them.
     pub async fn check_children(&self, session: &SessionId) -> Result<(), Error> {
         let path = format!("/session/{session}/children");
-        let children: Vec<Value> = self.short(get("GET /session/ID/children", path)).await?;
+        let children: Vec<Child> = self.short(get("GET /session/ID/children", path)).await?;
         if children.is_empty() {
             return Ok(());
         }
-        let id =
-            |child: &Value| words(child.get("id").and_then(Value::as_str).unwrap_or("unnamed"));
+        let id = |child: &Child| words(child.id.as_deref().unwrap_or("unnamed"));
         Err(Error::Children(children.iter().map(id).take(10).collect()))
     }
 

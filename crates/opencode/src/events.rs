@@ -13,6 +13,8 @@ use crate::ids::SessionId;
 use crate::reply::words;
 
 const CALL: &str = "GET /global/event";
+/// Bytes of an event that is taken apart: a tool's output in one has 50 KiB, and in memory it is many times as large.
+const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// An event, as far as a turn is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +94,8 @@ impl Event {
 pub struct EventStream {
     exchange: Exchange,
     buffer: Vec<u8>,
+    /// Bytes of the buffer that hold no line's end: each is looked at once, however slowly a line comes.
+    looked: usize,
     silence: Duration,
     max_line: usize,
     session: SessionId,
@@ -104,7 +108,7 @@ impl EventStream {
         max_line: usize,
         session: SessionId,
     ) -> Self {
-        Self { exchange, buffer: Vec::new(), silence, max_line, session }
+        Self { exchange, buffer: Vec::new(), looked: 0, silence, max_line, session }
     }
 
     /// The next event. The daemon sends a heartbeat every 10 s, so silence is a lost connection.
@@ -114,8 +118,11 @@ impl EventStream {
     /// [`Error::Garbled`] otherwise. Read back, then open the events again.
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
-            while let Some(line) = self.line() {
+            while let Some(line) = line_of(&mut self.buffer, &mut self.looked) {
                 let Some(data) = line.strip_prefix(b"data:") else { continue };
+                if data.len() > MAX_EVENT_BYTES {
+                    return Ok(Event::Other("a large event".to_owned()));
+                }
                 let value: Value = serde_json::from_slice(data)
                     .map_err(|error| Error::Garbled { call: CALL, why: error.to_string() })?;
                 return Ok(Event::read(&value, &self.session));
@@ -131,12 +138,37 @@ impl EventStream {
             self.buffer.extend_from_slice(&bytes);
         }
     }
+}
 
-    /// Takes a whole line out of what was read.
-    fn line(&mut self) -> Option<Vec<u8>> {
-        let end = self.buffer.iter().position(|byte| *byte == b'\n')?;
-        let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
-        line.pop();
-        Some(line)
+/// Takes a whole line out of what was read. `looked`: bytes before it that were looked at.
+fn line_of(buffer: &mut Vec<u8>, looked: &mut usize) -> Option<Vec<u8>> {
+    let new = buffer.get(*looked..).unwrap_or_default();
+    let Some(end) = new.iter().position(|byte| *byte == b'\n') else {
+        *looked = buffer.len();
+        return None;
+    };
+    let mut line: Vec<u8> = buffer.drain(..=looked.saturating_add(end)).collect();
+    *looked = 0;
+    line.pop();
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_of_a_line_is_looked_at_once_however_slowly_it_comes() {
+        let (mut buffer, mut looked) = (Vec::new(), 0);
+        for n in 0..1_000_000 {
+            buffer.push(b'x');
+            assert_eq!(line_of(&mut buffer, &mut looked), None);
+            assert_eq!(looked, n + 1, "what was looked at is not looked at again");
+        }
+        buffer.extend_from_slice(b"y\nz\n\nrest");
+        let lines: Vec<usize> = std::iter::from_fn(|| line_of(&mut buffer, &mut looked))
+            .map(|line| line.len())
+            .collect();
+        assert_eq!((lines, buffer.as_slice()), (vec![1_000_001, 1, 0], &b"rest"[..]));
     }
 }

@@ -1,12 +1,15 @@
 //! What the daemon says. Unknown fields pass: the daemon is another's program; what is used here must be there.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::error::TurnError;
 
 /// Characters of the daemon's words in an error.
 const MAX_WORDS: usize = 500;
+/// Bytes of a value of the daemon's that is taken apart: in memory it is many times as large.
+const MAX_VALUE_BYTES: usize = 1 << 20;
 /// The daemon's words of a tool that was refused to the agent, which ends the turn; it has no other mark of it.
 const REJECTED: [&str; 2] = ["The user rejected permission", "The user dismissed"];
 
@@ -26,6 +29,7 @@ pub(crate) struct Info {
     pub prompt: Option<String>,
     finish: Option<String>,
     error: Option<Fault>,
+    #[serde(default, deserialize_with = "bounded")]
     structured: Option<Value>,
     #[serde(default)]
     tokens: Tokens,
@@ -50,8 +54,18 @@ struct Tokens {
 pub(crate) struct Fault {
     #[serde(default)]
     pub name: String,
-    #[serde(default)]
-    data: Value,
+    #[serde(default, deserialize_with = "bounded")]
+    data: Option<Value>,
+}
+
+/// A value, or, of one that is too large, how large it is.
+fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(from)? else { return Ok(None) };
+    let bytes = raw.get().len();
+    if bytes > MAX_VALUE_BYTES {
+        return Ok(Some(Value::String(format!("a value of {bytes} bytes"))));
+    }
+    serde_json::from_str(raw.get()).map(Some).map_err(serde::de::Error::custom)
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -112,7 +126,7 @@ pub(crate) fn words(text: &str) -> String {
 
 impl Fault {
     pub fn message(&self) -> String {
-        let said = self.data.get("message").and_then(Value::as_str);
+        let said = self.data.as_ref().and_then(|data| data.get("message")?.as_str());
         words(said.unwrap_or("no reason given"))
     }
 }
@@ -183,8 +197,22 @@ pub(crate) struct Record {
     pub aggregate_id: String,
     pub seq: u64,
     pub r#type: String,
+    /// As it came: most records are of no message, and none is taken apart before it is known to be one.
     #[serde(default)]
-    pub data: Value,
+    pub data: Option<Box<RawValue>>,
+}
+
+/// What a record of a message holds.
+#[derive(Debug, Default, Deserialize)]
+struct Held<'a> {
+    #[serde(borrow, default)]
+    info: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    part: Option<&'a RawValue>,
+}
+
+fn read<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Result<T, String> {
+    serde_json::from_str(raw.map_or("null", RawValue::get)).map_err(|e| e.to_string())
 }
 
 /// The assistant's messages of a session that answer this prompt, in order, each in its last state.
@@ -200,11 +228,10 @@ pub(crate) fn replies(
     own.sort_by_key(|record| record.seq);
     let mut found: Vec<Reply> = Vec::new();
     for record in own {
-        let field = |name: &str| record.data.get(name).cloned().unwrap_or(Value::Null);
+        let held = || read::<Held<'_>>(record.data.as_deref());
         match record.r#type.as_str() {
             "message.updated.1" => {
-                let info: Info =
-                    serde_json::from_value(field("info")).map_err(|e| e.to_string())?;
+                let info: Info = read(held()?.info)?;
                 if info.role != "assistant" || info.prompt.as_deref() != Some(prompt) {
                     continue;
                 }
@@ -214,8 +241,7 @@ pub(crate) fn replies(
                 }
             }
             "message.part.updated.1" => {
-                let part: Part =
-                    serde_json::from_value(field("part")).map_err(|e| e.to_string())?;
+                let part: Part = read(held()?.part)?;
                 let Some(reply) = found.iter_mut().find(|reply| reply.info.id == part.message)
                 else {
                     continue;
@@ -235,4 +261,39 @@ pub(crate) fn replies(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_value_that_is_too_large_is_not_taken_apart() {
+        let message = |structured: &str| {
+            format!(r#"{{"id":"a","role":"assistant","structured":{structured},"error":null}}"#)
+        };
+        let small: Info = serde_json::from_str(&message(r#"{"a":[1,2]}"#)).unwrap();
+        assert_eq!(small.structured, Some(json!({"a": [1, 2]})));
+        assert_eq!(serde_json::from_str::<Info>(&message("null")).unwrap().structured, None);
+        let large = format!("[{}0]", "0,".repeat(MAX_VALUE_BYTES / 2));
+        let large: Info = serde_json::from_str(&message(&large)).unwrap();
+        assert!(large.structured.unwrap().as_str().unwrap().contains("bytes"));
+    }
+
+    #[test]
+    fn records_of_nothing_that_is_looked_for_are_not_taken_apart() {
+        let records = json!([
+            {"aggregate_id": "ses_a", "seq": 1, "type": "session.updated.1", "data": {"info": {"no": "message"}}},
+            {"aggregate_id": "ses_b", "seq": 1, "type": "message.updated.1", "data": {"info": 7}},
+            {"aggregate_id": "ses_a", "seq": 2, "type": "message.updated.1",
+             "data": {"info": {"id": "m", "role": "assistant", "parentID": "p"}}},
+            {"aggregate_id": "ses_a", "seq": 3, "type": "message.part.updated.1",
+             "data": {"part": {"id": "x", "messageID": "m", "type": "text", "text": "hi"}}}
+        ]);
+        let records: Vec<Record> = serde_json::from_str(&records.to_string()).unwrap();
+        let found = replies(&records, "ses_a", "p").unwrap();
+        assert_eq!((found.len(), found[0].parts.len()), (1, 1));
+        assert!(replies(&records, "ses_b", "p").is_err());
+    }
 }

@@ -2,8 +2,9 @@
 
 A prompt carries its script: `[[steps: [{"sh": "ls"}, {"write": ["a.txt", "one"]}, {"text": "done"}]]]`. The answer to a request is
 the step whose number is the count of tool results in it, so that the model keeps no state. `{"wait": S}` before a step's answer
-delays it; `{"fail": 401}` answers with that status. The first line of standard output is the address; each request is one
-JSON line in the file that the first argument names.
+delays it; `{"fail": 401}` answers with that status; `{"until": [PIECE, ..]}` is words until a
+request holds the pieces together, which the script itself does not. The first line of standard output is the address; each request is one JSON line in the file that the first argument
+names.
 """
 import json
 import re
@@ -136,6 +137,8 @@ class Answer(BaseHTTPRequestHandler):
             LOG.write(json.dumps({"path": path, "tools": sorted(map(str, tools)), "step": at, "script": steps}) + "\n")
         # Without tools it is a title or a summary that is asked for.
         step = steps[min(at, len(steps) - 1)] if tools or path.endswith("/responses") else {"text": "title"}
+        if "".join(step.get("until", [])) not in raw.decode():
+            step = {"text": "not yet"}
         time.sleep(step.get("wait", 0))
         if "fail" in step:
             return self.plain(step["fail"], {"type": "error", "error": {"type": "authentication_error", "code": "invalid_api_key", "message": "the scripted model refuses this key"}})

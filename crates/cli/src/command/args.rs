@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use super::apply::{ApplyArgs, PatchArgs};
 use super::at::At;
 use super::cache::CacheArgs;
+use super::changes::{ChangesArgs, RevertArgs};
 use super::config::ConfigArgs;
 use super::dispatch_args::{DispatchArgs, DispatchCommand};
 use super::doctor::DoctorArgs;
@@ -79,6 +80,10 @@ pub(crate) enum Command {
     Patch(PatchArgs),
     /// Write the patch of a run to a new branch, after approval
     Apply(ApplyArgs),
+    /// List what an agent's build changed, file by file
+    Changes(ChangesArgs),
+    /// Write the way back of some files of an agent's build as a patch
+    Revert(RevertArgs),
     /// Run every proof query: exit 0 GO, 1 NO_GO
     Prove(ProveArgs),
     /// Report isolation classes and weak points of this host

@@ -4,6 +4,7 @@ mod apply;
 mod args;
 mod at;
 mod cache;
+mod changes;
 mod client;
 mod config;
 mod connection;
@@ -129,6 +130,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Recipe(args) => recipe::recipe(&at, &args).await,
         Command::Apply(args) => apply::apply(&at, &args).await,
         Command::Patch(args) => apply::patch(&at, &args).await,
+        Command::Changes(args) => changes::changes(&at, &args).await,
+        Command::Revert(args) => changes::revert(&at, &args).await,
         Command::Prove(args) => prove::prove(&at, &args).await,
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,

@@ -1,6 +1,7 @@
 //! What a call's body asks for: as much of it as a budget needs. Everything else is the provider's.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::ModelProtocol;
 use crate::id::ModelName;
@@ -21,6 +22,12 @@ struct Body {
     max_output_tokens: Option<u64>,
     #[serde(default)]
     background: Option<bool>,
+    #[serde(default)]
+    previous_response_id: Option<IgnoredAny>,
+    #[serde(default)]
+    conversation: Option<IgnoredAny>,
+    #[serde(default)]
+    prompt: Option<IgnoredAny>,
 }
 
 /// What a call asks for.
@@ -48,6 +55,11 @@ pub enum AskedError {
     /// Its answer would come at another time, past every budget.
     #[error("`background` answers later, past every budget; leave it out")]
     Background,
+    /// Its input lies at the provider, so that its size is not known before it is sent.
+    #[error(
+        "{0:?} names input that the body does not hold, past every budget; send it in the body"
+    )]
+    Elsewhere(&'static str),
 }
 
 impl ModelAsked {
@@ -60,8 +72,19 @@ impl ModelAsked {
         if body.background == Some(true) {
             return Err(AskedError::Background);
         }
+        if protocol == ModelProtocol::OpenaiResponses {
+            let named = [
+                ("previous_response_id", &body.previous_response_id),
+                ("conversation", &body.conversation),
+                ("prompt", &body.prompt),
+            ];
+            if let Some((name, _)) = named.into_iter().find(|(_, value)| value.is_some()) {
+                return Err(AskedError::Elsewhere(name));
+            }
+        }
         let max_output = match protocol {
-            ModelProtocol::OpenaiChat => body.max_completion_tokens.or(body.max_tokens),
+            // The larger one: a provider may know only one of them.
+            ModelProtocol::OpenaiChat => body.max_completion_tokens.max(body.max_tokens),
             ModelProtocol::OpenaiResponses => body.max_output_tokens,
             ModelProtocol::AnthropicMessages => body.max_tokens,
         };
@@ -90,7 +113,7 @@ mod tests {
             r#"{"model":"gpt","n":2,"max_tokens":9,"max_completion_tokens":7,"x":[{}]}"#,
         );
         let asked = asked.unwrap();
-        assert_eq!((asked.max_output, asked.choices, asked.stream), (Some(7), 2, false));
+        assert_eq!((asked.max_output, asked.choices, asked.stream), (Some(9), 2, false));
         let asked =
             parse(ModelProtocol::OpenaiResponses, r#"{"model":"m","stream":true,"max_tokens":9}"#);
         assert_eq!((asked.clone().unwrap().max_output, asked.unwrap().stream), (None, true));
@@ -102,5 +125,16 @@ mod tests {
         }
         assert_eq!(parse(chat, r#"{"model":"a b"}"#), Err(AskedError::Name));
         assert_eq!(parse(chat, r#"{"model":"m","background":true}"#), Err(AskedError::Background));
+        for field in ["previous_response_id", "conversation", "prompt"] {
+            let body = format!(r#"{{"model":"m","{field}":"resp_1"}}"#);
+            let wanted = Err(AskedError::Elsewhere(field));
+            assert_eq!(parse(ModelProtocol::OpenaiResponses, &body), wanted);
+            let body = format!(r#"{{"model":"m","{field}":null}}"#);
+            assert!(
+                parse(ModelProtocol::OpenaiResponses, &body).is_ok(),
+                "{field}: null is nothing"
+            );
+            assert!(parse(chat, &body).is_ok());
+        }
     }
 }

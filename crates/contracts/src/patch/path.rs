@@ -214,6 +214,14 @@ fn is_dot_gitmodules(folded: &str) -> bool {
     folded == ".gitmodules"
         || is_short(folded, &["gitmod"])
         || is_short(folded, &["gi7eba", "gi7d29"])
+        || is_hashed(folded, "gi7eba")
+}
+
+/// Whether a name of eight characters is the beginning of a hashed stem and `~N`: the more names of a directory are taken,
+/// the less of the stem Windows keeps.
+fn is_hashed(folded: &str, stem: &str) -> bool {
+    let Some((begin, number)) = folded.split_once('~') else { return false };
+    folded.len() == 8 && stem.starts_with(begin) && number.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Whether a name is `STEM~N`, as Windows shortens long ones.

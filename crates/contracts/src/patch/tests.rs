@@ -113,6 +113,9 @@ fn hooks_git_directories_submodules_and_heads_are_refused_by_name() {
         (".gitmodules", Refused::Submodule),
         ("sub/.GITMODULES", Refused::Submodule),
         ("gitmod~1", Refused::Submodule),
+        ("gi7eba~1", Refused::Submodule),
+        ("GI7EB~12", Refused::Submodule),
+        ("gi7e~100", Refused::Submodule),
         ("fixture/HEAD", Refused::Repository),
         ("hooks/post-checkout", Refused::Hook),
         (".husky/pre-commit", Refused::Hook),
@@ -133,6 +136,8 @@ fn hooks_git_directories_submodules_and_heads_are_refused_by_name() {
         "...",
         "update",
         ".gitattributes",
+        "gi~1",
+        "gi7xb~12",
     ] {
         assert_eq!(why_refused(fine.as_bytes()), None, "{fine}");
     }

@@ -218,6 +218,10 @@ mod tests {
         assert_eq!(test.workdir.as_deref(), Some(PROJECT));
         let shown = crate::plan_text::lines(&plan).join("\n");
         assert!(shown.contains("may edit \"a\"") && shown.contains("| d"), "{shown}");
+        // What is built follows the goal too, and which tests decide is the agent's choice.
+        for line in ["    model m", "    goal\n      | g", "tests that do not run: [\"unit\"]"] {
+            assert!(shown.contains(line), "{line}: {shown}");
+        }
         assert!(plan.adopt(agent, "s".to_owned()).is_err(), "a plan is adopted once");
     }
 

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::ask::ask_for_more;
 use super::keys::key_of;
+use super::room::AnswerRoom;
 use super::send::{Allowed, Going, send};
 use super::within::{Prompts, Within, reply_kept};
 use crate::Flows;
@@ -44,6 +45,7 @@ pub(crate) struct CallDesk {
     going: watch::Sender<usize>,
     /// The prompts that its calls belong to, where a worker of ours sends them.
     prompts: Option<Prompts>,
+    room: AnswerRoom,
 }
 
 /// A refusal as a client reads it.
@@ -123,6 +125,7 @@ impl CallDesk {
             made: AtomicU64::new(0),
             going: watch::Sender::new(0),
             prompts,
+            room: AnswerRoom::default(),
         }
     }
 
@@ -139,20 +142,23 @@ impl CallDesk {
         let Some(prompts) = &self.prompts else { return Ok(Ok(None)) };
         let place = prompts.place(&call.body);
         let place = place.map_err(|why| Refused::new("no_prompt", why.to_owned()))?;
-        let ledger = &self.flows.ledger;
-        let kept = patiently(|| ledger.planner().answer_read(&place.op_key, &place.shape)).await;
-        let kept = kept.map_err(|error| {
-            tracing::warn!(%error, prompt = %place.op_key, "answers on record were not read");
-            Refused::away()
-        })?;
-        match kept {
-            Some(kept) => Ok(Err(reply_kept(kept))),
-            None if place.is_replayed => {
-                let words = "the prompt was answered before, and this call is not on its record";
-                Err(Refused::new("not_on_record", words.to_owned()))
+        let turn = prompts.reading().await;
+        let planner = || self.flows.ledger.planner();
+        for shape in place.shapes() {
+            let kept = patiently(|| planner().answer_read(&place.op_key, &shape)).await;
+            let kept = kept.map_err(|error| {
+                tracing::warn!(%error, prompt = %place.op_key, "answers on record were not read");
+                Refused::away()
+            })?;
+            if let Some(kept) = kept {
+                return Ok(Err(reply_kept(kept, place, turn)));
             }
-            None => Ok(Ok(Some(place))),
         }
+        if place.is_replayed {
+            let words = "the prompt was answered before, and this call is not on its record";
+            return Err(Refused::new("not_on_record", words.to_owned()));
+        }
+        Ok(Ok(Some(place)))
     }
 
     async fn asked_for_more(&self, over: &OverBudget) -> bool {
@@ -219,7 +225,7 @@ impl CallDesk {
             keep: self.spec.keep,
             within: within.map(|within| (within, self.sandbox.clone())),
         };
-        let sent = send(&self.flows, client, allowed, going).await;
+        let sent = send(&self.flows, client, allowed, (going, self.room.enter())).await;
         sent.map_err(|why| Refused {
             status: 502,
             code: "provider_unreachable",

@@ -15,6 +15,7 @@ mod judge;
 mod keys;
 mod prompt;
 mod providers;
+mod room;
 mod send;
 mod within;
 

@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::judge::{CallJudged, Passed, judge};
+use super::room::Taken;
 use super::within::Within;
 use crate::Flows;
 use crate::patience::patiently;
@@ -26,6 +27,8 @@ use crate::patience::patiently;
 const AHEAD: usize = 4;
 /// Longest that a call may last where no budget says less: a day, as a task.
 const LONGEST_MS: u64 = 86_400_000;
+/// Bytes of an answer that goes on record within its prompt: a stream of 32,768 tokens has some 8 MiB.
+const MAX_RECORD_BYTES: usize = 16 << 20;
 /// Bytes of a body that are kept.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 /// Why a call was cut at its bound.
@@ -87,6 +90,12 @@ struct Sent {
     kept: Option<Vec<u8>>,
     /// What is put on record before the agent reads its end.
     record: Option<Recording>,
+    /// What its answer takes of this worker's memory.
+    room: Taken,
+    /// Whether it takes any: a stream that goes on no record passes.
+    is_held: bool,
+    /// Whether its answer went on record within its prompt.
+    is_recorded: bool,
     /// The last bytes that passed, shorter than the key.
     tail: Vec<u8>,
     _going: Going,
@@ -108,13 +117,16 @@ pub(crate) async fn send(
     flows: &Flows,
     client: &Client,
     call: Allowed,
-    going: Going,
+    (going, room): (Going, Taken),
 ) -> Result<ModelReply, String> {
     let sent = Sent {
         flows: flows.clone(),
         op_key: call.op_key.clone(),
         price: call.price.clone(),
         key: call.key.clone(),
+        room,
+        is_held: false,
+        is_recorded: false,
         clock: Stopwatch::start(),
         first_ms: None,
         hash: Sha256::new(),
@@ -221,6 +233,7 @@ impl Sent {
                 let (pipe, body) = mpsc::channel(AHEAD);
                 let _ = tell.send(Ok(ModelReply { status, headers, body }));
                 let meter = AnswerMeter::new(protocol, is_stream);
+                self.is_held = !is_stream || self.record.is_some();
                 self.pass(response, meter, &pipe, deadline).await;
             }
             Err((outcome, why)) => {
@@ -241,7 +254,8 @@ impl Sent {
         mut deadline: Deadline<'_>,
     ) {
         let (status, length) = (response.status().as_u16(), response.content_length());
-        let mut meter = Some(meter);
+        let within = self.record.as_ref().map(|record| record.within.clone());
+        let (mut meter, mut is_told) = (Some(meter), true);
         let cut = loop {
             let next = tokio::select! {
                 biased;
@@ -262,6 +276,9 @@ impl Sent {
             if self.repeats_key(&bytes) {
                 break Some("the answer repeats the provider's key".to_owned());
             }
+            if let Some(why) = self.is_too_much(bytes.len()) {
+                break Some(why);
+            }
             self.note(&bytes);
             if let Some(seen) = &mut meter {
                 seen.push(&bytes);
@@ -273,13 +290,27 @@ impl Sent {
                 }
             }
             // A client that has gone is seen at the top.
-            let _ = pipe.send(Ok(bytes)).await;
+            is_told = pipe.send(Ok(bytes)).await.is_ok();
         };
         let is_cut = cut.is_some() && meter.is_some();
         let is_kept = self.close(status, meter.take(), cut).await;
-        if is_cut || !is_kept {
-            let _ = pipe.send(Err(ModelCut)).await;
+        match within {
+            _ if is_cut || !is_kept => drop(pipe.send(Err(ModelCut)).await),
+            Some(within) if is_told && self.is_recorded => within.given(),
+            _ => {}
         }
+    }
+
+    /// Why no more of an answer is taken, if this is too much.
+    fn is_too_much(&mut self, bytes: usize) -> Option<String> {
+        let on_record = self.record.as_ref().map_or(0, |record| record.body.len());
+        if on_record.saturating_add(bytes) > MAX_RECORD_BYTES {
+            return Some(format!(
+                "the answer has more than {MAX_RECORD_BYTES} bytes, the most that goes on record"
+            ));
+        }
+        (self.is_held && !self.room.more(bytes))
+            .then(|| "the sandbox has too many large answers under way".to_owned())
     }
 
     /// Whether these bytes, after those before them, hold the provider's key: it never passes whole.
@@ -312,14 +343,20 @@ impl Sent {
     async fn put_on_record(&mut self, status: u16) -> bool {
         let Some(record) = self.record.take() else { return true };
         let answer = KeptAnswer { status, content_type: record.content_type, body: record.body };
-        let place = (&record.within.op_key, &record.within.shape);
+        let shape = record.within.shape();
+        let place = (&record.within.op_key, &shape);
         let planner = || self.flows.ledger.planner();
         let kept =
             patiently(|| planner().answer_keep(place, &record.sandbox, &self.op_key, &answer));
-        kept.await.unwrap_or_else(|error| {
+        let is_kept = kept.await.unwrap_or_else(|error| {
             tracing::error!(%error, call = %self.op_key, "an answer was not put on record");
             false
-        })
+        });
+        if is_kept {
+            record.within.kept(answer.body.len());
+        }
+        self.is_recorded = is_kept;
+        is_kept
     }
 
     fn note(&mut self, bytes: &[u8]) {

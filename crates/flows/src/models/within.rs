@@ -2,12 +2,15 @@
 //! that goes on for a lost one is given it instead of asking again.
 //!
 //! ```text
-//! call -> shape (model, roles since the prompt) -> on record? -> the record, nothing is sent
-//!                                                  \-> sent, and kept before its last bytes pass
+//! call -> shape (model, roles since the prompt, answers given there) -> on record? -> the record, nothing is sent
+//!                                                                       \-> sent, kept before its last bytes pass
 //! ```
+//! What was given whole and is asked for again is another call: an answer that the daemon could not use is not served
+//! for ever, and a command that asks first takes no place of the daemon's.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use cofferdam_contracts::canonical;
@@ -15,34 +18,99 @@ use cofferdam_contracts::id::Digest;
 use cofferdam_ledger::planner::KeptAnswer;
 use cofferdam_sandbox::ModelReply;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Calls that one prompt may take: a turn with more of them has no end.
 const MAX_STEPS: usize = 300;
+/// Bytes of the answers that one prompt puts on record: 300 of them with 200 KiB each.
+const MAX_ON_RECORD: usize = 64 << 20;
+/// Answers on record that are in memory at a time: a daemon asks for one after the other.
+const READ_AT_ONCE: usize = 4;
+/// Bytes of a piece of an answer on record.
+const PIECE: usize = 64 * 1024;
 
 /// The prompt that calls belong to now.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Now {
     op_key: Digest,
     /// It was answered before: nothing may be sent.
     is_replayed: bool,
     steps: usize,
+    /// Answers that the agent was given, by the place of their calls: what it asks for again is another call.
+    given: BTreeMap<Digest, u32>,
+    on_record: usize,
 }
 
+type Current = Arc<Mutex<Option<Now>>>;
+
 /// Where the calls of one sandbox belong.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Prompts {
-    now: Mutex<Option<Now>>,
+    now: Current,
     /// Calls that wait at a gate.
     asking: AtomicUsize,
+    reading: Arc<Semaphore>,
+}
+
+impl Default for Prompts {
+    fn default() -> Self {
+        let reading = Arc::new(Semaphore::new(READ_AT_ONCE));
+        Self { now: Current::default(), asking: AtomicUsize::new(0), reading }
+    }
 }
 
 /// The place of one call.
 #[derive(Debug, Clone)]
 pub(crate) struct Within {
     pub op_key: Digest,
-    pub shape: Digest,
     pub is_replayed: bool,
+    place: Digest,
+    /// How many answers were given at this place before.
+    n: u32,
+    now: Current,
+}
+
+fn held(now: &Current) -> MutexGuard<'_, Option<Now>> {
+    // A poisoned lock only means that somebody panicked beside it.
+    now.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Within {
+    /// What its answer is on record under.
+    pub(crate) fn shape(&self) -> Digest {
+        shape_at(&self.place, self.n)
+    }
+
+    /// What an answer may be on record under, the likeliest first: where nothing may be sent, one that was given
+    /// before serves again.
+    pub(crate) fn shapes(&self) -> Vec<Digest> {
+        let last = if self.is_replayed { 0 } else { self.n };
+        (last..=self.n).rev().map(|n| shape_at(&self.place, n)).collect()
+    }
+
+    /// The agent has the whole answer.
+    pub(crate) fn given(&self) {
+        if let Some(now) = held(&self.now).as_mut().filter(|now| now.op_key == self.op_key) {
+            let given = now.given.entry(self.place.clone()).or_default();
+            *given = (*given).max(self.n.saturating_add(1));
+        }
+    }
+
+    /// So many bytes went on record.
+    pub(crate) fn kept(&self, bytes: usize) {
+        if let Some(now) = held(&self.now).as_mut().filter(|now| now.op_key == self.op_key) {
+            now.on_record = now.on_record.saturating_add(bytes);
+        }
+    }
+}
+
+/// The shape of a call of whose place so many answers were given.
+fn shape_at(place: &Digest, n: u32) -> Digest {
+    match n {
+        0 => place.clone(),
+        // A digest and a number always have a form.
+        n => canonical::digest(&(place, n)).unwrap_or_else(|_| place.clone()),
+    }
 }
 
 /// A call that waits at a gate, until it is dropped.
@@ -58,7 +126,8 @@ impl Drop for AskingGuard<'_> {
 impl Prompts {
     /// From now on calls belong to this prompt.
     pub(crate) fn begin(&self, op_key: &Digest, is_replayed: bool) {
-        self.set(Some(Now { op_key: op_key.clone(), is_replayed, steps: 0 }));
+        let (given, op_key) = (BTreeMap::new(), op_key.clone());
+        self.set(Some(Now { op_key, is_replayed, steps: 0, given, on_record: 0 }));
     }
 
     /// From now on calls belong to none, and are refused.
@@ -67,8 +136,7 @@ impl Prompts {
     }
 
     fn set(&self, now: Option<Now>) {
-        // A poisoned lock only means that somebody panicked beside it.
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *held(&self.now) = now;
     }
 
     /// Whether a call waits for a person: then silence is no stall.
@@ -83,14 +151,25 @@ impl Prompts {
 
     /// The place of a call, or why it has none.
     pub(crate) fn place(&self, body: &[u8]) -> Result<Within, &'static str> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = now.as_mut().ok_or("no prompt is under way")?;
+        let place = shape_of(body);
+        let mut current = held(&self.now);
+        let now = current.as_mut().ok_or("no prompt is under way")?;
         now.steps += 1;
         if now.steps > MAX_STEPS {
             return Err("the prompt has taken as many calls as one may");
         }
-        let shape = shape_of(body).ok_or("the call is not a conversation")?;
-        Ok(Within { op_key: now.op_key.clone(), shape, is_replayed: now.is_replayed })
+        if now.on_record > MAX_ON_RECORD {
+            return Err("the prompt's answers fill what one may put on record");
+        }
+        let place = place.ok_or("the call is not a conversation")?;
+        let n = now.given.get(&place).copied().unwrap_or(0);
+        let (op_key, is_replayed) = (now.op_key.clone(), now.is_replayed);
+        Ok(Within { op_key, is_replayed, place, n, now: Arc::clone(&self.now) })
+    }
+
+    /// A turn to read an answer on record, until its agent has it.
+    pub(crate) async fn reading(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.reading).acquire_owned().await.ok()
     }
 }
 
@@ -104,15 +183,31 @@ fn shape_of(body: &[u8]) -> Option<Digest> {
     canonical::digest(&(body.get("model")?, roles.get(since..)?)).ok()
 }
 
-/// An answer that is on record, as the agent reads it.
-pub(crate) fn reply_kept(kept: KeptAnswer) -> ModelReply {
-    let (pipe, body) = mpsc::channel(2);
-    let _ = pipe.try_send(Ok(Bytes::from(kept.body)));
-    if kept.content_type.starts_with("text/event-stream") {
+/// An answer that is on record, as the agent reads it; `turn` ends when it has been passed on.
+pub(crate) fn reply_kept(
+    kept: KeptAnswer,
+    within: Within,
+    turn: Option<OwnedSemaphorePermit>,
+) -> ModelReply {
+    let KeptAnswer { status, content_type, body: bytes } = kept;
+    let (pipe, body) = mpsc::channel(1);
+    let mut whole = bytes;
+    if content_type.starts_with("text/event-stream") {
         // What ends the last event may have come after the record was made.
-        let _ = pipe.try_send(Ok(Bytes::from_static(b"\n\n")));
+        whole.extend_from_slice(b"\n\n");
     }
-    ModelReply { status: kept.status, headers: vec![("content-type", kept.content_type)], body }
+    tokio::spawn(async move {
+        let mut whole = Bytes::from(whole);
+        while !whole.is_empty() {
+            let piece = whole.split_to(whole.len().min(PIECE));
+            if pipe.send(Ok(piece)).await.is_err() {
+                return;
+            }
+        }
+        within.given();
+        drop(turn);
+    });
+    ModelReply { status, headers: vec![("content-type", content_type)], body }
 }
 
 #[cfg(test)]
@@ -137,6 +232,53 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(shape_of(b"{}"), None);
         assert_eq!(shape_of(&call(&["system"], "x")), None);
+    }
+
+    #[test]
+    fn what_was_given_and_is_asked_for_again_is_another_call() {
+        let prompts = Prompts::default();
+        let key = canonical::digest_bytes(b"k");
+        let (body, next) = (call(&["user"], "x"), call(&["user", "assistant", "tool"], "x"));
+        prompts.begin(&key, false);
+        let first = prompts.place(&body).unwrap();
+        let at_once = prompts.place(&body).unwrap();
+        assert_eq!((first.shape(), first.shapes().len()), (at_once.shape(), 1));
+        // Its answer broke off: the record serves it again.
+        assert_eq!(prompts.place(&body).unwrap().shape(), first.shape());
+        first.given();
+        at_once.given();
+        let second = prompts.place(&body).unwrap();
+        assert_ne!(
+            second.shape(),
+            first.shape(),
+            "a command that asks first takes no place of the daemon's"
+        );
+        assert_ne!(second.shape(), prompts.place(&next).unwrap().shape());
+        second.given();
+        let third = prompts.place(&body).unwrap().shape();
+        // Another daemon comes to the same places.
+        prompts.begin(&key, true);
+        assert_eq!(prompts.place(&body).unwrap().shape(), first.shape());
+        for shape in [second.shape(), third] {
+            prompts.place(&body).unwrap().given();
+            assert_eq!(prompts.place(&body).unwrap().shape(), shape);
+        }
+        let again = prompts.place(&body).unwrap().shapes();
+        assert_eq!(
+            (again.len(), again.last()),
+            (3, Some(&first.shape())),
+            "the last one serves again"
+        );
+    }
+
+    #[test]
+    fn the_record_of_a_prompt_is_bounded() {
+        let prompts = Prompts::default();
+        let body = call(&["user"], "x");
+        prompts.begin(&canonical::digest_bytes(b"k"), false);
+        prompts.place(&body).unwrap().kept(MAX_ON_RECORD);
+        prompts.place(&body).unwrap().kept(1);
+        assert!(prompts.place(&body).unwrap_err().contains("on record"));
     }
 
     #[test]

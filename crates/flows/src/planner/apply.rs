@@ -31,6 +31,9 @@ pub(crate) enum ApplyError {
     /// The project could not be looked at.
     #[error(transparent)]
     Look(#[from] SnapshotError),
+    /// The project is not what the patch was made of.
+    #[error("{0:?} is not what the build found there: the project changed meanwhile; run it again")]
+    Changed(String),
 }
 
 /// Applies a patch to the project. It is whole before the first step: a torn one changes nothing.
@@ -91,6 +94,17 @@ pub(crate) async fn roll_back(
     apply(agent, &TreeChange::between(&now, before)?).await
 }
 
+/// Refuses a project that is not what the patch starts from: a test of a mixture says nothing of either.
+async fn unchanged(agent: &Agent, patch: &TreeChange) -> Result<(), ApplyError> {
+    for entry in &patch.entries {
+        let now = agent.node_at(PROJECT, &entry.path).await?;
+        if !entry.begins_at(now.as_ref()) {
+            return Err(ApplyError::Changed(entry.path.clone()));
+        }
+    }
+    Ok(())
+}
+
 /// Patches the project of a test, before its first command; nothing where the task is none.
 pub(crate) async fn patched(
     flows: &Flows,
@@ -107,5 +121,10 @@ pub(crate) async fn patched(
     }
     let patch: TreeChange =
         serde_json::from_slice(&stored.bytes).map_err(|error| format!("{uri}: {error}"))?;
-    apply(sandbox.agent(), &patch).await.map_err(|error| format!("{uri}: {}", error_chain(&error)))
+    let agent = sandbox.agent();
+    let applied = match unchanged(agent, &patch).await {
+        Ok(()) => apply(agent, &patch).await,
+        refused => refused,
+    };
+    applied.map_err(|error| format!("{uri}: {}", error_chain(&error)))
 }

@@ -75,7 +75,7 @@ fn first_plan(goal: &str, tests: &[&str]) -> String {
     format!(
         "Plan how to reach the goal below in the project of the working directory. Change nothing yet. Read what you \
          need, then answer with the plan: `design` says how, `files` lists every file that will change and no other \
-         (relative paths), `risks` what may go wrong, `tests` which of these tests decide: {}; `patch_plan` lists the \
+         (relative paths; `change` is all that may become of it; `dir/` with `edit` allows any change below it), `risks` what may go wrong, `tests` which of these tests decide: {}; `patch_plan` lists the \
          changes in order. A person reads it before anything is built.\n\nGoal:\n{goal}",
         tests.join(", ")
     )

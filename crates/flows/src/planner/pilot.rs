@@ -45,6 +45,10 @@ const START: Duration = Duration::from_secs(120);
 pub(crate) const LIVES: u32 = 3;
 /// Bytes of an answer in a row and in an artifact.
 const MAX_RAW: usize = 64 * 1024;
+/// Bytes of a structured answer in a row: four times those that a plan may have.
+const MAX_STRUCTURED: usize = 256 * 1024;
+/// Tools of a turn's last step that are noted.
+const MAX_TOOLS: usize = 100;
 /// A tool that is called again with the same input: see `Patience`.
 const SAME_CALL: u32 = 20;
 /// Patience with a turn that is driven again, ms: its model answers at once, so that silence is a busy machine.
@@ -127,8 +131,9 @@ struct Asked<'a> {
     mode: Mode,
     text: &'a str,
     schema: Option<&'a Value>,
-    /// An answer on record is not enough: the daemon has to come to it again, for what it does on the way.
-    is_driven_again: bool,
+    /// Whether an answer on record is enough: else the daemon has to come to it again, for what it does and is told on
+    /// the way.
+    is_enough: &'a (dyn Fn(&PromptEnded) -> bool + Sync),
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -210,9 +215,11 @@ impl Pilot {
     /// Takes a piece of the daemon's output.
     pub(crate) fn push(&self, chunk: &[u8]) {
         let mut head = held(&self.head);
-        if head.len() < MAX_HEAD {
+        if head.len() < MAX_HEAD && !*self.listens.borrow() {
+            let begun = head.len().saturating_sub(LISTENING.len());
             head.extend_from_slice(chunk);
-            if head.windows(LISTENING.len()).any(|at| at == LISTENING) {
+            let new = head.get(begun..).unwrap_or_default();
+            if new.windows(LISTENING.len()).any(|at| at == LISTENING) {
                 self.listens.send_replace(true);
             }
         }
@@ -323,6 +330,10 @@ impl Pilot {
         let session = session_of(&self.task.run, self.task.attempt);
         let session = self.session(client, &session).await?;
         let schema = AgentPlan::schema(tests);
+        // Behind an answer that is no plan, the same conversation goes on.
+        let is_enough = |ended: &PromptEnded| {
+            ended.structured.as_ref().is_some_and(|answer| AgentPlan::read(answer, tests).is_ok())
+        };
         let mut history: Vec<PromptEnded> = Vec::new();
         for n in 1.. {
             let text = match next_plan(&self.work.goal, tests, &history) {
@@ -338,6 +349,9 @@ impl Pilot {
                 NextPrompt::Built => return Err(ended("oc_failed", "planning came to a build")),
                 NextPrompt::Fail(code, why) => return Ok(failed(code, &why, &history)),
             };
+            if n > 1 {
+                fail_point("planner.again");
+            }
             let asked = Asked {
                 session: &session,
                 step: self.step()?,
@@ -345,7 +359,7 @@ impl Pilot {
                 mode: Mode::Plan,
                 text: &text,
                 schema: Some(&schema),
-                is_driven_again: false,
+                is_enough: &is_enough,
             };
             history.push(Box::pin(self.turn(client, asked)).await?);
         }
@@ -382,7 +396,7 @@ impl Pilot {
                 mode: Mode::Build,
                 text: &text,
                 schema: None,
-                is_driven_again: true,
+                is_enough: &|_| false,
             };
             history.push(Box::pin(self.turn(client, asked)).await?);
         }
@@ -407,7 +421,7 @@ impl Pilot {
                 mode: Mode::Plan,
                 text: &text,
                 schema: Some(&schema),
-                is_driven_again: true,
+                is_enough: &|_| false,
             };
             Box::pin(self.turn(client, asked)).await?;
         }
@@ -427,8 +441,17 @@ impl Pilot {
         if patch.entries.is_empty() {
             return Err(refused("the build changed nothing"));
         }
-        if let Some(one) = patch.entries.iter().find(|one| !plan.covers(&one.path, one.is_dir())) {
-            return Err(refused(&format!("{:?} is not in the approved plan", one.path)));
+        if let Some((path, why)) = patch.refused() {
+            return Err(refused(&format!("no patch may hold {path:?} ({})", why.as_str())));
+        }
+        if let Some(one) = patch.entries.iter().find(|one| !plan.covers(one)) {
+            let what = match (&one.pre, &one.post) {
+                (None, _) => "made",
+                (_, None) => "removed",
+                _ => "changed",
+            };
+            let why = format!("{:?} was {what}, which is not in the approved plan", one.path);
+            return Err(refused(&why));
         }
         let bytes = canonical::canonical(&patch).map_err(Error::from)?;
         Ok(PilotEnd::Done(vec![(ArtifactKind::Patch, PATCH_NAME.to_owned(), bytes)]))
@@ -436,7 +459,7 @@ impl Pilot {
 
     /// One prompt: its row, its turn, its end.
     async fn turn(&self, client: &Client, asked: Asked<'_>) -> Result<PromptEnded, Fault> {
-        let Asked { session, step, n, mode, text, schema, is_driven_again } = asked;
+        let Asked { session, step, n, mode, text, schema, is_enough } = asked;
         let ids = Ids::derive(session, step.as_str(), n).map_err(Error::from)?;
         let schema_hash = schema.map(digest).transpose().map_err(Error::from)?;
         let new = TakenPrompt {
@@ -462,7 +485,7 @@ impl Pilot {
         };
         fail_point("planner.taken");
         if let Some(ended) = &before
-            && !(is_driven_again && ended.outcome == PromptOutcome::Answered)
+            && (ended.outcome != PromptOutcome::Answered || is_enough(ended))
         {
             return Ok(ended.clone());
         }
@@ -478,9 +501,9 @@ impl Pilot {
         let turned = turned?;
         client.check_children(session).await?;
         if let Some(known) = before {
-            return match turned {
-                Turned::Answered(_) => Ok(known),
-                _ => Err(ended("oc_replay", "the daemon did not come to its recorded answer")),
+            return match is_again(&turned, &known) {
+                true => Ok(known),
+                false => Err(ended("oc_replay", "the daemon did not come to its recorded answer")),
             };
         }
         fail_point(if mode == Mode::Plan { "planner.planned" } else { "planner.built" });
@@ -493,6 +516,36 @@ impl Pilot {
     }
 }
 
+/// Whether a turn that was driven again ended as its record says.
+fn is_again(turned: &Turned, known: &PromptEnded) -> bool {
+    match turned {
+        Turned::Answered(_) => true,
+        Turned::Failed(error) => error.name == NOT_STRUCTURED && known.structured.is_none(),
+        Turned::Stalled(_) => false,
+    }
+}
+
+/// Why an answer cannot be kept as it is: then it counts as one that does not fit.
+fn unkept(answer: &Value) -> Option<String> {
+    if holds_nul(answer) {
+        return Some("the answer holds the character U+0000".to_owned());
+    }
+    let bytes = answer.to_string().len();
+    let why = || format!("the answer has {bytes} bytes; the limit is {MAX_STRUCTURED}");
+    (bytes > MAX_STRUCTURED).then(why)
+}
+
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(fields) => {
+            fields.iter().any(|(name, value)| name.contains('\0') || holds_nul(value))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 type Used = (Vec<String>, Option<(u64, u64)>);
 
 fn as_row(turned: Turned) -> (PromptEnded, Used) {
@@ -500,9 +553,11 @@ fn as_row(turned: Turned) -> (PromptEnded, Used) {
     match turned {
         Turned::Answered(answer) => {
             let raw = Some(cut(&answer.text));
-            let outcome = PromptOutcome::Answered;
-            let row = PromptEnded { outcome, structured: answer.structured, raw, error: None };
-            (row, (answer.tools, Some(answer.tokens)))
+            let error = answer.structured.as_ref().and_then(unkept);
+            let structured = answer.structured.filter(|_| error.is_none());
+            let row = PromptEnded { outcome: PromptOutcome::Answered, structured, raw, error };
+            let tools = answer.tools.iter().take(MAX_TOOLS).map(|tool| cut(tool)).collect();
+            (row, (tools, Some(answer.tokens)))
         }
         Turned::Failed(error) => {
             let outcome = match error.name.as_str() {

@@ -18,6 +18,9 @@ const MAX_ENTRIES: usize = 20_000;
 const MAX_BYTES: u64 = 64 << 20;
 /// Directories below each other.
 const MAX_DEPTH: usize = 128;
+/// Of a refusal: nothing is there; a file stands where a directory would lead on.
+const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
 /// Permissions that a patch carries: a set-id bit is nothing that an agent gives.
 const MODE: u32 = 0o777;
 
@@ -81,6 +84,19 @@ impl Agent {
         Ok(tree)
     }
 
+    /// What stands at one relative path below a directory; `None`: nothing, or no directory leads there.
+    ///
+    /// # Errors
+    /// The agent's, or [`SnapshotError::TooLarge`].
+    pub async fn node_at(&self, root: &str, path: &str) -> Result<Option<Node>, SnapshotError> {
+        let entry = match self.stat(&format!("{root}/{path}")).await {
+            Err(AgentError::Refused { status: NOT_FOUND | CONFLICT, .. }) => return Ok(None),
+            found => found?,
+        };
+        let mut room = MAX_BYTES;
+        self.node(root, path, &entry, &mut room).await.map(Some)
+    }
+
     async fn node(
         &self,
         root: &str,
@@ -95,8 +111,11 @@ impl Agent {
                 Node::File { mode, bytes: self.read(&format!("{root}/{path}"), entry.size).await? }
             }
             NodeKind::Dir if !entry.mangled => Node::Dir { mode },
-            // Its target is not told; when it was made is.
-            kind => Node::Other { what: format!("{kind:?} {} {}", entry.size, entry.mtime) },
+            // By its own target where the agent tells it: a link that is turned elsewhere may keep size and time.
+            kind => {
+                let target = entry.target.as_deref().unwrap_or_default();
+                Node::Other { what: format!("{kind:?} {} {} {target:?}", entry.size, entry.mtime) }
+            }
         })
     }
 }

@@ -1,8 +1,8 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog` (runs on the real binary), `classes`, `pair`, `sandboxes`, `egress` (the sandbox crate alone; they need
-//! root). `BENCH_QUICK=1` shrinks the long one. Latencies are medians of many runs. Nothing here
+//! `parked`, `backlog` (runs on the real binary), `models`, `secrets` (on it too, as root), `classes`, `pair`, `sandboxes`,
+//! `egress` (the sandbox crate alone; they need root). `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
 #![allow(
@@ -26,6 +26,7 @@ mod figures;
 mod gates;
 mod life;
 mod pair;
+mod proxied;
 mod runs;
 mod sandboxes;
 
@@ -52,6 +53,12 @@ fn main() {
     }
     if wanted("egress") {
         served(&runtime, egress::run());
+    }
+    if wanted("models") {
+        runtime.block_on(proxied::models());
+    }
+    if wanted("secrets") {
+        runtime.block_on(proxied::secrets());
     }
     runtime.block_on(runs::run(wanted));
 }

@@ -40,7 +40,10 @@ pub(super) async fn fetch(client: &Client, run: &str, task: Option<&str>) -> any
     let mut parts = Vec::new();
     for name in [INDEX, CONTENTS, TEXT] {
         let row = rows.iter().find(|row| row.name == name && row.task_key == newest.task_key);
-        let row = row.ok_or_else(|| Negative(format!("the patch has no {name}")))?;
+        let row = row.ok_or_else(|| {
+            let why = "an agent built it, of a directory and not of a commit; `cofferdam changes` lists it";
+            Negative(format!("the patch has no {name}: {why}"))
+        })?;
         let bytes = client.artifact(&row.uri).await?;
         if digest_bytes(&bytes) != row.sha256 {
             return Err(Negative(format!("{name} does not have the recorded digest")).into());
