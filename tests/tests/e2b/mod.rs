@@ -1,5 +1,7 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
+mod attack;
+
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

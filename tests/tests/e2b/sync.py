@@ -131,6 +131,14 @@ try:
 except urllib.error.HTTPError as error:
     check("forged signature", error.code == 401)
 
+# A signature is for one user.
+sandbox.commands.run("echo roots > /root/mine", user="root")
+files.write("mine", "users\n")
+request = urllib.request.Request(sandbox.download_url("mine"), headers={"Authorization": "Basic cm9vdDo="})
+check("a signature chooses its user", urllib.request.urlopen(request).read() == b"users\n")
+sandbox.commands.run("mkdir odd; touch -d @999999999999 odd/late; touch -d @-99999999999999 odd/early")
+check("times beyond the calendar", sorted(entry.name for entry in files.list("odd")) == ["early", "late"])
+
 # A service inside, on loopback, by its name.
 host = sandbox.get_host(8000)
 check("get_host", host.startswith(f"8000-{sandbox.sandbox_id}.localhost:"))

@@ -16,6 +16,7 @@ mod envd;
 mod files;
 mod filesystem;
 mod multipart;
+mod packed;
 mod paths;
 mod process;
 mod proxy;
@@ -34,7 +35,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 
 use crate::call::Shared;
-pub(crate) use room::{environment, person};
+pub(crate) use room::{PLACE_PATIENCE, environment, person};
 
 use room::Room;
 
@@ -123,6 +124,9 @@ impl Front {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         match held {
             Some(held) => {
+                if !rooms.contains_key(&id) {
+                    self.forget_ended(&mut rooms);
+                }
                 let room = rooms.entry(id).or_insert_with(|| Room::of(held));
                 Some(Arc::clone(room))
             }
@@ -135,7 +139,10 @@ impl Front {
 
     /// Forgets the rooms of sandboxes that are over.
     fn tidy(&self) {
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forget_ended(&mut self.rooms.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn forget_ended(&self, rooms: &mut HashMap<LiveId, Arc<Room>>) {
         rooms.retain(|id, _| self.shared.flows.live_named(id).is_some());
     }
 }
