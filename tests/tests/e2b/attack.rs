@@ -199,7 +199,10 @@ async fn input_that_nobody_reads_waits_with_its_sender() {
     body.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
     body.extend_from_slice(message.as_bytes());
     let follower = ann
-        .envd(at, "/process.Process/Start", &json!({}))
+        .http
+        .post(format!("{}/process.Process/Start", ann.url))
+        .header("e2b-sandbox-id", &id)
+        .header("x-access-token", &token)
         .header("content-type", "application/connect+json")
         .body(body);
     let mut follower = follower.send().await.unwrap();
@@ -250,7 +253,9 @@ async fn an_upload_that_cannot_be_written_or_breaks_off_is_an_error_and_leaves_n
     assert_eq!(answered(packed).await.0, 400);
     assert_eq!(exec(&ann, &id, "test -e packed").await.0, 1);
     // A form that never comes to a boundary.
-    let form = upload(&ann, at, "form").header("content-type", "multipart/form-data; boundary=x");
+    let form = ann.http.post(format!("{}/files?path=form", ann.url));
+    let form = form.header("e2b-sandbox-id", &id).header("x-access-token", &token);
+    let form = form.header("content-type", "multipart/form-data; boundary=x");
     let (status, answer) = answered(form.body(vec![b'a'; 1024 * 1024])).await;
     assert_eq!(status, 400, "{answer}");
     assert!(text(&answer, "message").contains("boundary"), "{answer}");

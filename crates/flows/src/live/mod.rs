@@ -18,24 +18,19 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::gate::Origin;
-use cofferdam_contracts::id::{ExecutorId, IntentId, LiveId, RunId, TenantId, WorkflowId};
+use cofferdam_contracts::id::{ExecutorId, LiveId, RunId};
 use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
 use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
-use cofferdam_contracts::run::{Constraints, IntentRequest};
 use cofferdam_contracts::sandbox::{Egress, Phase};
 use cofferdam_ledger::audit::Audit;
-use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live::NewLive;
-use cofferdam_ledger::runs::NewRun;
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::{
     Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
 };
-use serde_json::Map;
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
@@ -43,8 +38,9 @@ pub(crate) use hold::hold;
 pub use registry::{Held, STREAMS, VISITORS};
 pub(crate) use registry::Registry;
 use registry::Order;
-pub(crate) use work::plan_of;
+pub(crate) use work::RUN;
 
+use crate::built_in::Start;
 use crate::error::{Error, Result};
 use crate::{Flows, config, egress};
 
@@ -122,32 +118,21 @@ impl Flows {
             egress::admit_names(&self.ledger, who, None, &wanted).await?;
         }
         let egress = sandbox.egress.clone();
-        let intent_id = IntentId::parse(&format!("it_{}", self.ids.hex(&format!("live:{id}"), 16)))
-            .map_err(Error::corrupt("id"))?;
-        let run_id = self.ids.hex(&format!("run:{intent_id}:0"), 16);
-        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
         let work = work::of(&id, sandbox);
-        let mut inputs = Map::new();
-        inputs.insert("work".into(), serde_json::to_value(&work).map_err(Error::corrupt("id"))?);
-        let intent_request = IntentRequest {
-            goal: format!("sandbox {id}"),
-            inputs,
-            constraints: Constraints::default(),
-            connectors: None,
-        };
-        let intent = NewIntent {
-            id: &intent_id,
-            tenant: &who.tenant,
-            request: &intent_request,
-            hash: None,
+        let start = Start {
+            who,
             key_id: &who.key_id,
-            origin: Origin::ApiShim,
+            subject: format!("live:{id}"),
+            goal: format!("sandbox {id}"),
+            work: &work,
+            lane: Lane::Interactive,
         };
-        let run = new_run(who, &intent_id, run_id)?;
+        let begun = work::RUN.start(self, start)?;
+        let (intent, run) = (begun.intent(), &begun.run);
         let new = NewLive {
             id: &id,
             intent: &intent,
-            run: &run,
+            run,
             template,
             metadata: &request.metadata,
             egress: &egress,
@@ -382,30 +367,4 @@ async fn moved(wakes: &mut Receiver<Wake>, run: &RunId) {
 fn unmade(view: &LiveView) -> Error {
     let why = view.end_reason.clone().unwrap_or_else(|| "it ended at once".to_owned());
     refuse(ErrorCode::PolicyViolation, format!("the sandbox was not made: {why}"))
-}
-
-fn new_run(who: &Principal, intent: &IntentId, id: RunId) -> Result<NewRun> {
-    let (recipe, recipe_hash) = work::recipe()?;
-    let tenant: &TenantId = &who.tenant;
-    Ok(NewRun {
-        id,
-        workflow_id: WorkflowId::parse(intent.as_str()).map_err(Error::corrupt("id"))?,
-        intent_id: intent.clone(),
-        tenant: tenant.clone(),
-        recipe,
-        recipe_hash,
-        intent_hash: None,
-        trace_id: None,
-        budget: None,
-        timeout_ms: None,
-        partition_key: tenant.to_string(),
-        priority: Lane::Interactive.priority(),
-        dedup: None,
-        mode_wanted: None,
-        retry_count: 0,
-        retry_of: None,
-        asked_by: None,
-        origin: Origin::ApiShim,
-        key_id: who.key_id.clone(),
-    })
 }

@@ -358,28 +358,29 @@ async fn write(
         }
     };
     let kind = text(header::CONTENT_TYPE).unwrap_or("");
+    let mut body = Unpacked::of(body, is_packed);
     let written = match boundary(kind) {
-        Some(boundary) => several(room, path, who, body, (&boundary, is_packed)).await?,
+        Some(boundary) => several(room, path, who, &mut body, &boundary).await,
         None if kind.starts_with("application/octet-stream") => {
-            vec![one(room, path, who, body, is_packed).await?]
+            one(room, path, who, &mut body).await.map(|one| vec![one])
         }
-        None => {
-            let why = "send multipart/form-data with fields `file`, or application/octet-stream";
-            return Err(Fault::argument(why));
-        }
+        None => Err(Fault::argument(
+            "send multipart/form-data with fields `file`, or application/octet-stream",
+        )),
     };
-    Ok(shape::json_of(200, &Value::Array(written)))
+    if written.is_err() {
+        body.drain().await;
+    }
+    Ok(shape::json_of(200, &Value::Array(written?)))
 }
 
 async fn one(
     room: &Room,
     path: &str,
     who: Person,
-    body: Incoming,
-    is_packed: bool,
+    body: &mut Unpacked,
 ) -> Result<Value, Fault> {
     let mut writing = Writing::begin(room, path, who).await?;
-    let mut body = Unpacked::of(body, is_packed);
     while let Some(bytes) = body.next().await? {
         writing.put(bytes).await?;
     }
@@ -390,11 +391,11 @@ async fn several(
     room: &Room,
     path: &str,
     who: Person,
-    body: Incoming,
-    (boundary, is_packed): (&str, bool),
+    body: &mut Unpacked,
+    boundary: &str,
 ) -> Result<Vec<Value>, Fault> {
     let malformed = |why: super::multipart::Malformed| Fault::argument(why.to_string());
-    let (mut parts, mut body) = (Parts::new(boundary), Unpacked::of(body, is_packed));
+    let mut parts = Parts::new(boundary);
     let (mut written, mut writing) = (Vec::new(), None);
     while let Some(bytes) = body.next().await? {
         parts.push(&bytes);

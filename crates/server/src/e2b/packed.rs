@@ -8,6 +8,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::connect::Fault;
+use super::shape;
 use crate::serve::BODY_PATIENCE;
 
 /// Packed bytes that are unpacked at once. Deflate makes at most a thousand of one: a mebibyte.
@@ -47,6 +48,11 @@ impl Unpacked {
                 Some(packed) => packed.waiting = bytes,
             }
         }
+    }
+
+    /// Drops what is still to come of a request that is refused.
+    pub(crate) async fn drain(&mut self) {
+        shape::drain(&mut self.body).await;
     }
 
     async fn frame(&mut self) -> Result<Option<Bytes>, Fault> {
