@@ -243,7 +243,8 @@ impl LiveRows<'_> {
 
     /// How many sandboxes of a worker have not ended.
     pub async fn unended(self, executor: &ExecutorId) -> Result<i64> {
-        let query = "SELECT count(*) FROM app.live_sandboxes WHERE executor_id = $1 AND ended_at IS NULL";
+        let query =
+            "SELECT count(*) FROM app.live_sandboxes WHERE executor_id = $1 AND ended_at IS NULL";
         Ok(sqlx::query_scalar(query).bind(executor.as_str()).fetch_one(self.pool()).await?)
     }
 

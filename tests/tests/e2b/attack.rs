@@ -146,7 +146,8 @@ async fn an_upgraded_connection_keeps_its_place() {
     let program = "import socket\ns = socket.create_server((\"127.0.0.1\", 8000), backlog=64)\nkept = []\n\
                    while True:\n  c, _ = s.accept()\n  c.recv(65536)\n  kept.append(c)\n  \
                    c.sendall(b\"HTTP/1.1 101 Switching Protocols\\r\\nConnection: Upgrade\\r\\nUpgrade: x\\r\\n\\r\\n\")\n";
-    let serve = format!("cat > up.py <<'END'\n{program}END\nnohup python3 up.py > /dev/null 2>&1 &");
+    let serve =
+        format!("cat > up.py <<'END'\n{program}END\nnohup python3 up.py > /dev/null 2>&1 &");
     assert_eq!(exec(&ann, &id, &serve).await.0, 0);
     let open = async || {
         let mut stream = TcpStream::connect(address(&server)).await.unwrap();
@@ -244,10 +245,8 @@ async fn an_upload_that_cannot_be_written_or_breaks_off_is_an_error_and_leaves_n
     until("it is being written", AT_ONCE, async || exec(&ann, &id, "test -e half").await.0 == 0)
         .await;
     drop(stream);
-    until("what broke off is gone", AT_ONCE, async || {
-        exec(&ann, &id, "test -e half").await.0 == 1
-    })
-    .await;
+    until("what broke off is gone", AT_ONCE, async || exec(&ann, &id, "test -e half").await.0 == 1)
+        .await;
     // Not gzip, found in the middle.
     let packed = upload(&ann, at, "packed").header("content-encoding", "gzip").body("plain");
     assert_eq!(answered(packed).await.0, 400);
@@ -312,7 +311,8 @@ async fn a_creation_that_found_no_room_can_be_repeated_and_another_request_is_no
     let (status, made) = create(wanted.clone()).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!(create(wanted).await, (201, made.clone()));
-    let other = json!({"templateID": "base", "timeout": 60, "network": {"allowPublicTraffic": false}});
+    let other =
+        json!({"templateID": "base", "timeout": 60, "network": {"allowPublicTraffic": false}});
     let (status, answer) = create(other).await;
     assert_eq!(status, 409, "{answer}");
     let path = format!("/sandboxes/{}", text(&made, "sandboxID"));
@@ -385,7 +385,8 @@ async fn an_extension_is_acknowledged_only_where_it_holds() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let is_there = ann.api("GET", &format!("/sandboxes/{id}"), None).await.0 == 200;
     assert_eq!(is_there, is_long);
-    let expired = count(&sql, "SELECT count(*) FROM app.live_sandboxes WHERE ended_at < ends_at").await;
+    let expired =
+        count(&sql, "SELECT count(*) FROM app.live_sandboxes WHERE ended_at < ends_at").await;
     assert_eq!(expired, 0, "it ended before the time that was acknowledged");
     // Of a kill and extensions at once, no extension comes after the kill's answer.
     let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;

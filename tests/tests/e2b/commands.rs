@@ -43,7 +43,10 @@ async fn a_file_is_copied_in_and_out_whole_and_no_link_leads_out() {
     let (remote, below) = (format!("{id}:deep/er/a"), format!("{id}:deep/"));
     assert!(cp(&at("a"), &remote, &[]).status.success());
     assert!(cp(&at("a"), &below, &[]).status.success());
-    assert_eq!(inside(&home, &id, "cd /home/user/deep; stat -c '%s %U' a er/a"), "3000000 user\n3000000 user\n");
+    assert_eq!(
+        inside(&home, &id, "cd /home/user/deep; stat -c '%s %U' a er/a"),
+        "3000000 user\n3000000 user\n"
+    );
     let back = cp(&remote, &at("b"), &[]);
     assert!(back.status.success() && back.stdout.is_empty(), "{}", said(&back));
     assert_eq!(fs::read(at("b")).unwrap(), bytes);
@@ -64,13 +67,18 @@ async fn a_file_is_copied_in_and_out_whole_and_no_link_leads_out() {
     assert_eq!(fs::read(at("link")).unwrap(), b"short\n");
     // A link inside leads to the sandbox's own files.
     fs::write(at("outside"), "secret of the host").unwrap();
-    inside(&home, &id, &format!("ln -s {} /home/user/out; ln -s /etc/hostname /home/user/name", at("outside")));
+    inside(
+        &home,
+        &id,
+        &format!("ln -s {} /home/user/out; ln -s /etc/hostname /home/user/name", at("outside")),
+    );
     let absent = cp(&format!("{id}:out"), "-", &[]);
     assert_eq!((absent.status.code(), absent.stdout.len()), (Some(1), 0), "{}", said(&absent));
     assert!(cp(&at("a"), &format!("{id}:out"), &[]).status.success());
     assert_eq!(fs::read(at("outside")).unwrap(), b"secret of the host");
     // Streams, both ways.
-    let mut command = home.command(&["sandbox", "cp", "-", &format!("{id}:/tmp/stream"), "--user", "root"]);
+    let mut command =
+        home.command(&["sandbox", "cp", "-", &format!("{id}:/tmp/stream"), "--user", "root"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"streamed").unwrap();
     assert!(child.wait().unwrap().success());

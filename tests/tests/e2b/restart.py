@@ -51,6 +51,8 @@ for name, call in {
         check(name, False)
     except SandboxNotFoundException:
         check(name, True)
+# The first may find it while it is wiped.
+sandbox.kill()
 check("kill says that there is none", not sandbox.kill())
 check("none is listed", Sandbox.list().next_items() == [])
 fresh = Sandbox.create(timeout=60)

@@ -49,7 +49,10 @@ impl Relay {
         let lines = seen.iter().map(|(endpoint, good)| {
             format!("{endpoint} {}\n", if *good { "answered" } else { "refused" })
         });
-        golden(&repository().join("tests/tests/e2b/served").join(client), &lines.collect::<String>());
+        golden(
+            &repository().join("tests/tests/e2b/served").join(client),
+            &lines.collect::<String>(),
+        );
     }
 }
 
@@ -134,7 +137,8 @@ impl Messages {
                     };
                 }
                 At::Head | At::Size | At::Trailer => {
-                    let end: &[u8] = if matches!(self.at, At::Head) { b"\r\n\r\n" } else { b"\r\n" };
+                    let end: &[u8] =
+                        if matches!(self.at, At::Head) { b"\r\n\r\n" } else { b"\r\n" };
                     let found = self.kept.windows(end.len()).position(|window| window == end);
                     let Some(found) = found else { return };
                     let text: Vec<u8> = self.kept.drain(..found + end.len()).collect();
@@ -162,9 +166,9 @@ impl Messages {
 
 fn header<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     let lines = head.split("\r\n").skip(1);
-    lines.filter_map(|line| line.split_once(':')).find_map(|(key, value)| {
-        key.eq_ignore_ascii_case(name).then(|| value.trim())
-    })
+    lines
+        .filter_map(|line| line.split_once(':'))
+        .find_map(|(key, value)| key.eq_ignore_ascii_case(name).then(|| value.trim()))
 }
 
 fn body_of(head: &str) -> At {

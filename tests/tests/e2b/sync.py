@@ -38,8 +38,9 @@ except InvalidArgumentException as error:
 try:
     sandbox.commands.run("sleep 30", timeout=1)
     check("timeout", False)
-except TimeoutException:
-    check("timeout", True)
+except Exception as error:
+    # Older clients may give up reading first, which they do not name as theirs.
+    check("timeout", isinstance(error, TimeoutException) or type(error).__name__ == "ReadTimeout")
 until = time.time() + 10
 while time.time() < until and sandbox.commands.run("pgrep -x sleep || echo none").stdout != "none\n":
     time.sleep(0.1)

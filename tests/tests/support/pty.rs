@@ -95,7 +95,8 @@ impl Terminal {
 
     /// Gives the terminal another size.
     pub fn resize(&self, rows: u16, cols: u16) {
-        let size = rustix::termios::Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+        let size =
+            rustix::termios::Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&self.master, size).unwrap();
     }
 

@@ -24,7 +24,9 @@ impl<'a> Envd<'a> {
         let path = format!("/sandboxes/{}", segment(id));
         let detail: Value = answered(client.keyed(Method::GET, &path)).await?.json().await?;
         let token = detail.get("envdAccessToken").and_then(Value::as_str).with_context(|| {
-            format!("the server gave no token of {id}: another process holds it, or the key only reads")
+            format!(
+                "the server gave no token of {id}: another process holds it, or the key only reads"
+            )
         })?;
         Ok(Self { client, id, token: token.to_owned() })
     }

@@ -8,9 +8,9 @@ use super::at::At;
 use super::client::segment;
 use super::connection::Connection;
 use super::exit::{Exit, Misuse};
+use super::output;
 use super::sandbox_cp::{self, CpArgs};
 use super::sandbox_shell::{self, ShellArgs};
-use super::output;
 
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {

@@ -60,7 +60,9 @@ impl<'a> Side<'a> {
 fn last_name(path: &str) -> anyhow::Result<&str> {
     let name = path.rsplit('/').next().unwrap_or_default();
     match name {
-        "" | "." | ".." | "~" => Err(Misuse(format!("{path}: it does not end in a file's name")).into()),
+        "" | "." | ".." | "~" => {
+            Err(Misuse(format!("{path}: it does not end in a file's name")).into())
+        }
         name => Ok(name),
     }
 }

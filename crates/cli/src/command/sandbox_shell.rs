@@ -187,7 +187,12 @@ fn call(envd: &Envd<'_>, args: &ShellArgs, method: &str) -> reqwest::RequestBuil
     request.header("authorization", format!("Basic {user}"))
 }
 
-async fn unary(envd: &Envd<'_>, args: &ShellArgs, method: &str, body: &Value) -> anyhow::Result<()> {
+async fn unary(
+    envd: &Envd<'_>,
+    args: &ShellArgs,
+    method: &str,
+    body: &Value,
+) -> anyhow::Result<()> {
     answered(call(envd, args, method).json(body)).await.map(drop)
 }
 
@@ -237,7 +242,8 @@ impl Frames {
     async fn next(&mut self) -> anyhow::Result<Option<Value>> {
         loop {
             if let Some((flags, payload)) = frame(&mut self.buffer)? {
-                let message: Value = serde_json::from_slice(&payload).context("the server's answer")?;
+                let message: Value =
+                    serde_json::from_slice(&payload).context("the server's answer")?;
                 let error = message.pointer("/error/message").and_then(Value::as_str);
                 return match (error, flags & END) {
                     (Some(why), _) => Err(anyhow::anyhow!("{}", why.to_owned())),

@@ -35,9 +35,9 @@ use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
 pub(crate) use hold::hold;
-pub use registry::{Held, STREAMS, VISITORS};
-pub(crate) use registry::Registry;
 use registry::Order;
+pub(crate) use registry::Registry;
+pub use registry::{Held, STREAMS, VISITORS};
 pub(crate) use work::RUN;
 
 use crate::built_in::Start;
@@ -141,7 +141,10 @@ impl Flows {
         };
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
         let asked = self.live.expect(&id, &who.tenant, request).ok_or_else(|| {
-            refuse(ErrorCode::Unavailable, "too many creations of this tenant wait for room; try again")
+            refuse(
+                ErrorCode::Unavailable,
+                "too many creations of this tenant wait for room; try again",
+            )
         })?;
         match self.ledger.live().create(&new).await {
             Ok(()) => {
@@ -291,7 +294,9 @@ impl Flows {
             }
         };
         if tokio::time::timeout(patience, ended).await.is_err() {
-            tracing::warn!("not every sandbox ended in time; the next worker of this host wipes them");
+            tracing::warn!(
+                "not every sandbox ended in time; the next worker of this host wipes them"
+            );
         }
     }
 

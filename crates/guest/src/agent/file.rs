@@ -37,7 +37,9 @@ pub async fn put(query: &str, body: Incoming) -> Response<Answer> {
 fn status(error: &io::Error) -> StatusCode {
     use io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull, UnexpectedEof};
     match error.kind() {
-        StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory => StatusCode::INSUFFICIENT_STORAGE,
+        StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory => {
+            StatusCode::INSUFFICIENT_STORAGE
+        }
         UnexpectedEof => StatusCode::BAD_REQUEST,
         _ => StatusCode::CONFLICT,
     }
@@ -107,7 +109,8 @@ async fn write(target: &Target, body: Incoming) -> io::Result<()> {
 /// The file, and whether it was made here. `O_NONBLOCK`: this process has one thread, and opening a FIFO that nobody
 /// reads, or writing to a terminal that nobody empties, would stop all of it.
 fn open(path: &Path, mode: u32) -> io::Result<(File, bool)> {
-    let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).map_err(io::Error::other)?;
+    let flags =
+        i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).map_err(io::Error::other)?;
     let mut options = OpenOptions::new();
     options.write(true).mode(mode).custom_flags(flags);
     match options.clone().create_new(true).open(path) {

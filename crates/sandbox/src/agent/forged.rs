@@ -227,7 +227,10 @@ async fn a_file_whose_bytes_broke_off_ends_in_an_error_at_the_agent() {
         agent.level.store(wire::LEVEL, Ordering::Release);
         let (sender, receiver) = tokio::sync::mpsc::channel(4);
         for piece in pieces {
-            sender.send(piece.map(|text: &'static str| Bytes::from_static(text.as_bytes()))).await.unwrap();
+            sender
+                .send(piece.map(|text: &'static str| Bytes::from_static(text.as_bytes())))
+                .await
+                .unwrap();
         }
         drop(sender);
         let owner = cofferdam_guest::wire::User { uid: 1, gid: 1 };

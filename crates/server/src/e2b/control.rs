@@ -97,11 +97,12 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     };
     let names: Vec<&str> = path.trim_matches('/').split('/').collect();
     let answered = tokio::time::timeout(ANSWER_PATIENCE, routed(call, &parts.method, &names)).await;
-    answered.unwrap_or_else(|_| {
-        let waited = ANSWER_PATIENCE.as_secs();
-        Err(shape::error(503, format!("no answer within {waited} s; send the request again")))
-    })
-    .unwrap_or_else(|refused| refused)
+    answered
+        .unwrap_or_else(|_| {
+            let waited = ANSWER_PATIENCE.as_secs();
+            Err(shape::error(503, format!("no answer within {waited} s; send the request again")))
+        })
+        .unwrap_or_else(|refused| refused)
 }
 
 async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {

@@ -374,12 +374,7 @@ async fn write(
     Ok(shape::json_of(200, &Value::Array(written?)))
 }
 
-async fn one(
-    room: &Room,
-    path: &str,
-    who: Person,
-    body: &mut Unpacked,
-) -> Result<Value, Fault> {
+async fn one(room: &Room, path: &str, who: Person, body: &mut Unpacked) -> Result<Value, Fault> {
     let mut writing = Writing::begin(room, path, who).await?;
     while let Some(bytes) = body.next().await? {
         writing.put(bytes).await?;
