@@ -60,7 +60,7 @@ impl Begun {
 }
 
 /// What one start says.
-pub(crate) struct Start<'a, W> {
+pub(crate) struct Launch<'a, W> {
     pub who: &'a Principal,
     /// Whose the intent is: another than the caller's where it repeats another's.
     pub key_id: &'a str,
@@ -103,8 +103,8 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
     }
 
     /// The intent and the run of this work.
-    pub(crate) fn start(&self, flows: &Flows, start: Start<'_, W>) -> Result<Begun> {
-        let Start { who, key_id, subject, goal, work, lane } = start;
+    pub(crate) fn start(&self, flows: &Flows, start: Launch<'_, W>) -> Result<Begun> {
+        let Launch { who, key_id, subject, goal, work, lane } = start;
         let id = IntentId::parse(&format!("it_{}", flows.ids.hex(&subject, 16)))
             .map_err(Error::corrupt("id"))?;
         let run_id = flows.ids.hex(&format!("run:{id}:0"), 16);

@@ -120,7 +120,7 @@ impl Client {
         self.keyless(method, path).bearer_auth(&self.key)
     }
 
-    /// The same without the key: for what has a token of its own.
+    /// A request without the caller's key, such as one that carries a token.
     pub(crate) fn keyless(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base))
     }

@@ -19,7 +19,7 @@ pub(crate) struct Envd<'a> {
 }
 
 impl<'a> Envd<'a> {
-    /// Asks the server for the token, which it gives to whoever may run commands.
+    /// Asks the server for the token, which it gives to keys that may run commands.
     pub(crate) async fn of(client: &'a Client, id: &'a str) -> anyhow::Result<Self> {
         let path = format!("/sandboxes/{}", segment(id));
         let detail: Value = answered(client.keyed(Method::GET, &path)).await?.json().await?;

@@ -42,10 +42,10 @@ impl<'a> Target<'a> {
     }
 
     /// Begins a file that comes in pieces.
-    pub(crate) fn begin(self) -> anyhow::Result<Draft<'a>> {
+    pub(crate) fn begin(self) -> anyhow::Result<Pieces<'a>> {
         let path = self.draft()?;
         let file = fresh(&path).with_context(|| self.named())?;
-        Ok(Draft { target: self, path, file })
+        Ok(Pieces { target: self, path, file })
     }
 
     fn replace(&self, bytes: &[u8]) -> anyhow::Result<()> {
@@ -79,13 +79,13 @@ impl<'a> Target<'a> {
 
 /// A file that is written in pieces: it gets its name once it is whole, and is gone where it never is.
 #[derive(Debug)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct Pieces<'a> {
     target: Target<'a>,
     path: PathBuf,
     file: File,
 }
 
-impl Draft<'_> {
+impl Pieces<'_> {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.file.write_all(bytes).with_context(|| self.target.named())
     }
@@ -103,7 +103,7 @@ impl Draft<'_> {
     }
 }
 
-impl Drop for Draft<'_> {
+impl Drop for Pieces<'_> {
     fn drop(&mut self) {
         // It is not there any more where it has its name.
         let _ = fs::remove_file(&self.path);

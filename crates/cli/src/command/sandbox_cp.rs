@@ -56,7 +56,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// The last name of a path that the caller wrote; nobody else's word becomes a file's name.
+/// The last name of a path that the caller wrote; a file of this host never gets a name that a server chose.
 fn last_name(path: &str) -> anyhow::Result<&str> {
     let name = path.rsplit('/').next().unwrap_or_default();
     match name {
@@ -135,7 +135,7 @@ async fn into(
     Ok(Exit::Ok)
 }
 
-/// A file of this host as it is read: a FIFO that nobody writes would be waited for, and a directory is none.
+/// Opens a file of this host. A FIFO without a writer would block, so only regular files are read.
 fn regular(path: &Path) -> anyhow::Result<File> {
     let named = || path.display().to_string();
     let found = path.metadata().with_context(named)?;

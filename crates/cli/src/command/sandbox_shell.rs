@@ -173,7 +173,7 @@ async fn hear(frames: &mut Frames) -> anyhow::Result<Over> {
     anyhow::bail!("the connection to the shell ended before it did")
 }
 
-/// Ends a shell that nobody is at.
+/// Ends a shell whose terminal is gone.
 async fn end(envd: &Envd<'_>, args: &ShellArgs, pid: u64) {
     let message = json!({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"});
     let asked = unary(envd, args, "SendSignal", &message);

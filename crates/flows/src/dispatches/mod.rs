@@ -35,7 +35,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_sandbox::{HostPath, Links};
 use serde_json::{Value, json};
 
-use crate::built_in::Start;
+use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::{Flows, config, egress, secrets};
 
@@ -239,7 +239,7 @@ impl Flows {
         self.ledger.runs().quota_admit(&who.tenant).await?;
         self.dispatch_admit(who, &work.request, of).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
-        let start = Start {
+        let start = Launch {
             who,
             key_id: of.and_then(|of| of.intent.as_ref()).map_or(&who.key_id, |(_, key)| key),
             subject: format!("dispatch-intent:{id}"),

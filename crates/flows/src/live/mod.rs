@@ -40,7 +40,7 @@ pub(crate) use registry::Registry;
 pub use registry::{Held, STREAMS, VISITORS};
 pub(crate) use work::RUN;
 
-use crate::built_in::Start;
+use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::{Flows, config, egress};
 
@@ -119,7 +119,7 @@ impl Flows {
         }
         let egress = sandbox.egress.clone();
         let work = work::of(&id, sandbox);
-        let start = Start {
+        let start = Launch {
             who,
             key_id: &who.key_id,
             subject: format!("live:{id}"),

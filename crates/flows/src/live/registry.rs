@@ -195,14 +195,14 @@ impl Registry {
         id: &LiveId,
         tenant: &TenantId,
         request: &LiveRequest,
-    ) -> Option<Asked> {
+    ) -> Option<Expecting> {
         let mut expected = lock(&self.expected);
         if expected.values().filter(|one| one.tenant == *tenant).count() >= MAX_ASKED {
             return None;
         }
         let one = Expected { tenant: tenant.clone(), request: request.clone() };
         expected.insert(id.clone(), one);
-        Some(Asked { registry: Arc::clone(self), id: id.clone() })
+        Some(Expecting { registry: Arc::clone(self), id: id.clone() })
     }
 
     /// Takes what is known of one that was asked for: once.
@@ -235,12 +235,12 @@ impl Registry {
 
 /// A sandbox is expected while this lives, unless it is held by then.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Expecting {
     registry: Arc<Registry>,
     id: LiveId,
 }
 
-impl Drop for Asked {
+impl Drop for Expecting {
     fn drop(&mut self) {
         lock(&self.registry.expected).remove(&self.id);
     }
@@ -277,7 +277,7 @@ mod tests {
         let registry = Arc::new(Registry::default());
         let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
         let request = LiveRequest::of(BASE_TEMPLATE);
-        let asked: Vec<Asked> =
+        let asked: Vec<Expecting> =
             (0..MAX_ASKED).map(|n| registry.expect(&id(n), &ann, &request).unwrap()).collect();
         assert!(registry.expect(&id(MAX_ASKED), &ann, &request).is_none());
         assert!(registry.expect(&id(MAX_ASKED), &bob, &request).is_some());

@@ -96,13 +96,14 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         body,
     };
     let names: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let answered = tokio::time::timeout(ANSWER_PATIENCE, routed(call, &parts.method, &names)).await;
-    answered
-        .unwrap_or_else(|_| {
+    let routed = routed(call, &parts.method, &names);
+    match tokio::time::timeout(ANSWER_PATIENCE, routed).await {
+        Ok(answered) => answered.unwrap_or_else(|refused| refused),
+        Err(_) => {
             let waited = ANSWER_PATIENCE.as_secs();
-            Err(shape::error(503, format!("no answer within {waited} s; send the request again")))
-        })
-        .unwrap_or_else(|refused| refused)
+            shape::error(503, format!("no answer within {waited} s; send the request again"))
+        }
+    }
 }
 
 async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
