@@ -191,12 +191,12 @@ async fn changes_that_wait_for_their_reader_are_weighed() {
     let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
     // Nobody reads until all of it has arrived.
     cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(500)).await;
-    let (mut bytes, mut is_lost) = (0, false);
+    let (mut bytes, mut count) = (0, 0);
     while let Ok(Some(change)) = watching.next().await {
         bytes += change.path.len();
-        is_lost |= change.kind == cofferdam_guest::tree::ChangeKind::Lost;
+        count += 1;
     }
-    assert!(bytes <= 2 * 1024 * 1024 && is_lost, "{bytes} {is_lost}");
+    assert!(bytes <= 2 * 1024 * 1024 && (1..1_000).contains(&count), "{bytes} {count}");
     let huge = "p".repeat(20_000);
     let change = format!("{{\"path\":\"/{huge}\",\"kind\":\"made\"}}").into_bytes();
     let (agent, _driver) = new_forger(&[(Kind::Item, change.as_slice())]).await;
