@@ -186,17 +186,17 @@ async fn a_list_is_bounded_in_bytes_as_well() {
 async fn changes_that_wait_for_their_reader_are_weighed() {
     let path = "p".repeat(15_000);
     let change = format!("{{\"path\":\"/{path}\",\"kind\":\"made\"}}").into_bytes();
-    let many = vec![(Kind::Item, change.as_slice()); 1_000];
+    let many = vec![(Kind::Item, change.as_slice()); 200];
     let (agent, _driver) = new_forger(&many).await;
     let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
     // Nobody reads until all of it has arrived.
-    cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(500)).await;
+    cofferdam_ambient::clock::sleep(std::time::Duration::from_secs(2)).await;
     let (mut bytes, mut count) = (0, 0);
     while let Ok(Some(change)) = watching.next().await {
         bytes += change.path.len();
         count += 1;
     }
-    assert!(bytes <= 2 * 1024 * 1024 && (1..1_000).contains(&count), "{bytes} {count}");
+    assert!(bytes <= 2 * 1024 * 1024 && (1..200).contains(&count), "{bytes} {count}");
     let huge = "p".repeat(20_000);
     let change = format!("{{\"path\":\"/{huge}\",\"kind\":\"made\"}}").into_bytes();
     let (agent, _driver) = new_forger(&[(Kind::Item, change.as_slice())]).await;
