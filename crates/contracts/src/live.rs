@@ -25,6 +25,9 @@ pub const MAX_LIVE_PAIRS: usize = 64;
 pub const MAX_LABEL_BYTES: usize = 1_024;
 /// Bytes of a variable's value: the kernel takes 128 KiB for one string.
 pub const MAX_VARIABLE_BYTES: usize = 128 * 1_024;
+/// Bytes of all variables, names included. A program's arguments and environment have 2 MiB together, and this is kept
+/// in memory for as long as the sandbox lives.
+pub const MAX_ENV_BYTES: usize = 1_024 * 1_024;
 
 /// The work of a task that holds a sandbox instead of running a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -194,6 +197,9 @@ pub enum LiveInvalid {
         /// How many.
         count: usize,
     },
+    /// Variables beyond what a program can be given.
+    #[error("env has more than {MAX_ENV_BYTES} bytes of names and values")]
+    Env,
     /// A name or a value that cannot be kept.
     #[error(
         "{field}: the entry {name:?} is empty, too long or has a NUL byte, `=` in its name, or more than its bytes"
@@ -256,6 +262,10 @@ impl LiveRequest {
         }
         pairs("metadata", &self.metadata, MAX_LABEL_BYTES)?;
         pairs("env", &self.env, MAX_VARIABLE_BYTES)?;
+        let bytes = self.env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if bytes > MAX_ENV_BYTES {
+            return Err(LiveInvalid::Env);
+        }
         Ok((template, timeout_s))
     }
 }
@@ -285,6 +295,10 @@ mod tests {
             let bad = LiveRequest { env: one(name, value), ..LiveRequest::of(BASE_TEMPLATE) };
             assert!(matches!(bad.check(), Err(LiveInvalid::Pair { .. })), "{name:?}");
         }
+        let large = "x".repeat(MAX_VARIABLE_BYTES);
+        let env = (0..9).map(|n| (n.to_string(), large.clone())).collect();
+        let bad = LiveRequest { env, ..LiveRequest::of(BASE_TEMPLATE) };
+        assert_eq!(bad.check(), Err(LiveInvalid::Env));
         let long = "x".repeat(MAX_LABEL_BYTES + 1);
         assert!(
             LiveRequest { env: one("a", &long), ..LiveRequest::of(BASE_TEMPLATE) }.check().is_ok()

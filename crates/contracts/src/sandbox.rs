@@ -148,6 +148,31 @@ named! {
 }
 
 impl SandboxRequest {
+    /// One command on a root file system, within this wall time in ms: no files, no environment, no network, and every
+    /// limit by default.
+    #[must_use]
+    pub fn plain(env_ref: &str, cmd: Vec<String>, timeout_ms: u64) -> Self {
+        Self {
+            env_ref: env_ref.to_owned(),
+            cmd,
+            files_in: Vec::new(),
+            env: BTreeMap::new(),
+            workdir: None,
+            stdin: None,
+            timeout_ms,
+            limits: Limits::default(),
+            egress: Egress::None,
+            egress_ask: false,
+            secrets: Vec::new(),
+            template_key: None,
+            deps_hash: None,
+            artifacts: Vec::new(),
+            build: None,
+            repo: None,
+            spec: None,
+        }
+    }
+
     /// The weakest class that it accepts.
     #[must_use]
     pub fn class_min(&self) -> IsolationClass {

@@ -78,7 +78,10 @@ async fn compile_of(
         return committed(run, &text);
     }
     let settings = config::table(&context.config)?;
-    let planned = match crate::dispatches::plan_of(run).or_else(|| crate::live::plan_of(run)) {
+    let planned = match crate::dispatches::RUN
+        .plan_of(run)
+        .or_else(|| crate::live::RUN.plan_of(run))
+    {
         Some(planned) => planned,
         None => match stored_or_builtin(context.recipe, run) {
             Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, allowed).await,

@@ -13,6 +13,7 @@ mod again;
 mod ask;
 mod attempt;
 mod board;
+mod built_in;
 mod cache;
 mod claims;
 mod compile;

@@ -35,6 +35,9 @@ const ENGINE_CONNECTIONS: u32 = 8;
 /// How long a worker that stops waits for the database in one go: a supervisor kills it after ten seconds.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long it waits for the wipes of the sandboxes that tenants hold: dozens take some hundred ms.
+const LIVE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Why a worker does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -181,6 +184,8 @@ impl Worker {
         if let Some(sender) = &self.sender {
             sender.abort();
         }
+        // Their users hear why, and it is on record before the next start.
+        self.executor.flows.live_stop(&self.executor.id, LIVE_PATIENCE).await;
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         if tokio::time::timeout(STOP_PATIENCE, self.engine.shutdown()).await.is_err() {
             tracing::warn!("the engine does not end: the database does not answer");

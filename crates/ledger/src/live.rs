@@ -70,7 +70,10 @@ pub struct LiveFilter {
 // One that was started by a worker that is not alive any more is over, whatever its row says: its wipe is under way.
 const VIEW: &str = "SELECT * FROM (
     SELECT l.*, app.ms(l.created_at) AS created_ms, app.ms(l.started_at) AS started_ms, app.ms(l.ends_at) AS ends_ms,
-           app.ms(l.ended_at) AS ended_ms, s.ended_at IS NOT NULL OR l.sandbox_id IS NULL AS wiped,
+           app.ms(l.ended_at) AS ended_ms,
+           NOT EXISTS (SELECT 1 FROM app.remote_execution_sessions x WHERE x.run_id = l.run_id AND NOT EXISTS (
+                       SELECT 1 FROM app.secure_wipe_evidence w
+                        WHERE w.sandbox_id = x.sandbox_id AND w.wipe_status = 'verified')) AS wiped,
            CASE WHEN l.ended_at IS NOT NULL THEN 'ended' WHEN l.started_at IS NULL THEN 'starting'
                 WHEN s.ended_at IS NOT NULL OR NOT EXISTS (
                      SELECT 1 FROM app.executors e WHERE e.id = l.executor_id AND e.state = 'live') THEN 'ended'
@@ -195,9 +198,11 @@ impl LiveRows<'_> {
         row.as_ref().map(view_of).transpose()
     }
 
-    /// The sandbox that a tenant created with this key.
+    /// The sandbox that a tenant created with this key; none that ended without having started.
     pub async fn by_dedup(self, tenant: &TenantId, dedup: &str) -> Result<Option<LiveView>> {
-        let row = sqlx::query(AssertSqlSafe(format!("{VIEW} WHERE dedup = $1 AND tenant_id = $2")))
+        let made = "(ended_at IS NULL OR started_at IS NOT NULL)";
+        let query = format!("{VIEW} WHERE dedup = $1 AND tenant_id = $2 AND {made}");
+        let row = sqlx::query(AssertSqlSafe(query))
             .bind(dedup)
             .bind(tenant.as_str())
             .fetch_optional(self.pool())
@@ -234,6 +239,13 @@ impl LiveRows<'_> {
         .bind(tenant.as_str())
         .fetch_one(self.pool())
         .await?)
+    }
+
+    /// How many sandboxes of a worker have not ended.
+    pub async fn unended(self, executor: &ExecutorId) -> Result<i64> {
+        let query =
+            "SELECT count(*) FROM app.live_sandboxes WHERE executor_id = $1 AND ended_at IS NULL";
+        Ok(sqlx::query_scalar(query).bind(executor.as_str()).fetch_one(self.pool()).await?)
     }
 
     /// The workflow that holds a tenant's sandbox, for its cancel.

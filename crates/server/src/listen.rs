@@ -170,10 +170,15 @@ impl Serving {
         &self,
         stream: S,
         arrived: Option<IpAddr>,
-        _place: Place,
+        place: Place,
         mut stop: watch::Receiver<bool>,
     ) {
-        let service = service_fn(|request| self.answer(arrived, request));
+        let place = Arc::new(place);
+        let service = service_fn(|mut request: hyper::Request<Incoming>| {
+            // An upgraded connection lives on without this one, and takes its place along.
+            request.extensions_mut().insert(Arc::clone(&place));
+            self.answer(arrived, request)
+        });
         let stream = TokioIo::new(Paced::new(stream));
         let connection = self.http.serve_connection(stream, service).with_upgrades();
         tokio::pin!(connection);

@@ -15,14 +15,19 @@ async def main():
     check("run", (done.exit_code, done.stdout, done.stderr) == (0, "out\n", "err\n"))
     together = await asyncio.gather(*(sandbox.commands.run(f"echo {n}") for n in range(8)))
     check("eight at once", [one.stdout for one in together] == [f"{n}\n" for n in range(8)])
-    reader = await sandbox.commands.run("cat", background=True, stdin=True)
-
-    handle = sandbox.commands.stream_input(reader.pid)
-    await handle.send("a")
-    await handle.send("b\n")
-    await handle.close()
-    await sandbox.commands.close_stdin(reader.pid)
-    check("stream_input", (await reader.wait()).stdout == "ab\n")
+    # Older clients send their input in single calls, and cannot close it.
+    streams = hasattr(sandbox.commands, "stream_input")
+    reader = await sandbox.commands.run("cat" if streams else "head -n 1", background=True, stdin=True)
+    if streams:
+        handle = sandbox.commands.stream_input(reader.pid)
+        await handle.send("a")
+        await handle.send("b\n")
+        await handle.close()
+        await sandbox.commands.close_stdin(reader.pid)
+    else:
+        await sandbox.commands.send_stdin(reader.pid, "a")
+        await sandbox.commands.send_stdin(reader.pid, "b\n")
+    check("input", (await reader.wait()).stdout == "ab\n")
     events = []
     handle = await sandbox.files.watch_dir("/tmp", on_event=lambda event: events.append((event.name, event.type.value)), recursive=True)
     await sandbox.files.write("/tmp/below/x", "1")

@@ -1,5 +1,10 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
+mod attack;
+mod commands;
+mod restart;
+mod seen;
+
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,27 +16,29 @@ use serde_json::{Value, json};
 
 use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
 
-/// The versions that this repository is tested with.
-const PYTHON: &str = "e2b==2.63.0";
-const JAVASCRIPT: &str = "e2b@2.51.0";
+/// The versions that this repository is tested with, the newest first.
+const PYTHON: [&str; 3] = ["2.63.0", "2.52.1", "2.40.0"];
+const JAVASCRIPT: [&str; 3] = ["2.51.0", "2.45.0", "2.30.5"];
 /// A script of a client takes seconds; a loaded machine takes it ten times as long.
 const SCRIPT: Duration = Duration::from_secs(180);
 
-/// The Python client in an environment of its own, installed once; `None` where that is not possible, which is reported.
-fn installed() -> Option<PathBuf> {
-    let dir = repository().join("target/e2b/python");
+/// A version of the Python client in an environment of its own, installed once; `None` where that is not possible, which is
+/// reported.
+fn installed(version: &str) -> Option<PathBuf> {
+    let wanted = format!("e2b=={version}");
+    let dir = repository().join("target/e2b").join(format!("python-{version}"));
     fs::create_dir_all(&dir).unwrap();
     let lock = File::create(dir.join("lock")).unwrap();
     lock.lock().unwrap();
     let (python, done) = (dir.join("env/bin/python"), dir.join("installed"));
-    if fs::read_to_string(&done).is_ok_and(|text| text == PYTHON) {
+    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
         return Some(python);
     }
     let run = |mut command: Command| command.stdin(Stdio::null()).output();
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(dir.join("env"));
     let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON]);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &wanted]);
     for command in [venv, pip] {
         let program = command.get_program().to_string_lossy().into_owned();
         match run(command) {
@@ -46,24 +53,25 @@ fn installed() -> Option<PathBuf> {
             }
         }
     }
-    fs::write(&done, PYTHON).unwrap();
+    fs::write(&done, &wanted).unwrap();
     Some(python)
 }
 
-/// The directory with the JavaScript client, installed once.
-fn modules() -> Option<PathBuf> {
-    let dir = repository().join("target/e2b/javascript");
+/// The directory with a version of the JavaScript client, installed once.
+fn modules(version: &str) -> Option<PathBuf> {
+    let wanted = format!("e2b@{version}");
+    let dir = repository().join("target/e2b").join(format!("javascript-{version}"));
     fs::create_dir_all(&dir).unwrap();
     let lock = File::create(dir.join("lock")).unwrap();
     lock.lock().unwrap();
     let done = dir.join("installed");
-    if fs::read_to_string(&done).is_ok_and(|text| text == JAVASCRIPT) {
+    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
         return Some(dir);
     }
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", "--prefix"]);
-    match npm.arg(&dir).arg(JAVASCRIPT).stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => fs::write(&done, JAVASCRIPT).unwrap(),
+    match npm.arg(&dir).arg(&wanted).stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => fs::write(&done, &wanted).unwrap(),
         Ok(output) => {
             not_run("the JavaScript client of E2B", &said(&output));
             return None;
@@ -76,28 +84,51 @@ fn modules() -> Option<PathBuf> {
     Some(dir)
 }
 
-/// Runs a client's script against the server, as a new tenant with a key of E2B's form.
-async fn run(server: &Server, mut command: Command) {
+/// Runs a client's script against the server, as a new tenant with a key of E2B's form. What it asks for is in the file of
+/// this name.
+async fn run(server: &Server, mut command: Command, client: Option<&str>) {
+    let relay = seen::Relay::to(server).await;
     let body = json!({"tenant": "clients", "roles": ["submitter"], "format": "e2b"});
     let (_, key) = server.new_key(&body).await;
     assert!(key.starts_with("e2b_") && key.len() == 44, "{key}");
     command
         .env("E2B_API_KEY", key)
-        .env("E2B_API_URL", &server.url)
-        .env("E2B_SANDBOX_URL", &server.url)
+        .env("E2B_API_URL", &relay.url)
+        .env("E2B_SANDBOX_URL", &relay.url)
         .stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || ended(command, SCRIPT)).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.ends_with("done\n"), "{}", said(&output));
+    if let Some(client) = client {
+        relay.hold(client);
+    }
 }
 
-async fn by_python(script: &str) {
-    let Some(python) = installed() else { return };
+async fn by_python(script: &str, version: &str, client: Option<&str>) {
+    let Some(python) = installed(version) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
     command.arg(repository().join("tests/tests/e2b").join(script));
-    run(&server, command).await;
+    run(&server, command, client).await;
+    gone(home, server).await;
+}
+
+async fn by_javascript(version: &str, client: Option<&str>) {
+    if !has_npm("the JavaScript client of E2B") {
+        return;
+    }
+    let Some(modules) = modules(version) else {
+        return not_run("the JavaScript client of E2B", "npm could not install it");
+    };
+    let home = Home::new();
+    let server = home.up();
+    // A module finds its packages beside it.
+    let script = modules.join("client.mjs");
+    fs::copy(repository().join("tests/tests/e2b/client.mjs"), &script).unwrap();
+    let mut command = Command::new("node");
+    command.arg(script);
+    run(&server, command, client).await;
     gone(home, server).await;
 }
 
@@ -117,37 +148,28 @@ async fn gone(home: Home, mut server: Server) {
 
 #[tokio::test]
 async fn the_python_client_works_unmodified() {
-    if installed().is_none() {
-        return;
-    }
-    by_python("sync.py").await;
+    by_python("sync.py", PYTHON[0], Some("sync")).await;
 }
 
 #[tokio::test]
 async fn the_asynchronous_python_client_works_unmodified() {
-    if installed().is_none() {
-        return;
-    }
-    by_python("async.py").await;
+    by_python("async.py", PYTHON[0], Some("async")).await;
 }
 
 #[tokio::test]
 async fn the_javascript_client_works_unmodified() {
-    if !has_npm("the JavaScript client of E2B") {
-        return;
+    by_javascript(JAVASCRIPT[0], Some("javascript")).await;
+}
+
+#[tokio::test]
+async fn older_clients_work_unmodified() {
+    for version in &PYTHON[1..] {
+        by_python("sync.py", version, None).await;
+        by_python("async.py", version, None).await;
     }
-    let Some(modules) = modules() else {
-        return not_run("the JavaScript client of E2B", "npm could not install it");
-    };
-    let home = Home::new();
-    let server = home.up();
-    // A module finds its packages beside it.
-    let script = modules.join("client.mjs");
-    fs::copy(repository().join("tests/tests/e2b/client.mjs"), &script).unwrap();
-    let mut command = Command::new("node");
-    command.arg(script);
-    run(&server, command).await;
-    gone(home, server).await;
+    for version in &JAVASCRIPT[1..] {
+        by_javascript(version, None).await;
+    }
 }
 
 /// A caller by hand.

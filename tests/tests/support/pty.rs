@@ -88,6 +88,23 @@ impl Terminal {
         self.master.write_all(text.as_bytes()).unwrap();
     }
 
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// Gives the terminal another size.
+    pub fn resize(&self, rows: u16, cols: u16) {
+        let size =
+            rustix::termios::Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&self.master, size).unwrap();
+    }
+
+    /// The modes of the terminal, to be looked at after the command's end.
+    pub fn modes(&self) -> Modes {
+        Modes(self.master.try_clone().unwrap())
+    }
+
     /// Its end, and all that it showed; where it hangs the test fails.
     #[track_caller]
     pub fn ended(mut self, limit: Duration) -> (ExitStatus, String) {
@@ -101,6 +118,17 @@ impl Terminal {
             assert!(Instant::now() < deadline, "it did not end within {limit:?}: {}", self.shown());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// The modes of a terminal.
+pub struct Modes(File);
+
+impl Modes {
+    /// Whether it takes lines and shows what is typed, as before.
+    pub fn is_canonical_again(&self) -> bool {
+        let modes = rustix::termios::tcgetattr(&self.0).unwrap().local_modes;
+        modes.contains(rustix::termios::LocalModes::ICANON | rustix::termios::LocalModes::ECHO)
     }
 }
 

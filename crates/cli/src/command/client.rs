@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use cofferdam_contracts::error::{ErrorBody, ErrorCode};
-use reqwest::{Method, Response};
+use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -115,14 +115,23 @@ impl Client {
         if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
     }
 
+    /// A request with the caller's key, whose answer the caller reads.
+    pub(crate) fn keyed(&self, method: Method, path: &str) -> RequestBuilder {
+        self.keyless(method, path).bearer_auth(&self.key)
+    }
+
+    /// A request without the caller's key, such as one that carries a token.
+    pub(crate) fn keyless(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base))
+    }
+
     async fn send(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<Response> {
-        let mut request =
-            self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.key);
+        let mut request = self.keyed(method, path);
         if let Some(body) = body {
             request = request.json(body);
         }

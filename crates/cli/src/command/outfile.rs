@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use cofferdam_ambient::random;
 use nix::fcntl::OFlag;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 /// A file to be written: new, unless `--force` replaces what is there.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub(crate) struct Target<'a> {
     pub force: bool,
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
     /// Looks before the work begins whether the name is free; [`Target::write`] decides.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         match fs::symlink_metadata(self.path) {
@@ -37,6 +39,13 @@ impl Target<'_> {
             made => made.with_context(|| self.named())?,
         };
         file.write_all(bytes).with_context(|| self.named())
+    }
+
+    /// Begins a file that comes in pieces.
+    pub(crate) fn begin(self) -> anyhow::Result<Pieces<'a>> {
+        let path = self.draft()?;
+        let file = fresh(&path).with_context(|| self.named())?;
+        Ok(Pieces { target: self, path, file })
     }
 
     fn replace(&self, bytes: &[u8]) -> anyhow::Result<()> {
@@ -64,7 +73,40 @@ impl Target<'_> {
     }
 
     fn named(&self) -> String {
-        format!("--output {}", self.path.display())
+        self.path.display().to_string()
+    }
+}
+
+/// A file that is written in pieces: it gets its name once it is whole, and is gone where it never is.
+#[derive(Debug)]
+pub(crate) struct Pieces<'a> {
+    target: Target<'a>,
+    path: PathBuf,
+    file: File,
+}
+
+impl Pieces<'_> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.file.write_all(bytes).with_context(|| self.target.named())
+    }
+
+    /// Gives it its name. What is there by now is replaced only with `--force`.
+    pub(crate) fn keep(self) -> anyhow::Result<()> {
+        let flags = match self.target.force {
+            true => RenameFlags::empty(),
+            false => RenameFlags::NOREPLACE,
+        };
+        match renameat_with(CWD, &self.path, CWD, self.target.path, flags) {
+            Err(Errno::EXIST) => Err(self.target.exists()),
+            renamed => renamed.with_context(|| self.target.named()),
+        }
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        // It is not there any more where it has its name.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -121,6 +163,17 @@ mod tests {
         assert_eq!(fs::read(&kept).unwrap(), b"kept");
         assert!(fs::symlink_metadata(&link).unwrap().is_file());
         assert_eq!(fs::read(&link).unwrap(), b"three");
+        let piecewise = |path, force| {
+            let mut draft = target(path, force).begin().unwrap();
+            draft.write(b"fo").unwrap();
+            draft.write(b"ur").unwrap();
+            draft
+        };
+        assert!(piecewise(&kept, false).keep().is_err());
+        drop(piecewise(&kept, true));
+        assert_eq!(fs::read(&kept).unwrap(), b"kept");
+        piecewise(&kept, true).keep().unwrap();
+        assert_eq!(fs::read(&kept).unwrap(), b"four");
         let left = fs::read_dir(&dir.0).unwrap().count();
         assert_eq!(left, 3, "no draft stays");
     }

@@ -1,4 +1,4 @@
-//! `sandbox create | ls | exec | extend | rm`.
+//! `sandbox create | ls | exec | shell | cp | extend | rm`.
 
 use clap::{Args, Subcommand};
 use cofferdam_contracts::live::{LiveExecuted, LiveView};
@@ -9,6 +9,8 @@ use super::client::segment;
 use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::output;
+use super::sandbox_cp::{self, CpArgs};
+use super::sandbox_shell::{self, ShellArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
@@ -64,6 +66,10 @@ pub(crate) enum SandboxCommand {
         #[arg(last = true, required = true)]
         cmd: Vec<String>,
     },
+    /// Open a terminal in a sandbox; exits with the status of its shell
+    Shell(ShellArgs),
+    /// Copy one file into a sandbox or out of it
+    Cp(CpArgs),
     /// Set when a sandbox ends: so many seconds from now
     Extend { id: String, seconds: u64 },
     /// Kill a sandbox; answers once its wipe is verified
@@ -115,13 +121,19 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             let done: LiveExecuted = client.post(&format!("{}/exec", path(id)), &body).await?;
             return Ok(show(&done));
         }
+        SandboxCommand::Shell(args) => return sandbox_shell::shell(client, args).await,
+        SandboxCommand::Cp(args) => return sandbox_cp::cp(client, args).await,
         SandboxCommand::Extend { id, seconds } => {
             let body = json!({"timeoutS": seconds});
             let view: LiveView = client.post(&format!("{}/extend", path(id)), &body).await?;
             output::line(&format!("ends {}", view.ends_at.map(output::time).unwrap_or_default()));
         }
         SandboxCommand::Rm { id } => {
-            let _: LiveView = client.delete(&path(id)).await?;
+            let view: LiveView = client.delete(&path(id)).await?;
+            if !view.wiped {
+                output::note("its wipe is not verified; `cofferdam session ls` shows it held");
+                return Ok(Exit::No);
+            }
             output::line("killed");
         }
     }

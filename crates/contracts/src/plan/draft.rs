@@ -10,7 +10,7 @@ use crate::agent_plan::{
 use crate::duration::Duration;
 use crate::error::Refusal;
 use crate::recipe::Recipe;
-use crate::sandbox::{AccessMode, Egress, FileIn, Limits, Mount, SandboxRequest, SandboxSpec};
+use crate::sandbox::{AccessMode, FileIn, Limits, Mount, SandboxRequest, SandboxSpec};
 use crate::template::Scope;
 use crate::timeout::{self, Wall};
 use crate::work::Work;
@@ -130,31 +130,22 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
     });
     let (timeout, patience) = spec.times()?;
     let tests = tests.into_iter().map(|test| patched(test, &project)).collect::<Result<_, _>>()?;
+    let serve = ["opencode", "serve", "--hostname", "127.0.0.1", "--port", &PORT.to_string()]
+        .map(str::to_owned)
+        .to_vec();
+    let image = text(spec.image.as_deref().unwrap_or("host"), scope, "image")?;
     let request = SandboxRequest {
-        env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
-        cmd: ["opencode", "serve", "--hostname", "127.0.0.1", "--port", &PORT.to_string()]
-            .map(str::to_owned)
-            .to_vec(),
         files_in: vec![project],
         env: BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]),
         workdir: Some(PROJECT.to_owned()),
-        stdin: None,
-        timeout_ms: timeout.ms(),
         limits: Limits { mem_mb: spec.limits.mem_mb.or(Some(MEM_MB)), ..spec.limits },
-        egress: Egress::None,
-        egress_ask: false,
-        secrets: Vec::new(),
-        template_key: None,
-        deps_hash: None,
-        artifacts: Vec::new(),
-        build: None,
-        repo: None,
         spec: Some(SandboxSpec {
             mounts,
             isolation: spec.isolation,
             models: Some(spec.models.clone()),
             ..SandboxSpec::default()
         }),
+        ..SandboxRequest::plain(&image, serve, timeout.ms())
     };
     let (model, patience_ms) = (spec.model.clone(), patience.ms());
     Ok(OpencodeWork { request, goal, model, patience_ms, role: AgentRole::Plan { tests } })

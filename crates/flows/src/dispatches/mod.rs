@@ -25,27 +25,24 @@ use cofferdam_contracts::dispatch::{
     SpawnRequest, check_spec,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::gate::Origin;
-use cofferdam_contracts::id::{DispatchId, IntentId, RunId, WorkflowId};
+use cofferdam_contracts::id::{DispatchId, IntentId};
 use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
-use cofferdam_contracts::run::{Constraints, IntentRequest};
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
-use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::runs::NewRun;
 use cofferdam_sandbox::{HostPath, Links};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::{Flows, config, egress, secrets};
 
 pub(crate) use changes::changes;
 pub(crate) use project::Project;
 pub(crate) use watch::{Watch, hold, unstarted};
-pub(crate) use work::plan_of;
+pub(crate) use work::RUN;
 
 /// Ids that are tried before a spawn gives up: eight characters of 36 meet each other rarely.
 const ID_TRIES: u32 = 8;
@@ -242,49 +239,16 @@ impl Flows {
         self.ledger.runs().quota_admit(&who.tenant).await?;
         self.dispatch_admit(who, &work.request, of).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
-        let hex = self.ids.hex(&format!("dispatch-intent:{id}"), 16);
-        let intent_id = IntentId::parse(&format!("it_{hex}")).map_err(Error::corrupt("id"))?;
-        let run_id = self.ids.hex(&format!("run:{intent_id}:0"), 16);
-        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
-        let mut inputs = Map::new();
-        inputs.insert("work".into(), serde_json::to_value(&work).map_err(Error::corrupt("id"))?);
-        let intent_request = IntentRequest {
-            goal: request.name.clone().unwrap_or_else(|| format!("dispatch {id}")),
-            inputs,
-            constraints: Constraints::default(),
-            connectors: None,
-        };
-        let intent = NewIntent {
-            id: &intent_id,
-            tenant: &who.tenant,
-            request: &intent_request,
-            hash: None,
+        let start = Launch {
+            who,
             key_id: of.and_then(|of| of.intent.as_ref()).map_or(&who.key_id, |(_, key)| key),
-            origin: Origin::ApiShim,
+            subject: format!("dispatch-intent:{id}"),
+            goal: request.name.clone().unwrap_or_else(|| format!("dispatch {id}")),
+            work: &work,
+            lane: if request.scheduled { Lane::Batch } else { Lane::Interactive },
         };
-        let (recipe, recipe_hash) = work::recipe()?;
-        let lane = if request.scheduled { Lane::Batch } else { Lane::Interactive };
-        let run = NewRun {
-            id: run_id,
-            workflow_id: WorkflowId::parse(intent_id.as_str()).map_err(Error::corrupt("id"))?,
-            intent_id: intent_id.clone(),
-            tenant: who.tenant.clone(),
-            recipe,
-            recipe_hash,
-            intent_hash: None,
-            trace_id: None,
-            budget: None,
-            timeout_ms: None,
-            partition_key: who.tenant.to_string(),
-            priority: lane.priority(),
-            dedup: None,
-            mode_wanted: None,
-            retry_count: 0,
-            retry_of: None,
-            asked_by: None,
-            origin: Origin::ApiShim,
-            key_id: who.key_id.clone(),
-        };
+        let begun = work::RUN.start(self, start)?;
+        let (intent, run) = (begun.intent(), &begun.run);
         let new = NewDispatch {
             id,
             request,
@@ -293,7 +257,7 @@ impl Flows {
             spawn_depth,
             retry_of: of.map(|of| (&of.id, of.retry_count)),
             intent: &intent,
-            run: &run,
+            run,
         };
         let retried = of
             .map(|of| audit(who, "dispatch.retry", of.id.as_str(), Some(json!({"dispatch": id}))));

@@ -3,63 +3,34 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use cofferdam_contracts::canonical;
 use cofferdam_contracts::dispatch::{
     AgentType, AgentWork, CheckedSpec, DEFAULT_TIMEOUT_SEC, SpawnRequest,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{Digest, DispatchId};
+use cofferdam_contracts::id::DispatchId;
 use cofferdam_contracts::patch::{RepoIn, mount, with_checkout};
-use cofferdam_contracts::plan::{Plan, PlanTask, Work};
-use cofferdam_contracts::recipe::{Caps, RecipeRef};
+use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
     AccessMode, BuildPhase, Egress, FileIn, PhaseSpec, SandboxRequest, SandboxSpec,
 };
-use cofferdam_ledger::runs::RunContext;
-use serde_json::{Value, json};
 
 use super::agents::{self, HOME, PROMPT};
 use super::tools;
 
-use crate::error::{Error, Result};
+use crate::built_in::BuiltIn;
 
-/// The recipe that a dispatch's run names: it is built in, and only this module starts it.
-const RECIPE: &str = "dispatch";
-const VERSION: &str = "1";
 /// Where the working directory is in the sandbox.
 pub(crate) const WORK: &str = "/work";
 /// Where agents are looked for. On the host's own root, whose `/usr` is read-only, a spec's mounts
 /// give an agent that is installed elsewhere a place in the first of them.
 const PATH: &str = "/opt/agents/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// A task may take a day, and is tried three times.
-const CAP_MINUTES: u32 = 3 * 24 * 60 + 10;
-
-/// The recipe as runs name it, and its hash.
-pub(crate) fn recipe() -> Result<(RecipeRef, Digest)> {
-    let reference: RecipeRef = serde_json::from_value(json!({"id": RECIPE, "v": VERSION}))
-        .map_err(Error::corrupt("built-in recipe"))?;
-    Ok((reference, canonical::digest(&json!({"builtin": RECIPE, "v": VERSION}))?))
-}
-
-/// The plan of a run, if it is a dispatch's.
-pub(crate) fn plan_of(run: &RunContext) -> Option<Result<Plan, Refusal>> {
-    let (recipe_ref, recipe_hash) = recipe().ok()?;
-    if run.recipe_hash != recipe_hash || run.recipe_id != recipe_ref.id {
-        return None;
-    }
-    let work = run.inputs.get("work").cloned().unwrap_or(Value::Null);
-    Some(match serde_json::from_value::<AgentWork>(work) {
-        Ok(work) => Ok(Plan {
-            recipe_ref,
-            recipe_hash,
-            gate: None,
-            config: Vec::new(),
-            caps: Caps { sandbox_minutes: CAP_MINUTES, ..Caps::default() },
-            tasks: vec![PlanTask { name: "agent".into(), work: Work::Agent(Box::new(work)) }],
-        }),
-        Err(e) => Err(Refusal::new(ErrorCode::Internal, format!("the dispatch's work: {e}"))),
-    })
-}
+/// The run of a dispatch. A task may take a day, and is tried three times.
+pub(crate) const RUN: BuiltIn<AgentWork> = BuiltIn {
+    recipe: "dispatch",
+    task: "agent",
+    cap_minutes: 3 * 24 * 60 + 10,
+    work: |work| Work::Agent(Box::new(work)),
+};
 
 /// The access mode in force: the spec's supersedes the old one.
 pub(crate) fn mode(request: &SpawnRequest, spec: Option<&CheckedSpec>) -> AccessMode {
@@ -113,21 +84,14 @@ pub(crate) fn work_of(
         let words = format!("{id}\n");
         files_in.push(file(&format!("{HOME}/.dispatch"), Some(words), None, AccessMode::ReadOnly));
     }
+    let image = spec.image.as_deref().unwrap_or("host");
     let sandbox = SandboxRequest {
-        env_ref: spec.image.clone().unwrap_or_else(|| "host".to_owned()),
-        cmd: agents::argv(request, spec),
         files_in,
         env: environment(id, request.agent_type, spec),
         workdir: Some(WORK.to_owned()),
-        stdin: None,
-        timeout_ms,
         limits,
         egress: exec.egress.unwrap_or(Egress::None),
-        egress_ask: false,
         secrets: exec.secrets.unwrap_or_default(),
-        template_key: None,
-        deps_hash: None,
-        artifacts: Vec::new(),
         build,
         repo,
         spec: Some(SandboxSpec {
@@ -138,6 +102,7 @@ pub(crate) fn work_of(
             models: spec.models.clone(),
             ..SandboxSpec::default()
         }),
+        ..SandboxRequest::plain(image, agents::argv(request, spec), timeout_ms)
     };
     Ok(AgentWork {
         dispatch: id.clone(),
@@ -228,6 +193,7 @@ fn plain(path: &str) -> Option<String> {
 mod tests {
     use super::*;
     use cofferdam_contracts::dispatch::check_spec;
+    use serde_json::{Value, json};
 
     fn work(request: Value, spec: Option<Value>) -> Result<AgentWork, Refusal> {
         let mut whole = json!({"prompt": "p", "project_dir": "/srv/p"});

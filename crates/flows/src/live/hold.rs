@@ -1,6 +1,7 @@
 //! The task that holds a sandbox, on its worker.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
@@ -15,7 +16,7 @@ use cofferdam_sandbox::{KillHandle, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
-use super::registry::{Expected, Held, Order};
+use super::registry::{Expected, Held, Made, Order};
 use super::work::HOME;
 use crate::attempt::{End, blank};
 use crate::executor::{Executor, may_cancel};
@@ -36,6 +37,8 @@ enum Over {
     Killed,
     Expired,
     Canceled,
+    /// Its worker stops.
+    Stopped,
     Died,
     /// It never began, in words.
     Unopened(String),
@@ -51,7 +54,6 @@ pub(crate) async fn hold(
 ) -> End {
     let registry = &executor.flows.live;
     let gone = async |why: &str| {
-        registry.forget(&work.live);
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.to_owned()).await;
         refused_everywhere(end)
     };
@@ -59,8 +61,8 @@ pub(crate) async fn hold(
         return gone("its worker was lost or restarted; a sandbox is never made anew").await;
     }
     let Some(expected) = registry.take(&work.live) else {
-        return gone("another process than the one that was asked executes it; see docs/e2b.md")
-            .await;
+        let why = "the process that was asked for it restarted or gave it up, or another one executes it; see docs/e2b.md";
+        return gone(why).await;
     };
     let ledger = &executor.flows.ledger;
     match patiently(|| ledger.live().is_due(&work.live, &task.run)).await {
@@ -89,17 +91,22 @@ async fn held(
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let token = secret_hex(TOKEN_BYTES);
     let over = match opened(executor, task, &sandbox, &token).await {
-        Ok(Some((left, mut env))) => {
-            env.extend(expected.env);
-            let names = (&work.live, &expected.tenant, &task.run);
-            let what = (sandbox.agent().clone(), env);
-            let limits = sandbox.effective().limits;
-            let traffic = expected.private.then(|| secret_hex(TOKEN_BYTES));
-            let (held, mut orders) = Held::new(names, what, (token, traffic, limits), left);
-            let shown = executor.flows.live.show(held);
+        Ok(Some((left, env))) => {
+            let made = Made {
+                agent: sandbox.agent().clone(),
+                env,
+                token,
+                traffic: expected.request.private.then(|| secret_hex(TOKEN_BYTES)),
+                limits: sandbox.effective().limits,
+                egress: work.request.egress.clone(),
+            };
+            let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
+            let shown = executor.flows.live.show(Arc::clone(&held));
             executor.board.set(sandbox.id(), SessionState::Executing);
             let kill = sandbox.kill_handle();
-            let over = until(executor, task, (&kill, &mut orders), &mut wakes).await;
+            let over = until(executor, task, (&kill, &held, &mut orders), &mut wakes).await;
+            // From here on no extension is acknowledged.
+            held.end(Order::Over);
             drop(shown);
             over
         }
@@ -134,6 +141,10 @@ fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
         Over::Killed => (ErrCode::None, "killed".to_owned(), "killed", false),
         Over::Expired => (ErrCode::None, "its time was over".to_owned(), "expired", false),
         Over::Canceled => (ErrCode::CmdNonzero, "canceled".to_owned(), "canceled", true),
+        Over::Stopped => {
+            let cause = "the server that held it was stopped".to_owned();
+            (ErrCode::CmdNonzero, cause, "stopped", false)
+        }
         Over::Died => {
             (ErrCode::CmdNonzero, "the sandbox ended by itself".to_owned(), "task-end", false)
         }
@@ -175,16 +186,20 @@ async fn opened(
 async fn until(
     executor: &Executor,
     task: &TaskContext,
-    (kill, orders): (&KillHandle, &mut watch::Receiver<Order>),
+    (kill, held, orders): (&KillHandle, &Held, &mut watch::Receiver<Order>),
     wakes: &mut Receiver<Wake>,
 ) -> Over {
     loop {
         let left = match *orders.borrow_and_update() {
             Order::Kill => return Over::Killed,
+            Order::Stop => return Over::Stopped,
+            Order::Over => return Over::Expired,
             Order::At(since, after) => after.saturating_sub(since.elapsed()),
         };
         if left.is_zero() {
-            return Over::Expired;
+            // Unless it was extended at this very moment: that is acknowledged, so it counts.
+            held.end_if_due();
+            continue;
         }
         tokio::select! {
             biased;
@@ -223,6 +238,7 @@ mod tests {
         assert_eq!(end(Over::Killed), (ErrCode::None, false, "killed", false));
         assert_eq!(end(Over::Expired), (ErrCode::None, false, "expired", false));
         assert_eq!(end(Over::Canceled), (ErrCode::CmdNonzero, true, "canceled", true));
+        assert_eq!(end(Over::Stopped), (ErrCode::CmdNonzero, true, "stopped", false));
         assert_eq!(end(Over::Died), (ErrCode::CmdNonzero, true, "task-end", false));
     }
 }

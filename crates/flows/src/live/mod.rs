@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! create --one transaction: intent, run, its workflow, app.live_sandboxes--> run workflow -> task workflow
-//!   hold: up -> started (token's hash, times) -> registry -> { killed | expired | canceled | died } -> wipe
+//!   hold: up -> started (token's hash, times) -> registry -> { killed | expired | canceled | died | stopped } -> wipe
 //!   the row ends in the commit of the task's end, with its wipe evidence
 //! ```
 //! **A sandbox is made once.** A second execution, a second attempt and a process that did not ask for it refuse to make
@@ -18,32 +18,29 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::gate::Origin;
-use cofferdam_contracts::id::{IntentId, LiveId, RunId, TenantId, WorkflowId};
+use cofferdam_contracts::id::{ExecutorId, LiveId, RunId};
 use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
 use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
-use cofferdam_contracts::run::{Constraints, IntentRequest};
 use cofferdam_contracts::sandbox::{Egress, Phase};
 use cofferdam_ledger::audit::Audit;
-use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live::NewLive;
-use cofferdam_ledger::runs::NewRun;
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::{
     Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
 };
-use serde_json::Map;
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
 pub(crate) use hold::hold;
-pub use registry::Held;
+use registry::Order;
 pub(crate) use registry::Registry;
-pub(crate) use work::plan_of;
+pub use registry::{Held, STREAMS, VISITORS};
+pub(crate) use work::RUN;
 
+use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::{Flows, config, egress};
 
@@ -53,6 +50,8 @@ pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 /// A waiting caller looks at the row this often, should a notification be lost.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often a worker that stops looks whether its sandboxes have ended: a wipe takes some ms.
+const STOP_LOOK: Duration = Duration::from_millis(20);
 const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// Letters of an id. 36^20 names: more than 100 bits, so that none is guessed.
 const ID_LETTERS: usize = 20;
@@ -78,10 +77,28 @@ fn elsewhere() -> Error {
 
 impl Flows {
     /// Creates a sandbox and waits until it answers. One that was created before with the same `dedup` is given instead.
+    /// It goes on where its caller hangs up: who repeats the request finds what it made.
     ///
     /// # Errors
-    /// A request out of bounds, names without a grant, or no room within [`CREATE_PATIENCE`].
+    /// A request out of bounds, names without a grant, no room within [`CREATE_PATIENCE`], or another request with the
+    /// same `dedup`.
     pub async fn live_create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
+        let (flows, who, request) = (self.clone(), who.clone(), request.clone());
+        let held = detached(async move {
+            let held = flows.live_make(&who, &request).await?;
+            Ok((held, request))
+        });
+        let (held, request) = held.await?;
+        match held.asked == request {
+            true => Ok(held),
+            false => Err(refuse(
+                ErrorCode::StateConflict,
+                "another sandbox was asked for with this Idempotency-Key; use a new one",
+            )),
+        }
+    }
+
+    async fn live_make(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
         let invalid = |e: cofferdam_contracts::live::LiveInvalid| {
             refuse(ErrorCode::PolicyViolation, e.to_string())
         };
@@ -101,44 +118,42 @@ impl Flows {
             egress::admit_names(&self.ledger, who, None, &wanted).await?;
         }
         let egress = sandbox.egress.clone();
-        let intent_id = IntentId::parse(&format!("it_{}", self.ids.hex(&format!("live:{id}"), 16)))
-            .map_err(Error::corrupt("id"))?;
-        let run_id = self.ids.hex(&format!("run:{intent_id}:0"), 16);
-        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
         let work = work::of(&id, sandbox);
-        let mut inputs = Map::new();
-        inputs.insert("work".into(), serde_json::to_value(&work).map_err(Error::corrupt("id"))?);
-        let intent_request = IntentRequest {
-            goal: format!("sandbox {id}"),
-            inputs,
-            constraints: Constraints::default(),
-            connectors: None,
-        };
-        let intent = NewIntent {
-            id: &intent_id,
-            tenant: &who.tenant,
-            request: &intent_request,
-            hash: None,
+        let start = Launch {
+            who,
             key_id: &who.key_id,
-            origin: Origin::ApiShim,
+            subject: format!("live:{id}"),
+            goal: format!("sandbox {id}"),
+            work: &work,
+            lane: Lane::Interactive,
         };
-        let run = new_run(who, &intent_id, run_id)?;
+        let begun = work::RUN.start(self, start)?;
+        let (intent, run) = (begun.intent(), &begun.run);
         let new = NewLive {
             id: &id,
             intent: &intent,
-            run: &run,
+            run,
             template,
             metadata: &request.metadata,
             egress: &egress,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
             dedup: request.dedup.as_deref(),
         };
-        // Before the commit, so that a worker of this process finds it.
-        self.live.expect(&id, &who.tenant, request);
+        // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
+        let asked = self.live.expect(&id, &who.tenant, request).ok_or_else(|| {
+            refuse(
+                ErrorCode::Unavailable,
+                "too many creations of this tenant wait for room; try again",
+            )
+        })?;
         match self.ledger.live().create(&new).await {
-            Ok(()) => self.live_wait(who, &id, &run.id).await,
+            Ok(()) => {
+                let made = self.live_wait(who, &id, &run.id).await;
+                drop(asked);
+                made
+            }
             Err(e) => {
-                self.live.forget(&id);
+                drop(asked);
                 let error = Error::from(e);
                 match (&request.dedup, error.is_unique_violation()) {
                     (Some(dedup), true) => {
@@ -243,11 +258,46 @@ impl Flows {
             return Err(refuse(ErrorCode::PolicyViolation, why));
         }
         let held = self.live_held(who, id).await?;
+        // Who lost a grant keeps no sandbox that has it by extending it day by day.
+        if let Egress::Names(entries) = &held.egress {
+            let asked = AskedNames { phase: Phase::Exec, entries };
+            egress::admit_names(&self.ledger, who, None, &[("net".to_owned(), asked)]).await?;
+        }
         let ms = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
-        let left = self.ledger.live().extend(&who.tenant, id, ms, longer).await?;
-        let left = left.ok_or_else(|| Refusal::not_found("running sandbox"))?;
-        held.ends_in(left);
-        Ok(())
+        let (flows, tenant) = (self.clone(), who.tenant.clone());
+        // Both or neither, also where the caller hangs up.
+        detached(async move {
+            let over = || Error::from(Refusal::not_found("running sandbox"));
+            let _turn = held.turn.lock().await;
+            if !held.goes_on() {
+                return Err(over());
+            }
+            let left = flows.ledger.live().extend(&tenant, &held.id, ms, longer).await?;
+            match left.is_some_and(|left| held.ends_in(left)) {
+                true => Ok(()),
+                false => Err(over()),
+            }
+        })
+        .await
+    }
+
+    /// Ends what this process holds, with its evidence, because the process stops; waits no longer than this.
+    pub(crate) async fn live_stop(&self, executor: &ExecutorId, patience: Duration) {
+        let held = self.live.all();
+        if held.is_empty() {
+            return;
+        }
+        held.iter().for_each(|held| held.end(Order::Stop));
+        let ended = async {
+            while self.ledger.live().unended(executor).await.unwrap_or(0) > 0 {
+                clock::sleep(STOP_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(patience, ended).await.is_err() {
+            tracing::warn!(
+                "not every sandbox ended in time; the next worker of this host wipes them"
+            );
+        }
     }
 
     /// Ends a sandbox and answers once its wipe is verified and on record. `false`: it had ended before.
@@ -258,15 +308,17 @@ impl Flows {
         let mut wakes = self.wakes.subscribe();
         let run = match self.live.find(id).filter(|held| held.tenant == who.tenant) {
             Some(held) => {
-                held.kill();
+                held.end(Order::Kill);
                 held.run.clone()
             }
             None => {
                 let view = self.live_view(who, id).await?;
-                if view.ended_at.is_some() {
-                    return Ok(false);
+                match (view.ended_at.is_some(), view.wiped) {
+                    (true, true) => return Ok(false),
+                    // Its worker was lost: another one wipes it now.
+                    (true, false) => {}
+                    (false, _) => self.live_cancel(who, id).await?,
                 }
-                self.live_cancel(who, id).await?;
                 view.run_id
             }
         };
@@ -274,22 +326,12 @@ impl Flows {
             loop {
                 moved(&mut wakes, &run).await;
                 let view = self.live_view(who, id).await?;
-                if view.ended_at.is_some() {
-                    return Ok::<_, Error>(view);
+                if view.ended_at.is_some() && view.wiped {
+                    return Ok::<_, Error>(true);
                 }
             }
         });
-        let unverified = || {
-            let why = "the sandbox was killed, but its wipe is not verified yet; `cofferdam session ls` shows it held";
-            refuse(ErrorCode::Internal, why)
-        };
-        match over.await {
-            Ok(view) => match view?.wiped {
-                true => Ok(true),
-                false => Err(unverified()),
-            },
-            Err(_) => Err(unverified()),
-        }
+        over.await.unwrap_or_else(|_| Err(unverified()))
     }
 
     async fn live_cancel(&self, who: &Principal, id: &LiveId) -> Result<()> {
@@ -302,6 +344,19 @@ impl Flows {
             other => other,
         }
     }
+}
+
+/// Runs to its end, whatever becomes of who waits for it.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let stopped = |_| refuse(ErrorCode::Unavailable, "the server stops; try again");
+    tokio::spawn(work).await.map_err(stopped)?
+}
+
+fn unverified() -> Error {
+    let why = "the sandbox was killed, but its wipe is not verified yet; `cofferdam session ls` shows it held";
+    refuse(ErrorCode::Internal, why)
 }
 
 /// Until something of this run ended, or it is time to look.
@@ -317,30 +372,4 @@ async fn moved(wakes: &mut Receiver<Wake>, run: &RunId) {
 fn unmade(view: &LiveView) -> Error {
     let why = view.end_reason.clone().unwrap_or_else(|| "it ended at once".to_owned());
     refuse(ErrorCode::PolicyViolation, format!("the sandbox was not made: {why}"))
-}
-
-fn new_run(who: &Principal, intent: &IntentId, id: RunId) -> Result<NewRun> {
-    let (recipe, recipe_hash) = work::recipe()?;
-    let tenant: &TenantId = &who.tenant;
-    Ok(NewRun {
-        id,
-        workflow_id: WorkflowId::parse(intent.as_str()).map_err(Error::corrupt("id"))?,
-        intent_id: intent.clone(),
-        tenant: tenant.clone(),
-        recipe,
-        recipe_hash,
-        intent_hash: None,
-        trace_id: None,
-        budget: None,
-        timeout_ms: None,
-        partition_key: tenant.to_string(),
-        priority: Lane::Interactive.priority(),
-        dedup: None,
-        mode_wanted: None,
-        retry_count: 0,
-        retry_of: None,
-        asked_by: None,
-        origin: Origin::ApiShim,
-        key_id: who.key_id.clone(),
-    })
 }

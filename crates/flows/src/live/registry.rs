@@ -7,9 +7,17 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::{LiveId, RunId, TenantId};
 use cofferdam_contracts::live::LiveRequest;
-use cofferdam_contracts::sandbox::Limits;
+use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_sandbox::Agent;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+
+/// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
+/// are for calls that are answered at once, and for what its worker asks.
+pub const STREAMS: u32 = 52;
+/// Of these, connections to ports: whoever may reach a port keeps its owner from nothing.
+pub const VISITORS: usize = 24;
+/// Creations of one tenant that wait at once. Each may hold a mebibyte of variables.
+const MAX_ASKED: usize = 128;
 
 /// Sandboxes of this process.
 #[derive(Debug, Default)]
@@ -23,10 +31,8 @@ pub(crate) struct Registry {
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
     pub tenant: TenantId,
-    /// Environment of every command: it may hold secrets, so no table has it.
-    pub env: BTreeMap<String, String>,
-    /// Whether its ports ask for a token.
-    pub private: bool,
+    /// The whole request. Its environment may hold secrets, so no table has it.
+    pub request: LiveRequest,
 }
 
 /// When a sandbox is to end.
@@ -36,6 +42,10 @@ pub(crate) enum Order {
     At(Stopwatch, Duration),
     /// Now: its tenant kills it.
     Kill,
+    /// Now: its worker stops.
+    Stop,
+    /// It is over, however that came.
+    Over,
 }
 
 /// A sandbox that runs and is held by this process.
@@ -59,20 +69,41 @@ pub struct Held {
     pub limits: Limits,
     /// Since its start.
     pub since: Stopwatch,
+    /// What its tenant asked for.
+    pub(crate) asked: LiveRequest,
+    /// Names that it may reach.
+    pub(crate) egress: Egress,
+    /// One change of its end after the other, so that memory and record agree.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     order: watch::Sender<Order>,
+    streams: Arc<Semaphore>,
+    visitors: Arc<Semaphore>,
+}
+
+/// What a sandbox that is up is made of.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub agent: Agent,
+    /// The network's variables.
+    pub env: BTreeMap<String, String>,
+    pub token: String,
+    pub traffic: Option<String>,
+    pub limits: Limits,
+    pub egress: Egress,
 }
 
 impl Held {
     pub(crate) fn new(
-        (id, tenant, run): (&LiveId, &TenantId, &RunId),
-        (agent, env): (Agent, BTreeMap<String, String>),
-        (token, traffic, limits): (String, Option<String>, Limits),
+        (id, run): (&LiveId, &RunId),
+        Expected { tenant, request }: Expected,
+        Made { agent, mut env, token, traffic, limits, egress }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
+        env.extend(request.env.clone());
         let held = Self {
             id: id.clone(),
-            tenant: tenant.clone(),
+            tenant,
             run: run.clone(),
             agent,
             env,
@@ -80,25 +111,76 @@ impl Held {
             traffic,
             limits,
             since: Stopwatch::start(),
+            asked: request,
+            egress,
+            turn: tokio::sync::Mutex::default(),
             order,
+            streams: Arc::new(Semaphore::new(usize::try_from(STREAMS).unwrap_or(usize::MAX))),
+            visitors: Arc::new(Semaphore::new(VISITORS)),
         };
         (Arc::new(held), orders)
     }
 
-    /// Orders its end. A kill is not taken back.
-    pub(crate) fn kill(&self) {
-        self.order.send_replace(Order::Kill);
+    /// Orders its end. It is not taken back, and no other order follows.
+    pub(crate) fn end(&self, how: Order) {
+        self.order.send_if_modified(|order| {
+            let goes_on = matches!(order, Order::At(..));
+            if goes_on {
+                *order = how;
+            }
+            goes_on
+        });
     }
 
-    pub(crate) fn ends_in(&self, ms: i64) {
+    /// Ends it if its time is over.
+    pub(crate) fn end_if_due(&self) {
+        self.order.send_if_modified(|order| {
+            let is_due = matches!(order, Order::At(since, after) if since.elapsed() >= *after);
+            if is_due {
+                *order = Order::Over;
+            }
+            is_due
+        });
+    }
+
+    /// Whether it is to live on.
+    pub(crate) fn goes_on(&self) -> bool {
+        matches!(*self.order.borrow(), Order::At(..))
+    }
+
+    /// `false`: it is ending already.
+    pub(crate) fn ends_in(&self, ms: i64) -> bool {
         self.order.send_if_modified(|order| {
             let goes_on = matches!(order, Order::At(..));
             if goes_on {
                 *order = at(ms);
             }
             goes_on
-        });
+        })
     }
+
+    /// So many of its agent's streams, for as long as what is given lives; waits for them no longer than this.
+    pub async fn streams(&self, count: u32, patience: Duration) -> Option<OwnedSemaphorePermit> {
+        taken(&self.streams, count, patience).await
+    }
+
+    /// A stream to one of its ports.
+    pub async fn visit(
+        &self,
+        patience: Duration,
+    ) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let visitor = taken(&self.visitors, 1, patience).await?;
+        Some((visitor, taken(&self.streams, 1, patience).await?))
+    }
+}
+
+async fn taken(
+    of: &Arc<Semaphore>,
+    count: u32,
+    patience: Duration,
+) -> Option<OwnedSemaphorePermit> {
+    let taken = Arc::clone(of).acquire_many_owned(count);
+    tokio::time::timeout(patience, taken).await.ok()?.ok()
 }
 
 fn at(ms: i64) -> Order {
@@ -106,16 +188,21 @@ fn at(ms: i64) -> Order {
 }
 
 impl Registry {
-    /// A sandbox is about to be recorded, and this process is to hold it.
-    pub(crate) fn expect(&self, id: &LiveId, tenant: &TenantId, request: &LiveRequest) {
-        let (env, private) = (request.env.clone(), request.private);
-        let expected = Expected { tenant: tenant.clone(), env, private };
-        lock(&self.expected).insert(id.clone(), expected);
-    }
-
-    /// It was not recorded, or is over.
-    pub(crate) fn forget(&self, id: &LiveId) {
-        lock(&self.expected).remove(id);
+    /// A sandbox is about to be recorded, and this process is to hold it: until it does, or what is given is dropped.
+    /// `None`: too many of the tenant's wait.
+    pub(crate) fn expect(
+        self: &Arc<Self>,
+        id: &LiveId,
+        tenant: &TenantId,
+        request: &LiveRequest,
+    ) -> Option<Expecting> {
+        let mut expected = lock(&self.expected);
+        if expected.values().filter(|one| one.tenant == *tenant).count() >= MAX_ASKED {
+            return None;
+        }
+        let one = Expected { tenant: tenant.clone(), request: request.clone() };
+        expected.insert(id.clone(), one);
+        Some(Expecting { registry: Arc::clone(self), id: id.clone() })
     }
 
     /// Takes what is known of one that was asked for: once.
@@ -146,6 +233,19 @@ impl Registry {
     }
 }
 
+/// A sandbox is expected while this lives, unless it is held by then.
+#[derive(Debug)]
+pub(crate) struct Expecting {
+    registry: Arc<Registry>,
+    id: LiveId,
+}
+
+impl Drop for Expecting {
+    fn drop(&mut self) {
+        lock(&self.registry.expected).remove(&self.id);
+    }
+}
+
 /// A sandbox is found while this lives.
 pub(crate) struct Shown {
     registry: Arc<Registry>,
@@ -161,4 +261,28 @@ impl Drop for Shown {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A poisoned lock only means that somebody panicked beside it; the map is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::live::BASE_TEMPLATE;
+
+    fn id(n: usize) -> LiveId {
+        LiveId::parse(&format!("{n:020}")).unwrap()
+    }
+
+    #[test]
+    fn what_was_asked_for_is_forgotten_with_its_asker_and_bounded_for_each_tenant() {
+        let registry = Arc::new(Registry::default());
+        let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
+        let request = LiveRequest::of(BASE_TEMPLATE);
+        let asked: Vec<Expecting> =
+            (0..MAX_ASKED).map(|n| registry.expect(&id(n), &ann, &request).unwrap()).collect();
+        assert!(registry.expect(&id(MAX_ASKED), &ann, &request).is_none());
+        assert!(registry.expect(&id(MAX_ASKED), &bob, &request).is_some());
+        assert!(registry.take(&id(0)).is_some() && registry.take(&id(0)).is_none());
+        drop(asked);
+        assert!(lock(&registry.expected).is_empty());
+    }
 }

@@ -1,6 +1,8 @@
 //! Writes one file as its bytes come.
+//!
+//! A file that this request makes and does not complete is removed; one that was there before stays, cut off.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown, fchown};
 use std::path::{Component, Path};
@@ -9,6 +11,7 @@ use cofferdam_guest::wire::decode_path;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
+use rustix::fs::OFlags;
 
 use super::answer::{Answer, done, refuse};
 
@@ -32,9 +35,13 @@ pub async fn put(query: &str, body: Incoming) -> Response<Answer> {
 
 /// What cannot be written for want of room is another fault than what cannot be written there.
 fn status(error: &io::Error) -> StatusCode {
+    use io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull, UnexpectedEof};
     match error.kind() {
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => StatusCode::CONFLICT,
-        _ => StatusCode::INSUFFICIENT_STORAGE,
+        StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory => {
+            StatusCode::INSUFFICIENT_STORAGE
+        }
+        UnexpectedEof => StatusCode::BAD_REQUEST,
+        _ => StatusCode::CONFLICT,
     }
 }
 
@@ -87,26 +94,83 @@ fn make_parents(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     Ok(())
 }
 
-async fn write(target: &Target, mut body: Incoming) -> io::Result<()> {
-    let (path, mode) = (Path::new(&target.path), target.mode);
+async fn write(target: &Target, body: Incoming) -> io::Result<()> {
+    let path = Path::new(&target.path);
     make_parents(path, target.owner)?;
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    let (file, is_new) = open(path, target.mode)?;
+    let written = fill(file, target, body).await;
+    if written.is_err() && is_new {
+        // An error means that somebody else removed it.
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+/// The file, and whether it was made here. `O_NONBLOCK`: this process has one thread, and opening a FIFO that nobody
+/// reads, or writing to a terminal that nobody empties, would stop all of it.
+fn open(path: &Path, mode: u32) -> io::Result<(File, bool)> {
+    let flags =
+        i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).map_err(io::Error::other)?;
+    let mut options = OpenOptions::new();
+    options.write(true).mode(mode).custom_flags(flags);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => return Ok((file, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let file = options.create(true).truncate(true).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok((file, false)),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+async fn fill(mut file: File, target: &Target, mut body: Incoming) -> io::Result<()> {
     if let Some((uid, gid)) = target.owner {
         fchown(&file, Some(uid), Some(gid))?;
     }
+    let cut = |_| io::Error::new(io::ErrorKind::UnexpectedEof, "its bytes broke off");
     while let Some(frame) = body.frame().await {
-        if let Ok(bytes) = frame.map_err(io::Error::other)?.into_data() {
+        if let Ok(bytes) = frame.map_err(cut)?.into_data() {
             file.write_all(&bytes)?;
         }
     }
     // The mode of an existing file stays when it is opened, and a new one's passes the umask.
-    file.set_permissions(Permissions::from_mode(mode))
+    file.set_permissions(Permissions::from_mode(target.mode))
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
+
+    #[test]
+    fn a_fifo_that_nobody_reads_is_refused_at_once() {
+        let dir = std::env::temp_dir().join(format!("cofferdam-file-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (fifo, file) = (dir.join("fifo"), dir.join("file"));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        assert_eq!(status(&open(&fifo, 0o644).unwrap_err()), StatusCode::CONFLICT);
+        let reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap())
+            .open(&fifo)
+            .unwrap();
+        assert_eq!(status(&open(&fifo, 0o644).unwrap_err()), StatusCode::CONFLICT);
+        drop(reader);
+        assert!(open(&file, 0o644).unwrap().1);
+        assert!(!open(&file, 0o644).unwrap().1);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_lack_of_room_is_told_apart_from_a_place_that_cannot_be_written() {
+        let of = |errno: Errno| status(&io::Error::from(errno));
+        assert_eq!(of(Errno::NOSPC), StatusCode::INSUFFICIENT_STORAGE);
+        assert_eq!(of(Errno::ROFS), StatusCode::CONFLICT);
+        assert_eq!(of(Errno::ACCESS), StatusCode::CONFLICT);
+    }
 
     #[test]
     fn only_plain_absolute_paths_are_written() {

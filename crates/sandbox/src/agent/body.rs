@@ -1,6 +1,6 @@
 //! The bodies that the host sends.
 
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -13,26 +13,32 @@ use tokio::sync::mpsc::Receiver;
 pub(super) enum Outgoing {
     Whole(Option<Bytes>),
     Stream(Receiver<Bytes>),
+    /// Pieces of what is whole only once `None` came: a queue that ends without it breaks the request off.
+    Counted(Receiver<Option<Bytes>>),
 }
 
 impl Body for Outgoing {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Stream(pieces) => pieces.poll_recv(cx).map(|b| b.map(|b| Ok(Frame::data(b)))),
+            Self::Counted(pieces) => pieces.poll_recv(cx).map(|piece| match piece {
+                Some(piece) => piece.map(|b| Ok(Frame::data(b))),
+                None => Some(Err(io::ErrorKind::UnexpectedEof.into())),
+            }),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Self::Stream(_) => false,
+            Self::Stream(_) | Self::Counted(_) => false,
         }
     }
 
@@ -41,7 +47,7 @@ impl Body for Outgoing {
             Self::Whole(bytes) => {
                 SizeHint::with_exact(super::wide(bytes.as_ref().map_or(0, Bytes::len)))
             }
-            Self::Stream(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Counted(_) => SizeHint::default(),
         }
     }
 }

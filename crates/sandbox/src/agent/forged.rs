@@ -167,6 +167,79 @@ async fn forged_files_lists_and_changes_are_errors() {
 }
 
 #[tokio::test]
+async fn a_list_is_bounded_in_bytes_as_well() {
+    let name = "n".repeat(60_000);
+    let entry = |at: u32| {
+        format!("{{\"name\":\"{name}{at}\",\"kind\":\"file\",\"size\":0,\"mode\":0,\"mtime\":0}}")
+            .into_bytes()
+    };
+    let entries: Vec<Vec<u8>> = (0..400).map(entry).collect();
+    let frames: Vec<(Kind, &[u8])> =
+        entries.iter().map(|entry| (Kind::Item, entry.as_slice())).collect();
+    let (agent, _driver) = new_forger(&frames).await;
+    let error = agent.list("/", 10_000).await.unwrap_err();
+    assert!(matches!(error, AgentError::Collect(_)), "{error:?}");
+}
+
+/// Counted alone, sixteen thousand of these would take a quarter of a gigabyte of the host for each watch.
+#[tokio::test]
+async fn changes_that_wait_for_their_reader_are_weighed() {
+    let path = "p".repeat(15_000);
+    let change = format!("{{\"path\":\"/{path}\",\"kind\":\"made\"}}").into_bytes();
+    let many = vec![(Kind::Item, change.as_slice()); 200];
+    let (agent, _driver) = new_forger(&many).await;
+    let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
+    // Nobody reads until all of it has arrived.
+    cofferdam_ambient::clock::sleep(std::time::Duration::from_secs(2)).await;
+    let (mut bytes, mut count) = (0, 0);
+    while let Ok(Some(change)) = watching.next().await {
+        bytes += change.path.len();
+        count += 1;
+    }
+    assert!(bytes <= 2 * 1024 * 1024 && (1..200).contains(&count), "{bytes} {count}");
+    let huge = "p".repeat(20_000);
+    let change = format!("{{\"path\":\"/{huge}\",\"kind\":\"made\"}}").into_bytes();
+    let (agent, _driver) = new_forger(&[(Kind::Item, change.as_slice())]).await;
+    let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
+    assert!(matches!(watching.next().await.unwrap_err(), AgentError::Forged(_)));
+}
+
+/// What a client began and did not complete must not look whole.
+#[tokio::test]
+async fn a_file_whose_bytes_broke_off_ends_in_an_error_at_the_agent() {
+    for (pieces, is_whole) in [(vec![Some("a"), None], true), (vec![Some("a")], false)] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (heard, mut hears) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                let heard = heard.clone();
+                async move {
+                    let whole = request.into_body().collect().await.is_ok();
+                    heard.send(whole).await.unwrap();
+                    let mut response = Response::new(Full::new(Bytes::new()));
+                    *response.status_mut() = StatusCode::NO_CONTENT;
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(theirs), service).await
+        });
+        let (agent, _driver) = Agent::connect(ours).await.unwrap();
+        agent.level.store(wire::LEVEL, Ordering::Release);
+        let (sender, receiver) = tokio::sync::mpsc::channel(4);
+        for piece in pieces {
+            sender
+                .send(piece.map(|text: &'static str| Bytes::from_static(text.as_bytes())))
+                .await
+                .unwrap();
+        }
+        drop(sender);
+        let owner = cofferdam_guest::wire::User { uid: 1, gid: 1 };
+        let poured = agent.pour("/a", 0o644, owner, receiver).await;
+        assert_eq!((hears.recv().await, poured.is_ok()), (Some(is_whole), is_whole));
+    }
+}
+
+#[tokio::test]
 async fn a_tar_is_bounded_by_what_was_asked_for() {
     for (frames, whole) in [
         (vec![(Kind::Chunk, vec![0; 60_000])], false),

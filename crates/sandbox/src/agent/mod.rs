@@ -45,11 +45,12 @@ pub use tree::{Reading, Watching};
 /// Bytes of a short answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// What an agent may send ahead of us, and so what a flood costs the host: at most the larger one
-/// for every sandbox. Half of that is the library's budget for small pieces that nobody reads yet: beyond it
-/// gives up the connection, and with it the sandbox. Frames are never small (`cofferdam_guest::frame::MIN_PIECE`),
-/// so this is for the bytes of dialled ports.
+/// for every sandbox. It is that of all streams together (an agent serves 64), so that readers who stop, such as
+/// strangers at a port, take nothing from the others. Half of it is the library's budget for small pieces that nobody reads
+/// yet: beyond it gives up the connection, and with it the sandbox. Frames are never small
+/// (`cofferdam_guest::frame::MIN_PIECE`), so this is for the bytes of dialled ports.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// A standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,13 @@
 //! Files and directories of the sandbox, from the host.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::tree::{Change, ChangeKind, Entry, NewDir, Path, Remove, Rename, Watch};
 use cofferdam_guest::wire::{self, CollectEnd, User};
 use hyper::Method;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::body::Outgoing;
 use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, short, wide};
@@ -13,6 +15,12 @@ use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, short, w
 /// Changes that wait for their reader; beyond them a [`ChangeKind::Lost`] stands for the others. As
 /// many as the kernel's own queue holds.
 const QUEUED_CHANGES: usize = 16_384;
+/// Bytes of paths that wait, whatever their number: changes with usual paths fill the queue first.
+const WAITING_BYTES: u32 = 2 * 1024 * 1024;
+/// What the largest change weighs. The kernel's paths have 4 KiB, and three times as many where they are encoded.
+const MAX_CHANGE_BYTES: u32 = 16 * 1024;
+/// Bytes of one list, names and targets of links together: ten thousand entries with usual ones have one.
+const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;
 
 /// Changes as they come. Dropping it ends the watch.
 ///
@@ -20,13 +28,16 @@ const QUEUED_CHANGES: usize = 16_384;
 /// wait, and with it the sandbox.
 #[derive(Debug)]
 pub struct Watching {
-    changes: mpsc::Receiver<Result<Change>>,
+    changes: mpsc::Receiver<Waiting>,
 }
+
+/// A change, and its part of what may wait.
+type Waiting = (Result<Change>, Option<OwnedSemaphorePermit>);
 
 impl Watching {
     /// The next change; `None` after as many as were asked for.
     pub async fn next(&mut self) -> Result<Option<Change>> {
-        self.changes.recv().await.transpose()
+        self.changes.recv().await.map(|(change, _)| change).transpose()
     }
 }
 
@@ -56,18 +67,20 @@ impl Reading {
 }
 
 /// Takes changes until there are no more, or nobody wants them.
-async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Result<Change>>) {
+async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Waiting>) {
+    let waiting = Arc::new(Semaphore::new(usize::try_from(WAITING_BYTES).unwrap_or(usize::MAX)));
     let mut lost = false;
     loop {
+        let again = async {
+            let light = waiting.acquire_many(MAX_CHANGE_BYTES).await;
+            (changes.reserve().await, light)
+        };
         let taken = tokio::select! {
             frame = frames.next() => frame.and_then(|(kind, payload)| change(kind, &payload)),
-            permit = changes.reserve(), if lost => {
+            (permit, _light) = again, if lost => {
                 let Ok(permit) = permit else { return };
-                permit.send(Ok(Change {
-                    path: String::new(),
-                    mangled: false,
-                    kind: ChangeKind::Lost,
-                }));
+                let change = Change { path: String::new(), mangled: false, kind: ChangeKind::Lost };
+                permit.send((Ok(change), None));
                 lost = false;
                 continue;
             }
@@ -79,17 +92,24 @@ async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Result<Ch
                 change
             }
             (Ok(None), _) => return,
-            (Ok(Some(_)), None) => return drop(changes.send(Err(TOO_MUCH)).await),
-            (Err(error), _) => return drop(changes.send(Err(error)).await),
+            (Ok(Some(_)), None) => return drop(changes.send((Err(TOO_MUCH), None)).await),
+            (Err(error), _) => return drop(changes.send((Err(error), None)).await),
         };
-        if lost || changes.try_send(Ok(change)).is_err() {
+        let weight = u32::try_from(change.path.len()).unwrap_or(u32::MAX);
+        let place = Arc::clone(&waiting).try_acquire_many_owned(weight).ok();
+        if lost || place.is_none() || changes.try_send((Ok(change), place)).is_err() {
             lost = true;
         }
     }
 }
 
+fn too_long() -> AgentError {
+    AgentError::Collect(format!("a list of more than {MAX_LIST_BYTES} bytes"))
+}
+
 fn change(kind: Kind, payload: &[u8]) -> Result<Option<Change>> {
     match kind {
+        Kind::Item if wide(payload.len()) > u64::from(MAX_CHANGE_BYTES) => Err(TOO_MUCH),
         Kind::Item => parse(payload).map(Some),
         Kind::End => match parse::<CollectEnd>(payload)?.error {
             Some(error) => Err(AgentError::Collect(error)),
@@ -152,18 +172,19 @@ impl Agent {
         Ok((size, Reading { frames, owed: size }))
     }
 
-    /// Writes a file as its pieces come, parents included, with this owner.
+    /// Writes a file as its pieces come, parents included, with this owner. It is whole once `None` came; where the
+    /// pieces end without it, the agent removes what it began, unless a file was there before.
     pub async fn pour(
         &self,
         path: &str,
         mode: u32,
         owner: User,
-        pieces: mpsc::Receiver<Bytes>,
+        pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
         self.needs(8)?;
         let (path, User { uid, gid }) = (wire::encode_path(path), owner);
         let route = format!("{}?path={path}&mode={mode:o}&uid={uid}&gid={gid}", wire::FILE);
-        self.request(Method::PUT, &route, Outgoing::Stream(pieces)).await.map(|_| ())
+        self.request(Method::PUT, &route, Outgoing::Counted(pieces)).await.map(|_| ())
     }
 
     /// What is at a path; a symbolic link at its end is described, not followed.
@@ -181,12 +202,14 @@ impl Agent {
         let response = self.send(Method::POST, wire::LIST, encode(&request)?).await?;
         let mut frames = Frames::of(response);
         let mut entries: Vec<Entry> = Vec::new();
+        let mut left = MAX_LIST_BYTES;
         loop {
             match frames.next().await? {
                 (Kind::Item, payload) => {
                     if wide(entries.len()) >= most {
                         return Err(TOO_MUCH);
                     }
+                    left = left.checked_sub(payload.len()).ok_or_else(too_long)?;
                     let entry: Entry = parse(&payload)?;
                     if matches!(entry.name.as_str(), "" | "." | "..") || entry.name.contains('/') {
                         return Err(AgentError::Forged("an entry with an invalid name"));

@@ -197,24 +197,10 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         run: bool,
     ) -> Result<(), String> {
         let root = self.root(made).map_err(|error| error_chain(&error))?;
+        let cmd = if run { argv.to_vec() } else { vec!["true".to_owned()] };
         let request = SandboxRequest {
-            env_ref: root.pinned.clone(),
-            cmd: if run { argv.to_vec() } else { vec!["true".to_owned()] },
-            files_in: Vec::new(),
-            env: std::collections::BTreeMap::new(),
-            workdir: None,
-            stdin: None,
-            timeout_ms: self.file.timeout_ms,
             limits: self.file.limits,
-            egress: cofferdam_contracts::sandbox::Egress::None,
-            egress_ask: false,
-            secrets: Vec::new(),
-            template_key: None,
-            deps_hash: None,
-            artifacts: Vec::new(),
-            build: None,
-            repo: None,
-            spec: None,
+            ..SandboxRequest::plain(&root.pinned, cmd, self.file.timeout_ms)
         };
         let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))
             .map_err(|error| error.to_string())?;

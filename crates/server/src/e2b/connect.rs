@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::shape::{self, MAX_JSON_BYTES};
+use crate::serve::BODY_PATIENCE;
 
 const UNARY: &str = "application/json";
 const STREAM: &str = "application/connect+json";
@@ -136,6 +137,14 @@ pub(crate) struct Messages {
 impl Messages {
     pub(crate) fn of(body: Incoming) -> Self {
         Self { body, buffer: BytesMut::new() }
+    }
+
+    /// The first message of a stream, which comes at once.
+    pub(crate) async fn first(body: Incoming) -> Result<Value, Fault> {
+        let mut messages = Self::of(body);
+        let late = |_| Fault::new("deadline_exceeded", "the message did not arrive in time");
+        let first = tokio::time::timeout(BODY_PATIENCE, messages.next()).await.map_err(late)?;
+        first?.ok_or_else(|| Fault::argument("no message"))
     }
 
     /// The next message; `None` after the last one.

@@ -14,14 +14,15 @@ use cofferdam_flows::live::Held;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::LiveFilter;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
 use super::{Front, shape};
-use crate::serve::keyless_caller;
+use crate::door::is_json;
+use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
 /// Who serves: this installation has no clusters.
 const CLIENT: &str = "cofferdam";
@@ -82,6 +83,9 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         let role = if writes { "submitter" } else { "submitter, approver, operator or auditor" };
         return shape::error(403, format!("this needs a key with the role {role}"));
     }
+    if !body.is_end_stream() && !is_json(&parts.headers) {
+        return shape::error(415, "a body is JSON: send Content-Type: application/json");
+    }
     let dedup = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
     let call = Asking {
         front,
@@ -92,7 +96,14 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         body,
     };
     let names: Vec<&str> = path.trim_matches('/').split('/').collect();
-    routed(call, &parts.method, &names).await.unwrap_or_else(|refused| refused)
+    let routed = routed(call, &parts.method, &names);
+    match tokio::time::timeout(ANSWER_PATIENCE, routed).await {
+        Ok(answered) => answered.unwrap_or_else(|refused| refused),
+        Err(_) => {
+            let waited = ANSWER_PATIENCE.as_secs();
+            shape::error(503, format!("no answer within {waited} s; send the request again"))
+        }
+    }
 }
 
 async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
@@ -286,7 +297,8 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
         let network = json!({"allowOut": names, "denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": !private});
         fields.insert("network".into(), network);
         fields.insert("lifecycle".into(), json!({"autoResume": false, "onTimeout": "kill"}));
-        if let Some(held) = held {
+        // Who may only read is not given what runs commands.
+        if let Some(held) = held.filter(|_| may(&call.who, true)) {
             fields.insert("envdAccessToken".into(), held.token.clone().into());
         }
     }

@@ -15,6 +15,10 @@ const KINDS: [(NodeKind, &str, char); 4] = [
     (NodeKind::Other, "FILE_TYPE_UNSPECIFIED", '?'),
 ];
 
+/// Years 1 to 9999: what clients can read, and any program inside can set another time.
+const FIRST_S: i64 = -62_135_596_800;
+const LAST_S: i64 = 253_402_300_799;
+
 fn kind_of(kind: NodeKind) -> (&'static str, char) {
     let found = KINDS.into_iter().find(|(known, ..)| *known == kind);
     found.map_or(("FILE_TYPE_UNSPECIFIED", '?'), |(_, name, letter)| (name, letter))
@@ -53,7 +57,7 @@ pub(crate) fn info(entry: &Entry, path: &str, target: Option<NodeKind>) -> Value
         "permissions": permissions(entry.kind, entry.mode),
         "owner": who(entry.uid),
         "group": who(entry.gid),
-        "modifiedTime": time(entry.mtime.saturating_mul(1_000)),
+        "modifiedTime": time(entry.mtime.clamp(FIRST_S, LAST_S).saturating_mul(1_000)),
     });
     if let Some(fields) = value.as_object_mut().filter(|_| is_link) {
         fields.insert("isSymlink".into(), true.into());
@@ -138,6 +142,12 @@ mod tests {
         assert_eq!((value["size"].as_str(), value["owner"].as_str()), (Some("7"), Some("user")));
         assert_eq!(value["group"], "5");
         assert_eq!(value["modifiedTime"], "1970-01-01T00:00:00.000Z");
+        for (mtime, shown) in
+            [(i64::MAX, "9999-12-31T23:59:59.000Z"), (i64::MIN, "0001-01-01T00:00:00.000Z")]
+        {
+            let value = info(&Entry { mtime, name: "a".into(), ..root() }, "/x/a", None);
+            assert_eq!(value["modifiedTime"], shown);
+        }
         let link = Entry { kind: NodeKind::Link, target: Some("b".into()), ..file };
         let value = info(&link, "/x/a", Some(NodeKind::Dir));
         assert_eq!(value["type"], "FILE_TYPE_DIRECTORY");

@@ -1,6 +1,5 @@
 //! `/files` of envd: bytes out of a sandbox and into it.
 
-use std::io::Write as _;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,18 +11,17 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_flows::live::inside::NodeKind;
 use cofferdam_flows::live::{AgentError, Reading};
-use flate2::write::GzDecoder;
-use http_body_util::BodyExt as _;
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::Front;
 use super::connect::{Fault, Pieces};
 use super::entry::look;
 use super::multipart::{Parts, Piece, boundary};
-use super::paths::{followed, is_absent, is_through, name, plain};
+use super::packed::Unpacked;
+use super::paths::{followed, is_absent, name, plain};
 use super::room::{Person, Room, acting, is_same, person};
 use super::shape;
 
@@ -36,6 +34,9 @@ const FILE_MODE: u32 = 0o644;
 const QUEUED: usize = 4;
 /// The agent has no room.
 const NO_ROOM: u16 = 507;
+/// A file cannot be written there, or broke off.
+const UNWRITABLE: u16 = 409;
+const CUT: u16 = 400;
 
 /// What a request asks of files.
 struct Asked {
@@ -102,7 +103,8 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
         Method::POST => "write",
         _ => return shape::error(405, "/files takes GET and POST"),
     };
-    if !room.opens(request.headers()) {
+    let has_token = room.opens(request.headers());
+    if !has_token {
         match is_signed(request.uri(), operation, &room.held.token) {
             Ok(true) => {}
             Ok(false) => return shape::error(401, "an access token or a signature is needed"),
@@ -110,16 +112,21 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
         }
     }
     let Asked { path, user } = asked(request.uri());
-    let who = match user {
-        Some(_) => person(user.as_deref()),
-        None => acting(request.headers()),
+    // A signature is for the user that it names, or for the default one.
+    let who = match user.is_some() || !has_token {
+        true => person(user.as_deref()),
+        false => acting(request.headers()),
     };
     let who = match who {
         Ok(who) => who,
         Err(fault) => return shape::error(401, fault.message),
     };
+    let share = match room.streams(1).await {
+        Ok(share) => share,
+        Err(fault) => return shape::error(429, fault.message),
+    };
     let done = match operation {
-        "read" => read(room, &path, who, request.headers()).await,
+        "read" => read(room, &path, who, request.headers(), share).await,
         _ => write(room, &path, who, request).await,
     };
     done.unwrap_or_else(|fault| refused(&fault))
@@ -133,6 +140,7 @@ fn refused(fault: &Fault) -> Response<Body> {
         "unavailable" => 502,
         "resource_exhausted" => 507,
         "out_of_range" => 413,
+        "deadline_exceeded" => 408,
         _ => 500,
     };
     shape::error(status, fault.message.clone())
@@ -143,6 +151,7 @@ async fn read(
     path: &str,
     who: Person,
     headers: &HeaderMap,
+    share: OwnedSemaphorePermit,
 ) -> Result<Response<Body>, Fault> {
     let agent = &room.held.agent;
     let plain = plain(path, who)?;
@@ -169,7 +178,10 @@ async fn read(
         }
     };
     let (sender, receiver) = mpsc::channel(QUEUED);
-    tokio::spawn(pour(reading, (from, to), sender));
+    tokio::spawn(async move {
+        pour(reading, (from, to), sender).await;
+        drop(share);
+    });
     let mut response =
         Response::new(Body::new(Exact { pieces: Pieces(receiver), left: to - from }));
     if to - from != size {
@@ -252,7 +264,11 @@ impl hyper::body::Body for Exact {
 async fn pour(mut reading: Reading, (from, to): (u64, u64), sender: mpsc::Sender<Bytes>) {
     let mut at = 0;
     while at < to {
-        let Ok(Some(mut piece)) = reading.next().await else { return };
+        let next = tokio::select! {
+            next = reading.next() => next,
+            () = sender.closed() => return,
+        };
+        let Ok(Some(mut piece)) = next else { return };
         let end = at + wide(piece.len());
         if end > to {
             piece.truncate(usize::try_from(to - at).unwrap_or(usize::MAX));
@@ -272,9 +288,9 @@ fn wide(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A file that is being written.
+/// A file that is being written. Dropped before its end, it is cut off, and gone if it was new.
 struct Writing {
-    pieces: mpsc::Sender<Bytes>,
+    pieces: mpsc::Sender<Option<Bytes>>,
     done: tokio::task::JoinHandle<Result<(), AgentError>>,
     plain: String,
     size: u64,
@@ -303,12 +319,12 @@ impl Writing {
             return Err(Fault::new("out_of_range", format!("a file has at most {MAX_FILE} bytes")));
         }
         // Where nobody takes it, the end says why.
-        let _ = self.pieces.send(bytes).await;
+        let _ = self.pieces.send(Some(bytes)).await;
         Ok(())
     }
 
     async fn end(self) -> Result<Value, Fault> {
-        drop(self.pieces);
+        let _ = self.pieces.send(None).await;
         let done =
             self.done.await.map_err(|_| Fault::new("internal", "the writing was stopped"))?;
         done.map_err(|error| match error {
@@ -316,7 +332,7 @@ impl Writing {
                 "resource_exhausted",
                 format!("not enough disk space available: {error}"),
             ),
-            error if is_through(&error) => Fault::argument(error.to_string()),
+            AgentError::Refused { status: UNWRITABLE | CUT, error } => Fault::argument(error),
             error => super::paths::unavailable(&error),
         })?;
         Ok(json!({"path": self.plain, "name": name(&self.plain), "type": "file"}))
@@ -342,70 +358,24 @@ async fn write(
         }
     };
     let kind = text(header::CONTENT_TYPE).unwrap_or("");
-    let written = match boundary(kind) {
-        Some(boundary) => several(room, path, who, body, (&boundary, is_packed)).await?,
-        None if kind.starts_with("application/octet-stream") => {
-            vec![one(room, path, who, body, is_packed).await?]
-        }
-        None => {
-            let why = "send multipart/form-data with fields `file`, or application/octet-stream";
-            return Err(Fault::argument(why));
-        }
-    };
-    Ok(shape::json_of(200, &Value::Array(written)))
-}
-
-/// What a body holds, unpacked where it is packed.
-struct Unpacked {
-    body: Incoming,
-    packed: Option<GzDecoder<Vec<u8>>>,
-    is_over: bool,
-}
-
-impl Unpacked {
-    fn of(body: Incoming, is_packed: bool) -> Self {
-        Self { body, packed: is_packed.then(|| GzDecoder::new(Vec::new())), is_over: false }
-    }
-
-    async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
-        let malformed = |_| Fault::argument("the body is not gzip");
-        while !self.is_over {
-            let frame = self.body.frame().await;
-            let bytes = match frame {
-                None => {
-                    self.is_over = true;
-                    let Some(packed) = self.packed.as_mut() else { return Ok(None) };
-                    packed.try_finish().map_err(malformed)?;
-                    return Ok(Some(std::mem::take(packed.get_mut()).into()));
-                }
-                Some(Err(_)) => return Err(Fault::argument("the body broke off")),
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-            };
-            match self.packed.as_mut() {
-                None if bytes.is_empty() => {}
-                None => return Ok(Some(bytes)),
-                Some(packed) => {
-                    packed.write_all(&bytes).map_err(malformed)?;
-                    let plain = std::mem::take(packed.get_mut());
-                    if !plain.is_empty() {
-                        return Ok(Some(plain.into()));
-                    }
-                }
-            }
-        }
-        Ok(None)
-    }
-}
-
-async fn one(
-    room: &Room,
-    path: &str,
-    who: Person,
-    body: Incoming,
-    is_packed: bool,
-) -> Result<Value, Fault> {
-    let mut writing = Writing::begin(room, path, who).await?;
     let mut body = Unpacked::of(body, is_packed);
+    let written = match boundary(kind) {
+        Some(boundary) => several(room, path, who, &mut body, &boundary).await,
+        None if kind.starts_with("application/octet-stream") => {
+            one(room, path, who, &mut body).await.map(|one| vec![one])
+        }
+        None => Err(Fault::argument(
+            "send multipart/form-data with fields `file`, or application/octet-stream",
+        )),
+    };
+    if written.is_err() {
+        body.drain().await;
+    }
+    Ok(shape::json_of(200, &Value::Array(written?)))
+}
+
+async fn one(room: &Room, path: &str, who: Person, body: &mut Unpacked) -> Result<Value, Fault> {
+    let mut writing = Writing::begin(room, path, who).await?;
     while let Some(bytes) = body.next().await? {
         writing.put(bytes).await?;
     }
@@ -416,11 +386,11 @@ async fn several(
     room: &Room,
     path: &str,
     who: Person,
-    body: Incoming,
-    (boundary, is_packed): (&str, bool),
+    body: &mut Unpacked,
+    boundary: &str,
 ) -> Result<Vec<Value>, Fault> {
     let malformed = |why: super::multipart::Malformed| Fault::argument(why.to_string());
-    let (mut parts, mut body) = (Parts::new(boundary), Unpacked::of(body, is_packed));
+    let mut parts = Parts::new(boundary);
     let (mut written, mut writing) = (Vec::new(), None);
     while let Some(bytes) = body.next().await? {
         parts.push(&bytes);
@@ -448,7 +418,6 @@ async fn several(
     }
     match parts.is_over() {
         true => Ok(written),
-        // What was begun is cut off: the agent sees the end of its pieces, and the file is as long as it came.
         false => Err(malformed(super::multipart::Malformed::Cut)),
     }
 }

@@ -56,8 +56,7 @@ pub(crate) async fn answer(
     };
     match (form, method) {
         (Form::Stream, "WatchDir") => {
-            let message = Messages::of(body).next().await;
-            let message = message.and_then(|m| m.ok_or_else(|| Fault::argument("no message")));
+            let message = Messages::first(body).await;
             watchers::stream(room, person, message, headers).await
         }
         (Form::Unary, _) => {

@@ -16,6 +16,7 @@ mod envd;
 mod files;
 mod filesystem;
 mod multipart;
+mod packed;
 mod paths;
 mod process;
 mod proxy;
@@ -34,7 +35,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 
 use crate::call::Shared;
-pub(crate) use room::{environment, person};
+pub(crate) use room::{PLACE_PATIENCE, environment, person};
 
 use room::Room;
 
@@ -69,15 +70,19 @@ pub(crate) enum Target {
 
 /// Whom a request's headers and path name. Pure.
 pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
+    let first = uri.path().trim_start_matches('/').split('/').next().unwrap_or("");
+    let is_control = CONTROL.contains(&first);
     if let Some(id) = headers.get(ID) {
         let id = id.to_str().unwrap_or("").to_owned();
         let port =
             headers.get(PORT).map_or(Some(ENVD_PORT), |port| port.to_str().ok()?.parse().ok());
-        // Nothing listens on port 0, and the answer says so.
-        return Some(Target::Sandbox { id, port: port.unwrap_or(0) });
+        // Clients before 2.30 name the sandbox in calls of the control plane too, of which envd has only `/health`.
+        if port != Some(ENVD_PORT) || !is_control || first == "health" {
+            // Nothing listens on port 0, and the answer says so.
+            return Some(Target::Sandbox { id, port: port.unwrap_or(0) });
+        }
     }
-    let first = uri.path().trim_start_matches('/').split('/').next().unwrap_or("");
-    if CONTROL.contains(&first) {
+    if is_control {
         return Some(Target::Control);
     }
     let signed = || uri.query().is_some_and(|query| shape::query(query, "signature").is_some());
@@ -123,6 +128,9 @@ impl Front {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         match held {
             Some(held) => {
+                if !rooms.contains_key(&id) {
+                    self.forget_ended(&mut rooms);
+                }
                 let room = rooms.entry(id).or_insert_with(|| Room::of(held));
                 Some(Arc::clone(room))
             }
@@ -135,7 +143,10 @@ impl Front {
 
     /// Forgets the rooms of sandboxes that are over.
     fn tidy(&self) {
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forget_ended(&mut self.rooms.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn forget_ended(&self, rooms: &mut HashMap<LiveId, Arc<Room>>) {
         rooms.retain(|id, _| self.shared.flows.live_named(id).is_some());
     }
 }
@@ -157,6 +168,11 @@ mod tests {
         let envd = Target::Sandbox { id: "x".into(), port: ENVD_PORT };
         assert_eq!(of("/health", &[(ID, "x")]), Some(envd.clone()));
         assert_eq!(of("/health", &[(ID, "x"), (PORT, "49983")]), Some(envd));
+        for call in ["/sandboxes/x/connect", "/v2/sandboxes"] {
+            assert_eq!(of(call, &[(ID, "x")]), Some(Target::Control), "{call}");
+            let service = Target::Sandbox { id: "x".into(), port: 80 };
+            assert_eq!(of(call, &[(ID, "x"), (PORT, "80")]), Some(service), "{call}");
+        }
         let port = |port| Some(Target::Sandbox { id: "x".into(), port });
         assert_eq!(of("/api/runs", &[(ID, "x"), (PORT, "3000")]), port(3_000));
         for bad in ["", "-1", "70000", "x"] {

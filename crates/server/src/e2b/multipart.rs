@@ -2,7 +2,7 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// Bytes of one part's headers.
+/// Bytes of one part's headers, and before the first boundary.
 const MAX_HEAD: usize = 8 * 1024;
 
 /// What comes out of a body.
@@ -23,6 +23,8 @@ pub(crate) enum Malformed {
     Cut,
     #[error("the headers of a part are too long")]
     Head,
+    #[error("no boundary within the first {MAX_HEAD} bytes")]
+    Start,
     #[error("a part has no Content-Disposition with a name")]
     Name,
     #[error("a boundary is followed by something else")]
@@ -91,6 +93,7 @@ impl Parts {
                         self.buffer.advance(found + self.mark.len());
                         self.at = Stage::Boundary;
                     }
+                    None if self.buffer.len() > MAX_HEAD => return Err(Malformed::Start),
                     None => return Ok(None),
                 },
                 Stage::Boundary => match self.buffer.get(..2) {
@@ -226,6 +229,7 @@ mod tests {
         assert_eq!(read(b"--xzz", 9), Err(Malformed::Boundary));
         let long = [b"--x\r\n".as_slice(), &vec![b'a'; MAX_HEAD + 1]].concat();
         assert_eq!(read(&long, 4_096), Err(Malformed::Head));
+        assert_eq!(read(&vec![b'a'; MAX_HEAD + 1], 4_096), Err(Malformed::Start));
         let of = |kind| boundary(kind);
         assert_eq!(of("multipart/form-data; boundary=\"a b\""), Some("a b".into()));
         for bad in

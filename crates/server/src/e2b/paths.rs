@@ -8,6 +8,8 @@ use super::room::Person;
 
 /// Links that one path may lead through, as the kernel has it.
 const MAX_LINKS: usize = 40;
+/// Bytes of a path as the kernel takes it, below the longest home.
+const MAX_PATH: usize = 4_000;
 /// The agent answers so where a path leads through a link or something else that is no directory.
 const THROUGH: u16 = 409;
 const ABSENT: u16 = 404;
@@ -16,6 +18,9 @@ const ABSENT: u16 = 404;
 pub(crate) fn plain(path: &str, person: Person) -> Result<String, Fault> {
     if path.contains('\0') {
         return Err(Fault::argument("a path has no NUL byte"));
+    }
+    if path.len() > MAX_PATH {
+        return Err(Fault::argument(format!("a path has at most {MAX_PATH} bytes")));
     }
     let whole = match path {
         "~" => person.home.to_owned(),
@@ -123,6 +128,7 @@ mod tests {
             assert_eq!(plain(given, PEOPLE[0]).unwrap(), wanted, "{given}");
         }
         assert!(plain("a\0b", PEOPLE[0]).is_err());
+        assert!(plain(&"a/".repeat(2_001), PEOPLE[0]).is_err());
         assert_eq!((parent("/a/b"), parent("/a"), parent("/")), ("/a", "/", "/"));
         assert_eq!((name("/a/b"), name("/")), ("b", ""));
     }

@@ -6,6 +6,7 @@
 //!       end --> every follower, and kept for 30 s for a late Connect
 //! ```
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use cofferdam_flows::live::{Remote, Running, Said, Stream};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::connect::{self, Fault, Form, Messages, Replied};
 use super::room::{Room, acting};
@@ -31,6 +32,11 @@ use super::start;
 const KEPT: Duration = Duration::from_secs(30);
 /// Pieces of output that wait for one follower.
 const QUEUED: usize = 16;
+/// Pieces of input that wait for a command which does not read, and bytes of each: beyond them its sender waits.
+const QUEUED_INPUT: usize = 4;
+const INPUT_BYTES: usize = 64 * 1024;
+/// Commands in one list, those that ended included. The latter make room for others before their time.
+const MAX_LISTED: usize = 256;
 /// How long output waits for one follower before that one is given up: as long as a connection may stall.
 const STALL: Duration = Duration::from_secs(60);
 const SIGKILL: i32 = 9;
@@ -157,25 +163,34 @@ impl Process {
         (pid, running): (u32, Running),
         (config, tag): (Value, Option<String>),
         (is_pty, has_stdin): (bool, bool),
+        mut share: OwnedSemaphorePermit,
     ) -> (Arc<Self>, Following) {
         let remote = running.remote();
         let stdin = has_stdin.then(|| {
-            let (sender, pieces) = mpsc::channel(QUEUED);
-            let remote = remote.clone();
-            // An error means that the command reads no more.
-            tokio::spawn(async move { remote.stdin(pieces).await });
+            let (sender, pieces) = mpsc::channel(QUEUED_INPUT);
+            let (remote, own) = (remote.clone(), share.split(1));
+            tokio::spawn(async move {
+                // An error means that the command reads no more.
+                let _ = remote.stdin(pieces).await;
+                drop(own);
+            });
             sender
         });
         let (stdin, hub) = (Mutex::new(stdin), Mutex::default());
         let process = Arc::new(Self { pid, config, tag, is_pty, remote, stdin, hub });
-        room.processes().insert(pid, Arc::clone(&process));
+        listed_in(&mut room.processes(), pid, Arc::clone(&process));
         // Before the first piece: nothing that it says is missed.
         let events = process.follow();
-        tokio::spawn(Arc::clone(&process).pump(Arc::clone(room), running));
+        tokio::spawn(Arc::clone(&process).pump(Arc::clone(room), running, share));
         (process, events)
     }
 
-    async fn pump(self: Arc<Self>, room: Arc<Room>, mut running: Running) {
+    async fn pump(
+        self: Arc<Self>,
+        room: Arc<Room>,
+        mut running: Running,
+        share: OwnedSemaphorePermit,
+    ) {
         loop {
             match running.next().await {
                 Ok(Said::Output(stream, bytes)) => {
@@ -197,6 +212,7 @@ impl Process {
                 }
             }
         }
+        drop((running, share));
         clock::sleep(KEPT).await;
         let mut processes = room.processes();
         // Its number may be another's by now.
@@ -216,6 +232,7 @@ impl Process {
     }
 
     async fn over(&self, event: Event) {
+        self.close_input();
         let followers = {
             let mut hub = self.hub();
             hub.end = Some(event.clone());
@@ -231,7 +248,11 @@ impl Process {
         let mut hub = self.hub();
         match &hub.end {
             Some(end) => drop(sender.try_send(end.clone())),
-            None => hub.followers.push(sender),
+            None => {
+                // Those who hung up would else stay until the next piece, which may never come.
+                hub.followers.retain(|follower| !follower.is_closed());
+                hub.followers.push(sender);
+            }
         }
         Following { pid: self.pid, events }
     }
@@ -258,6 +279,15 @@ impl Process {
     fn close_input(&self) {
         self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Enters a command, in the place of one that ended where there are many.
+fn listed_in(processes: &mut HashMap<u32, Arc<Process>>, pid: u32, process: Arc<Process>) {
+    if processes.len() >= MAX_LISTED {
+        let ended = processes.iter().find(|(_, process)| process.is_over()).map(|(pid, _)| *pid);
+        ended.and_then(|pid| processes.remove(&pid));
+    }
+    processes.insert(pid, process);
 }
 
 /// One follower of a command.
@@ -348,8 +378,7 @@ pub(crate) async fn answer(
     match (form, method) {
         (Form::Stream, "StreamInput") => streamed(room, body).await,
         (Form::Stream, "Start" | "Connect") => {
-            let message = Messages::of(body).next().await;
-            let message = message.and_then(|m| m.ok_or_else(|| Fault::argument("no message")));
+            let message = Messages::first(body).await;
             let following = match (message, method) {
                 (Ok(message), "Start") => match acting(headers) {
                     Ok(person) => start::start(room, person, message, headers).await,
@@ -438,7 +467,11 @@ fn any(room: &Room, wanted: &Selector) -> Result<Arc<Process>, Fault> {
     let processes = room.processes();
     let found = match (wanted.pid, &wanted.tag) {
         (Some(pid), None) => processes.get(&pid),
-        (None, Some(tag)) => processes.values().find(|process| process.tag.as_ref() == Some(tag)),
+        (None, Some(tag)) => {
+            let tagged = processes.values().filter(|process| process.tag.as_ref() == Some(tag));
+            // Of several, one that runs.
+            tagged.min_by_key(|process| process.is_over())
+        }
         _ => return Err(Fault::argument("a process is selected by its pid or by its tag")),
     };
     found.cloned().ok_or_else(|| match wanted.pid {
@@ -466,8 +499,13 @@ async fn put(process: &Process, input: &Input) -> Result<(), Fault> {
         ));
     }
     let bytes = STANDARD.decode(text).map_err(|_| Fault::argument("input is not base64"))?;
-    let sent = process.input()?.send(bytes.into()).await;
-    sent.map_err(|_| Fault::new("failed_precondition", "the process reads no more"))
+    let (input, mut bytes) = (process.input()?, Bytes::from(bytes));
+    while !bytes.is_empty() {
+        let piece = bytes.split_to(INPUT_BYTES.min(bytes.len()));
+        let sent = input.send(piece).await;
+        sent.map_err(|_| Fault::new("failed_precondition", "the process reads no more"))?;
+    }
+    Ok(())
 }
 
 /// `StreamInput`: the process first, then pieces.

@@ -1,16 +1,19 @@
 //! A port of a sandbox that is not envd's: whatever listens there, on loopback too, gets the request.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode, header};
-use cofferdam_flows::live::AgentError;
+use cofferdam_flows::live::{AgentError, VISITORS};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::room::{Room, is_same};
+use super::room::{PLACE_PATIENCE, Room, is_same};
 use super::shape;
+use crate::bound::Place;
 
 /// The agent says so where nobody listens.
 const CLOSED: u16 = 502;
@@ -38,6 +41,12 @@ pub(crate) async fn answer(
             "this sandbox is private: send its token as e2b-traffic-access-token",
         );
     }
+    // Until the connection and its tunnel have ended.
+    let Some(share) = room.held.visit(PLACE_PATIENCE).await else {
+        let why = format!("{VISITORS} connections to ports of this sandbox are open; try again");
+        return shape::error(503, why);
+    };
+    let kept = Arc::new((share, request.extensions_mut().remove::<Arc<Place>>()));
     let stream = match room.held.agent.dial(port).await {
         Ok(stream) => stream,
         Err(AgentError::Refused { status: CLOSED | 400, .. }) => {
@@ -48,10 +57,12 @@ pub(crate) async fn answer(
     let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else {
         return shape::port_closed(id, port);
     };
+    let own = Arc::clone(&kept);
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "a connection to a sandbox's port ended");
         }
+        drop(own);
     });
     let wants_upgrade = request.headers().contains_key(header::UPGRADE);
     let ours = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
@@ -79,6 +90,8 @@ pub(crate) async fn answer(
                 let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
                 let _ = copy_bidirectional(&mut ours, &mut theirs).await;
             }
+            // The server's own connection is over for its listener, which counts it all the same.
+            drop(kept);
         });
     }
     response.map(Body::new)

@@ -2,19 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cofferdam_flows::live::Held;
 use cofferdam_flows::live::inside::User;
+use cofferdam_flows::live::{Held, STREAMS};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::connect::Fault;
 use super::process::Process;
 use super::watchers::Watcher;
 
-/// Commands that one sandbox may run at once over this API: its agent serves 64 requests at a time.
-pub(crate) const MAX_PROCESSES: usize = 48;
+/// How long a command, transfer, watch or connection waits for a stream of its own.
+pub(crate) const PLACE_PATIENCE: Duration = Duration::from_secs(10);
 /// Watchers without a stream of their own.
 pub(crate) const MAX_WATCHERS: usize = 8;
 
@@ -99,6 +101,17 @@ impl Room {
     pub(crate) fn opens(&self, headers: &HeaderMap) -> bool {
         let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
         token.is_some_and(|token| is_same(token, &self.held.token))
+    }
+
+    /// So many of the agent's streams.
+    pub(crate) async fn streams(&self, count: u32) -> Result<OwnedSemaphorePermit, Fault> {
+        self.held.streams(count, PLACE_PATIENCE).await.ok_or_else(|| {
+            let why = format!(
+                "{STREAMS} streams of this sandbox are in use: one for each command, open input, watch, transfer and \
+                 connection; end one"
+            );
+            Fault::new("resource_exhausted", why)
+        })
     }
 
     pub(crate) fn processes(&self) -> MutexGuard<'_, HashMap<u32, Arc<Process>>> {

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Error;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,6 +15,10 @@ use crate::serve::BODY_PATIENCE;
 
 /// Bytes of a JSON body: a command line and its environment, or a page of input, and JSON escapes.
 pub(crate) const MAX_JSON_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that are read and dropped of a body whose request is refused, and how long that may take: a file of usual size
+/// over a usual line.
+const DRAINED_BYTES: usize = 64 * 1024 * 1024;
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Seconds after which a client may try again where there is no room now.
 const RETRY_S: &str = "5";
 
@@ -69,16 +73,43 @@ pub(crate) fn refused(fault: Error) -> Response<Body> {
 }
 
 /// The body, within its bounds of size and time.
-pub(crate) async fn bytes(body: Incoming) -> Result<Vec<u8>, Response<Body>> {
-    let gathered = Limited::new(body, MAX_JSON_BYTES).collect();
-    match tokio::time::timeout(BODY_PATIENCE, gathered).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes().to_vec()),
-        Ok(Err(_)) => {
+pub(crate) async fn bytes(mut body: Incoming) -> Result<Vec<u8>, Response<Body>> {
+    match tokio::time::timeout(BODY_PATIENCE, gather(&mut body)).await {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => {
+            drain(&mut body).await;
             let why = format!("the body broke off or has more than {MAX_JSON_BYTES} bytes");
             Err(error(413, why))
         }
         Err(_) => Err(error(408, "the body did not arrive in time")),
     }
+}
+
+async fn gather(body: &mut Incoming) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let data = frame.ok()?.into_data().unwrap_or_default();
+        if bytes.len() + data.len() > MAX_JSON_BYTES {
+            return None;
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Some(bytes)
+}
+
+/// Reads and drops what a client still sends, up to a bound: closing on it would reset its connection before it has read
+/// why its request is refused.
+pub(crate) async fn drain(body: &mut Incoming) {
+    let mut left = DRAINED_BYTES;
+    let drained = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let size = frame.data_ref().map_or(0, bytes::Bytes::len);
+            let Some(rest) = left.checked_sub(size) else { return };
+            left = rest;
+        }
+    };
+    // Where it takes longer, the connection is reset after all.
+    let _ = tokio::time::timeout(DRAIN_PATIENCE, drained).await;
 }
 
 /// A JSON body; an empty one is an empty object.

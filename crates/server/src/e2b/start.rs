@@ -13,10 +13,14 @@ use super::connect::{self, Fault};
 use super::entry::look;
 use super::paths::{followed, plain, unavailable};
 use super::process::{Following, Process, Pty};
-use super::room::{MAX_PROCESSES, Person, Room, environment};
+use super::room::{Person, Room, environment};
 
 /// Wall time of a command without a deadline: longer than any sandbox lives.
 const FOR_EVER_MS: u64 = 366 * 86_400_000;
+/// Bytes of a command line that lists show, with its environment: a script of some pages.
+const MAX_SHOWN: usize = 64 * 1024;
+/// Bytes of a tag: a name.
+const MAX_TAG: usize = 1_024;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,6 +43,16 @@ struct Start {
     stdin: Option<bool>,
 }
 
+/// The command as lists show it; of a very long one its name alone, since it is kept as long as the command runs.
+fn shown(process: Option<&Value>) -> Value {
+    let Some(process) = process else { return json!({}) };
+    if process.to_string().len() <= MAX_SHOWN {
+        return process.clone();
+    }
+    let name = process.get("cmd").and_then(Value::as_str).unwrap_or("");
+    json!({"cmd": name.chars().take(MAX_TAG).collect::<String>(), "args": [], "envs": {}})
+}
+
 /// How long the command may run; without a limit where the client sets none.
 fn deadline_ms(headers: &HeaderMap) -> u64 {
     let asked = headers.get("connect-timeout-ms").and_then(|text| text.to_str().ok()?.parse().ok());
@@ -52,15 +66,16 @@ pub(crate) async fn start(
     message: Value,
     headers: &HeaderMap,
 ) -> Result<Following, Fault> {
-    let config = message.get("process").cloned().unwrap_or_else(|| json!({}));
+    let config = shown(message.get("process"));
     let Start { process, pty, tag, stdin } = connect::parse(message)?;
+    if tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+        return Err(Fault::argument(format!("a tag has at most {MAX_TAG} bytes")));
+    }
     if process.cmd.is_empty() {
         return Err(Fault::argument("process.cmd is empty"));
     }
-    if room.processes().len() >= MAX_PROCESSES {
-        let why = format!("more than {MAX_PROCESSES} commands run or ended a moment ago; end one");
-        return Err(Fault::new("resource_exhausted", why));
-    }
+    let has_stdin = stdin.unwrap_or(true) || pty.is_some();
+    let share = room.streams(1 + u32::from(has_stdin)).await?;
     let agent = &room.held.agent;
     let wanted = process.cwd.as_deref().filter(|cwd| !cwd.is_empty()).unwrap_or(person.home);
     let cwd = followed(agent, &plain(wanted, person)?, true).await?;
@@ -83,7 +98,6 @@ pub(crate) async fn start(
         stdin_file: None,
         jail: None,
     };
-    let has_stdin = stdin.unwrap_or(true) || pty.is_some();
     let terminal = pty.as_ref().map(Pty::size);
     let manner = Manner { stdin: has_stdin, terminal, service: true, leaves: true };
     let mut running = agent.start(request, manner).await.map_err(|error| unavailable(&error))?;
@@ -98,5 +112,19 @@ pub(crate) async fn start(
         });
     };
     let named = (config, tag);
-    Ok(Process::enter(room, (pid, running), named, (pty.is_some(), has_stdin)).1)
+    Ok(Process::enter(room, (pid, running), named, (pty.is_some(), has_stdin), share).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_line_is_listed_by_its_name_alone() {
+        let short = json!({"cmd": "a", "args": ["b"], "envs": {"C": "d"}});
+        assert_eq!(shown(Some(&short)), short);
+        let long = json!({"cmd": "a", "args": vec!["b"; MAX_SHOWN / 4]});
+        assert_eq!(shown(Some(&long)), json!({"cmd": "a", "args": [], "envs": {}}));
+        assert_eq!(shown(None), json!({}));
+    }
 }

@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_hex;
-use cofferdam_flows::live::Agent;
 use cofferdam_flows::live::inside::{Change, ChangeKind, NodeKind};
+use cofferdam_flows::live::{Agent, Held, Watching};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 
 use super::connect::{self, Fault, Replied};
@@ -23,10 +24,11 @@ use super::shape::ping;
 
 /// Directories that one recursive watch follows. Each is a request to the agent, which serves 64.
 const MAX_DIRS: usize = 16;
-/// Changes that wait for a reader.
-const QUEUED: usize = 1_024;
-/// Changes that a watcher keeps for its caller; older ones are dropped first.
+/// Changes on their way to a reader. Those that wait are kept, and weighed, where they come from.
+const QUEUED: usize = 16;
+/// Changes that a watcher keeps for its caller, and bytes of them; older ones are dropped first.
 const MAX_KEPT: usize = 4_096;
+const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -51,7 +53,7 @@ struct WatcherId {
 /// A watcher that keeps its changes. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    kept: Arc<Mutex<VecDeque<Value>>>,
+    kept: Arc<Mutex<Kept>>,
     task: AbortHandle,
 }
 
@@ -61,9 +63,34 @@ impl Drop for Watcher {
     }
 }
 
+/// Changes that nobody asked for yet.
+#[derive(Debug, Default)]
+struct Kept {
+    changes: VecDeque<(Value, usize)>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn push(&mut self, change: Value) {
+        let weight = change.to_string().len();
+        self.bytes += weight;
+        self.changes.push_back((change, weight));
+        while self.changes.len() > MAX_KEPT || self.bytes > MAX_KEPT_BYTES {
+            let Some((_, weight)) = self.changes.pop_front() else { return };
+            self.bytes -= weight;
+        }
+    }
+
+    fn take(&mut self) -> Vec<Value> {
+        self.bytes = 0;
+        self.changes.drain(..).map(|(change, _)| change).collect()
+    }
+}
+
 /// What is watched.
 #[derive(Clone)]
 struct Watched {
+    held: Arc<Held>,
     agent: Agent,
     root: String,
     recursive: bool,
@@ -72,11 +99,13 @@ struct Watched {
 }
 
 async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiver<Value>, Fault> {
+    let share = room.streams(1).await?;
     let agent = room.held.agent.clone();
     let root = directory(&agent, &plain(&watch.path, person)?).await?;
     let (changes, receiver) = mpsc::channel(QUEUED);
     let (recursive, include_entry) = (watch.recursive, watch.include_entry);
-    let place = Watched { agent, root: root.clone(), recursive, include_entry, changes };
+    let held = Arc::clone(&room.held);
+    let place = Watched { held, agent, root: root.clone(), recursive, include_entry, changes };
     let mut dirs = vec![root];
     let mut at = 0;
     while let Some(dir) = dirs.get(at).filter(|_| recursive).cloned() {
@@ -91,29 +120,33 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
     }
     let paths: Vec<&str> = dirs.iter().map(String::as_str).collect();
     let watching = place.agent.watch(&paths, u64::MAX).await.map_err(|e| unavailable(&e))?;
-    tokio::spawn(follow(place, watching, paths.len()));
+    let (gone, count) = (place.changes.clone(), paths.len());
+    tokio::spawn(async move {
+        // An agent that was taken over may leave a question open for ever: who hung up does not wait for it.
+        tokio::select! {
+            () = follow(place, (watching, share), count) => {}
+            () = gone.closed() => {}
+        }
+    });
     Ok(receiver)
 }
 
 /// Sends changes until the reader is gone or the sandbox is over; new directories are watched too.
-async fn follow(place: Watched, first: cofferdam_flows::live::Watching, mut dirs: usize) {
+async fn follow(place: Watched, first: (Watching, OwnedSemaphorePermit), mut dirs: usize) {
     let (sender, mut merged) = mpsc::channel::<Change>(QUEUED);
     tokio::spawn(forward(first, sender.clone()));
     loop {
-        let change = tokio::select! {
-            change = merged.recv() => change,
-            () = place.changes.closed() => None,
-        };
-        let Some(change) = change else { return };
+        let Some(change) = merged.recv().await else { return };
         let is_new = change.kind == ChangeKind::Made && place.recursive && !change.mangled;
         if is_new
             && dirs < MAX_DIRS
             && let Ok(Some((entry, _))) = look(&place.agent, &change.path).await
             && entry.kind == NodeKind::Dir
+            && let Some(share) = place.held.streams(1, Duration::ZERO).await
             && let Ok(more) = place.agent.watch(&[&change.path], u64::MAX).await
         {
             dirs += 1;
-            tokio::spawn(forward(more, sender.clone()));
+            tokio::spawn(forward((more, share), sender.clone()));
         }
         if let Some(event) = event(&place, &change).await
             && place.changes.send(event).await.is_err()
@@ -123,7 +156,10 @@ async fn follow(place: Watched, first: cofferdam_flows::live::Watching, mut dirs
     }
 }
 
-async fn forward(mut watching: cofferdam_flows::live::Watching, sender: mpsc::Sender<Change>) {
+async fn forward(
+    (mut watching, _share): (Watching, OwnedSemaphorePermit),
+    sender: mpsc::Sender<Change>,
+) {
     loop {
         let next = tokio::select! {
             next = watching.next() => next,
@@ -195,24 +231,24 @@ pub(crate) async fn stream(
 /// Answers `CreateWatcher`: begins to keep changes.
 pub(crate) async fn create(room: &Arc<Room>, person: Person, message: Value) -> Replied {
     if room.watchers().len() >= MAX_WATCHERS {
-        let why = format!("more than {MAX_WATCHERS} watchers; remove one");
-        return Err(Fault::new("resource_exhausted", why));
+        return Err(too_many());
     }
     let mut changes = begin(room, person, connect::parse(message)?).await?;
-    let kept = Arc::new(Mutex::new(VecDeque::new()));
+    let kept = Arc::new(Mutex::new(Kept::default()));
     let keeps = Arc::clone(&kept);
     let task = tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
-            let mut kept = keeps.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() >= MAX_KEPT {
-                kept.pop_front();
-            }
-            kept.push_back(change);
+            keeps.lock().unwrap_or_else(PoisonError::into_inner).push(change);
         }
     });
     let id = secret_hex(8);
     let watcher = Arc::new(Watcher { kept, task: task.abort_handle() });
-    room.watchers().insert(id.clone(), watcher);
+    let mut watchers = room.watchers();
+    // Others may have begun meanwhile.
+    if watchers.len() >= MAX_WATCHERS {
+        return Err(too_many());
+    }
+    watchers.insert(id.clone(), watcher);
     Ok(json!({"watcherId": id}))
 }
 
@@ -221,9 +257,12 @@ pub(crate) fn events(room: &Room, message: Value) -> Replied {
     let WatcherId { watcher_id } = connect::parse(message)?;
     let watcher = room.watchers().get(&watcher_id).cloned();
     let watcher = watcher.ok_or_else(|| Fault::missing("watcher not found"))?;
-    let mut kept = watcher.kept.lock().unwrap_or_else(PoisonError::into_inner);
-    let events: Vec<Value> = kept.drain(..).collect();
+    let events = watcher.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(json!({"events": events}))
+}
+
+fn too_many() -> Fault {
+    Fault::new("resource_exhausted", format!("more than {MAX_WATCHERS} watchers; remove one"))
 }
 
 /// Answers `RemoveWatcher`: ends one.
@@ -231,4 +270,24 @@ pub(crate) fn remove(room: &Room, message: Value) -> Replied {
     let WatcherId { watcher_id } = connect::parse(message)?;
     let removed = room.watchers().remove(&watcher_id);
     removed.map(|_| json!({})).ok_or_else(|| Fault::missing("watcher not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_nobody_asks_for_are_bounded_in_number_and_in_bytes() {
+        let mut kept = Kept::default();
+        for n in 0..=MAX_KEPT {
+            kept.push(json!(n));
+        }
+        let small = kept.take();
+        assert_eq!((small.len(), &small[0]), (MAX_KEPT, &json!(1)));
+        let large = "x".repeat(MAX_KEPT_BYTES / 4);
+        for n in 0..9 {
+            kept.push(json!(format!("{n}{large}")));
+        }
+        assert_eq!((kept.take().len(), kept.bytes), (3, 0));
+    }
 }

@@ -11,7 +11,7 @@ use cofferdam_ledger::live::LiveFilter;
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
-use crate::e2b::{environment, person};
+use crate::e2b::{PLACE_PATIENCE, environment, person};
 
 /// Wall time of a command in seconds, when a request does not say.
 const EXEC_S: u64 = 60;
@@ -74,6 +74,11 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
     let gone = |error: cofferdam_flows::live::AgentError| {
         refuse(format!("the sandbox does not answer: {error}"))
     };
+    let busy = || {
+        let why = "too many commands, transfers and connections of this sandbox at once; end one, or try again";
+        Refusal::new(ErrorCode::Unavailable, why)
+    };
+    let _share = held.streams(1, PLACE_PATIENCE).await.ok_or_else(busy)?;
     let manner = Manner { service: true, leaves: true, ..Manner::default() };
     let running = held.agent.start(request, manner).await.map_err(gone)?;
     let mut said = Said::default();

@@ -20,7 +20,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, Egress, Limits, Phase, SandboxRequest, WipeEvidence, WipeStatus,
+    EffectivePolicy, Limits, Phase, SandboxRequest, WipeEvidence, WipeStatus,
 };
 use cofferdam_guest::escape::{NEIGHBOUR, NEIGHBOUR_READY, PROBE, Setting};
 use serde_json::json;
@@ -301,28 +301,14 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
     let spec = json!({"isolation": {"class_min": class.strength()}});
     let spec = serde_json::from_value(spec).map_err(io::Error::other)?;
     Ok(SandboxRequest {
-        env_ref: "host".to_owned(),
-        cmd: vec![AGENT_PATH.to_owned()],
-        files_in: Vec::new(),
-        env: BTreeMap::new(),
-        workdir: None,
-        stdin: None,
-        timeout_ms: LIMIT_MS,
         limits: Limits {
             mem_mb: Some(if class.is_on_host_kernel() { MEM_MB } else { KERNEL_MEM_MB }),
             disk_mb: Some(DISK_MB),
             pids: Some(PIDS),
             ..Limits::default()
         },
-        egress: Egress::None,
-        egress_ask: false,
-        secrets: Vec::new(),
-        template_key: None,
-        deps_hash: None,
-        artifacts: Vec::new(),
-        build: None,
-        repo: None,
         spec: Some(spec),
+        ..SandboxRequest::plain("host", vec![AGENT_PATH.to_owned()], LIMIT_MS)
     })
 }
 

@@ -1,0 +1,140 @@
+//! Runs of one task whose plan is built in, instead of compiled from a recipe: dispatches and long-lived sandboxes.
+//!
+//! ```text
+//! start: work -> intent's input + run of the built-in recipe     plan_of: the run's input -> work -> the one task
+//! ```
+//! The run names a recipe that nobody can import, by its hash. The caller writes both with a row of its own.
+
+use cofferdam_contracts::canonical;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{Digest, IntentId, RunId, WorkflowId};
+use cofferdam_contracts::plan::{Plan, PlanTask, Work};
+use cofferdam_contracts::recipe::{Caps, Lane, RecipeRef};
+use cofferdam_contracts::run::{Constraints, IntentRequest};
+use cofferdam_ledger::intents::NewIntent;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::runs::{NewRun, RunContext};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::Flows;
+use crate::error::{Error, Result};
+
+const VERSION: &str = "1";
+/// The input that has the work.
+const WORK: &str = "work";
+
+/// A kind of such runs.
+pub(crate) struct BuiltIn<W> {
+    /// The recipe's id. Triggers know it.
+    pub recipe: &'static str,
+    /// The task's name. Triggers know it.
+    pub task: &'static str,
+    /// Sandbox minutes that its run may take.
+    pub cap_minutes: u32,
+    /// The work of its task.
+    pub work: fn(W) -> Work,
+}
+
+/// An intent and its run, to be written together.
+pub(crate) struct Begun {
+    id: IntentId,
+    request: IntentRequest,
+    key_id: String,
+    pub run: NewRun,
+}
+
+impl Begun {
+    pub(crate) fn intent(&self) -> NewIntent<'_> {
+        NewIntent {
+            id: &self.id,
+            tenant: &self.run.tenant,
+            request: &self.request,
+            hash: None,
+            key_id: &self.key_id,
+            origin: Origin::ApiShim,
+        }
+    }
+}
+
+/// What one start says.
+pub(crate) struct Launch<'a, W> {
+    pub who: &'a Principal,
+    /// Whose the intent is: another than the caller's where it repeats another's.
+    pub key_id: &'a str,
+    /// What its ids are drawn for; unique.
+    pub subject: String,
+    pub goal: String,
+    pub work: &'a W,
+    pub lane: Lane,
+}
+
+impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
+    /// The recipe as runs name it, and its hash.
+    fn reference(&self) -> Result<(RecipeRef, Digest)> {
+        let reference: RecipeRef = serde_json::from_value(json!({"id": self.recipe, "v": VERSION}))
+            .map_err(Error::corrupt("built-in recipe"))?;
+        Ok((reference, canonical::digest(&json!({"builtin": self.recipe, "v": VERSION}))?))
+    }
+
+    /// The plan of a run, if it is one of these.
+    pub(crate) fn plan_of(&self, run: &RunContext) -> Option<Result<Plan, Refusal>> {
+        let (recipe_ref, recipe_hash) = self.reference().ok()?;
+        if run.recipe_hash != recipe_hash || run.recipe_id != recipe_ref.id {
+            return None;
+        }
+        let work = run.inputs.get(WORK).cloned().unwrap_or(Value::Null);
+        Some(match serde_json::from_value::<W>(work) {
+            Ok(work) => Ok(Plan {
+                recipe_ref,
+                recipe_hash,
+                gate: None,
+                config: Vec::new(),
+                caps: Caps { sandbox_minutes: self.cap_minutes, ..Caps::default() },
+                tasks: vec![PlanTask { name: self.task.into(), work: (self.work)(work) }],
+            }),
+            Err(e) => {
+                let why = format!("the work of a run of {}: {e}", self.recipe);
+                Err(Refusal::new(ErrorCode::Internal, why))
+            }
+        })
+    }
+
+    /// The intent and the run of this work.
+    pub(crate) fn start(&self, flows: &Flows, start: Launch<'_, W>) -> Result<Begun> {
+        let Launch { who, key_id, subject, goal, work, lane } = start;
+        let id = IntentId::parse(&format!("it_{}", flows.ids.hex(&subject, 16)))
+            .map_err(Error::corrupt("id"))?;
+        let run_id = flows.ids.hex(&format!("run:{id}:0"), 16);
+        let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
+        let mut inputs = Map::new();
+        inputs.insert(WORK.into(), serde_json::to_value(work).map_err(Error::corrupt("id"))?);
+        let (recipe, recipe_hash) = self.reference()?;
+        let run = NewRun {
+            id: run_id,
+            workflow_id: WorkflowId::parse(id.as_str()).map_err(Error::corrupt("id"))?,
+            intent_id: id.clone(),
+            tenant: who.tenant.clone(),
+            recipe,
+            recipe_hash,
+            intent_hash: None,
+            trace_id: None,
+            budget: None,
+            timeout_ms: None,
+            partition_key: who.tenant.to_string(),
+            priority: lane.priority(),
+            dedup: None,
+            mode_wanted: None,
+            retry_count: 0,
+            retry_of: None,
+            asked_by: None,
+            origin: Origin::ApiShim,
+            key_id: who.key_id.clone(),
+        };
+        let constraints = Constraints::default();
+        let request = IntentRequest { goal, inputs, constraints, connectors: None };
+        Ok(Begun { id, request, key_id: key_id.to_owned(), run })
+    }
+}
