@@ -12,25 +12,29 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_contracts::id::TaskKey;
+use tokio::sync::mpsc;
 
-/// The attempts that rounds of this process wait for.
+/// The attempts that rounds of this process wait for, and where each round hears of them.
 #[derive(Debug, Default)]
-pub(crate) struct Handed(Mutex<HashMap<TaskKey, bool>>);
+pub(crate) struct Handed(Mutex<HashMap<TaskKey, mpsc::UnboundedSender<TaskKey>>>);
 
 impl Handed {
     /// An attempt of this process has succeeded, its sandbox is provably gone, and both are committed.
     pub(crate) fn succeeded(&self, key: &TaskKey) {
-        if let Some(found) = self.lock().get_mut(key) {
-            *found = true;
+        if let Some(round) = self.lock().remove(key) {
+            // An error means that the round is over.
+            let _ = round.send(key.clone());
         }
     }
 
     /// Attempts of one round, expected until the value is dropped.
     pub(crate) fn expect(&self) -> Awaited<'_> {
-        Awaited { handed: self, keys: Vec::new() }
+        // It holds at most the round's attempts.
+        let (round, heard) = mpsc::unbounded_channel();
+        Awaited { handed: self, keys: Vec::new(), round, heard }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskKey, bool>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskKey, mpsc::UnboundedSender<TaskKey>>> {
         // A poisoned lock only means that somebody panicked beside it; the map is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,24 +45,20 @@ impl Handed {
 pub(crate) struct Awaited<'a> {
     handed: &'a Handed,
     keys: Vec<TaskKey>,
+    round: mpsc::UnboundedSender<TaskKey>,
+    heard: mpsc::UnboundedReceiver<TaskKey>,
 }
 
 impl Awaited<'_> {
     /// Expects one more. Before it is queued: it may have succeeded before its queuing is answered.
     pub(crate) fn add(&mut self, key: &TaskKey) {
-        self.handed.lock().insert(key.clone(), false);
+        self.handed.lock().insert(key.clone(), self.round.clone());
         self.keys.push(key.clone());
     }
 
     /// Those that have succeeded since the last look.
     pub(crate) fn take(&mut self) -> Vec<TaskKey> {
-        let mut all = self.handed.lock();
-        let succeeded = self.keys.extract_if(.., |key| all.get(key).is_some_and(|done| *done));
-        let succeeded: Vec<TaskKey> = succeeded.collect();
-        for key in &succeeded {
-            all.remove(key);
-        }
-        succeeded
+        std::iter::from_fn(|| self.heard.try_recv().ok()).collect()
     }
 }
 

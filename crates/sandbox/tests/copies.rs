@@ -57,6 +57,12 @@ async fn again(bench: &Bench, evidence: &WipeEvidence) -> WipeEvidence {
     verify_again(&bench.host, evidence, bench.state.path()).await
 }
 
+/// Once nobody has a copy, another look verifies the wipe.
+async fn settles(bench: &Bench, evidence: &WipeEvidence) {
+    let settled = again(bench, evidence).await;
+    assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+}
+
 #[test]
 fn m5_an_open_file_of_a_host_process_is_a_copy_and_the_wipe_says_whose() {
     with_bench(|bench| async move {
@@ -74,8 +80,7 @@ fn m5_an_open_file_of_a_host_process_is_a_copy_and_the_wipe_says_whose() {
         let still = why(&second, "layer");
         assert!(still.contains(&format!("process {pid} (\"sh\")")), "{still}");
         drop(keeper);
-        let third = again(&bench, &second).await;
-        assert_eq!(third.status, WipeStatus::Verified, "{third:#?}");
+        settles(&bench, &second).await;
     });
 }
 
@@ -93,8 +98,7 @@ fn m5_an_open_file_beside_the_devices_or_in_shared_memory_is_a_copy_too() {
             let said = why(&evidence, "layer");
             assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
             drop(keeper);
-            let settled = again(&bench, &evidence).await;
-            assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+            settles(&bench, &evidence).await;
         }
     });
 }
@@ -111,8 +115,7 @@ fn m5_a_second_mount_in_any_namespace_is_a_copy_and_the_wipe_says_where() {
         let said = why(&evidence, "layer");
         assert!(said.contains("a mount at") && said.contains("second"), "{said}");
         umount(&second).unwrap();
-        let settled = again(&bench, &evidence).await;
-        assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+        settles(&bench, &evidence).await;
         // A program with mounts of its own has a copy of all that was mounted when it started.
         let (sandbox, _) = secret(&bench).await;
         let keeper = Keeper::new("/usr/bin/unshare", &["--mount"], "true");
@@ -120,8 +123,7 @@ fn m5_a_second_mount_in_any_namespace_is_a_copy_and_the_wipe_says_where() {
         let said = why(&evidence, "layer");
         assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
         drop(keeper);
-        let settled = again(&bench, &evidence).await;
-        assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+        settles(&bench, &evidence).await;
     });
 }
 
@@ -146,8 +148,7 @@ fn m5_a_descriptor_that_no_table_shows_is_still_a_copy() {
         let said = why(&evidence, "layer");
         assert!(said.contains("nobody that can be seen"), "{said}");
         drop((ours, theirs));
-        let settled = again(&bench, &evidence).await;
-        assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+        settles(&bench, &evidence).await;
     });
 }
 
@@ -163,8 +164,7 @@ fn m5_a_network_namespace_that_is_mounted_somewhere_is_not_gone() {
         let said = why(&evidence, "netns");
         assert!(said.contains("a mount at") && said.contains("net"), "{said}");
         umount(&at).unwrap();
-        let settled = again(&bench, &evidence).await;
-        assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
+        settles(&bench, &evidence).await;
     });
 }
 

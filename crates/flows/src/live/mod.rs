@@ -147,11 +147,7 @@ impl Flows {
             )
         })?;
         match self.ledger.live().create(&new).await {
-            Ok(()) => {
-                let made = self.live_wait(who, &id, &run.id).await;
-                drop(asked);
-                made
-            }
+            Ok(()) => self.live_wait(who, &id, &run.id).await,
             Err(e) => {
                 drop(asked);
                 let error = Error::from(e);

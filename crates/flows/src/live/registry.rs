@@ -123,13 +123,7 @@ impl Held {
 
     /// Orders its end. It is not taken back, and no other order follows.
     pub(crate) fn end(&self, how: Order) {
-        self.order.send_if_modified(|order| {
-            let goes_on = matches!(order, Order::At(..));
-            if goes_on {
-                *order = how;
-            }
-            goes_on
-        });
+        self.replace(how);
     }
 
     /// Ends it if its time is over.
@@ -150,10 +144,15 @@ impl Held {
 
     /// `false`: it is ending already.
     pub(crate) fn ends_in(&self, ms: i64) -> bool {
+        self.replace(at(ms))
+    }
+
+    /// Gives it another order, unless one of its end stands.
+    fn replace(&self, next: Order) -> bool {
         self.order.send_if_modified(|order| {
             let goes_on = matches!(order, Order::At(..));
             if goes_on {
-                *order = at(ms);
+                *order = next;
             }
             goes_on
         })

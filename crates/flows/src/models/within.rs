@@ -189,9 +189,8 @@ pub(crate) fn reply_kept(
     within: Within,
     turn: Option<OwnedSemaphorePermit>,
 ) -> ModelReply {
-    let KeptAnswer { status, content_type, body: bytes } = kept;
+    let KeptAnswer { status, content_type, body: mut whole } = kept;
     let (pipe, body) = mpsc::channel(1);
-    let mut whole = bytes;
     if content_type.starts_with("text/event-stream") {
         // What ends the last event may have come after the record was made.
         whole.extend_from_slice(b"\n\n");

@@ -12,6 +12,7 @@ use cofferdam_contracts::canonical::{self, digest};
 use cofferdam_contracts::id::{RunId, SandboxId, StepId};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
+use cofferdam_contracts::schema::unstorable;
 use cofferdam_contracts::tree_change::{Tree, TreeChange};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::planner::{PromptEnded, PromptOutcome, PromptTaken, PromptUse, TakenPrompt};
@@ -527,23 +528,12 @@ fn is_again(turned: &Turned, known: &PromptEnded) -> bool {
 
 /// Why an answer cannot be kept as it is: then it counts as one that does not fit.
 fn unkept(answer: &Value) -> Option<String> {
-    if holds_nul(answer) {
-        return Some("the answer holds the character U+0000".to_owned());
+    if let Some(why) = unstorable(answer) {
+        return Some(format!("the answer holds what no row can, such as U+0000: {why}"));
     }
     let bytes = answer.to_string().len();
     let why = || format!("the answer has {bytes} bytes; the limit is {MAX_STRUCTURED}");
     (bytes > MAX_STRUCTURED).then(why)
-}
-
-fn holds_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(holds_nul),
-        Value::Object(fields) => {
-            fields.iter().any(|(name, value)| name.contains('\0') || holds_nul(value))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 type Used = (Vec<String>, Option<(u64, u64)>);

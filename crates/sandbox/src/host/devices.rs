@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, makedev, mkdirat, mknodat, openat,
@@ -33,6 +34,11 @@ const LINKS: [(&str, &str); 5] = [
 /// What a runtime mounts there, and anybody's shared memory, which is the layer's where that lies in memory: name and mode.
 const DIRS: [(&str, u32); 2] = [("pts", 0o755), ("shm", 0o1777)];
 const ANYBODYS: u32 = 0o666;
+
+/// Where the `/dev` of a sandbox lies in its layer, if that holds one.
+pub(crate) fn of(layer: &Path) -> PathBuf {
+    layer.join("dev")
+}
 
 /// Makes a directory a `/dev` of this owner.
 pub(crate) fn furnish(dev: &impl AsFd, first: u32) -> io::Result<()> {

@@ -59,7 +59,7 @@ pub(crate) fn show(
 
 /// Mounts a `/dev` with nodes of the sandbox's own, which lies in its layer; the runtime takes it as it is.
 pub(crate) fn show_devices(root: &Path, layer: &Path, taken: &Taken) -> Result<(), BootError> {
-    let (at, dev) = (Path::new(DEV), layer.join("dev"));
+    let (at, dev) = (Path::new(DEV), devices::of(layer));
     let made = (|| {
         fs::create_dir(&dev)?;
         let opened = File::open(&dev)?;

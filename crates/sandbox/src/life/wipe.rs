@@ -28,7 +28,7 @@ use crate::host::layer::Layer;
 use crate::host::process::{self, Netns, Process};
 use crate::host::setid::Through;
 use crate::host::traces::Traces;
-use crate::host::{base, mounts};
+use crate::host::{base, devices, mounts};
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
 
@@ -171,7 +171,9 @@ pub(crate) fn destroy_ended(
         }
         None => Cleared::of(traces, &mut checks, end_processes),
     };
-    let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, mounted } = cleared;
+    let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, has_dev, mounted } =
+        cleared;
+    let dev_apart = !has_dev && subject.class.is_none_or(Class::is_on_host_kernel);
     let method = elsewhere.as_ref().map_or(method, |gone| gone.method);
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
@@ -202,7 +204,7 @@ pub(crate) fn destroy_ended(
         checks,
         not_recheckable: match elsewhere {
             Some(gone) => gone.not_recheckable,
-            None => not_recheckable(facts, volume.is_some(), subject.ids.is_none()),
+            None => not_recheckable(facts, volume.is_some(), dev_apart),
         },
     }
 }
@@ -215,6 +217,8 @@ struct Cleared {
     /// Where its layer was encrypted on disk.
     volume: Option<Volume>,
     layer: Option<Layer>,
+    /// Whether `/dev`, with its shared memory, was a part of the layer.
+    has_dev: bool,
     /// What is mounted on this host now; `None` if that cannot be known.
     mounted: Option<Vec<PathBuf>>,
 }
@@ -233,11 +237,12 @@ impl Cleared {
         }
         // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
         let layer = Layer::of(traces, &points).filter(|_| volume.is_none());
+        let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
         let is_watched = layer.as_ref().is_some_and(Layer::is_watched);
         let Unmounted { left: mounted, key } = unmount_all(traces, &points, is_watched, checks);
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
-        Self { usage, method, volume, layer, mounted }
+        Self { usage, method, volume, layer, has_dev, mounted }
     }
 }
 
@@ -284,7 +289,7 @@ fn method(encrypted: bool, key: Option<&KeyEnd>, points: &[PathBuf]) -> WipeMeth
     }
 }
 
-fn not_recheckable(facts: &HostFacts, encrypted: bool, no_own_ids: bool) -> Vec<String> {
+fn not_recheckable(facts: &HostFacts, encrypted: bool, dev_apart: bool) -> Vec<String> {
     let mut said = vec![
         "that the freed pages of the tmpfs are overwritten: the kernel does so when it hands them \
          out again"
@@ -306,10 +311,10 @@ fn not_recheckable(facts: &HostFacts, encrypted: bool, no_own_ids: bool) -> Vec<
             .map(str::to_owned),
         );
     }
-    if encrypted || no_own_ids {
+    if dev_apart {
         said.push(
-            "whether a process of the host holds open what the sandbox wrote in /dev and /dev/shm, \
-             which were no part of its layer"
+            "whether a process of the host holds open what the sandbox wrote in /dev or /dev/shm, \
+             as far as these were no part of its layer"
                 .to_owned(),
         );
     }

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Error;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -74,27 +74,16 @@ pub(crate) fn refused(fault: Error) -> Response<Body> {
 
 /// The body, within its bounds of size and time.
 pub(crate) async fn bytes(mut body: Incoming) -> Result<Vec<u8>, Response<Body>> {
-    match tokio::time::timeout(BODY_PATIENCE, gather(&mut body)).await {
-        Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => {
+    let gathered = Limited::new(&mut body, MAX_JSON_BYTES).collect();
+    match tokio::time::timeout(BODY_PATIENCE, gathered).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes().to_vec()),
+        Ok(Err(_)) => {
             drain(&mut body).await;
             let why = format!("the body broke off or has more than {MAX_JSON_BYTES} bytes");
             Err(error(413, why))
         }
         Err(_) => Err(error(408, "the body did not arrive in time")),
     }
-}
-
-async fn gather(body: &mut Incoming) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let data = frame.ok()?.into_data().unwrap_or_default();
-        if bytes.len() + data.len() > MAX_JSON_BYTES {
-            return None;
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Some(bytes)
 }
 
 /// Reads and drops what a client still sends, up to a bound: closing on it would reset its connection before it has read
