@@ -351,7 +351,9 @@ const ECHO: &str = "perl -MIO::Socket::INET -e '$l = IO::Socket::INET->new(Liste
 
 /// Starts a server in the sandbox and returns when it listens.
 async fn serve(sandbox: &Sandbox, text: &str) {
-    let running = sandbox.agent().start(script(text), Manner::default()).await.unwrap();
+    // It serves as long as its test dials, which on a busy machine is longer than any command takes.
+    let service = ExecRequest { timeout_ms: 300_000, ..script(text) };
+    let running = sandbox.agent().start(service, Manner::default()).await.unwrap();
     let ended = tokio::spawn(running.follow(|_, _| {}));
     let clock = Stopwatch::start();
     while sandbox.agent().dial(7_777).await.is_err() {

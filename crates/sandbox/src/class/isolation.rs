@@ -268,6 +268,11 @@ pub(crate) trait Isolation: Sync {
         lent: Option<&Lent>,
     ) -> Command;
 
+    /// Whether the runtime may be started before there is a root: it opens its configuration first, and waits there.
+    fn starts_ahead(&self) -> bool {
+        false
+    }
+
     /// Whether the runtime is waited for when its sandbox has ended.
     fn awaits_runtime(&self) -> bool {
         false

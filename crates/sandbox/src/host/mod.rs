@@ -35,3 +35,4 @@ pub(crate) mod setid;
 pub(crate) mod sockets;
 pub(crate) mod task;
 pub(crate) mod traces;
+pub(crate) mod unread;

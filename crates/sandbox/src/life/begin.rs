@@ -12,24 +12,25 @@ use crate::agent::Agent;
 use crate::class::Holder;
 use crate::life::error::BootError;
 use crate::life::hold::{
-    Ground, Life, Missed, Unmet, start_container, start_monitor, start_program, start_remote,
+    Ground, Life, Missed, Started, Unmet, ready, start_container, start_monitor, start_remote,
 };
 use crate::life::host::Host;
 use crate::life::warm::WarmPool;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
-/// Starts what holds the sandbox of a plan, and meets its agent. A machine that waits or is stored and does
+/// Starts what holds the sandbox of a plan, if that was not started ahead, and meets its agent. A machine that waits or is stored and does
 /// not come to life is a reason to take the next way, and none to fail.
 pub(crate) async fn begin(
     host: &Host,
     facts: &Arc<HostFacts>,
     plan: &Plan,
     ground: &Ground<'_>,
+    ahead: Option<Started>,
 ) -> Result<(Life, Agent), BootError> {
     let begun = match take_waiting(host, facts, plan, ground).await? {
         Some(begun) => Ok(begun),
-        None => start(host, facts, plan, ground).await,
+        None => start(host, facts, plan, ground, ahead).await,
     };
     // Not before: what it makes would have to share the processors.
     WarmPool::want(&host.warm_pool(), host.pool(), plan, Arc::clone(facts));
@@ -61,12 +62,13 @@ async fn start(
     facts: &HostFacts,
     plan: &Plan,
     ground: &Ground<'_>,
+    ahead: Option<Started>,
 ) -> Result<(Life, Agent), BootError> {
     let pool = host.pool();
     if let Some(mut restoring) = pool.take(plan, facts) {
         let shown = ground.shown();
         let (life, stream) =
-            start_program(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?;
+            ready(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?.start()?;
         match life.meet_or_end(stream, ground.parts.clone()).await {
             Ok(begun) => return Ok(begun),
             // The sandbox's own, which a boot would not change.
@@ -78,12 +80,13 @@ async fn start(
         }
     }
     let holder = plan.isolation().holder(plan);
-    let (mut life, stream) = match holder {
-        Holder::Monitor(kind) => start_monitor(plan, ground, facts, kind).await?,
-        Holder::Engine => start_container(plan, ground.mounts, ground.groups).await?,
-        Holder::Provider => start_remote(plan, facts).await?,
-        Holder::Program => {
-            start_program(plan, ground.groups, ground.shown().as_ref(), facts, None)?
+    let (mut life, stream) = match (ahead, holder) {
+        (Some(started), _) => started,
+        (None, Holder::Monitor(kind)) => start_monitor(plan, ground, facts, kind).await?,
+        (None, Holder::Engine) => start_container(plan, ground.mounts, ground.groups).await?,
+        (None, Holder::Provider) => start_remote(plan, facts).await?,
+        (None, Holder::Program) => {
+            ready(plan, ground.groups, ground.shown().as_ref(), facts, None)?.start()?
         }
     };
     match life.meet(stream, ground.parts.clone()).await {

@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 use crate::agent::Agent;
 use crate::class::docker;
 use crate::class::held::Held;
 use crate::class::microvm::monitor::{self, Kind};
-use crate::class::microvm::{self, Disk, Parts, Restoring, Shown};
+use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, Shown};
 use crate::class::remote::{self, Line};
 use crate::class::tail::keep_last;
 use crate::host::task::Driver;
@@ -224,14 +224,36 @@ impl Ground<'_> {
     }
 }
 
-/// Starts a runtime, or an emulator with this disk.
-pub(crate) fn start_program(
+/// A runtime that was started, and our end of its agent's connection.
+pub(crate) type Started = (Life, UnixStream);
+
+/// A runtime, or an emulator, that is about to be started.
+pub(crate) struct Ready {
+    command: Command,
+    path: PathBuf,
+    ours: UnixStream,
+    awaited: bool,
+    /// What a stored machine has. Dropped when the process is there, which has its own.
+    lent: Option<Lent>,
+}
+
+impl Ready {
+    pub(crate) fn start(mut self) -> Result<Started, BootError> {
+        let path = self.path;
+        let child = self.command.spawn().map_err(|source| BootError::Spawn { path, source })?;
+        let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };
+        Ok((alive(child, self.awaited, origin, None), self.ours))
+    }
+}
+
+/// Has a runtime ready, or an emulator with this disk.
+pub(crate) fn ready(
     plan: &Plan,
     groups: &[PathBuf],
     disk: Option<&Arc<Shown>>,
     facts: &HostFacts,
     restoring: Option<&mut Restoring>,
-) -> Result<(Life, UnixStream), BootError> {
+) -> Result<Ready, BootError> {
     let (runtime, isolation) = (&plan.runtime, plan.isolation());
     let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
@@ -244,7 +266,6 @@ pub(crate) fn start_program(
         Some(disk) => microvm::serve(disk).map_err(fault)?,
         None => OwnedFd::from(theirs),
     };
-    // Dropped when the process is there, which has its own.
     let lent = restoring.and_then(|restoring| restoring.lent.take());
     let mut command = isolation.command(plan, groups, facts, lent.as_ref());
     command
@@ -255,10 +276,8 @@ pub(crate) fn start_program(
         // A Ctrl-C at the worker's terminal is the worker's business alone.
         .process_group(0)
         .kill_on_drop(true);
-    let awaited = isolation.awaits_runtime();
-    let origin = if lent.is_some() { Origin::Restored } else { Origin::Booted };
-    let life = alive(command.spawn().map_err(fault)?, awaited, origin, None);
-    Ok((life, ours))
+    let (path, awaited) = (runtime.path.clone(), isolation.awaits_runtime());
+    Ok(Ready { command, path, ours, awaited, lent })
 }
 
 /// Holds what was started; the disk of a machine is served until nobody has its log open.

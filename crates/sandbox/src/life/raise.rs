@@ -18,16 +18,18 @@ use crate::host::idrange::Taken;
 use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::host::traces::{self, Traces};
+use crate::host::unread::Unread;
 use crate::host::{base, limit, live, mounts};
 use crate::images;
 use crate::life::begin::begin;
-use crate::life::hold::Ground;
+use crate::life::hold::{Ground, Ready, Started, ready};
 use crate::life::host::Host;
 use crate::life::intake::Intake;
 use crate::life::raised::Raised;
 use crate::life::root::Root;
 use crate::life::sandbox::KillHandle;
 use crate::life::wipe::{self, Below, Subject};
+use crate::oci;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
@@ -48,10 +50,22 @@ pub(crate) async fn raise(
     let bundle = Bundle::of(plan, &base, resolved, known, facts);
     let parts = bundle.parts.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
-    let Made { hold, digest, groups, disk, ids } =
-        blocking(move || intake.within(|| bundle.make(&held, &images)))
-            .await
-            .ok_or(BootError::Closed)??;
+    let is_early = plan.isolation().starts_ahead();
+    let early = is_early.then(|| ready(plan, &[], None, facts, None)).transpose()?;
+    let (made, ahead) = blocking(move || {
+        let mut ahead = None;
+        (intake.within(|| bundle.make(&held, &images, early, &mut ahead)), ahead)
+    })
+    .await;
+    let Made { hold, digest, groups, disk, ids } = match made.ok_or(BootError::Closed).flatten() {
+        Ok(made) => made,
+        Err(error) => {
+            if let Some((life, _)) = ahead {
+                life.killed().await;
+            }
+            return Err(error);
+        }
+    };
     subject.base = Some(Below { name: base.name(), at: Ok(base), digest });
     subject.runtime_reaped = false;
     subject.ids = ids;
@@ -59,7 +73,7 @@ pub(crate) async fn raise(
     let heard = plan.isolation().hear(&plan.traces);
     let heard = heard.map_err(fault("listening in", &plan.traces.dir))?;
     let ground = Ground { groups: &groups, disk, parts, mounts: &resolved.mounts };
-    let (life, agent) = begin(host, facts, plan, &ground).await?;
+    let (life, agent) = begin(host, facts, plan, &ground, ahead).await?;
     let kill = match life.line() {
         Some(line) => KillHandle::of_line(line),
         None => {
@@ -161,13 +175,34 @@ impl Bundle {
         made.map_err(fault("making", dir))
     }
 
-    /// Makes it, once the image that it lies on is held.
-    fn make(&self, facts: &HostFacts, images: &Images) -> Result<Made, BootError> {
+    /// Starts the runtime, which waits for its configuration; `None`: here nothing can make it wait.
+    fn start_ahead(
+        &self,
+        early: Ready,
+        ahead: &mut Option<Started>,
+    ) -> Result<Option<Unread>, BootError> {
+        let path = oci::file_of(&self.traces.dir);
+        let unread = Unread::make(&path).map_err(fault("making", &path))?;
+        if unread.is_some() {
+            *ahead = Some(early.start()?);
+        }
+        Ok(unread)
+    }
+
+    /// Makes it, once the image that it lies on is held. A runtime that is ready is started first: it loads meanwhile.
+    fn make(
+        &self,
+        facts: &HostFacts,
+        images: &Images,
+        early: Option<Ready>,
+        ahead: &mut Option<Started>,
+    ) -> Result<Made, BootError> {
         let name = PathBuf::from(self.base.name());
         let hold = images::hold(&facts.state_dir, &self.base);
         let hold = hold.map_err(fault("using the image's root", &name))?;
         let Traces { layer, root, .. } = &self.traces;
         self.make_dir()?;
+        let unread = early.map(|early| self.start_ahead(early, ahead)).transpose()?.flatten();
         let Some(layer_mb) = self.layer_mb else {
             return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None, ids: None });
         };
@@ -198,7 +233,7 @@ impl Bundle {
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
         if disk.is_none() {
-            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()))?;
+            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), unread)?;
         }
         Ok(Made { hold, digest, groups, disk, ids })
     }

@@ -21,6 +21,7 @@ use crate::host::hostpath::{Place, mount_at};
 use crate::host::idrange::{self, IdRanges, Taken};
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
+use crate::host::unread::Unread;
 use crate::host::{live, mounts};
 use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside;
@@ -46,8 +47,12 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Mounts it and writes its configuration.
-    pub(crate) fn mount(&self, ids: Option<(&IdRanges, &Taken)>) -> Result<(), BootError> {
+    /// Mounts it and writes its configuration, for which its runtime may wait already.
+    pub(crate) fn mount(
+        &self,
+        ids: Option<(&IdRanges, &Taken)>,
+        unread: Option<Unread>,
+    ) -> Result<(), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
         let (upper, work) = (layer.join("upper"), layer.join("work"));
         make_dir(&upper, 0o755)?;
@@ -77,7 +82,7 @@ impl Root {
             })?;
         }
         drop(below);
-        self.configure(ids)
+        self.configure(ids, unread)
     }
 
     /// Directories of the host, as overlays of their own.
@@ -111,7 +116,11 @@ impl Root {
     }
 
     /// Inputs are the runtime's to mount, but where they are shifted.
-    fn configure(&self, ids: Option<(&IdRanges, &Taken)>) -> Result<(), BootError> {
+    fn configure(
+        &self,
+        ids: Option<(&IdRanges, &Taken)>,
+        unread: Option<Unread>,
+    ) -> Result<(), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
         let mut config = self.config.clone();
         match ids {
@@ -132,8 +141,12 @@ impl Root {
                 }
             }
         }
-        let path = dir.join("config.json");
-        fs::write(&path, config.to_string()).map_err(fault("writing", &path))
+        let (path, text) = (oci::file_of(dir), config.to_string());
+        let written = match unread {
+            Some(unread) => unread.tell(&text),
+            None => fs::write(&path, text),
+        };
+        written.map_err(fault("writing", &path))
     }
 
     /// Mounts what a tenant named at places of ours, and says where the base is.

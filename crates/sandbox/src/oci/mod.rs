@@ -146,6 +146,11 @@ pub(crate) fn config(wanted: &OciInput<'_>) -> Value {
     })
 }
 
+/// Where a runtime looks for the configuration of a bundle.
+pub(crate) fn file_of(bundle: &Path) -> PathBuf {
+    bundle.join("config.json")
+}
+
 /// Has a configuration of ours lead to another root and group.
 pub(crate) fn place(config: &mut Value, root: &Path, cgroup: &Path) {
     let cgroup = Path::new("/").join(cgroup);

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use cofferdam_ambient::random;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::life::ms;
 
@@ -26,6 +26,9 @@ enum Ids {
     Host,
     /// A user namespace that the runtime makes, and `/usr` by an idmapped mount.
     Own,
+    /// The same on the configuration that the runtime itself proposes (`crun spec`): its masks, its read-only paths and its
+    /// mounts, but no call filter and no limit.
+    OwnBySpec,
 }
 
 /// One way of running `/usr/bin/true` in isolation.
@@ -59,8 +62,9 @@ impl Bare {
                 let folder = match ids {
                     Ids::Host => format!("bare-{name}"),
                     Ids::Own => format!("bare-{name}-ids"),
+                    Ids::OwnBySpec => format!("bare-{name}-spec-ids"),
                 };
-                let bundle = bundle(&state.join(folder), ids);
+                let bundle = bundle(&state.join(folder), &path, ids);
                 Self::Oci { name: name.to_owned(), bundle, path }.tried()
             }
             None => Err("not installed".to_owned()),
@@ -69,6 +73,7 @@ impl Bare {
             ("runc run", oci("runc", Ids::Host)),
             ("crun run", oci("crun", Ids::Host)),
             ("crun run with own ids", oci("crun", Ids::Own)),
+            ("crun run of crun spec with own ids", oci("crun", Ids::OwnBySpec)),
             ("runsc run", oci("runsc", Ids::Host)),
             ("bwrap", find("bwrap").map(Self::Bubblewrap).ok_or("not installed".to_owned())),
             ("docker run", docker()),
@@ -150,13 +155,17 @@ fn links() -> Vec<(&'static str, PathBuf)> {
     names.filter_map(|name| Some((name, fs::read_link(Path::new("/").join(name)).ok()?))).collect()
 }
 
-fn bundle(bundle: &Path, ids: Ids) -> PathBuf {
+fn bundle(bundle: &Path, runtime: &Path, ids: Ids) -> PathBuf {
     let root = bundle.join("root");
-    for name in ["usr", "proc", "dev", "tmp"] {
+    for name in ["usr", "proc", "dev", "tmp", "sys"] {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     for (name, target) in links() {
         symlink(target, root.join(name)).unwrap();
+    }
+    let range = json!([{"containerID": 0, "hostID": FIRST_ID, "size": IDS}]);
+    if ids == Ids::OwnBySpec {
+        return by_spec(bundle, runtime, &root, &range);
     }
     let mut linux = json!({});
     let mut namespaces = vec!["pid", "network", "ipc", "uts", "mount"];
@@ -168,7 +177,6 @@ fn bundle(bundle: &Path, ids: Ids) -> PathBuf {
         // Its root makes no device in a directory of the host's.
         mounts.push(json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
                            "options": ["nosuid", "mode=755"]}));
-        let range = json!([{"containerID": 0, "hostID": FIRST_ID, "size": IDS}]);
         linux = json!({"uidMappings": range, "gidMappings": range});
     }
     let namespaces = namespaces.into_iter().map(|kind| json!({"type": kind}));
@@ -182,6 +190,26 @@ fn bundle(bundle: &Path, ids: Ids) -> PathBuf {
         "linux": linux,
     });
     fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+    bundle.to_owned()
+}
+
+/// What the runtime proposes, for the same command with the same ids.
+fn by_spec(bundle: &Path, runtime: &Path, root: &Path, range: &Value) -> PathBuf {
+    let proposed = Command::new(runtime).arg("spec").current_dir(bundle).status();
+    assert!(proposed.is_ok_and(|status| status.success()), "{} spec", runtime.display());
+    let path = bundle.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["process"]["terminal"] = json!(false);
+    config["process"]["args"] = json!(["/usr/bin/true"]);
+    config["root"] = json!({"path": root});
+    config["linux"]["uidMappings"] = range.clone();
+    config["linux"]["gidMappings"] = range.clone();
+    let push = |list: &mut Value, item: Value| list.as_array_mut().unwrap().push(item);
+    push(&mut config["linux"]["namespaces"], json!({"type": "user"}));
+    let shown = json!({"destination": "/usr", "type": "bind", "source": "/usr",
+                       "options": ["bind", "ro", "idmap"]});
+    push(&mut config["mounts"], shown);
+    fs::write(&path, config.to_string()).unwrap();
     bundle.to_owned()
 }
 

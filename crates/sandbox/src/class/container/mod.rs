@@ -100,6 +100,10 @@ impl Isolation for ContainerClass {
         true
     }
 
+    fn starts_ahead(&self) -> bool {
+        true
+    }
+
     fn awaits_runtime(&self) -> bool {
         true
     }

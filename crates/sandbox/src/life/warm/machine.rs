@@ -25,7 +25,7 @@ use crate::class::microvm::{self, Disk, Restoring, Shown};
 use crate::host::limit;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
-use crate::life::hold::{self, Ground, Life, Unmet};
+use crate::life::hold::{self, Ground, Life, Ready, Unmet};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
@@ -63,8 +63,8 @@ impl WarmMachine {
             .map_err(|(path, error)| format!("{}: {error}", path.display()))?;
         let plan = Plan { traces: place.traces.clone(), ..plan };
         let shown = microvm::empty().map_err(|error| error.to_string())?;
-        let held =
-            hold::start_program(&plan, &place.groups, Some(&shown), &facts, Some(&mut restoring));
+        let held = hold::ready(&plan, &place.groups, Some(&shown), &facts, Some(&mut restoring));
+        let held = held.and_then(Ready::start);
         let (life, stream) = held.map_err(|error| error_chain(&error))?;
         let mut machine = Self { life, stream, shown, place };
         let limit = Duration::from_millis(MAKE_MS);
