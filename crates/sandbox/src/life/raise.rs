@@ -24,6 +24,7 @@ use crate::life::begin::begin;
 use crate::life::hold::Ground;
 use crate::life::host::Host;
 use crate::life::intake::Intake;
+use crate::life::keep::Filling;
 use crate::life::raised::Raised;
 use crate::life::root::Root;
 use crate::life::sandbox::KillHandle;
@@ -40,7 +41,7 @@ pub(crate) async fn raise(
     host: &Host,
     facts: &Arc<HostFacts>,
     plan: &Plan,
-    (resolved, base, through): (&Resolved<'_>, Place, Through),
+    (resolved, base, through, filling): (&Resolved<'_>, Place, Through, Option<Filling>),
     subject: &mut Subject,
     intake: &Intake,
 ) -> Result<Raised, BootError> {
@@ -49,7 +50,7 @@ pub(crate) async fn raise(
     let parts = bundle.parts.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
     let Made { hold, digest, groups, disk, ids } =
-        blocking(move || intake.within(|| bundle.make(&held, &images)))
+        blocking(move || intake.within(|| bundle.make(&held, &images, filling)))
             .await
             .ok_or(BootError::Closed)??;
     subject.base = Some(Below { name: base.name(), at: Ok(base), digest });
@@ -162,7 +163,12 @@ impl Bundle {
     }
 
     /// Makes it, once the image that it lies on is held.
-    fn make(&self, facts: &HostFacts, images: &Images) -> Result<Made, BootError> {
+    fn make(
+        &self,
+        facts: &HostFacts,
+        images: &Images,
+        filling: Option<Filling>,
+    ) -> Result<Made, BootError> {
         let name = PathBuf::from(self.base.name());
         let hold = images::hold(&facts.state_dir, &self.base);
         let hold = hold.map_err(fault("using the image's root", &name))?;
@@ -198,7 +204,7 @@ impl Bundle {
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
         if disk.is_none() {
-            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()))?;
+            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling)?;
         }
         Ok(Made { hold, digest, groups, disk, ids })
     }

@@ -21,9 +21,10 @@ use crate::host::hostpath::{Place, mount_at};
 use crate::host::idrange::{self, IdRanges, Taken};
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
-use crate::host::{live, mounts};
+use crate::host::{live, mounts, upper as stream};
 use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside;
+use crate::life::keep::Filling;
 use crate::oci;
 
 /// The sandbox's root, and nobody else, gets through its directory.
@@ -47,7 +48,11 @@ pub(crate) struct Root {
 
 impl Root {
     /// Mounts it and writes its configuration.
-    pub(crate) fn mount(&self, ids: Option<(&IdRanges, &Taken)>) -> Result<(), BootError> {
+    pub(crate) fn mount(
+        &self,
+        ids: Option<(&IdRanges, &Taken)>,
+        filling: Option<Filling>,
+    ) -> Result<(), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
         let (upper, work) = (layer.join("upper"), layer.join("work"));
         make_dir(&upper, 0o755)?;
@@ -61,6 +66,11 @@ impl Root {
                 own(path, taken.first).map_err(fault("owning", path))?;
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
+        }
+        if let Some(mut filling) = filling {
+            let first = ids.map_or(0, |(_, taken)| taken.first);
+            let filled = stream::unpack(&upper, first, filling.stream());
+            filled.map_err(|source| BootError::Fill { source })?;
         }
         let mut below =
             LowerLayers { dir: dir.join("below"), ids: ids.map(|(_, taken)| taken), shown: 0 };
