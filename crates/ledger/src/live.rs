@@ -177,7 +177,7 @@ impl LiveRows<'_> {
                 SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,
                     ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL
               WHERE id = $1 AND tenant_id = $2 AND snapshot_id = $6 AND paused_at IS NOT NULL AND ended_at IS NULL
-                AND EXISTS (SELECT 1 FROM app.runs r WHERE r.id = l.run_id AND app.is_over(r.status))",
+                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
         )
         .bind(next.id.as_str())
         .bind(next.run.tenant.as_str())

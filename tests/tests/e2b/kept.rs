@@ -150,7 +150,7 @@ async fn another_tenant_sees_nothing_of_what_is_kept() {
     );
     let mut both = [one.0, two.0];
     both.sort_unstable();
-    assert_eq!(both, [201, 409], "{} {}", one.1, two.1);
+    assert!(both == [201, 409] || both == [201, 503], "{} {}", one.1, two.1);
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     assert_eq!(ann.api("DELETE", &format!("/templates/{snapshot}"), None).await.0, 204);
     gone(home, server).await;

@@ -195,7 +195,7 @@ impl Flows {
         self.live.expect(id, one).ok_or_else(|| {
             refuse(
                 ErrorCode::Unavailable,
-                "too many creations of this tenant wait for room; try again",
+                "the sandbox is being made already, or too many of this tenant wait for room; try again",
             )
         })
     }

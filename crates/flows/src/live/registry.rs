@@ -219,10 +219,12 @@ fn at(ms: i64) -> Order {
 
 impl Registry {
     /// A sandbox is about to be recorded, and this process is to hold it: until it does, or what is given is dropped.
-    /// `None`: too many of the tenant's wait.
+    /// `None`: it is expected already, or too many of the tenant's wait.
     pub(crate) fn expect(self: &Arc<Self>, id: &LiveId, one: Expected) -> Option<Expecting> {
         let mut expected = lock(&self.expected);
-        if expected.values().filter(|other| other.tenant == one.tenant).count() >= MAX_ASKED {
+        if expected.values().filter(|other| other.tenant == one.tenant).count() >= MAX_ASKED
+            || expected.contains_key(id)
+        {
             return None;
         }
         expected.insert(id.clone(), one);

@@ -121,7 +121,10 @@ async fn start(
     // One that waits has its root mounted already, and nothing is put below a mounted root.
     let waits = host.waits();
     let waiting = match &filling {
-        Some(_) => None,
+        Some(_) => {
+            waits.dismiss(&plan.traces.id).await;
+            None
+        }
         None => waits.take(plan, &resolved).await,
     };
     let raised = match waiting {

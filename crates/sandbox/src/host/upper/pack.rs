@@ -132,14 +132,17 @@ impl Packing<'_> {
         if self.count > MAX_ENTRIES {
             return Err(io::Error::other(format!("there are more than {MAX_ENTRIES} files")));
         }
-        let is_plain = matches!(kind, Kind::Same | Kind::Whiteout);
-        let head = Head {
-            mode: found.st_mode & 0o7777,
-            uid: inside(found.st_uid, self.first),
-            gid: inside(found.st_gid, self.first),
-            seconds: found.st_mtime,
-            nanos: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
-            attributes: if is_plain { Vec::new() } else { attributes::read(own, self.first)? },
+        let head = match kind {
+            // The file that it is has them, or there is none.
+            Kind::Same | Kind::Whiteout => Head::default(),
+            _ => Head {
+                mode: found.st_mode & 0o7777,
+                uid: inside(found.st_uid, self.first),
+                gid: inside(found.st_gid, self.first),
+                seconds: found.st_mtime,
+                nanos: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
+                attributes: attributes::read(own, self.first)?,
+            },
         };
         self.out.write_all(&[kind.byte()])?;
         self.text(path.as_os_str().as_bytes())?;
