@@ -18,7 +18,7 @@ const MAX_LISTED: i64 = 1_000;
 
 /// Kept files, to be recorded.
 #[derive(Debug, Clone, Copy)]
-pub struct NewSnapshot<'a> {
+pub struct FilesToKeep<'a> {
     /// Its id.
     pub id: &'a SnapshotId,
     /// The sandbox.
@@ -74,7 +74,7 @@ fn view_of(row: &PgRow) -> Result<SnapshotView> {
     })
 }
 
-async fn insert(conn: &mut PgConnection, new: &NewSnapshot<'_>, audit: &Audit<'_>) -> Result<bool> {
+async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
     let written = sqlx::query(
         "INSERT INTO app.snapshots
                 (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin)
@@ -103,7 +103,7 @@ async fn insert(conn: &mut PgConnection, new: &NewSnapshot<'_>, audit: &Audit<'_
 
 impl SnapshotRows<'_> {
     /// Records the files of a running sandbox, which goes on. `false`: it does not run any more.
-    pub async fn add(self, new: &NewSnapshot<'_>, audit: &Audit<'_>) -> Result<bool> {
+    pub async fn add(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         if !insert(&mut tx, new, audit).await? {
             return Ok(false);
@@ -113,7 +113,7 @@ impl SnapshotRows<'_> {
     }
 
     /// Records the files of a running sandbox and that it is paused, or nothing at all. `false`: it does not run any more.
-    pub async fn pause(self, new: &NewSnapshot<'_>, audit: &Audit<'_>) -> Result<bool> {
+    pub async fn pause(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         if !insert(&mut tx, new, audit).await? {
             return Ok(false);

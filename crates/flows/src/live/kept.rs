@@ -20,7 +20,7 @@ use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, 
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::NextLife;
-use cofferdam_ledger::snapshots::NewSnapshot;
+use cofferdam_ledger::snapshots::FilesToKeep;
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
@@ -124,7 +124,7 @@ impl Flows {
         let sealed = sealed.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
         let shelf = self.shelf()?;
         let place = shelf.place();
-        let new = NewSnapshot {
+        let new = FilesToKeep {
             id: &kept.id,
             live: &held.id,
             run: &held.run,
@@ -200,7 +200,7 @@ impl Flows {
         let sealed = sealed.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
         let shelf = self.shelf()?;
         let place = shelf.place();
-        let new = NewSnapshot {
+        let new = FilesToKeep {
             id: &kept.id,
             live: &held.id,
             run: &held.run,

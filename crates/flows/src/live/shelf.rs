@@ -46,13 +46,13 @@ pub(crate) struct KeptFile {
 
 impl Shelf {
     pub(crate) fn of(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        // The same whatever the working directory of the next process is.
+        Self { dir: std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()) }
     }
 
     /// Where its files are, as rows have it: other hosts and other state directories have others.
     pub(crate) fn place(&self) -> String {
-        let dir = fs::canonicalize(&self.dir).unwrap_or_else(|_| self.dir.clone());
-        format!("{}:{}", crate::host_id(), dir.display())
+        format!("{}:{}", crate::host_id(), self.dir.display())
     }
 
     fn at(&self, id: &SnapshotId, ending: &str) -> PathBuf {

@@ -28,7 +28,7 @@ use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::life::input;
 use crate::life::intake::Intake;
-use crate::life::keep::{Filling, keeps};
+use crate::life::keep::Filling;
 use crate::life::raise::raise;
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
@@ -105,7 +105,7 @@ async fn start(
     subject: &mut Subject,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
-    if filling.is_some() && !keeps(plan.class) {
+    if filling.is_some() && !plan.isolation().keeps_files() {
         return Err(BootError::Unfillable(plan.class.as_str()));
     }
     let base = plan.base.open(&facts.allowed)?;

@@ -11,18 +11,12 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use crate::class;
 use crate::host::freeze::Frozen;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::sandbox::{KillHandle, Sandbox};
-use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
-
-/// Whether a class writes into a layer of this host that can be read while the sandbox stands still. gVisor's kernel keeps
-/// written pages to itself, a machine has its disk, and an engine or a provider its own layers.
-pub(crate) fn keeps(class: Class) -> bool {
-    class == Class::Container
-}
 
 /// Why the files of a sandbox could not be kept. It goes on.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +42,13 @@ impl Sandbox {
     /// What keeps its files; `None`: its class cannot.
     #[must_use]
     pub fn keeper(&self) -> Option<LayerKeeper> {
-        self.subject.class.is_some_and(keeps).then(|| LayerKeeper {
-            facts: Arc::clone(&self.facts),
-            traces: self.subject.traces.clone(),
-            first: self.first_id(),
-            kill: self.kill_handle(),
+        self.subject.class.is_some_and(|class| class::of(class).keeps_files()).then(|| {
+            LayerKeeper {
+                facts: Arc::clone(&self.facts),
+                traces: self.subject.traces.clone(),
+                first: self.first_id(),
+                kill: self.kill_handle(),
+            }
         })
     }
 }

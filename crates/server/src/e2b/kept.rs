@@ -1,8 +1,7 @@
 //! Pause, resume, snapshots and fork, as E2B's clients ask for them. Files alone are kept: what asks for memory too is given
 //! files, since that is what clients ask for when their user says nothing.
 
-use axum::body::Body;
-use axum::http::{HeaderValue, Response};
+use axum::http::HeaderValue;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
@@ -17,12 +16,8 @@ use super::shape;
 /// Rows of one page of snapshots.
 const MAX_PAGE: usize = 100;
 
-fn named(id: &str) -> Result<LiveId, Response<Body>> {
-    LiveId::parse(id).map_err(|_| missing(id))
-}
-
 pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
-    let live = named(id)?;
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
     let _asked: Pause = shape::body(body).await?;
     let paused = front.shared.flows.live_pause(&who, &live).await;
@@ -37,7 +32,7 @@ pub(super) async fn connect(
     id: &str,
     (default_s, status): (u64, u16),
 ) -> Outcome {
-    let live = named(id)?;
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.unwrap_or(default_s);
@@ -54,7 +49,7 @@ pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
 }
 
 pub(super) async fn fork(call: Asking<'_>, id: &str) -> Outcome {
-    let live = named(id)?;
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, domain, body, .. } = call;
     let asked: Fork = shape::body(body).await?;
     let (count, seconds) = (asked.count.unwrap_or(1), asked.timeout.unwrap_or(OLD_S));
@@ -77,7 +72,7 @@ fn told(view: &SnapshotView) -> Value {
 }
 
 pub(super) async fn snapshot(call: Asking<'_>, id: &str) -> Outcome {
-    let live = named(id)?;
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
     let asked: NewSnapshot = shape::body(body).await?;
     let made = front.shared.flows.live_snapshot(&who, &live, asked.name).await;

@@ -35,7 +35,7 @@ const MAX_PATH: usize = 4_096;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     End,
     Dir,
     File,
@@ -49,7 +49,7 @@ enum Kind {
     Whiteout,
 }
 
-impl Kind {
+impl EntryKind {
     const ALL: [Self; 8] = [
         Self::End,
         Self::Dir,

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 
-use super::{Head, Kind, MAGIC, MAX_ENTRIES, MAX_PATH, NO_EXTENT, PIECE, attributes, inside};
+use super::{EntryKind, Head, MAGIC, MAX_ENTRIES, MAX_PATH, NO_EXTENT, PIECE, attributes, inside};
 
 /// Writes everything below `upper`, whose owners begin at `first`. It is to stand still meanwhile. Once `goes_on` says no, it
 /// is an error.
@@ -31,7 +31,7 @@ pub(crate) fn pack(
         Packing { top, first, out, goes_on, count: 0, seen: HashMap::new(), piece: vec![0; PIECE] };
     packing.out.write_all(MAGIC)?;
     packing.all()?;
-    packing.out.write_all(&[Kind::End.byte()])?;
+    packing.out.write_all(&[EntryKind::End.byte()])?;
     packing.out.write_all(&packing.count.to_le_bytes())
 }
 
@@ -53,7 +53,7 @@ impl Packing<'_> {
     fn all(&mut self) -> io::Result<()> {
         let found = fstat(&self.top)?;
         let own = PathBuf::from(format!("/proc/self/fd/{}/.", self.top.as_raw_fd()));
-        self.head(Kind::Dir, Path::new(""), &found, &own)?;
+        self.head(EntryKind::Dir, Path::new(""), &found, &own)?;
         let mut open = vec![PathBuf::new()];
         while let Some(path) = open.pop() {
             let below = self.directory(&path).map_err(|error| at(&path, error))?;
@@ -93,20 +93,20 @@ impl Packing<'_> {
         let found = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let own = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
         let kind = match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => Kind::Dir,
-            FileType::RegularFile => Kind::File,
-            FileType::Symlink => Kind::Link,
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
+            FileType::Directory => EntryKind::Dir,
+            FileType::RegularFile => EntryKind::File,
+            FileType::Symlink => EntryKind::Link,
+            FileType::Fifo => EntryKind::Fifo,
+            FileType::Socket => EntryKind::Socket,
             FileType::CharacterDevice if major(found.st_rdev) == 0 && minor(found.st_rdev) == 0 => {
-                Kind::Whiteout
+                EntryKind::Whiteout
             }
             _ => return Err(io::Error::other("it is a device")),
         };
-        if kind != Kind::Dir && kind != Kind::Whiteout && found.st_nlink > 1 {
+        if kind != EntryKind::Dir && kind != EntryKind::Whiteout && found.st_nlink > 1 {
             let id = (found.st_dev, found.st_ino);
             if let Some(same) = self.seen.get(&id).cloned() {
-                self.head(Kind::Same, path, &found, &own)?;
+                self.head(EntryKind::Same, path, &found, &own)?;
                 self.text(same.as_os_str().as_bytes())?;
                 return Ok(false);
             }
@@ -114,17 +114,17 @@ impl Packing<'_> {
         }
         self.head(kind, path, &found, &own)?;
         match kind {
-            Kind::File => self.bytes(dir, name, &found)?,
-            Kind::Link => {
+            EntryKind::File => self.bytes(dir, name, &found)?,
+            EntryKind::Link => {
                 let target = readlinkat(dir, name, Vec::new())?;
                 self.text(target.to_bytes())?;
             }
             _ => {}
         }
-        Ok(kind == Kind::Dir)
+        Ok(kind == EntryKind::Dir)
     }
 
-    fn head(&mut self, kind: Kind, path: &Path, found: &Stat, own: &Path) -> io::Result<()> {
+    fn head(&mut self, kind: EntryKind, path: &Path, found: &Stat, own: &Path) -> io::Result<()> {
         if !(self.goes_on)() {
             return Err(io::Error::other("the sandbox ends"));
         }
@@ -134,7 +134,7 @@ impl Packing<'_> {
         }
         let head = match kind {
             // The file that it is has them, or there is none.
-            Kind::Same | Kind::Whiteout => Head::default(),
+            EntryKind::Same | EntryKind::Whiteout => Head::default(),
             _ => Head {
                 mode: found.st_mode & 0o7777,
                 uid: inside(found.st_uid, self.first),

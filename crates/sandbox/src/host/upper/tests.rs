@@ -21,7 +21,6 @@ fn layer() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     if mknodat(CWD, at("gone"), FileType::CharacterDevice, Mode::empty(), makedev(0, 0)).is_err() {
-        not_run("a layer with deleted files", "this process makes no device nodes");
         return None;
     }
     fs::create_dir_all(at("d/e")).unwrap();
@@ -50,7 +49,9 @@ fn layer() -> Option<tempfile::TempDir> {
 
 #[test]
 fn a_layer_comes_back_as_it_was_under_other_ids() {
-    let Some(from) = layer() else { return };
+    let Some(from) = layer() else {
+        return not_run("a layer with deleted files", "this process makes no device nodes");
+    };
     let stream = packed(from.path()).unwrap();
     assert!(stream.len() < 1 << 20, "holes are not written: {}", stream.len());
     let to = tempfile::tempdir().unwrap();

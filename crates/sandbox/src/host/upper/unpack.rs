@@ -16,8 +16,8 @@ use rustix::fs::{
 use rustix::io::pwrite;
 
 use super::{
-    Head, Kind, MAGIC, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_VALUE, NO_EXTENT, PIECE, attributes,
-    outside, wrong,
+    EntryKind, Head, MAGIC, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_VALUE, NO_EXTENT, PIECE,
+    attributes, outside, wrong,
 };
 
 /// Extended attributes of one file: more than fit into what the kernel lists.
@@ -137,13 +137,13 @@ impl Unpacking<'_> {
     /// Reads and writes one entry; `false`: it was the end.
     fn entry(&mut self) -> io::Result<bool> {
         let [kind] = self.array()?;
-        let kind = Kind::of(kind).ok_or_else(|| wrong("an entry of no known kind"))?;
-        if kind == Kind::End {
+        let kind = EntryKind::of(kind).ok_or_else(|| wrong("an entry of no known kind"))?;
+        if kind == EntryKind::End {
             return Ok(false);
         }
         let (path, head) = (self.path()?, self.head()?);
         if path.as_os_str().is_empty() {
-            if kind != Kind::Dir || !self.dirs.is_empty() {
+            if kind != EntryKind::Dir || !self.dirs.is_empty() {
                 return Err(wrong("two roots, or one that is not a directory"));
             }
             self.dirs.push((path, head));
@@ -151,8 +151,8 @@ impl Unpacking<'_> {
         }
         let (_, name) = self.enter(&path)?;
         let target = match kind {
-            Kind::Link => self.text(MAX_PATH)?,
-            Kind::Same => self.path()?.into_os_string().as_bytes().to_vec(),
+            EntryKind::Link => self.text(MAX_PATH)?,
+            EntryKind::Same => self.path()?.into_os_string().as_bytes().to_vec(),
             _ => Vec::new(),
         };
         let name = OsStr::from_bytes(&name);
@@ -160,23 +160,23 @@ impl Unpacking<'_> {
         let node = |kind, mode, device| mknodat(dir, name, kind, mode, device);
         let private = Mode::RUSR | Mode::WUSR;
         match kind {
-            Kind::Dir => mkdirat(dir, name, Mode::RWXU)?,
-            Kind::Link => symlinkat(OsStr::from_bytes(&target), dir, name)?,
-            Kind::Fifo => node(FileType::Fifo, private, 0)?,
-            Kind::Socket => node(FileType::Socket, private, 0)?,
-            Kind::Whiteout => {
+            EntryKind::Dir => mkdirat(dir, name, Mode::RWXU)?,
+            EntryKind::Link => symlinkat(OsStr::from_bytes(&target), dir, name)?,
+            EntryKind::Fifo => node(FileType::Fifo, private, 0)?,
+            EntryKind::Socket => node(FileType::Socket, private, 0)?,
+            EntryKind::Whiteout => {
                 node(FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
                 return Ok(true);
             }
-            Kind::Same => {
+            EntryKind::Same => {
                 let target = PathBuf::from(OsStr::from_bytes(&target));
                 let above = self.open(target.parent().unwrap_or(Path::new("")))?;
                 let of = target.file_name().ok_or_else(|| wrong("a link to the root"))?;
                 linkat(&above, of, dir, name, AtFlags::empty())?;
                 return Ok(true);
             }
-            Kind::File => self.bytes(name)?,
-            Kind::End => {}
+            EntryKind::File => self.bytes(name)?,
+            EntryKind::End => {}
         }
         self.dress(name, kind, &path, head)?;
         Ok(true)
@@ -212,8 +212,8 @@ impl Unpacking<'_> {
     }
 
     /// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.
-    fn dress(&mut self, name: &OsStr, kind: Kind, path: &Path, head: Head) -> io::Result<()> {
-        if kind == Kind::Dir {
+    fn dress(&mut self, name: &OsStr, kind: EntryKind, path: &Path, head: Head) -> io::Result<()> {
+        if kind == EntryKind::Dir {
             self.dirs.push((path.to_owned(), head));
             return Ok(());
         }
@@ -227,18 +227,18 @@ impl Unpacking<'_> {
     fn finish(&mut self) -> io::Result<()> {
         for (path, head) in std::mem::take(&mut self.dirs).into_iter().rev() {
             let dir = self.open(&path)?;
-            put(&dir, OsStr::new("."), Kind::Dir, &head, self.first)?;
+            put(&dir, OsStr::new("."), EntryKind::Dir, &head, self.first)?;
         }
         Ok(())
     }
 }
 
-fn put(dir: &OwnedFd, name: &OsStr, kind: Kind, head: &Head, first: u32) -> io::Result<()> {
+fn put(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head, first: u32) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(head.uid), Gid::from_raw(head.gid));
     chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     let own = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
     attributes::write(&own, &head.attributes, first)?;
-    if kind != Kind::Link {
+    if kind != EntryKind::Link {
         // No link is here: it was made by ourselves a moment ago.
         chmodat(dir, name, Mode::from_raw_mode(head.mode), AtFlags::empty())?;
     }
