@@ -143,6 +143,11 @@ id!(
     |t| t.len() == 8 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 );
 id!(
+    /// A snapshot: 20 letters and digits, never guessable.
+    SnapshotId, "snapshot name", "^[a-z0-9]{20}$",
+    |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+id!(
     /// A long-lived sandbox as its tenant names it: 20 letters and digits, never guessable.
     LiveId, "sandbox name", "^[a-z0-9]{20}$",
     |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())

@@ -46,6 +46,7 @@ pub mod secret;
 pub mod service;
 pub mod session;
 pub mod shell;
+pub mod snapshot;
 pub mod step;
 pub mod tally;
 pub mod template;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{LiveId, RunId, SandboxId};
+use crate::id::{LiveId, RunId, SandboxId, SnapshotId};
 use crate::named::named;
 use crate::sandbox::{Egress, Limits, SandboxRequest};
 
@@ -64,6 +64,12 @@ pub struct LiveRequest {
     /// Whether requests for its ports need a token of their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
+    /// Files that it begins with: those of a snapshot of the tenant. Default: the template's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Whether the end of its time pauses it instead of ending it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pause_on_timeout: bool,
     /// Repeating a request with this key returns the first one's sandbox; at most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
@@ -128,6 +134,8 @@ named! {
         Starting = "starting",
         /// It answers.
         Running = "running",
+        /// It has no processes, and its files are kept.
+        Paused = "paused",
         /// It is over.
         Ended = "ended",
     }
@@ -170,6 +178,12 @@ pub struct LiveView {
     /// When its time is over, in ms since the epoch; absent before its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<i64>,
+    /// Since when it is paused, in ms since the epoch; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at: Option<i64>,
+    /// Whether the end of its time pauses it instead of ending it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pause_on_timeout: bool,
     /// ms since the epoch; absent before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<i64>,
@@ -243,6 +257,8 @@ impl LiveRequest {
             egress: Egress::None,
             limits: Limits::default(),
             private: false,
+            snapshot: None,
+            pause_on_timeout: false,
             dedup: None,
         }
     }

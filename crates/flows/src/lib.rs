@@ -95,6 +95,8 @@ pub struct Flows {
     signer: Option<Arc<Signer>>,
     /// The key of secrets, where this host has it.
     vault: Option<Arc<Vault>>,
+    /// Where this host keeps the files of snapshots.
+    kept: Option<Arc<live::Shelf>>,
     /// Which addresses webhooks may reach.
     reach: Reach,
     guesses: Arc<links::Guesses>,
@@ -117,6 +119,7 @@ impl Flows {
             ids,
             signer: None,
             vault: None,
+            kept: None,
             reach: Reach::default(),
             guesses: Arc::default(),
             model_clients: Arc::default(),
@@ -136,6 +139,12 @@ impl Flows {
     #[must_use]
     pub fn with_vault(self, vault: Option<Vault>) -> Self {
         Self { vault: vault.map(Arc::new), ..self }
+    }
+
+    /// With a directory for the files of snapshots.
+    #[must_use]
+    pub fn with_snapshots(self, dir: &Path) -> Self {
+        Self { kept: Some(Arc::new(live::Shelf::of(dir))), ..self }
     }
 
     /// Whether this host can sign and check.

@@ -37,7 +37,7 @@ fn parse(value: String) -> Result<SecretValue, Refusal> {
 
 impl Flows {
     /// The key of secrets, where this process has it.
-    fn vault(&self) -> Result<&Vault, Refusal> {
+    pub(crate) fn vault(&self) -> Result<&Vault, Refusal> {
         self.vault.as_deref().ok_or_else(|| {
             conflict(
                 "this host has no secrets key: copy secrets.key from the state directory of a host that has it, or \

@@ -181,7 +181,7 @@ async fn run_in_sandbox(
     mut wakes: Receiver<Wake>,
 ) -> End {
     let Up { sandbox, plan, deps, memory: _memory } =
-        match up(executor, task, request, agent, id, &mut wakes).await {
+        match up(executor, task, request, (agent, None), id, &mut wakes).await {
             Ok(up) => up,
             Err(end) => return *end,
         };

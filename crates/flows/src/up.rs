@@ -6,7 +6,9 @@ use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{AccessMode, ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{CacheBase, Host, HostPath, Input, Plan, Sandbox, provision_on};
+use cofferdam_sandbox::{
+    CacheBase, Filling, Host, HostPath, Input, Plan, Sandbox, provision_filled, provision_on,
+};
 use tokio::sync::broadcast::Receiver;
 
 use crate::attempt::{End, blank};
@@ -31,7 +33,7 @@ pub(crate) async fn up(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-    agent: Option<&AgentWork>,
+    (agent, filling): (Option<&AgentWork>, Option<Filling>),
     id: &SandboxId,
     wakes: &mut Receiver<Wake>,
 ) -> Result<Up, Box<End>> {
@@ -50,7 +52,11 @@ pub(crate) async fn up(
         Err(NoRoom::Canceled) => return Err(Box::new(unwanted(executor, task, id).await)),
     };
     let inputs = given(executor, task, request, id).await?;
-    let sandbox = match provision_on(host, &plan, &inputs, base).await {
+    let made = match filling {
+        Some(filling) => provision_filled(host, &plan, &inputs, filling).await,
+        None => provision_on(host, &plan, &inputs, base).await,
+    };
+    let sandbox = match made {
         Ok(sandbox) => sandbox,
         Err(e) => {
             let mut result = blank(task, id.as_str(), e.code, Some(e.message));

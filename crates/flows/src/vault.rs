@@ -12,7 +12,7 @@ use std::path::Path;
 
 use cofferdam_ambient::random::{secret_bytes, secret_hex};
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_contracts::id::{Digest, SecretName, TenantId};
+use cofferdam_contracts::id::{Digest, SecretName, SnapshotId, TenantId};
 use cofferdam_contracts::secret::SecretValue;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use zeroize::Zeroizing;
@@ -145,6 +145,47 @@ impl Vault {
     }
 }
 
+impl Vault {
+    /// The key of a snapshot's file, sealed for its tenant; `None` where the cipher refuses.
+    pub(crate) fn seal_key(
+        &self,
+        tenant: &TenantId,
+        snapshot: &SnapshotId,
+        key: &FileKey,
+    ) -> Option<Vec<u8>> {
+        let nonce: [u8; NONCE_LEN] = secret_bytes();
+        let mut text = Zeroizing::new(key.to_vec());
+        let unique = Nonce::assume_unique_for_key(nonce);
+        let of = Aad::from(kept(tenant, snapshot));
+        let tag = self.key.seal_in_place_separate_tag(unique, of, &mut text).ok()?;
+        Some([&nonce[..], &text, tag.as_ref()].concat())
+    }
+
+    /// The key of a snapshot's file; `None` where it was sealed for another tenant or snapshot, under another key, or was
+    /// altered.
+    pub(crate) fn open_key(
+        &self,
+        tenant: &TenantId,
+        snapshot: &SnapshotId,
+        sealed: &[u8],
+    ) -> Option<FileKey> {
+        let (nonce, text) = sealed.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut text = Zeroizing::new(text.to_vec());
+        let of = Aad::from(kept(tenant, snapshot));
+        let opened = self.key.open_in_place(nonce, of, &mut text).ok()?;
+        Some(Zeroizing::new(<[u8; KEY_BYTES]>::try_from(&*opened).ok()?))
+    }
+}
+
+/// The key of one file: 256 random bits.
+pub(crate) type FileKey = Zeroizing<[u8; KEY_BYTES]>;
+
+/// What a sealed key belongs to.
+fn kept(tenant: &TenantId, snapshot: &SnapshotId) -> Vec<u8> {
+    format!("cofferdam snapshot 1\n{tenant}\n{snapshot}").into_bytes()
+}
+
 /// What a sealed value belongs to. No tenant and no name has a line break.
 fn bound(tenant: &TenantId, name: &SecretName, version: u32) -> Vec<u8> {
     format!("cofferdam secret 1\n{tenant}\n{name}\n{version}").into_bytes()
@@ -182,6 +223,23 @@ mod tests {
         assert!(!opens(&own, "acme", "git", 3, &sealed[..11]));
         let again = own.seal(&tenant("acme"), &name("git"), 3, &value).unwrap();
         assert_ne!(sealed, again, "each sealing has its own nonce");
+    }
+
+    #[test]
+    fn the_key_of_a_snapshot_opens_for_its_tenant_alone() {
+        let tenant = |text: &str| TenantId::parse(text).unwrap();
+        let snapshot = |letter: &str| SnapshotId::parse(&letter.repeat(20)).unwrap();
+        let key = FileKey::new([7; KEY_BYTES]);
+        let sealed = vault('1').seal_key(&tenant("acme"), &snapshot("a"), &key).unwrap();
+        assert_eq!(sealed.len(), 60);
+        let opens = |digit, who: &str, what: &str, sealed: &[u8]| {
+            vault(digit).open_key(&tenant(who), &snapshot(what), sealed)
+        };
+        assert_eq!(opens('1', "acme", "a", &sealed), Some(key));
+        assert!(opens('1', "bravo", "a", &sealed).is_none());
+        assert!(opens('1', "acme", "b", &sealed).is_none());
+        assert!(opens('2', "acme", "a", &sealed).is_none());
+        assert!(opens('1', "acme", "a", &sealed[..59]).is_none());
     }
 
     #[test]

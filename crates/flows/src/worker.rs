@@ -116,6 +116,7 @@ impl Worker {
             .await
             .map_err(Error::from)?;
         reconcile(&executor).await?;
+        flows.snapshots_sweep().await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
             executor_id: Some(id.to_string()),

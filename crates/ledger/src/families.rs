@@ -61,6 +61,8 @@ families! {
     models: Models,
     /// Prompts to OpenCode, answers within them, and patches.
     planner: Planner,
+    /// Snapshots of long-lived sandboxes.
+    snapshots: SnapshotRows,
     /// Workflow operations: cancel, resume, fork.
     ops: Ops,
     /// The queues of the engine: claims, loads.

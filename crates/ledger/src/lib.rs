@@ -45,6 +45,7 @@ pub mod secrets;
 pub mod sessions;
 pub mod settlements;
 pub mod signing;
+pub mod snapshots;
 pub mod steps;
 pub mod streams;
 pub mod tasks;

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, SandboxId, TenantId, WorkflowId};
+use cofferdam_contracts::id::{
+    ExecutorId, LiveId, RunId, SandboxId, SnapshotId, TenantId, WorkflowId,
+};
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
+use crate::audit::{Audit, append};
 use crate::error::{Checked, Result, id, json, load};
 use crate::families::LiveRows;
 use crate::intents::NewIntent;
@@ -33,8 +36,29 @@ pub struct NewLive<'a> {
     pub egress: &'a Egress,
     /// Time to live from its start, in ms.
     pub timeout_ms: i64,
+    /// Whether the end of its time pauses it.
+    pub pauses: bool,
     /// The caller's key of this creation.
     pub dedup: Option<&'a str>,
+}
+
+/// The next life of a paused sandbox, to be recorded with its run.
+#[derive(Debug, Clone, Copy)]
+pub struct NextLife<'a> {
+    /// The sandbox.
+    pub id: &'a LiveId,
+    /// Its intent.
+    pub intent: &'a NewIntent<'a>,
+    /// Its run.
+    pub run: &'a NewRun,
+    /// The files that it goes on from.
+    pub snapshot: &'a SnapshotId,
+    /// Time to live from its start, in ms.
+    pub timeout_ms: i64,
+    /// Whether the end of its time pauses it; `None`: as before.
+    pub pauses: Option<bool>,
+    /// Who asked for it.
+    pub audit: &'a Audit<'a>,
 }
 
 /// What is recorded at the start.
@@ -55,8 +79,8 @@ pub struct LiveStart<'a> {
 /// Which sandboxes a list shows.
 #[derive(Debug, Clone, Default)]
 pub struct LiveFilter {
-    /// Only those in this state.
-    pub state: Option<LiveState>,
+    /// Only those in one of these states; none: all.
+    pub states: Vec<LiveState>,
     /// Only those with all of these labels.
     pub metadata: BTreeMap<String, String>,
     /// Only of this template.
@@ -74,7 +98,8 @@ const VIEW: &str = "SELECT * FROM (
            NOT EXISTS (SELECT 1 FROM app.remote_execution_sessions x WHERE x.run_id = l.run_id AND NOT EXISTS (
                        SELECT 1 FROM app.secure_wipe_evidence w
                         WHERE w.sandbox_id = x.sandbox_id AND w.wipe_status = 'verified')) AS wiped,
-           CASE WHEN l.ended_at IS NOT NULL THEN 'ended' WHEN l.started_at IS NULL THEN 'starting'
+           app.ms(l.paused_at) AS paused_ms,
+           CASE WHEN l.ended_at IS NOT NULL THEN 'ended' WHEN l.paused_at IS NOT NULL THEN 'paused' WHEN l.started_at IS NULL THEN 'starting'
                 WHEN s.ended_at IS NOT NULL OR NOT EXISTS (
                      SELECT 1 FROM app.executors e WHERE e.id = l.executor_id AND e.state = 'live') THEN 'ended'
                 ELSE 'running' END AS state
@@ -98,10 +123,16 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
         created_at: row.try_get("created_ms")?,
         started_at: row.try_get("started_ms")?,
         ends_at: row.try_get("ends_ms")?,
+        paused_at: row.try_get("paused_ms")?,
+        pause_on_timeout: row.try_get("pauses")?,
         ended_at: row.try_get("ended_ms")?,
         end_reason: row.try_get("end_reason")?,
         wiped: row.try_get("wiped")?,
     })
+}
+
+fn states(all: &[LiveState]) -> Vec<&'static str> {
+    all.iter().map(|state| state.as_str()).collect()
 }
 
 impl LiveRows<'_> {
@@ -113,8 +144,8 @@ impl LiveRows<'_> {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
         sqlx::query(
-            "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         )
         .bind(new.id.as_str())
         .bind(new.run.tenant.as_str())
@@ -126,16 +157,93 @@ impl LiveRows<'_> {
         .bind(new.timeout_ms)
         .bind(new.dedup)
         .bind(new.run.origin.as_str())
+        .bind(new.pauses)
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
         Ok(())
     }
 
+    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped, or
+    /// another request was faster.
+    pub async fn resume(self, next: &NextLife<'_>) -> Checked<()> {
+        let mut tx = self.pool().begin().await?;
+        crate::intents::intent_insert(&mut tx, next.intent).await?;
+        if !run_insert(&mut tx, next.run, true).await? {
+            return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
+        }
+        let resumed = sqlx::query(
+            "UPDATE app.live_sandboxes l
+                SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,
+                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL
+              WHERE id = $1 AND tenant_id = $2 AND snapshot_id = $6 AND paused_at IS NOT NULL AND ended_at IS NULL
+                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
+        )
+        .bind(next.id.as_str())
+        .bind(next.run.tenant.as_str())
+        .bind(next.run.id.as_str())
+        .bind(next.timeout_ms)
+        .bind(next.pauses)
+        .bind(next.snapshot.as_str())
+        .execute(&mut *tx)
+        .await?;
+        if resumed.rows_affected() == 0 {
+            let why = "the sandbox is not paused, or its last life is still being wiped; try again";
+            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+        }
+        append(&mut tx, next.audit).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Ends a paused sandbox; its files are still to be erased. `false`: it is not paused, or its last life is still being
+    /// wiped.
+    pub async fn end_paused(self, live: &LiveId, audit: &Audit<'_>) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
+        let ended = sqlx::query(
+            "UPDATE app.live_sandboxes l SET ended_at = clock_timestamp(), end_reason = 'killed'
+              WHERE id = $1 AND tenant_id = $2 AND paused_at IS NOT NULL AND ended_at IS NULL
+                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
+        )
+        .bind(live.as_str())
+        .bind(audit.tenant.as_str())
+        .execute(&mut *tx)
+        .await?;
+        append(&mut tx, audit).await?;
+        if ended.rows_affected() == 0 {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// The snapshot that a tenant's sandbox was paused into, while it is paused.
+    pub async fn paused_into(self, tenant: &TenantId, live: &LiveId) -> Result<Option<SnapshotId>> {
+        let found: Option<String> = sqlx::query_scalar(
+            "SELECT snapshot_id FROM app.live_sandboxes
+              WHERE id = $1 AND tenant_id = $2 AND paused_at IS NOT NULL AND ended_at IS NULL",
+        )
+        .bind(live.as_str())
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        found.map(|text| id("live_sandboxes.snapshot_id", &text)).transpose()
+    }
+
+    /// Why the task of a life ended, in its own words.
+    pub async fn cause(self, run: &RunId) -> Result<Option<String>> {
+        let query =
+            "SELECT response->>'cause' FROM app.sbx_runs WHERE run_id = $1 AND response IS NOT NULL
+                      ORDER BY created_at DESC LIMIT 1";
+        let found: Option<Option<String>> =
+            sqlx::query_scalar(query).bind(run.as_str()).fetch_optional(self.pool()).await?;
+        Ok(found.flatten())
+    }
+
     /// Whether the sandbox of this run may be made: it is recorded, and neither started nor ended.
     pub async fn is_due(self, live: &LiveId, run: &RunId) -> Result<bool> {
         let found: Option<bool> = sqlx::query_scalar(
-            "SELECT started_at IS NULL AND ended_at IS NULL FROM app.live_sandboxes WHERE id = $1 AND run_id = $2",
+            "SELECT started_at IS NULL AND ended_at IS NULL AND paused_at IS NULL FROM app.live_sandboxes WHERE id = $1 AND run_id = $2",
         )
         .bind(live.as_str())
         .bind(run.as_str())
@@ -151,7 +259,7 @@ impl LiveRows<'_> {
                 SET started_at = coalesce(started_at, clock_timestamp()),
                     ends_at = coalesce(ends_at, clock_timestamp() + timeout_ms * interval '1 ms'),
                     executor_id = $2, sandbox_id = $3, token_hash = $4, limits = $5
-              WHERE run_id = $1 AND ended_at IS NULL AND (started_at IS NULL OR sandbox_id = $3)
+              WHERE run_id = $1 AND ended_at IS NULL AND paused_at IS NULL AND (started_at IS NULL OR sandbox_id = $3)
              RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
         )
         .bind(start.run.as_str())
@@ -177,7 +285,7 @@ impl LiveRows<'_> {
             "UPDATE app.live_sandboxes
                 SET ends_at = CASE WHEN $4 THEN greatest(ends_at, clock_timestamp() + $3 * interval '1 ms')
                                    ELSE clock_timestamp() + $3 * interval '1 ms' END
-              WHERE id = $1 AND tenant_id = $2 AND started_at IS NOT NULL AND ended_at IS NULL
+              WHERE id = $1 AND tenant_id = $2 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
              RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
         )
         .bind(live.as_str())
@@ -213,14 +321,14 @@ impl LiveRows<'_> {
     /// A tenant's sandboxes, newest first.
     pub async fn list(self, tenant: &TenantId, filter: &LiveFilter) -> Result<Vec<LiveView>> {
         let rows = sqlx::query(AssertSqlSafe(format!(
-            "{VIEW} WHERE tenant_id = $1 AND ($2::text IS NULL OR state = $2)
-                AND ($2::text IS NULL OR $2 = 'ended' OR ended_at IS NULL) AND metadata @> $3
+            "{VIEW} WHERE tenant_id = $1 AND ($2::text[] IS NULL OR state = ANY($2))
+                AND ($2::text[] IS NULL OR 'ended' = ANY($2) OR ended_at IS NULL) AND metadata @> $3
                 AND ($4::text IS NULL OR template = $4)
                 AND ($5::bigint IS NULL OR (created_ms, id) < ($5, $6))
               ORDER BY created_ms DESC, id DESC LIMIT $7"
         )))
         .bind(tenant.as_str())
-        .bind(filter.state.map(LiveState::as_str))
+        .bind((!filter.states.is_empty()).then(|| states(&filter.states)))
         .bind(json("metadata", &filter.metadata)?)
         .bind(&filter.template)
         .bind(filter.after.as_ref().map(|(at, _)| *at))
@@ -243,8 +351,7 @@ impl LiveRows<'_> {
 
     /// How many sandboxes of a worker have not ended.
     pub async fn unended(self, executor: &ExecutorId) -> Result<i64> {
-        let query =
-            "SELECT count(*) FROM app.live_sandboxes WHERE executor_id = $1 AND ended_at IS NULL";
+        let query = "SELECT count(*) FROM app.live_sandboxes WHERE executor_id = $1 AND ended_at IS NULL AND paused_at IS NULL";
         Ok(sqlx::query_scalar(query).bind(executor.as_str()).fetch_one(self.pool()).await?)
     }
 

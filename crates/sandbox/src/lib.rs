@@ -88,9 +88,10 @@ pub use host::mounts::enter_private_mounts;
 pub use host::runtime::{Runtime, Sealed};
 pub use host::traces::{Traces, locate};
 pub use life::{
-    Dropped, ExecOutcome, Host, HostConfig, KillHandle, Name, ProvisionError, ResumeError, Sandbox,
-    SandboxError, ServiceEnd, abandoned, destroy_orphans, provision, provision_on, reconcile,
-    remains, resume, verify_absent, verify_again,
+    Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper, Name,
+    ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd, Still, abandoned,
+    destroy_orphans, provision, provision_filled, provision_on, reconcile, remains, resume,
+    verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

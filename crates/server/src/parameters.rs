@@ -5,7 +5,7 @@ use cofferdam_contracts::config::ConfigKey;
 use cofferdam_contracts::dispatch::DispatchStatus;
 use cofferdam_contracts::id::{
     DeliveryId, Digest, DispatchId, GateKey, LiveId, ProviderName, RecipeId, SandboxId, SecretName,
-    TenantId, WebhookId, WorkflowId,
+    SnapshotId, TenantId, WebhookId, WorkflowId,
 };
 use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::run::RunStatus;
@@ -72,6 +72,7 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         "live" => (id::<LiveId>(), "a long-lived sandbox"),
         "sandbox" => (id::<SandboxId>(), "a sandbox"),
         "provider" => (id::<ProviderName>(), "a provider of models"),
+        "snapshot" => (id::<SnapshotId>(), "a snapshot"),
         "secret" => (id::<SecretName>(), "a secret"),
         "webhook" => (id::<WebhookId>(), "a webhook"),
         "delivery" => (id::<DeliveryId>(), "a delivery"),

@@ -37,6 +37,9 @@ use cofferdam_contracts::secret::{
     SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow,
 };
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
+use cofferdam_contracts::snapshot::{
+    LiveFork, LiveForked, LiveResume, SnapshotRequest, SnapshotView,
+};
 use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::webhook::{
     DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRequest, WebhookRow,
@@ -83,10 +86,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest that a caller may ask to wait for a change (`timeoutS`).
 const ASKED_WAIT: Duration = Duration::from_secs(30);
 /// What may take longer than the rest: many rows, or many bytes.
-const LONG: [&str; 8] = [
+const LONG: [&str; 12] = [
     "/api/sandboxes",
     "/api/sandboxes/{live}",
     "/api/sandboxes/{live}/exec",
+    "/api/sandboxes/{live}/fork",
+    "/api/sandboxes/{live}/pause",
+    "/api/sandboxes/{live}/resume",
+    "/api/sandboxes/{live}/snapshots",
     "/api/proofs",
     "/api/runs/{id}/proofs",
     "/api/artifacts/{*uri}",
@@ -242,6 +249,12 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/sandboxes/{live}", READ, [], None, 200, s::<LiveView>(), handlers::sandboxes::get, "One long-lived sandbox"),
     route!("DELETE" "/api/sandboxes/{live}", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::kill, "Kills a long-lived sandbox; answers once its wipe is verified"),
     route!("POST" "/api/sandboxes/{live}/exec", SUBMIT, [], s::<LiveExec>(), 200, s::<LiveExecuted>(), handlers::sandboxes::exec, "Runs a command in a long-lived sandbox and waits for its end"),
+    route!("POST" "/api/sandboxes/{live}/fork", SUBMIT, [], s::<LiveFork>(), 201, s::<Vec<LiveForked>>(), handlers::sandboxes::fork, "Creates sandboxes with the files of one that runs or is paused"),
+    route!("POST" "/api/sandboxes/{live}/pause", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::pause, "Pauses a long-lived sandbox: its files are kept, its processes end"),
+    route!("POST" "/api/sandboxes/{live}/resume", SUBMIT, [], s::<LiveResume>(), 200, s::<LiveView>(), handlers::sandboxes::resume, "Resumes a paused sandbox with its files; answers once it runs"),
+    route!("POST" "/api/sandboxes/{live}/snapshots", SUBMIT, [], s::<SnapshotRequest>(), 201, s::<SnapshotView>(), handlers::sandboxes::snapshot, "Keeps the files of a long-lived sandbox, which goes on"),
+    route!("GET" "/api/snapshots", READ, [], None, 200, s::<Vec<SnapshotView>>(), handlers::sandboxes::snapshots, "Kept files of sandboxes, newest first; at most 1,000"),
+    route!("DELETE" "/api/snapshots/{snapshot}", SUBMIT, [], None, 200, s::<SnapshotView>(), handlers::sandboxes::snapshot_delete, "Deletes a snapshot: its key is destroyed and its file removed"),
     route!("POST" "/api/sandboxes/{live}/extend", SUBMIT, [], s::<LiveExtend>(), 200, s::<LiveView>(), handlers::sandboxes::extend, "Sets when a long-lived sandbox ends"),
     route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<RecipeRow>>(), handlers::recipes::list, "Recipes"),
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<RecipeVersionRow>>(), handlers::recipes::versions, "A recipe's versions"),

@@ -48,6 +48,10 @@ async def main():
     again = await AsyncSandbox.connect(sandbox.sandbox_id)
     check("connect", (await again.commands.run("echo x")).stdout == "x\n")
     check("is_running", await sandbox.is_running())
+    await sandbox.pause()
+    check("paused", not await sandbox.is_running())
+    sandbox = await AsyncSandbox.connect(sandbox.sandbox_id)
+    check("resumed", await sandbox.files.read("/tmp/below/x") == "1")
     check("kill the sandbox", await sandbox.kill())
     print("done", flush=True)
 

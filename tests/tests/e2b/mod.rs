@@ -2,6 +2,7 @@
 
 mod attack;
 mod commands;
+mod kept;
 mod restart;
 mod seen;
 
@@ -296,7 +297,10 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         (json!({"templateID": "base", "timeout": 0}), "timeout"),
         (json!({"templateID": "base", "timeout": 86_401}), "timeout"),
         (json!({"templateID": "base", "timeout": -1}), "body"),
-        (json!({"templateID": "base", "autoPause": true}), "autoPause is not supported"),
+        (
+            json!({"templateID": "base", "autoResume": {"enabled": true}}),
+            "autoResume is not supported",
+        ),
         (json!({"templateID": "base", "surprise": 1}), "surprise"),
         (json!({"templateID": "base", "envVars": {"A=B": "x"}}), "env"),
         (json!({"templateID": "base", "network": {"allowOut": ["8.8.8.8"]}}), "only names"),
@@ -306,19 +310,18 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         assert_eq!((status, &answer["code"]), (400, &json!(400)), "{body} {answer}");
         assert!(answer["message"].as_str().unwrap().contains(want), "{body} {answer}");
     }
-    for (method, path) in [
-        ("POST", "/sandboxes/x/pause"),
-        ("POST", "/sandboxes/x/snapshots"),
-        ("GET", "/snapshots"),
-        ("POST", "/sandboxes/x/fork"),
-        ("PUT", "/sandboxes/x/network"),
-        ("POST", "/v3/templates"),
-        ("GET", "/volumes"),
-    ] {
+    for (method, path) in
+        [("PUT", "/sandboxes/x/network"), ("POST", "/v3/templates"), ("GET", "/volumes")]
+    {
         let (status, answer) = ann.api(method, path, None).await;
         assert_eq!(status, 400, "{method} {path} {answer}");
         assert!(answer["message"].as_str().unwrap().starts_with("not supported"), "{answer}");
     }
+    for path in ["pause", "resume", "connect", "snapshots", "fork"] {
+        let (status, answer) = ann.api("POST", &format!("/sandboxes/x/{path}"), None).await;
+        assert_eq!((status, &answer["code"]), (404, &json!(404)), "{path} {answer}");
+    }
+    assert_eq!(ann.api("DELETE", "/templates/x", None).await.0, 404);
     assert_eq!(ann.api("GET", "/v2/nothing", None).await.0, 404);
     assert_eq!(ann.api("GET", "/v2/sandboxes?limit=0", None).await.0, 400);
     let health = ann.http.get(format!("{}/health", server.url));

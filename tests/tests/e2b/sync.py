@@ -176,11 +176,61 @@ after = sandbox.get_info()
 check("set_timeout", (after.end_at - before.end_at).total_seconds() > 600)
 metrics = sandbox.get_metrics()
 check("metrics", len(metrics) == 1 and metrics[0].mem_total == 512 * 1024 * 1024)
+
+# Paused, resumed, kept and forked.
+files.write("kept/a.txt", "kept")
+sandbox.commands.run("ln -s a.txt kept/link; chmod 700 kept; rm -rf deep; touch -d @1000000 kept/a.txt")
+sandbox.commands.run("rm -rf /etc/skel; chown 7:8 /home/user/kept/link -h", user="root")
+sandbox.commands.run("nohup sleep 88 > /dev/null 2>&1 &")
+command = sandbox.commands.run("sleep 99", background=True)
+id = sandbox.sandbox_id
+sandbox.pause()
 try:
-    sandbox.pause()
-    check("pause is refused", False)
-except Exception as error:
-    check("pause is refused", "not supported: pause" in str(error))
+    command.wait()
+    check("a command ends with a pause", False)
+except Exception:
+    check("a command ends with a pause", True)
+check("paused", not sandbox.is_running() and Sandbox.get_info(id).state == SandboxState.PAUSED)
+paused = Sandbox.list(query=SandboxQuery(state=[SandboxState.PAUSED])).next_items()
+check("list paused", [one.sandbox_id for one in paused] == [id])
+running = Sandbox.list(query=SandboxQuery(state=[SandboxState.RUNNING])).next_items()
+check("list running", id not in [one.sandbox_id for one in running])
+sandbox.pause()
+check("paused twice", Sandbox.get_info(id).state == SandboxState.PAUSED)
+sandbox = Sandbox.connect(id, timeout=300)
+check("resumed", sandbox.sandbox_id == id and sandbox.files.read("kept/a.txt") == "kept")
+told = sandbox.commands.run("stat -c '%a %u:%g %Y %N' kept/a.txt; stat -c '%a %u:%g' kept; stat -c '%u:%g %N' kept/link").stdout
+check("modes, owners, times and links", told == "644 1000:1000 1000000 'kept/a.txt'\n700 1000:1000\n7:8 'kept/link' -> 'a.txt'\n")
+check("what was removed stays so", sandbox.commands.run("ls -d deep /etc/skel 2>/dev/null || echo none").stdout == "none\n")
+check("envs", sandbox.commands.run("echo $GREETING").stdout == "hi there\n")
+check("processes are gone", sandbox.commands.run("pgrep -x sleep || echo none").stdout == "none\n")
+files = sandbox.files
+if hasattr(sandbox, "create_snapshot"):
+    kept = sandbox.create_snapshot()
+    files.write("kept/a.txt", "changed")
+    again = Sandbox.create(kept.snapshot_id, timeout=60)
+    check("from a snapshot", again.files.read("kept/a.txt") == "kept" and files.read("kept/a.txt") == "changed")
+    listed = sandbox.list_snapshots().next_items()
+    check("list snapshots", [one.snapshot_id for one in listed] == [kept.snapshot_id])
+    check("delete", Sandbox.delete_snapshot(kept.snapshot_id) and not Sandbox.delete_snapshot(kept.snapshot_id))
+    check("what was made lives on", again.files.read("kept/a.txt") == "kept" and again.kill())
+if hasattr(sandbox, "fork"):
+    forks = sandbox.fork(count=2, timeout=60)
+    check("fork", [one.files.read("kept/a.txt") for one in forks] == ["changed"] * 2)
+    check("each has a life of its own", len({one.sandbox_id for one in [sandbox, *forks]}) == 3)
+    forks[0].files.write("kept/a.txt", "other")
+    check("and files of its own", forks[1].files.read("kept/a.txt") == files.read("kept/a.txt") == "changed")
+    check("kill forks", all(one.kill() for one in forks))
+ends = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
+ends.files.write("kept", "x")
+until = time.time() + 20
+while time.time() < until and Sandbox.get_info(ends.sandbox_id).state != SandboxState.PAUSED:
+    time.sleep(0.1)
+check("paused by its time", Sandbox.get_info(ends.sandbox_id).state == SandboxState.PAUSED)
+ends = Sandbox.connect(ends.sandbox_id, timeout=60)
+check("and resumed", ends.files.read("kept") == "x")
+ends.pause()
+check("kill of a paused one", Sandbox.kill(ends.sandbox_id) and not Sandbox.kill(ends.sandbox_id))
 brief = Sandbox.create(timeout=2)
 until = time.time() + 15
 while time.time() < until and brief.is_running():

@@ -137,6 +137,7 @@ impl World {
             .replace("{*uri}", &self.uri)
             .replace("{name}", "profile.go")
             .replace("{webhook}", &self.webhook)
+            .replace("{snapshot}", &"a".repeat(20))
             .replace("{provider}", "none")
             .replace("{secret}", "none")
             .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
@@ -182,6 +183,9 @@ impl World {
                 "workflowId": self.gated["workflowID"], "gateKey": "approve-plan", "topic": "human:approve-plan",
                 "payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "webhook",
             }),
+            (_, "/api/sandboxes/{live}/fork") => json!({"timeoutS": 9, "count": 2}),
+            (_, "/api/sandboxes/{live}/resume") => json!({"timeoutS": 9}),
+            (_, "/api/sandboxes/{live}/snapshots") => json!({"name": "n"}),
             (_, path) if path.ends_with("/fork") => {
                 json!({"actor": "ann", "reason": "because", "stepN": 0})
             }
@@ -226,7 +230,7 @@ impl World {
             }),
             (_, "/api/sandboxes") => json!({
                 "template": "base", "timeoutS": 9, "metadata": {"a": "b"}, "env": {"A": "b"}, "net": "none",
-                "limits": {"memMB": 64}, "private": true, "dedup": "k",
+                "limits": {"memMB": 64}, "private": true, "dedup": "k", "snapshot": "a".repeat(20), "pauseOnTimeout": true,
             }),
             (_, path) if path.starts_with("/api/sandboxes/") && path.ends_with("/exec") => {
                 json!({"cmd": ["true"], "env": {"A": "b"}, "cwd": "/", "user": "root", "timeoutS": 1})

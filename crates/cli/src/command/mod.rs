@@ -41,6 +41,7 @@ mod remote;
 mod run;
 mod sandbox;
 mod sandbox_cp;
+mod sandbox_kept;
 mod sandbox_shell;
 mod secret;
 mod serve;

@@ -86,7 +86,8 @@ impl Node {
         let flows = Flows::new(ledger.clone(), wakes, Ids::from_env())
             .with_signing(signer, reach)
             .with_vault(vault::vault(at, &ledger, dir).await?)
-            .with_roots(parts.allow_dirs, dir);
+            .with_roots(parts.allow_dirs, dir)
+            .with_snapshots(&dir.join("snapshots"));
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         let worker = match parts.worker {

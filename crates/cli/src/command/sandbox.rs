@@ -1,7 +1,7 @@
-//! `sandbox create | ls | exec | shell | cp | extend | rm`.
+//! `sandbox create | ls | exec | shell | cp | extend | pause | resume | fork | snapshot | rm`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::live::{LiveExecuted, LiveView};
+use cofferdam_contracts::live::{LiveExecuted, LiveState, LiveView};
 use serde_json::{Map, Value, json};
 
 use super::at::At;
@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::output;
 use super::sandbox_cp::{self, CpArgs};
+use super::sandbox_kept::{self, SnapshotArgs};
 use super::sandbox_shell::{self, ShellArgs};
 
 #[derive(Debug, Args)]
@@ -37,11 +38,17 @@ pub(crate) enum SandboxCommand {
         /// Memory in MiB
         #[arg(long)]
         mem_mb: Option<u64>,
+        /// Begin with the files of this snapshot
+        #[arg(long, value_name = "SNAPSHOT")]
+        from: Option<String>,
+        /// Pause it when its time is over, instead of ending it
+        #[arg(long)]
+        pause_on_timeout: bool,
         /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
-    /// List running sandboxes
+    /// List sandboxes that run or are paused
     Ls {
         /// Also those that are over
         #[arg(long)]
@@ -72,6 +79,38 @@ pub(crate) enum SandboxCommand {
     Cp(CpArgs),
     /// Set when a sandbox ends: so many seconds from now
     Extend { id: String, seconds: u64 },
+    /// Pause a sandbox: its files are kept, its processes end
+    Pause {
+        id: String,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// Resume a paused sandbox with its files; answers once it runs
+    Resume {
+        id: String,
+        /// Seconds to live, 1 to 86400
+        #[arg(long, default_value_t = 300)]
+        timeout: u64,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// Create sandboxes with the files of one that runs or is paused; prints their ids
+    Fork {
+        id: String,
+        /// How many, 1 to 20
+        #[arg(long, default_value_t = 1)]
+        count: u64,
+        /// Seconds to live, 1 to 86400
+        #[arg(long, default_value_t = 300)]
+        timeout: u64,
+        /// Print one JSON object with a schema version
+        #[arg(long)]
+        json: bool,
+    },
+    /// Keep the files of a sandbox for new ones; list and delete what is kept
+    Snapshot(SnapshotArgs),
     /// Kill a sandbox; answers once its wipe is verified
     Rm { id: String },
 }
@@ -87,13 +126,28 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
     let client = &session.client;
     let path = |id: &str| format!("/api/sandboxes/{}", segment(id));
     match command {
-        SandboxCommand::Create { timeout, labels, env, allow, mem_mb, json: as_json } => {
+        SandboxCommand::Create {
+            timeout,
+            labels,
+            env,
+            allow,
+            mem_mb,
+            from,
+            pause_on_timeout,
+            json: as_json,
+        } => {
             let mut body = json!({
                 "template": "base", "timeoutS": timeout, "metadata": pairs("--label", labels)?, "env": pairs("--env", env)?,
             });
             if let Some(fields) = body.as_object_mut() {
                 if !allow.is_empty() {
                     fields.insert("net".into(), json!(allow));
+                }
+                if let Some(from) = from {
+                    fields.insert("snapshot".into(), json!(from));
+                }
+                if *pause_on_timeout {
+                    fields.insert("pauseOnTimeout".into(), json!(true));
                 }
                 if let Some(mem_mb) = mem_mb {
                     fields.insert("limits".into(), json!({"memMB": mem_mb}));
@@ -106,8 +160,8 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             }
         }
         SandboxCommand::Ls { all, json: as_json } => {
-            let query = if *all { "?limit=1000" } else { "?state=running&limit=1000" };
-            let found: Vec<LiveView> = client.get(&format!("/api/sandboxes{query}")).await?;
+            let mut found: Vec<LiveView> = client.get("/api/sandboxes?limit=1000").await?;
+            found.retain(|one| *all || matches!(one.state, LiveState::Running | LiveState::Paused));
             match as_json {
                 true => output::json(&json!({"schemaVersion": 1, "sandboxes": found})),
                 false => print(&found),
@@ -128,6 +182,10 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             let view: LiveView = client.post(&format!("{}/extend", path(id)), &body).await?;
             output::line(&format!("ends {}", view.ends_at.map(output::time).unwrap_or_default()));
         }
+        SandboxCommand::Pause { .. }
+        | SandboxCommand::Resume { .. }
+        | SandboxCommand::Fork { .. }
+        | SandboxCommand::Snapshot(_) => return sandbox_kept::kept(client, command).await,
         SandboxCommand::Rm { id } => {
             let view: LiveView = client.delete(&path(id)).await?;
             if !view.wiped {

@@ -9,6 +9,7 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
+use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::live::LiveStart;
 use cofferdam_ledger::tasks::TaskContext;
@@ -35,6 +36,8 @@ const USER: User = User { uid: 1_000, gid: 1_000 };
 /// Why a sandbox ends.
 enum Over {
     Killed,
+    /// Its files are kept, and on record.
+    Paused,
     Expired,
     Canceled,
     /// Its worker stops.
@@ -60,7 +63,7 @@ pub(crate) async fn hold(
     if task.execution_no > 1 || task.attempt > 1 {
         return gone("its worker was lost or restarted; a sandbox is never made anew").await;
     }
-    let Some(expected) = registry.take(&work.live) else {
+    let Some(mut expected) = registry.take(&work.live) else {
         let why = "the process that was asked for it restarted or gave it up, or another one executes it; see docs/e2b.md";
         return gone(why).await;
     };
@@ -71,7 +74,9 @@ pub(crate) async fn hold(
         Err(error) => return gone(&format!("the record could not be read: {error}")).await,
     }
     let Up { sandbox, memory: _memory, .. } =
-        match up(executor, task, &work.request, None, id, &mut wakes).await {
+        match up(executor, task, &work.request, (None, expected.filling.take()), id, &mut wakes)
+            .await
+        {
             Ok(up) => up,
             // A second attempt would find the same, and its caller is told now.
             Err(end) => return refused_everywhere(*end),
@@ -99,6 +104,7 @@ async fn held(
                 traffic: expected.request.private.then(|| secret_hex(TOKEN_BYTES)),
                 limits: sandbox.effective().limits,
                 egress: work.request.egress.clone(),
+                keeper: sandbox.keeper(),
             };
             let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
             let shown = executor.flows.live.show(Arc::clone(&held));
@@ -108,6 +114,8 @@ async fn held(
             // From here on no extension is acknowledged.
             held.end(Order::Over);
             drop(shown);
+            // Who reads its files stops at once, and nothing is wiped under its hands.
+            drop(held.keeping.lock().await);
             over
         }
         Ok(None) => Over::Canceled,
@@ -139,6 +147,7 @@ async fn held(
 fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
     let (code, cause, reason, canceled) = match over {
         Over::Killed => (ErrCode::None, "killed".to_owned(), "killed", false),
+        Over::Paused => (ErrCode::None, "paused".to_owned(), "paused", false),
         Over::Expired => (ErrCode::None, "its time was over".to_owned(), "expired", false),
         Over::Canceled => (ErrCode::CmdNonzero, "canceled".to_owned(), "canceled", true),
         Over::Stopped => {
@@ -183,20 +192,36 @@ async fn opened(
     Ok(left.map(|left| (left, env)))
 }
 
+/// Its time is over, and it is to be paused then. Where that fails it ends, as if it had not asked for it.
+async fn pause_at_end(executor: &Executor, held: &Arc<Held>) {
+    let who =
+        Principal { key_id: held.key_id.clone(), tenant: held.tenant.clone(), roles: Vec::new() };
+    if let Err(error) = executor.flows.pause_held(&who, held, "its time was over").await {
+        tracing::warn!(sandbox = %held.id, %error, "a sandbox whose time is over could not be paused, and ends");
+    }
+}
+
 async fn until(
     executor: &Executor,
     task: &TaskContext,
-    (kill, held, orders): (&KillHandle, &Held, &mut watch::Receiver<Order>),
+    (kill, held, orders): (&KillHandle, &Arc<Held>, &mut watch::Receiver<Order>),
     wakes: &mut Receiver<Wake>,
 ) -> Over {
+    let mut tried = false;
     loop {
         let left = match *orders.borrow_and_update() {
             Order::Kill => return Over::Killed,
+            Order::Pause => return Over::Paused,
             Order::Stop => return Over::Stopped,
             Order::Over => return Over::Expired,
             Order::At(since, after) => after.saturating_sub(since.elapsed()),
         };
         if left.is_zero() {
+            if held.asked.pause_on_timeout && !tried {
+                tried = true;
+                pause_at_end(executor, held).await;
+                continue;
+            }
             // Unless it was extended at this very moment: that is acknowledged, so it counts.
             held.end_if_due();
             continue;
@@ -236,6 +261,7 @@ mod tests {
             (result.err_code, result.permanent_everywhere, reason, canceled)
         };
         assert_eq!(end(Over::Killed), (ErrCode::None, false, "killed", false));
+        assert_eq!(end(Over::Paused), (ErrCode::None, false, "paused", false));
         assert_eq!(end(Over::Expired), (ErrCode::None, false, "expired", false));
         assert_eq!(end(Over::Canceled), (ErrCode::CmdNonzero, true, "canceled", true));
         assert_eq!(end(Over::Stopped), (ErrCode::CmdNonzero, true, "stopped", false));

@@ -7,12 +7,17 @@
 //! ```
 //! **A sandbox is made once.** A second execution, a second attempt and a process that did not ask for it refuse to make
 //! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
-//! That process is the only one that talks to it; another one's answer says so.
+//! That process is the only one that talks to it; another one's answer says so. A paused one has no process: its files
+//! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`kept`).
 
 mod hold;
+mod kept;
 mod registry;
+mod sealed;
+mod shelf;
 mod work;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
@@ -27,6 +32,7 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live::NewLive;
+use cofferdam_sandbox::Filling;
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::{
     Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
@@ -35,9 +41,10 @@ use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
 pub(crate) use hold::hold;
-use registry::Order;
 pub(crate) use registry::Registry;
+use registry::{Expected, Expecting, Order};
 pub use registry::{Held, STREAMS, VISITORS};
+pub(crate) use shelf::Shelf;
 pub(crate) use work::RUN;
 
 use crate::built_in::Launch;
@@ -57,12 +64,16 @@ const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 const ID_LETTERS: usize = 20;
 
 /// An unguessable name: never from the seed, as with names of sandboxes.
-fn fresh_id() -> Result<LiveId> {
+fn fresh_letters() -> String {
     let bytes: [u8; ID_LETTERS] = secret_bytes();
     let letter =
         |byte: &u8| LETTERS.get(usize::from(*byte) % LETTERS.len()).map(|b| char::from(*b));
-    let text: String = bytes.iter().filter_map(letter).collect();
-    LiveId::parse(&text).map_err(Error::corrupt("id"))
+    bytes.iter().filter_map(letter).collect()
+}
+
+/// The template and the time to live of a request, once all of it is within its bounds.
+fn checked(request: &LiveRequest) -> Result<(&str, u64)> {
+    request.check().map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))
 }
 
 fn refuse(code: ErrorCode, why: impl Into<String>) -> Error {
@@ -85,7 +96,7 @@ impl Flows {
     pub async fn live_create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
         let (flows, who, request) = (self.clone(), who.clone(), request.clone());
         let held = detached(async move {
-            let held = flows.live_make(&who, &request).await?;
+            let held = flows.live_make(&who, &request, None).await?;
             Ok((held, request))
         });
         let (held, request) = held.await?;
@@ -98,25 +109,29 @@ impl Flows {
         }
     }
 
-    async fn live_make(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
-        let invalid = |e: cofferdam_contracts::live::LiveInvalid| {
-            refuse(ErrorCode::PolicyViolation, e.to_string())
-        };
-        let (template, timeout_s) = request.check().map_err(invalid)?;
+    /// Makes one, with these files in it or with those of the snapshot that the request names.
+    async fn live_make(
+        &self,
+        who: &Principal,
+        request: &LiveRequest,
+        filling: Option<Filling>,
+    ) -> Result<Arc<Held>> {
+        let (template, timeout_s) = checked(request)?;
         if let Some(dedup) = &request.dedup
             && let Some(found) = self.ledger.live().by_dedup(&who.tenant, dedup).await?
         {
             return self.live_wait(who, &found.id, &found.run_id).await;
         }
-        let id = fresh_id()?;
+        let id = LiveId::parse(&fresh_letters()).map_err(Error::corrupt("id"))?;
+        let (mut inherited, mut filling) = (BTreeMap::new(), filling);
+        if let Some(snapshot) = &request.snapshot {
+            let (asked, files) = self.live_opened(&who.tenant, snapshot).await?;
+            filling = Some(files);
+            inherited = asked.env;
+        }
         let mut sandbox = work::request(request);
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
-        self.ledger.runs().quota_admit(&who.tenant).await?;
-        if let Egress::Names(entries) = &sandbox.egress {
-            let asked = AskedNames { phase: Phase::Exec, entries };
-            let wanted = vec![("net".to_owned(), asked)];
-            egress::admit_names(&self.ledger, who, None, &wanted).await?;
-        }
+        self.live_admit(who, &sandbox.egress).await?;
         let egress = sandbox.egress.clone();
         let work = work::of(&id, sandbox);
         let start = Launch {
@@ -137,15 +152,18 @@ impl Flows {
             metadata: &request.metadata,
             egress: &egress,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
+            pauses: request.pause_on_timeout,
             dedup: request.dedup.as_deref(),
         };
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
-        let asked = self.live.expect(&id, &who.tenant, request).ok_or_else(|| {
-            refuse(
-                ErrorCode::Unavailable,
-                "too many creations of this tenant wait for room; try again",
-            )
-        })?;
+        let one = Expected {
+            tenant: who.tenant.clone(),
+            key_id: who.key_id.clone(),
+            request: request.clone(),
+            inherited,
+            filling,
+        };
+        let asked = self.live_expect(&id, one)?;
         match self.ledger.live().create(&new).await {
             Ok(()) => self.live_wait(who, &id, &run.id).await,
             Err(e) => {
@@ -161,6 +179,25 @@ impl Flows {
                 }
             }
         }
+    }
+
+    /// Refuses names that are not granted, and a tenant whose quota is full.
+    async fn live_admit(&self, who: &Principal, egress: &Egress) -> Result<()> {
+        self.ledger.runs().quota_admit(&who.tenant).await?;
+        if let Egress::Names(entries) = egress {
+            let asked = AskedNames { phase: Phase::Exec, entries };
+            egress::admit_names(&self.ledger, who, None, &[("net".to_owned(), asked)]).await?;
+        }
+        Ok(())
+    }
+
+    fn live_expect(&self, id: &LiveId, one: Expected) -> Result<Expecting> {
+        self.live.expect(id, one).ok_or_else(|| {
+            refuse(
+                ErrorCode::Unavailable,
+                "the sandbox is being made already, or too many of this tenant wait for room; try again",
+            )
+        })
     }
 
     /// Waits for the start of a sandbox that this process asked for.
@@ -179,6 +216,7 @@ impl Flows {
                 let view = self.live_view(who, id).await?;
                 match view.state {
                     LiveState::Ended => return Err(unmade(&view)),
+                    LiveState::Paused => return Err(self.live_stays(&view.run_id).await?),
                     LiveState::Running if self.live.find(id).is_none() => return Err(elsewhere()),
                     _ => {}
                 }
@@ -196,6 +234,13 @@ impl Flows {
                 Err(refuse(ErrorCode::Unavailable, why))
             }
         }
+    }
+
+    /// Why a sandbox that was to go on is paused still.
+    async fn live_stays(&self, run: &RunId) -> Result<Error> {
+        let why = self.ledger.live().cause(run).await?;
+        let why = why.unwrap_or_else(|| "its run ended before it began".to_owned());
+        Ok(refuse(ErrorCode::StateConflict, format!("the sandbox stays paused: {why}")))
     }
 
     /// A tenant's sandbox as it is recorded.
@@ -221,6 +266,9 @@ impl Flows {
             LiveState::Running => Err(elsewhere()),
             LiveState::Starting => {
                 Err(refuse(ErrorCode::StateConflict, "the sandbox has not started yet"))
+            }
+            LiveState::Paused => {
+                Err(refuse(ErrorCode::StateConflict, "the sandbox is paused: resume it first"))
             }
             LiveState::Ended => Err(Refusal::not_found("running sandbox").into()),
         }
@@ -308,9 +356,14 @@ impl Flows {
                 held.run.clone()
             }
             None => {
-                let view = self.live_view(who, id).await?;
+                let mut view = self.live_view(who, id).await?;
+                let was_paused = view.state == LiveState::Paused;
+                if was_paused {
+                    self.live_end_paused(who, id).await?;
+                    view = self.live_view(who, id).await?;
+                }
                 match (view.ended_at.is_some(), view.wiped) {
-                    (true, true) => return Ok(false),
+                    (true, true) => return Ok(was_paused),
                     // Its worker was lost: another one wipes it now.
                     (true, false) => {}
                     (false, _) => self.live_cancel(who, id).await?,
@@ -325,9 +378,21 @@ impl Flows {
                 if view.ended_at.is_some() && view.wiped {
                     return Ok::<_, Error>(true);
                 }
+                // A pause was faster.
+                if view.state == LiveState::Paused {
+                    self.live_end_paused(who, id).await?;
+                }
             }
         });
         over.await.unwrap_or_else(|_| Err(unverified()))
+    }
+
+    /// Ends a paused sandbox: its files are erased.
+    async fn live_end_paused(&self, who: &Principal, id: &LiveId) -> Result<()> {
+        let audit = Audit { reason: "sandbox", ..Audit::by(who, "sandbox.kill", id.as_str()) };
+        self.ledger.live().end_paused(id, &audit).await?;
+        self.snapshots_tidy().await;
+        Ok(())
     }
 
     async fn live_cancel(&self, who: &Principal, id: &LiveId) -> Result<()> {

@@ -8,7 +8,7 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::{LiveId, RunId, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
-use cofferdam_sandbox::Agent;
+use cofferdam_sandbox::{Agent, Filling, LayerKeeper};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
@@ -28,11 +28,17 @@ pub(crate) struct Registry {
 }
 
 /// One that was asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Expected {
     pub tenant: TenantId,
+    /// The key that asked.
+    pub key_id: String,
     /// The whole request. Its environment may hold secrets, so no table has it.
     pub request: LiveRequest,
+    /// Variables of the sandbox whose files these are; its own come before them.
+    pub inherited: BTreeMap<String, String>,
+    /// Files that it begins with.
+    pub filling: Option<Filling>,
 }
 
 /// When a sandbox is to end.
@@ -42,6 +48,8 @@ pub(crate) enum Order {
     At(Stopwatch, Duration),
     /// Now: its tenant kills it.
     Kill,
+    /// Now: its files are kept, on record, and its processes are dead.
+    Pause,
     /// Now: its worker stops.
     Stop,
     /// It is over, however that came.
@@ -69,6 +77,14 @@ pub struct Held {
     pub limits: Limits,
     /// Since its start.
     pub since: Stopwatch,
+    /// What keeps its files; `None`: its class cannot.
+    pub(crate) keeper: Option<LayerKeeper>,
+    /// Held while its files are read: it is not wiped meanwhile.
+    pub(crate) keeping: tokio::sync::Mutex<()>,
+    /// The key that asked for it.
+    pub(crate) key_id: String,
+    /// Variables of the sandbox whose files it began with.
+    inherited: BTreeMap<String, String>,
     /// What its tenant asked for.
     pub(crate) asked: LiveRequest,
     /// Names that it may reach.
@@ -90,16 +106,18 @@ pub(crate) struct Made {
     pub traffic: Option<String>,
     pub limits: Limits,
     pub egress: Egress,
+    pub keeper: Option<LayerKeeper>,
 }
 
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected { tenant, request }: Expected,
-        Made { agent, mut env, token, traffic, limits, egress }: Made,
+        Expected { tenant, key_id, request, inherited, filling: _ }: Expected,
+        Made { agent, mut env, token, traffic, limits, egress, keeper }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
+        env.extend(inherited.clone());
         env.extend(request.env.clone());
         let held = Self {
             id: id.clone(),
@@ -111,6 +129,10 @@ impl Held {
             traffic,
             limits,
             since: Stopwatch::start(),
+            keeper,
+            keeping: tokio::sync::Mutex::default(),
+            key_id,
+            inherited,
             asked: request,
             egress,
             turn: tokio::sync::Mutex::default(),
@@ -119,6 +141,15 @@ impl Held {
             visitors: Arc::new(Semaphore::new(VISITORS)),
         };
         (Arc::new(held), orders)
+    }
+
+    /// What is to be asked for in its next life, and with its files.
+    pub(crate) fn again(&self) -> LiveRequest {
+        let mut again = self.asked.clone();
+        for (name, value) in &self.inherited {
+            again.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        again
     }
 
     /// Orders its end. It is not taken back, and no other order follows.
@@ -188,18 +219,14 @@ fn at(ms: i64) -> Order {
 
 impl Registry {
     /// A sandbox is about to be recorded, and this process is to hold it: until it does, or what is given is dropped.
-    /// `None`: too many of the tenant's wait.
-    pub(crate) fn expect(
-        self: &Arc<Self>,
-        id: &LiveId,
-        tenant: &TenantId,
-        request: &LiveRequest,
-    ) -> Option<Expecting> {
+    /// `None`: it is expected already, or too many of the tenant's wait.
+    pub(crate) fn expect(self: &Arc<Self>, id: &LiveId, one: Expected) -> Option<Expecting> {
         let mut expected = lock(&self.expected);
-        if expected.values().filter(|one| one.tenant == *tenant).count() >= MAX_ASKED {
+        if expected.values().filter(|other| other.tenant == one.tenant).count() >= MAX_ASKED
+            || expected.contains_key(id)
+        {
             return None;
         }
-        let one = Expected { tenant: tenant.clone(), request: request.clone() };
         expected.insert(id.clone(), one);
         Some(Expecting { registry: Arc::clone(self), id: id.clone() })
     }
@@ -275,11 +302,15 @@ mod tests {
     fn what_was_asked_for_is_forgotten_with_its_asker_and_bounded_for_each_tenant() {
         let registry = Arc::new(Registry::default());
         let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
-        let request = LiveRequest::of(BASE_TEMPLATE);
-        let asked: Vec<Expecting> =
-            (0..MAX_ASKED).map(|n| registry.expect(&id(n), &ann, &request).unwrap()).collect();
-        assert!(registry.expect(&id(MAX_ASKED), &ann, &request).is_none());
-        assert!(registry.expect(&id(MAX_ASKED), &bob, &request).is_some());
+        let expect = |n, tenant: &TenantId| {
+            let request = LiveRequest::of(BASE_TEMPLATE);
+            let (tenant, key_id) = (tenant.clone(), "k".to_owned());
+            let inherited = BTreeMap::new();
+            registry.expect(&id(n), Expected { tenant, key_id, request, inherited, filling: None })
+        };
+        let asked: Vec<Expecting> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
+        assert!(expect(MAX_ASKED, &ann).is_none());
+        assert!(expect(MAX_ASKED, &bob).is_some());
         assert!(registry.take(&id(0)).is_some() && registry.take(&id(0)).is_none());
         drop(asked);
         assert!(lock(&registry.expected).is_empty());

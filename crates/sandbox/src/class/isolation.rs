@@ -301,6 +301,12 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
+    /// Whether all that a sandbox writes lies in a layer of this host as soon as it is written, so that it can be kept
+    /// and put into another sandbox. A kernel of its own holds written pages back, and an engine or a provider has layers of its own.
+    fn keeps_files(&self) -> bool {
+        false
+    }
+
     /// The process that stands for a sandbox among the members of its cgroup, where that is not the first of a pid
     /// namespace.
     fn init(&self, _members: &[u32]) -> Option<u32> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 
 use crate::host::ceiling::Tcp;
+use crate::host::freeze;
 use crate::host::mounts::Mounted;
 use crate::host::process;
 use crate::host::traces::{CGROUP_PARENT, Traces};
@@ -236,6 +237,8 @@ fn remove(dir: &Path) -> io::Result<()> {
 }
 
 fn kill_all(dir: &Path, traces: &Traces) {
+    // Of version 1 a process that stands still does not even die.
+    freeze::thaw(dir);
     // Version 2 kills a whole group in one step; a version 1 group has no such file.
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;

@@ -73,7 +73,8 @@ fn values(unified: bool, controller: &str, limits: Limits, cpus: u32) -> Vec<Gro
 pub(crate) fn groups(cgroups: &Cgroups, traces: &Traces, limits: Limits, cpus: u32) -> Groups {
     let mut groups = Vec::new();
     for tree in &cgroups.hierarchies {
-        let ours = ["memory", "pids", "cpu"]
+        // The freezer of version 1 limits nothing: by it the processes are stopped while their files are kept.
+        let ours = ["memory", "pids", "cpu", "freezer"]
             .into_iter()
             .filter(|name| tree.controllers.iter().any(|controller| controller == name));
         let mut found = false;

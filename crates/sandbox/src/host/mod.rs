@@ -3,8 +3,8 @@
 //! | about | modules |
 //! |---|---|
 //! | processes | `process`, `nofile`, `sockets`, `ceiling` |
-//! | cgroups | `cgroup`, `limit`, `hybrid`, `dynmods` |
-//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `crypt` |
+//! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods` |
+//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `upper`, `crypt` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
 //! | programs, work, errors | `runtime`, `task`, `error` |
@@ -19,6 +19,7 @@ pub(crate) mod devices;
 pub(crate) mod dynmods;
 pub(crate) mod ended;
 pub(crate) mod error;
+pub(crate) mod freeze;
 pub(crate) mod guest;
 pub(crate) mod holders;
 pub(crate) mod hostpath;
@@ -36,3 +37,4 @@ pub(crate) mod sockets;
 pub(crate) mod task;
 pub(crate) mod traces;
 pub(crate) mod unread;
+pub(crate) mod upper;

@@ -28,6 +28,7 @@ use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::life::input;
 use crate::life::intake::Intake;
+use crate::life::keep::Filling;
 use crate::life::raise::raise;
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
@@ -50,7 +51,17 @@ pub async fn provision(
     plan: &Plan,
     inputs: &[Input],
 ) -> Result<Sandbox, ProvisionError> {
-    provision_on(host, plan, inputs, None).await
+    provision_from(host, plan, inputs, (None, None)).await
+}
+
+/// The same with the files of a snapshot in its layer. A class that cannot take them is refused by name.
+pub async fn provision_filled(
+    host: &Host,
+    plan: &Plan,
+    inputs: &[Input],
+    filling: Filling,
+) -> Result<Sandbox, ProvisionError> {
+    provision_from(host, plan, inputs, (None, Some(filling))).await
 }
 
 /// The same on a base of the dependency cache: then the plan's build phase has nothing to do.
@@ -60,13 +71,22 @@ pub async fn provision_on(
     inputs: &[Input],
     cache: Option<CacheBase>,
 ) -> Result<Sandbox, ProvisionError> {
+    provision_from(host, plan, inputs, (cache, None)).await
+}
+
+async fn provision_from(
+    host: &Host,
+    plan: &Plan,
+    inputs: &[Input],
+    layer: (Option<CacheBase>, Option<Filling>),
+) -> Result<Sandbox, ProvisionError> {
     let clock = Stopwatch::start();
     let facts = host.shared();
     let mut subject = Subject::found(plan.traces.clone());
     // Nothing was started yet, so there is no runtime to look for.
     subject.runtime_reaped = true;
     subject.class = Some(plan.class);
-    let error = match start(host, &facts, plan, inputs, cache, &mut subject, clock).await {
+    let error = match start(host, &facts, plan, inputs, layer, &mut subject, clock).await {
         Ok(sandbox) => return Ok(sandbox),
         Err(error) => error,
     };
@@ -81,10 +101,13 @@ async fn start(
     facts: &Arc<HostFacts>,
     plan: &Plan,
     inputs: &[Input],
-    cache: Option<CacheBase>,
+    (cache, filling): (Option<CacheBase>, Option<Filling>),
     subject: &mut Subject,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
+    if filling.is_some() && !plan.isolation().keeps_files() {
+        return Err(BootError::Unfillable(plan.class.as_str()));
+    }
     let base = plan.base.open(&facts.allowed)?;
     let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
     subject.cache = cache.as_ref().map(CacheBase::tree);
@@ -95,13 +118,22 @@ async fn start(
     let shares = resolved.shares.iter().filter(|share| !share.readonly);
     let opened = shares.map(|share| share.opened.clone()).collect();
     let through = Through { opened, since_s: now_ms() / 1_000 };
-    let raised = match host.waits().take(plan, &resolved).await {
+    // One that waits has its root mounted already, and nothing is put below a mounted root.
+    let waits = host.waits();
+    let waiting = match &filling {
+        Some(_) => {
+            waits.dismiss(&plan.traces.id).await;
+            None
+        }
+        None => waits.take(plan, &resolved).await,
+    };
+    let raised = match waiting {
         Some((raised, stood)) => {
             *subject = Subject { through, ..stood };
             raised
         }
         None => {
-            let begun = (&resolved, base, through);
+            let begun = (&resolved, base, through, filling);
             raise(host, facts, plan, begun, subject, &Intake::default()).await?
         }
     };

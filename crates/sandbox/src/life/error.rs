@@ -61,6 +61,10 @@ pub(crate) enum BootError {
     Over { of: String, source: io::Error },
     #[error("{said:?} could not be mounted for the sandbox")]
     Share { said: HostPath, source: io::Error },
+    #[error("the files of its snapshot could not be put back")]
+    Fill { source: io::Error },
+    #[error("the class {0} cannot take the files of a snapshot")]
+    Unfillable(&'static str),
     #[error("an input cannot be given")]
     Input(#[from] InputError),
     #[error("{path:?} could not be given to the sandbox")]
@@ -98,6 +102,7 @@ impl BootError {
             Self::Input(error) => error.is_permanent(),
             // A root that is kept from this run is not given a moment later.
             Self::Base(error) => error.is_permanent(),
+            Self::Fill { .. } | Self::Unfillable(_) => true,
             // The agent cannot write there: no file can have the path, or the fresh layer is too small for it.
             Self::Upload { source: AgentError::Refused { .. }, .. } => true,
             _ => false,

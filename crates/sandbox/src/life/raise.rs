@@ -25,6 +25,7 @@ use crate::life::begin::begin;
 use crate::life::hold::{Ground, Ready, Started, ready};
 use crate::life::host::Host;
 use crate::life::intake::Intake;
+use crate::life::keep::Filling;
 use crate::life::raised::Raised;
 use crate::life::root::Root;
 use crate::life::sandbox::KillHandle;
@@ -42,7 +43,7 @@ pub(crate) async fn raise(
     host: &Host,
     facts: &Arc<HostFacts>,
     plan: &Plan,
-    (resolved, base, through): (&Resolved<'_>, Place, Through),
+    (resolved, base, through, filling): (&Resolved<'_>, Place, Through, Option<Filling>),
     subject: &mut Subject,
     intake: &Intake,
 ) -> Result<Raised, BootError> {
@@ -50,11 +51,12 @@ pub(crate) async fn raise(
     let bundle = Bundle::of(plan, &base, resolved, known, facts);
     let parts = bundle.parts.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
-    let is_early = plan.isolation().starts_ahead();
+    // Files to fill in take longer than a runtime may be kept waiting.
+    let is_early = filling.is_none() && plan.isolation().starts_ahead();
     let early = is_early.then(|| ready(plan, &[], None, facts, None)).transpose()?;
     let (made, ahead) = blocking(move || {
         let mut ahead = None;
-        (intake.within(|| bundle.make(&held, &images, early, &mut ahead)), ahead)
+        (intake.within(|| bundle.make((&held, &images), filling, early, &mut ahead)), ahead)
     })
     .await;
     let Made { hold, digest, groups, disk, ids } = match made.ok_or(BootError::Closed).flatten() {
@@ -192,8 +194,8 @@ impl Bundle {
     /// Makes it, once the image that it lies on is held. A runtime that is ready is started first: it loads meanwhile.
     fn make(
         &self,
-        facts: &HostFacts,
-        images: &Images,
+        (facts, images): (&HostFacts, &Images),
+        filling: Option<Filling>,
         early: Option<Ready>,
         ahead: &mut Option<Started>,
     ) -> Result<Made, BootError> {
@@ -233,7 +235,7 @@ impl Bundle {
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
         if disk.is_none() {
-            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), unread)?;
+            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling, unread)?;
         }
         Ok(Made { hold, digest, groups, disk, ids })
     }

@@ -22,9 +22,10 @@ use crate::host::idrange::{self, IdRanges, Taken};
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
 use crate::host::unread::Unread;
-use crate::host::{live, mounts};
+use crate::host::{live, mounts, upper as stream};
 use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside;
+use crate::life::keep::Filling;
 use crate::oci;
 
 /// The sandbox's root, and nobody else, gets through its directory.
@@ -51,6 +52,7 @@ impl Root {
     pub(crate) fn mount(
         &self,
         ids: Option<(&IdRanges, &Taken)>,
+        filling: Option<Filling>,
         unread: Option<Unread>,
     ) -> Result<(), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
@@ -66,6 +68,11 @@ impl Root {
                 own(path, taken.first).map_err(fault("owning", path))?;
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
+        }
+        if let Some(mut filling) = filling {
+            let first = ids.map_or(0, |(_, taken)| taken.first);
+            let filled = stream::unpack(&upper, first, filling.stream());
+            filled.map_err(|source| BootError::Fill { source })?;
         }
         let mut below =
             LowerLayers { dir: dir.join("below"), ids: ids.map(|(_, taken)| taken), shown: 0 };

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, shape};
+use super::{Front, kept, shape};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -28,7 +28,7 @@ use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 const CLIENT: &str = "cofferdam";
 /// Time to live in seconds without one: of the newer and of the older creation, and of a connect.
 const NEW_S: u64 = 300;
-const OLD_S: u64 = 15;
+pub(super) const OLD_S: u64 = 15;
 const CONNECT_S: u64 = 300;
 /// Rows of one page.
 const MAX_PAGE: i64 = 100;
@@ -37,17 +37,42 @@ const MAX_LIST: i64 = 1_000;
 /// Sandboxes whose metrics one request may ask for.
 const MAX_METRICS: usize = 100;
 
-type Outcome = Result<Response<Body>, Response<Body>>;
+pub(super) type Outcome = Result<Response<Body>, Response<Body>>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Timeout {
-    timeout: Option<u64>,
-    /// Of a connect: there is no memory to bring back in a sandbox that runs.
+pub(super) struct Timeout {
+    pub(super) timeout: Option<u64>,
+    /// Of a connect and a resume: nothing that was kept has memory, so there is none to bring back.
     #[serde(rename = "memory")]
     _memory: Option<bool>,
     #[serde(rename = "autoPause")]
-    auto_pause: Option<bool>,
+    pub(super) auto_pause: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pause {
+    /// Clients say `true`, or nothing, where their user says nothing: the answer has files alone, which is documented.
+    #[serde(rename = "memory")]
+    _memory: Option<bool>,
+    #[serde(rename = "requireHealthyGuest")]
+    _require_healthy_guest: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewSnapshot {
+    pub(super) name: Option<String>,
+    #[serde(rename = "memory")]
+    _memory: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fork {
+    pub(super) count: Option<u64>,
+    pub(super) timeout: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,14 +82,14 @@ struct Refresh {
 }
 
 /// One request.
-struct Asking<'a> {
-    front: &'a Front,
-    who: Principal,
+pub(super) struct Asking<'a> {
+    pub(super) front: &'a Front,
+    pub(super) who: Principal,
     /// `host[:port]` below which sandboxes have names.
-    domain: String,
-    query: String,
+    pub(super) domain: String,
+    pub(super) query: String,
     dedup: Option<String>,
-    body: Incoming,
+    pub(super) body: Incoming,
 }
 
 /// Answers one request.
@@ -118,10 +143,12 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
         ("POST", ["v2", "sandboxes", id, "connect"] | ["sandboxes", id, "connect"]) => {
             connect(call, id).await
         }
-        ("POST", ["sandboxes", id, "resume"]) => {
-            running(&call, id).await?;
-            Err(shape::error(409, format!("sandbox {id} is running already")))
-        }
+        ("POST", ["sandboxes", id, "resume"]) => kept::resume(call, id).await,
+        ("POST", ["sandboxes", id, "pause"]) => kept::pause(call, id).await,
+        ("POST", ["sandboxes", id, "fork"]) => kept::fork(call, id).await,
+        ("POST", ["sandboxes", id, "snapshots"]) => kept::snapshot(call, id).await,
+        ("GET", ["snapshots"]) => kept::list(call).await,
+        ("DELETE", ["templates", id]) => kept::delete(call, id).await,
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
@@ -139,11 +166,6 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
 /// What is not there says so, and never hangs.
 fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
-        ["sandboxes", _, "pause"] => {
-            "pause: a sandbox lives until it is killed or its time is over"
-        }
-        ["sandboxes", _, "snapshots"] | ["snapshots", ..] => "snapshots",
-        ["sandboxes", _, "fork"] => "fork",
         ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
         ["sandboxes", _, "logs"] | ["v2", "sandboxes", _, "logs"] => {
             "logs: output goes to who follows the command"
@@ -191,7 +213,7 @@ fn domain(headers: &HeaderMap) -> String {
     port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"))
 }
 
-fn sandbox(held: &Held, domain: &str) -> Value {
+pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
     json!({
         "templateID": "base",
         "sandboxID": held.id,
@@ -215,20 +237,20 @@ async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
     Ok(shape::json_of(201, &sandbox(&held, &domain)))
 }
 
-fn missing(id: &str) -> Response<Body> {
+pub(super) fn missing(id: &str) -> Response<Body> {
     let id: String = id.chars().take(64).collect();
     shape::error(404, format!("sandbox {id:?} not found"))
 }
 
 /// The running sandbox of this name.
-async fn running(call: &Asking<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
+pub(super) async fn running(call: &Asking<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let held = call.front.shared.flows.live_held(&call.who, &live).await;
     held.map_err(|error| found(id, error))
 }
 
 /// A refusal that a sandbox is not there has E2B's words.
-fn found(id: &str, error: Error) -> Response<Body> {
+pub(super) fn found(id: &str, error: Error) -> Response<Body> {
     match &error {
         Error::Refused(refusal) if refusal.code == ErrorCode::NotFound => missing(id),
         _ => shape::refused(error),
@@ -236,11 +258,19 @@ fn found(id: &str, error: Error) -> Response<Body> {
 }
 
 async fn connect(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let view = call.front.shared.flows.live_view(&call.who, &live).await;
+    if view.map_err(|error| found(id, error))?.state == LiveState::Paused {
+        return kept::connect(call, id, (CONNECT_S, 201)).await;
+    }
     let held = running(&call, id).await?;
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     if asked.auto_pause == Some(true) {
-        return Err(shape::error(400, "autoPause is not supported: leave it out"));
+        return Err(shape::error(
+            400,
+            "autoPause: a sandbox that runs keeps what it was created with",
+        ));
     }
     let seconds = asked.timeout.unwrap_or(CONNECT_S);
     let extended = front.shared.flows.live_extend(&who, &held.id, seconds, true).await;
@@ -283,9 +313,10 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let view = call.front.shared.flows.live_view(&call.who, &live).await;
     let view = view.map_err(|error| found(id, error))?;
-    if view.state != LiveState::Running {
+    if !matches!(view.state, LiveState::Running | LiveState::Paused) {
         return Err(missing(id));
     }
+    let on_timeout = if view.pause_on_timeout { "pause" } else { "kill" };
     let mut value = listed(&view);
     let names: Vec<&str> = view.egress.entries().iter().map(|entry| entry.as_str()).collect();
     let held = call.front.shared.flows.live_named(&live);
@@ -296,7 +327,7 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
         let private = held.as_ref().is_some_and(|held| held.traffic.is_some());
         let network = json!({"allowOut": names, "denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": !private});
         fields.insert("network".into(), network);
-        fields.insert("lifecycle".into(), json!({"autoResume": false, "onTimeout": "kill"}));
+        fields.insert("lifecycle".into(), json!({"autoResume": false, "onTimeout": on_timeout}));
         // Who may only read is not given what runs commands.
         if let Some(held) = held.filter(|_| may(&call.who, true)) {
             fields.insert("envdAccessToken".into(), held.token.clone().into());
@@ -317,7 +348,7 @@ fn listed(view: &LiveView) -> Value {
         "cpuCount": cpus(view.cpu),
         "memoryMB": view.mem_mb.unwrap_or(0),
         "diskSizeMB": view.disk_mb.unwrap_or(0),
-        "state": "running",
+        "state": if view.state == LiveState::Paused { "paused" } else { "running" },
         "envdVersion": VERSION,
         "metadata": view.metadata,
     })
@@ -334,23 +365,20 @@ fn base() -> Value {
 }
 
 /// What a list's query asks for; anything else of it is refused.
-fn filter(query: &str, paged: bool) -> Result<(LiveFilter, bool), String> {
-    let mut filter = LiveFilter {
-        state: Some(LiveState::Running),
-        limit: if paged { MAX_PAGE } else { MAX_LIST },
-        ..LiveFilter::default()
-    };
-    let (mut is_wanted, mut is_said) = (true, false);
+fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
+    let mut filter =
+        LiveFilter { limit: if paged { MAX_PAGE } else { MAX_LIST }, ..LiveFilter::default() };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = shape::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match name {
             "metadata" => filter.metadata = labels(&value)?,
-            // Nothing is ever paused.
             "state" => {
-                let running = value.split(',').any(|state| state == "running");
-                is_wanted = running || is_said && is_wanted;
-                is_said = true;
+                for state in value.split(',') {
+                    let known = [LiveState::Running, LiveState::Paused];
+                    let known = known.into_iter().find(|known| known.as_str() == state);
+                    filter.states.push(known.ok_or("state is neither running nor paused")?);
+                }
             }
             "template" if paged => filter.template = Some(value),
             "limit" if paged => {
@@ -368,7 +396,12 @@ fn filter(query: &str, paged: bool) -> Result<(LiveFilter, bool), String> {
             other => return Err(format!("the query's {other} is not supported")),
         }
     }
-    Ok((filter, is_wanted))
+    // As E2B has it: the older list has running ones alone.
+    if filter.states.is_empty() {
+        filter.states.push(LiveState::Running);
+        filter.states.extend(paged.then_some(LiveState::Paused));
+    }
+    Ok(filter)
 }
 
 /// Percent-decoded text in which a plus is a plus.
@@ -392,16 +425,12 @@ fn labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, Stri
 }
 
 async fn list(call: Asking<'_>, paged: bool) -> Outcome {
-    let (mut filter, is_wanted) =
-        filter(&call.query, paged).map_err(|why| shape::error(400, why))?;
+    let mut filter = filter(&call.query, paged).map_err(|why| shape::error(400, why))?;
     let page = filter.limit;
     filter.limit = page.saturating_add(1);
     let rows = &call.front.shared.flows.ledger;
     let fault = |error: cofferdam_ledger::LedgerError| shape::refused(error.into());
-    let mut found = match is_wanted {
-        true => rows.live().list(&call.who.tenant, &filter).await.map_err(fault)?,
-        false => Vec::new(),
-    };
+    let mut found = rows.live().list(&call.who.tenant, &filter).await.map_err(fault)?;
     let page = usize::try_from(page).unwrap_or(usize::MAX);
     let more = found.len() > page;
     found.truncate(page);
@@ -462,18 +491,19 @@ mod tests {
 
     #[test]
     fn a_lists_query_is_read_or_refused() {
-        let (read, wanted) =
-            filter("metadata=a%3Db%252520c%26d%3De&limit=3&state=running", true).unwrap();
-        assert!(wanted);
+        let read = filter("metadata=a%3Db%252520c%26d%3De&limit=3&state=running", true).unwrap();
+        assert_eq!(read.states, [LiveState::Running]);
         assert_eq!(read.limit, 3);
         assert_eq!(
             read.metadata.into_iter().collect::<Vec<_>>(),
             [("a".into(), "b c".into()), ("d".into(), "e".into())]
         );
-        assert!(!filter("state=paused", true).unwrap().1);
-        assert!(filter("state=running&state=paused", true).unwrap().1);
-        assert!(filter("state=paused,running", true).unwrap().1);
-        let (read, _) = filter(&format!("nextToken=12.{}", "a".repeat(20)), true).unwrap();
+        let states = |query, paged| filter(query, paged).unwrap().states;
+        assert_eq!(states("state=paused", true), [LiveState::Paused]);
+        assert_eq!(states("state=paused,running", true).len(), 2);
+        assert_eq!(states("state=running&state=paused", true), states("", true));
+        assert_eq!(states("", false), [LiveState::Running]);
+        let read = filter(&format!("nextToken=12.{}", "a".repeat(20)), true).unwrap();
         assert_eq!(read.after.unwrap().0, 12);
         for bad in [
             "limit=0",
@@ -482,6 +512,7 @@ mod tests {
             "metadata=x",
             "order=asc",
             "startedAfter=1",
+            "state=ended",
             "x=y",
         ] {
             assert!(filter(bad, true).is_err(), "{bad}");

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use cofferdam_contracts::egress::Entry;
-use cofferdam_contracts::live::LiveRequest;
+use cofferdam_contracts::id::SnapshotId;
+use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use serde::Deserialize;
 use serde_json::Value;
@@ -77,7 +78,6 @@ impl NewSandbox {
         dedup: Option<String>,
     ) -> Result<LiveRequest, String> {
         let absent = [
-            ("autoPause", self.auto_pause == Some(true)),
             ("autoResume", self.auto_resume.is_some_and(|auto| auto.enabled == Some(true))),
             ("mcp", self.mcp.is_some_and(|mcp| !mcp.is_null())),
             ("iam", self.iam.is_some_and(|iam| !iam.is_null())),
@@ -88,14 +88,20 @@ impl NewSandbox {
         }
         let network = self.network.map(Network::checked).transpose()?;
         let (egress, private) = network.unwrap_or((Egress::None, false));
+        // The id of a snapshot is a template too, with or without a tag.
+        let name = self.template_id.split(':').next().unwrap_or_default();
+        let snapshot = SnapshotId::parse(name).ok();
+        let template = if snapshot.is_some() { BASE_TEMPLATE.to_owned() } else { self.template_id };
         Ok(LiveRequest {
-            template: self.template_id,
+            template,
             timeout_s: Some(self.timeout.unwrap_or(default_s)),
             metadata: self.metadata.unwrap_or_default(),
             env: self.env_vars.unwrap_or_default(),
             egress,
             limits: LIMITS,
             private,
+            snapshot,
+            pause_on_timeout: self.auto_pause == Some(true),
             dedup,
         })
     }
@@ -161,7 +167,6 @@ mod tests {
     #[test]
     fn what_cannot_be_enforced_is_refused_by_name() {
         for (field, value) in [
-            ("autoPause", json!(true)),
             ("autoResume", json!({"enabled": true})),
             ("mcp", json!({"x": {}})),
             ("iam", json!({"tokens": {}})),
@@ -186,6 +191,17 @@ mod tests {
             assert!(refused.contains(field), "{refused}");
         }
         assert!(of(json!({"surprise": 1})).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_is_a_template_and_auto_pause_is_taken() {
+        let id = "a".repeat(20);
+        for text in [id.clone(), format!("{id}:default")] {
+            let request = of(json!({"templateID": text, "autoPause": true})).unwrap();
+            assert_eq!(request.snapshot.unwrap().as_str(), id);
+            assert_eq!((request.template.as_str(), request.pause_on_timeout), ("base", true));
+        }
+        assert!(of(json!({})).unwrap().snapshot.is_none());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod entry;
 mod envd;
 mod files;
 mod filesystem;
+mod kept;
 mod multipart;
 mod packed;
 mod paths;
@@ -131,7 +132,11 @@ impl Front {
                 if !rooms.contains_key(&id) {
                     self.forget_ended(&mut rooms);
                 }
-                let room = rooms.entry(id).or_insert_with(|| Room::of(held));
+                let room = rooms.entry(id).or_insert_with(|| Room::of(Arc::clone(&held)));
+                // A sandbox that was paused has another life.
+                if !Arc::ptr_eq(&room.held, &held) {
+                    *room = Room::of(held);
+                }
                 Some(Arc::clone(room))
             }
             None => {

@@ -2,8 +2,9 @@
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState};
+use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LiveResume, SnapshotRequest};
 use cofferdam_flows::Error;
 use cofferdam_flows::live::inside::{Ended, ExecEnd, ExecRequest};
 use cofferdam_flows::live::{Manner, Stream};
@@ -28,7 +29,7 @@ pub(crate) async fn create(mut call: Call) -> Answered {
 
 pub(crate) async fn list(call: Call) -> Answered {
     let filter = LiveFilter {
-        state: call.one_of("state", LiveState::ALL, LiveState::as_str)?,
+        states: call.one_of("state", LiveState::ALL, LiveState::as_str)?.into_iter().collect(),
         limit: call.number("limit", 1..=1_000, 100)?,
         ..LiveFilter::default()
     };
@@ -51,6 +52,54 @@ pub(crate) async fn kill(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     call.flows().live_kill(&call.who, &id).await?;
     ok(&call.flows().live_view(&call.who, &id).await?)
+}
+
+pub(crate) async fn pause(call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    ok(&call.flows().live_pause(&call.who, &id).await?)
+}
+
+pub(crate) async fn resume(mut call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    let request: LiveResume = call.body()?;
+    let held = call.flows().live_resume(&call.who, &id, request.timeout_s, None).await?;
+    ok(&call.flows().live_view(&call.who, &held.id).await?)
+}
+
+pub(crate) async fn fork(mut call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    let request: LiveFork = call.body()?;
+    let count = request.count.unwrap_or(1);
+    let mut forks = Vec::new();
+    for one in call.flows().live_fork(&call.who, &id, count, request.timeout_s).await? {
+        forks.push(match one {
+            Ok(held) => {
+                let view = call.flows().live_view(&call.who, &held.id).await?;
+                LiveForked { sandbox: Some(view), error: None }
+            }
+            Err(error) => LiveForked { sandbox: None, error: Some(error.refusal().message) },
+        });
+    }
+    answer(StatusCode::CREATED, &forks)
+}
+
+pub(crate) async fn snapshot(mut call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    let request: SnapshotRequest = call.body()?;
+    let made = call.flows().live_snapshot(&call.who, &id, request.name).await?;
+    answer(StatusCode::CREATED, &made)
+}
+
+pub(crate) async fn snapshots(call: Call) -> Answered {
+    ok(&call.flows().ledger.snapshots().list(&call.who.tenant, None).await?)
+}
+
+pub(crate) async fn snapshot_delete(call: Call) -> Answered {
+    let id: SnapshotId = call.id("snapshot")?;
+    let kept = call.flows().ledger.snapshots().kept(&call.who.tenant, &id).await?;
+    let view = kept.ok_or_else(|| Refusal::not_found("snapshot"))?.view;
+    call.flows().snapshot_delete(&call.who, &id).await?;
+    ok(&view)
 }
 
 pub(crate) async fn exec(mut call: Call) -> Answered {

@@ -31,6 +31,10 @@ impl Isolation for ContainerClass {
         Class::Container
     }
 
+    fn keeps_files(&self) -> bool {
+        true
+    }
+
     fn detect(&self, found: &HostRuntimes<'_>) -> Offer {
         found.holds(Class::Container).unwrap_or_else(|| {
             absent(

@@ -150,7 +150,7 @@ async fn stand(
     subject.runtime_reaped = true;
     subject.class = Some(plan.class);
     let bare = Resolved::default();
-    let begun = (&bare, base, Through::default());
+    let begun = (&bare, base, Through::default(), None);
     match raise(host, &facts, &plan, begun, &mut subject, intake).await {
         Ok(raised) => Ok(Standing { raised: Some(raised), subject, shape, facts, _claim: claim }),
         Err(error) => {

@@ -1,0 +1,94 @@
+//! Files of long-lived sandboxes that are kept: by a pause, and by a snapshot.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{LiveId, SnapshotId};
+use crate::live::LiveView;
+use crate::named::named;
+
+/// Sandboxes that one fork makes at most, as the clients of E2B have it.
+pub const MAX_FORKS: u64 = 20;
+/// Bytes of a snapshot's name.
+pub const MAX_SNAPSHOT_NAME: usize = 128;
+
+named! {
+    /// What a snapshot is for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum SnapshotKind {
+        /// A paused sandbox goes on from it. It is erased once that sandbox goes on or is killed.
+        Pause = "pause",
+        /// New sandboxes begin with it, until it is deleted.
+        Snapshot = "snapshot",
+    }
+}
+
+/// `POST /api/sandboxes/{id}/resume`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveResume {
+    /// Time to live from its new start in seconds: 1 to 86,400. Default 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub timeout_s: Option<u64>,
+}
+
+/// `POST /api/sandboxes/{id}/fork`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveFork {
+    /// Time to live of each from its start in seconds: 1 to 86,400. Default 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub timeout_s: Option<u64>,
+    /// How many: 1 to 20. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 20))]
+    pub count: Option<u64>,
+}
+
+/// One sandbox of a fork, or why it was not made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LiveForked {
+    /// The sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<LiveView>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// `POST /api/sandboxes/{id}/snapshots`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct SnapshotRequest {
+    /// A name for people; at most 128 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub name: Option<String>,
+}
+
+/// Kept files of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct SnapshotView {
+    /// Its id.
+    pub id: SnapshotId,
+    /// The sandbox whose files they are.
+    pub sandbox: LiveId,
+    /// What it is for.
+    pub kind: SnapshotKind,
+    /// Its name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Root file system below the files.
+    pub template: String,
+    /// Bytes of the sealed file, which count for the tenant's quota.
+    pub bytes: u64,
+    /// ms since the epoch.
+    pub created_at: i64,
+    /// When its key was destroyed, in ms since the epoch; absent while it is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased_at: Option<i64>,
+}

@@ -1,0 +1,458 @@
+//! Pause, resume, snapshot and fork: the files of long-lived sandboxes, kept and brought back.
+//!
+//! ```text
+//! pause:    stop -> file -> fsync -> snapshot and pause on record -> processes killed -> wiped -> answer
+//! resume:   file checked -> the next life on record, with a run of its own -> its layer filled -> started -> answer
+//! snapshot: stop -> file -> go on -> fsync -> on record            fork: the same without a record, once for all its sandboxes
+//! ```
+//! Killed at any point, a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its file is
+//! whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{LiveId, SnapshotId, TenantId};
+use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState, LiveView};
+use cofferdam_contracts::recipe::Lane;
+use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::live::NextLife;
+use cofferdam_ledger::snapshots::FilesToKeep;
+use cofferdam_sandbox::{Filling, Still};
+use serde_json::json;
+
+use super::registry::{Expected, Held, Order};
+use super::shelf::{KeptFile, Shelf};
+use super::{detached, elsewhere, fresh_letters, moved, refuse, unverified, work};
+use crate::built_in::Launch;
+use crate::error::{Error, Result};
+use crate::patience::patiently;
+use crate::{Flows, config};
+
+/// It is whole and is found all the same.
+const UNNAMED: &str = "a snapshot's file keeps the name of a part until the next start";
+
+fn conflict(why: impl Into<String>) -> Error {
+    refuse(ErrorCode::StateConflict, why)
+}
+
+fn over() -> Error {
+    Refusal::not_found("running sandbox").into()
+}
+
+fn fresh() -> Result<SnapshotId> {
+    SnapshotId::parse(&fresh_letters()).map_err(Error::corrupt("id"))
+}
+
+/// Work that waits for a disk.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+impl Flows {
+    fn shelf(&self) -> Result<Arc<Shelf>> {
+        self.kept.clone().ok_or_else(|| conflict("this process keeps no snapshots"))
+    }
+
+    /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record.
+    ///
+    /// # Errors
+    /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
+    pub async fn live_pause(&self, who: &Principal, id: &LiveId) -> Result<LiveView> {
+        let mut wakes = self.wakes.subscribe();
+        let held = self.live_held(who, id).await?;
+        let run = held.run.clone();
+        let (flows, asker) = (self.clone(), who.clone());
+        detached(async move { flows.pause_held(&asker, &held, "").await }).await?;
+        let wiped = tokio::time::timeout(super::KILL_PATIENCE, async {
+            loop {
+                let view = self.live_view(who, id).await?;
+                // Somebody may have resumed it meanwhile.
+                if view.wiped || view.run_id != run {
+                    return Ok::<_, Error>(view);
+                }
+                moved(&mut wakes, &run).await;
+            }
+        });
+        let view = wiped.await.unwrap_or_else(|_| Err(unverified()))?;
+        self.snapshots_tidy().await;
+        Ok(view)
+    }
+
+    /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
+    async fn keep_files(&self, held: &Arc<Held>) -> Result<(Still, KeptFile)> {
+        let Some(keeper) = held.keeper.clone() else {
+            let why = "the files of this sandbox cannot be kept: only the class `container` has pause, snapshot and fork";
+            return Err(refuse(ErrorCode::PolicyViolation, why));
+        };
+        self.ledger.runs().quota_admit(&held.tenant).await?;
+        let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
+        let kept = blocking(move || {
+            let goes_on = || held.goes_on();
+            shelf.keep((&held.tenant, id), &held.again(), &keeper, &goes_on)
+        });
+        kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
+    }
+
+    /// Keeps a sandbox's files, records it as paused and orders its end.
+    pub(crate) async fn pause_held(
+        &self,
+        who: &Principal,
+        held: &Arc<Held>,
+        reason: &str,
+    ) -> Result<()> {
+        let vault = self.vault()?;
+        let _turn = held.turn.lock().await;
+        let _keeping = held.keeping.lock().await;
+        if !held.goes_on() {
+            return Err(match self.live_view(who, &held.id).await?.state {
+                LiveState::Paused => conflict("the sandbox is paused already"),
+                _ => over(),
+            });
+        }
+        let (still, kept) = self.keep_files(held).await?;
+        let kept = blocking(move || kept.sync().map(|()| kept));
+        let mut kept = kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        let sealed = vault.seal_key(&held.tenant, &kept.id, &kept.key);
+        let sealed = sealed.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
+        let shelf = self.shelf()?;
+        let place = shelf.place();
+        let new = FilesToKeep {
+            id: &kept.id,
+            live: &held.id,
+            run: &held.run,
+            kind: SnapshotKind::Pause,
+            name: None,
+            place: &place,
+            bytes: kept.bytes,
+            sha256: &kept.sha256,
+            sealed_key: &sealed,
+            sealed_by: vault.fingerprint(),
+        };
+        let detail = json!({"snapshot": kept.id, "bytes": kept.bytes});
+        let audit = Audit {
+            reason,
+            detail: Some(detail),
+            ..Audit::by(who, "sandbox.pause", held.id.as_str())
+        };
+        let recorded = match self.ledger.snapshots().pause(&new, &audit).await {
+            Ok(recorded) => recorded,
+            // The commit may have happened: the ledger is asked until it says.
+            Err(error) => {
+                let known = patiently(|| self.ledger.snapshots().is_recorded(&kept.id)).await;
+                match known {
+                    Ok(true) => true,
+                    Ok(false) => return Err(error.into()),
+                    Err(_) => {
+                        kept.leave();
+                        held.end(Order::Over);
+                        return Err(error.into());
+                    }
+                }
+            }
+        };
+        if !recorded {
+            return Err(over());
+        }
+        held.end(Order::Pause);
+        still.end();
+        if let Err(why) = shelf.name(&mut kept) {
+            tracing::warn!(snapshot = %kept.id, %why, "{UNNAMED}");
+        }
+        Ok(())
+    }
+
+    /// Keeps the files of a sandbox that runs and goes on.
+    ///
+    /// # Errors
+    /// As for a pause; or the name is out of bounds.
+    pub async fn live_snapshot(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        name: Option<String>,
+    ) -> Result<SnapshotView> {
+        if name.as_ref().is_some_and(|n| !(1..=MAX_SNAPSHOT_NAME).contains(&n.len())) {
+            let why = format!("name: a snapshot's name has 1 to {MAX_SNAPSHOT_NAME} bytes");
+            return Err(refuse(ErrorCode::PolicyViolation, why));
+        }
+        let held = self.live_held(who, id).await?;
+        let (flows, who) = (self.clone(), who.clone());
+        detached(async move { flows.snapshot_held(&who, &held, name.as_deref()).await }).await
+    }
+
+    async fn snapshot_held(
+        &self,
+        who: &Principal,
+        held: &Arc<Held>,
+        name: Option<&str>,
+    ) -> Result<SnapshotView> {
+        let vault = self.vault()?;
+        let mut kept = self.keep_and_go_on(held).await?;
+        let sealed = vault.seal_key(&held.tenant, &kept.id, &kept.key);
+        let sealed = sealed.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
+        let shelf = self.shelf()?;
+        let place = shelf.place();
+        let new = FilesToKeep {
+            id: &kept.id,
+            live: &held.id,
+            run: &held.run,
+            kind: SnapshotKind::Snapshot,
+            name,
+            place: &place,
+            bytes: kept.bytes,
+            sha256: &kept.sha256,
+            sealed_key: &sealed,
+            sealed_by: vault.fingerprint(),
+        };
+        let detail = json!({"snapshot": kept.id, "bytes": kept.bytes});
+        let audit =
+            Audit { detail: Some(detail), ..Audit::by(who, "sandbox.snapshot", held.id.as_str()) };
+        let added = self.ledger.snapshots().add(&new, &audit).await;
+        if added.is_err() {
+            // It may be on record; the next start finds out.
+            kept.leave();
+        }
+        if !added? {
+            return Err(over());
+        }
+        if let Err(why) = shelf.name(&mut kept) {
+            tracing::warn!(snapshot = %kept.id, %why, "{UNNAMED}");
+        }
+        let view = self.ledger.snapshots().kept(&held.tenant, &kept.id).await?;
+        Ok(view.ok_or_else(|| Refusal::not_found("snapshot"))?.view)
+    }
+
+    /// The files of one moment of a sandbox, which goes on before they are on the disk.
+    async fn keep_and_go_on(&self, held: &Arc<Held>) -> Result<KeptFile> {
+        let keeping = held.keeping.lock().await;
+        if !held.goes_on() {
+            return Err(over());
+        }
+        let (still, kept) = self.keep_files(held).await?;
+        drop(still);
+        drop(keeping);
+        let kept = blocking(move || kept.sync().map(|()| kept));
+        kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
+    }
+
+    /// The files of a snapshot on record, once they are checked, and what was asked for with them.
+    pub(super) async fn live_opened(
+        &self,
+        tenant: &TenantId,
+        id: &SnapshotId,
+    ) -> Result<(LiveRequest, Filling)> {
+        let kept = self.ledger.snapshots().kept(tenant, id).await?;
+        let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
+        let shelf = self.shelf()?;
+        if kept.place != shelf.place() {
+            return Err(conflict(
+                "the snapshot's file is on another host; ask the server that made it",
+            ));
+        }
+        let vault = self.vault()?;
+        if *vault.fingerprint() != kept.sealed_by {
+            let why = "the snapshot is sealed under another secrets key: copy secrets.key from the host that made it";
+            return Err(conflict(why));
+        }
+        let key = vault.open_key(tenant, id, &kept.sealed_key);
+        let key = key.ok_or_else(|| damaged(id, "its key does not open"))?;
+        let (tenant, name, sha256) = (tenant.clone(), id.clone(), kept.sha256);
+        let opened = blocking(move || shelf.open((&tenant, &name), &key, &sha256)).await;
+        opened.map_err(|why| {
+            tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
+            damaged(id, &why.to_string())
+        })
+    }
+
+    /// Resumes a paused sandbox under its id and waits until it answers.
+    ///
+    /// # Errors
+    /// It is not paused, its file is damaged or elsewhere, or there is no room: then it stays paused.
+    pub async fn live_resume(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        timeout_s: Option<u64>,
+        pauses: Option<bool>,
+    ) -> Result<Arc<Held>> {
+        let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
+        let resumed = detached(async move { flows.resume(&asker, &id, timeout_s, pauses).await });
+        let held = resumed.await;
+        self.snapshots_tidy().await;
+        held
+    }
+
+    async fn resume(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        timeout_s: Option<u64>,
+        pauses: Option<bool>,
+    ) -> Result<Arc<Held>> {
+        let Some(snapshot) = self.ledger.live().paused_into(&who.tenant, id).await? else {
+            return Err(match self.live_view(who, id).await?.state {
+                LiveState::Ended => Refusal::not_found("paused sandbox").into(),
+                _ => conflict("the sandbox is not paused"),
+            });
+        };
+        let (asked, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+        let request = LiveRequest {
+            timeout_s: Some(timeout_s.unwrap_or(DEFAULT_LIVE_S)),
+            pause_on_timeout: pauses.unwrap_or(asked.pause_on_timeout),
+            ..asked
+        };
+        let (_, timeout_s) = super::checked(&request)?;
+        let mut sandbox = work::request(&request);
+        config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
+        self.live_admit(who, &sandbox.egress).await?;
+        let work = work::of(id, sandbox);
+        let start = Launch {
+            who,
+            key_id: &who.key_id,
+            // Each life has a run of its own, also one that does not begin.
+            subject: format!("live:{id}:{}", secret_hex(8)),
+            goal: format!("sandbox {id}, resumed"),
+            work: &work,
+            lane: Lane::Interactive,
+        };
+        let begun = work::RUN.start(self, start)?;
+        let (intent, run) = (begun.intent(), &begun.run);
+        let detail = json!({"snapshot": snapshot, "run": run.id});
+        let audit = Audit { detail: Some(detail), ..Audit::by(who, "sandbox.resume", id.as_str()) };
+        let next = NextLife {
+            id,
+            intent: &intent,
+            run,
+            snapshot: &snapshot,
+            timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
+            pauses: Some(request.pause_on_timeout),
+            audit: &audit,
+        };
+        let one = Expected {
+            tenant: who.tenant.clone(),
+            key_id: who.key_id.clone(),
+            request,
+            inherited: BTreeMap::new(),
+            filling: Some(filling),
+        };
+        let _asked = self.live_expect(id, one)?;
+        self.ledger.live().resume(&next).await?;
+        self.live_wait(who, id, &run.id).await
+    }
+
+    /// New sandboxes with the files of one that runs or is paused. Each is made, or says why not.
+    ///
+    /// # Errors
+    /// There is no such sandbox, its files cannot be kept, or the count is out of bounds.
+    pub async fn live_fork(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        count: u64,
+        timeout_s: Option<u64>,
+    ) -> Result<Vec<Result<Arc<Held>>>> {
+        if !(1..=MAX_FORKS).contains(&count) {
+            let why = format!("count is {count}; it must be between 1 and {MAX_FORKS}");
+            return Err(refuse(ErrorCode::PolicyViolation, why));
+        }
+        let (flows, who, id) = (self.clone(), who.clone(), id.clone());
+        detached(async move {
+            let (asked, fillings) = flows.fork_files(&who, &id, count).await?;
+            let request = LiveRequest { timeout_s, dedup: None, snapshot: None, ..asked };
+            let made = fillings.into_iter().map(|filling| {
+                let (flows, who, request) = (flows.clone(), who.clone(), request.clone());
+                tokio::spawn(async move { flows.live_make(&who, &request, Some(filling)).await })
+            });
+            let made: Vec<_> = made.collect();
+            let mut done = Vec::with_capacity(made.len());
+            for one in made {
+                done.push(one.await.unwrap_or_else(|_| Err(elsewhere())));
+            }
+            Ok(done)
+        })
+        .await
+    }
+
+    async fn fork_files(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        count: u64,
+    ) -> Result<(LiveRequest, Vec<Filling>)> {
+        if let Some(snapshot) = self.ledger.live().paused_into(&who.tenant, id).await? {
+            let mut asked = None;
+            let mut fillings = Vec::new();
+            for _ in 0..count {
+                let (request, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+                asked = Some(request);
+                fillings.push(filling);
+            }
+            return asked.map(|asked| (asked, fillings)).ok_or_else(over);
+        }
+        let held = self.live_held(who, id).await?;
+        let kept = self.keep_and_go_on(&held).await?;
+        let opened = (0..count).map(|_| kept.filling(&held.tenant));
+        let fillings: std::io::Result<Vec<Filling>> = opened.collect();
+        let fillings = fillings.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        Ok((held.again(), fillings))
+    }
+
+    /// Deletes a snapshot of the caller's tenant: its key is destroyed, and its file removed.
+    ///
+    /// # Errors
+    /// There is none of this id, or a sandbox is paused into it.
+    pub async fn snapshot_delete(&self, who: &Principal, id: &SnapshotId) -> Result<()> {
+        let audit = Audit::by(who, "snapshot.delete", id.as_str());
+        self.ledger.snapshots().erase(id, &audit).await?;
+        self.snapshots_tidy().await;
+        Ok(())
+    }
+
+    /// Erases what no sandbox needs any more. What fails is tried again at the next call.
+    pub(crate) async fn snapshots_tidy(&self) {
+        if let Err(error) = self.tidied().await {
+            tracing::warn!(%error, "snapshots that are not needed are not erased yet");
+        }
+    }
+
+    async fn tidied(&self) -> Result<()> {
+        let Some(shelf) = &self.kept else { return Ok(()) };
+        self.ledger.snapshots().erase_unneeded().await?;
+        for id in self.ledger.snapshots().erased(&shelf.place()).await? {
+            let (shelf, name) = (Arc::clone(shelf), id.clone());
+            match blocking(move || shelf.remove(&name)).await {
+                Ok(()) => self.ledger.snapshots().gone(&id).await?,
+                Err(why) => {
+                    tracing::warn!(snapshot = %id, %why, "an erased snapshot's file is still there")
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts in order what killed processes left: files that are on record get their names, others are removed.
+    pub(crate) async fn snapshots_sweep(&self) -> Result<()> {
+        let Some(shelf) = &self.kept else { return Ok(()) };
+        let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
+        for id in shelf.left().map_err(fault)? {
+            match self.ledger.snapshots().is_recorded(&id).await? {
+                true => shelf.rename(&id).map_err(fault)?,
+                false => shelf.remove(&id).map_err(fault)?,
+            }
+        }
+        self.snapshots_tidy().await;
+        Ok(())
+    }
+}
+
+fn damaged(id: &SnapshotId, why: &str) -> Error {
+    conflict(format!("the snapshot {id} cannot be used: {why}"))
+}

@@ -1,0 +1,273 @@
+//! The file of a snapshot: a stream in pieces, each sealed.
+//!
+//! ```text
+//! file:   MAGIC  piece*            piece: length, with LAST in the last one | AES-256-GCM(bytes) | tag
+//! nonce:  number of the piece (8 bytes) | 3 zeros | 1 in the last one      data beside it: tenant and snapshot
+//! ```
+//! The key is the file's own, so no nonce is used twice under it. **A piece that is missing, moved, altered, of another
+//! file or of another tenant's does not open, and neither does a file that is cut off.**
+
+use std::io::{self, Read, Write};
+
+use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::digest::{Context, SHA256};
+
+use crate::vault::FileKey;
+
+/// First bytes of a file, with the version of its form.
+const MAGIC: &[u8; 8] = b"cfdsnp01";
+/// Bytes of the stream in one piece: a piece is in memory twice.
+const PIECE: usize = 256 * 1024;
+/// The cipher's tag.
+const TAG: usize = 16;
+/// In the length of the last piece.
+const LAST: u32 = 1 << 31;
+
+fn key_of(key: &FileKey) -> io::Result<LessSafeKey> {
+    let key = UnboundKey::new(&AES_256_GCM, &key[..]);
+    Ok(LessSafeKey::new(key.map_err(|_| io::Error::other("the cipher refused its key"))?))
+}
+
+/// What the pieces of a file belong to.
+fn of(tenant: &TenantId, snapshot: &SnapshotId) -> Vec<u8> {
+    format!("cofferdam snapshot file 1\n{tenant}\n{snapshot}").into_bytes()
+}
+
+fn nonce(number: u64, is_last: bool) -> Nonce {
+    let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
+    let bytes: [u8; NONCE_LEN] = [a, b, c, d, e, f, g, h, 0, 0, 0, u8::from(is_last)];
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// Seals what is written to it.
+pub(crate) struct Sealing<W> {
+    out: W,
+    key: LessSafeKey,
+    of: Vec<u8>,
+    held: Vec<u8>,
+    number: u64,
+    bytes: u64,
+    sha256: Context,
+}
+
+impl<W: Write> Sealing<W> {
+    pub(crate) fn new(
+        out: W,
+        key: &FileKey,
+        (tenant, snapshot): (&TenantId, &SnapshotId),
+    ) -> io::Result<Self> {
+        let mut sealing = Self {
+            out,
+            key: key_of(key)?,
+            of: of(tenant, snapshot),
+            held: Vec::with_capacity(PIECE + TAG),
+            number: 0,
+            bytes: 0,
+            sha256: Context::new(&SHA256),
+        };
+        sealing.put(MAGIC)?;
+        Ok(sealing)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)?;
+        self.sha256.update(bytes);
+        self.bytes = self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        Ok(())
+    }
+
+    fn piece(&mut self, is_last: bool) -> io::Result<()> {
+        let mut held = std::mem::take(&mut self.held);
+        let sealed = self.key.seal_in_place_append_tag(
+            nonce(self.number, is_last),
+            Aad::from(&self.of),
+            &mut held,
+        );
+        sealed.map_err(|_| io::Error::other("the cipher refused a piece"))?;
+        self.number = self.number.saturating_add(1);
+        let size = u32::try_from(held.len()).map_err(io::Error::other)?;
+        self.put(&(size | if is_last { LAST } else { 0 }).to_le_bytes())?;
+        self.put(&held)?;
+        held.clear();
+        self.held = held;
+        Ok(())
+    }
+
+    /// Writes the last piece; gives what was written to, and the size and the digest of all of it.
+    pub(crate) fn finish(mut self) -> io::Result<(W, u64, Digest)> {
+        self.piece(true)?;
+        self.out.flush()?;
+        Ok((self.out, self.bytes, digest(self.sha256)?))
+    }
+}
+
+impl<W: Write> Write for Sealing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.held.len() >= PIECE {
+            self.piece(false)?;
+        }
+        let room = PIECE.saturating_sub(self.held.len()).min(bytes.len());
+        self.held.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        Ok(room)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn digest(context: Context) -> io::Result<Digest> {
+    Digest::parse(&hex::encode(context.finish())).map_err(io::Error::other)
+}
+
+/// The digest of everything that a file has.
+pub(crate) fn sha256(mut from: impl Read) -> io::Result<Digest> {
+    let mut context = Context::new(&SHA256);
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.read(&mut piece)? {
+            0 => return digest(context),
+            count => context.update(piece.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
+/// Opens what is read from it.
+pub(crate) struct Opening<R> {
+    from: R,
+    key: LessSafeKey,
+    of: Vec<u8>,
+    piece: Vec<u8>,
+    /// What of the piece was read.
+    read: usize,
+    /// What of it there is.
+    size: usize,
+    number: u64,
+    was_last: bool,
+}
+
+impl<R: Read> Opening<R> {
+    pub(crate) fn new(
+        mut from: R,
+        key: &FileKey,
+        (tenant, snapshot): (&TenantId, &SnapshotId),
+    ) -> io::Result<Self> {
+        let mut magic = [0; 8];
+        from.read_exact(&mut magic)?;
+        if magic != *MAGIC {
+            return Err(damaged());
+        }
+        let (key, of) = (key_of(key)?, of(tenant, snapshot));
+        let piece = Vec::with_capacity(PIECE + TAG);
+        Ok(Self { from, key, of, piece, read: 0, size: 0, number: 0, was_last: false })
+    }
+
+    fn next(&mut self) -> io::Result<()> {
+        let mut size = [0; 4];
+        self.from.read_exact(&mut size)?;
+        let size = u32::from_le_bytes(size);
+        let is_last = size & LAST != 0;
+        let size = usize::try_from(size & !LAST).unwrap_or(usize::MAX);
+        if !(TAG..=PIECE + TAG).contains(&size) {
+            return Err(damaged());
+        }
+        self.piece.resize(size, 0);
+        self.from.read_exact(&mut self.piece)?;
+        let nonce = nonce(self.number, is_last);
+        let opened = self.key.open_in_place(nonce, Aad::from(&self.of), &mut self.piece);
+        self.size = opened.map_err(|_| damaged())?.len();
+        self.read = 0;
+        self.number = self.number.saturating_add(1);
+        self.was_last = is_last;
+        // Nothing follows the last one.
+        if is_last && self.from.read(&mut [0])? != 0 {
+            return Err(damaged());
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Opening<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.read == self.size {
+            if self.was_last {
+                return Ok(0);
+            }
+            self.next()?;
+        }
+        let left = self.piece.get(self.read..self.size).unwrap_or_default();
+        let count = left.len().min(into.len());
+        if let (Some(into), Some(from)) = (into.get_mut(..count), left.get(..count)) {
+            into.copy_from_slice(from);
+        }
+        self.read = self.read.saturating_add(count);
+        Ok(count)
+    }
+}
+
+fn damaged() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the snapshot's file is damaged, or is not this one's",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(letter: &str) -> (TenantId, SnapshotId) {
+        (TenantId::parse("acme").unwrap(), SnapshotId::parse(&letter.repeat(20)).unwrap())
+    }
+
+    fn sealed(bytes: &[u8]) -> (Vec<u8>, u64, Digest) {
+        let (tenant, id) = names("a");
+        let key = FileKey::new([3; 32]);
+        let mut sealing = Sealing::new(Vec::new(), &key, (&tenant, &id)).unwrap();
+        sealing.write_all(bytes).unwrap();
+        sealing.finish().unwrap()
+    }
+
+    fn opened(file: &[u8], letter: &str, digit: u8) -> io::Result<Vec<u8>> {
+        let (tenant, id) = names(letter);
+        let key = FileKey::new([digit; 32]);
+        let mut bytes = Vec::new();
+        Opening::new(file, &key, (&tenant, &id))?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    #[test]
+    fn a_file_opens_whole_or_not_at_all() {
+        for size in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE] {
+            let bytes: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let (file, written, digest) = sealed(&bytes);
+            assert_eq!(written, u64::try_from(file.len()).unwrap());
+            assert_eq!(digest, sha256(file.as_slice()).unwrap());
+            assert_eq!(opened(&file, "a", 3).unwrap(), bytes, "{size}");
+            assert!(opened(&file, "b", 3).is_err() && opened(&file, "a", 4).is_err());
+            for cut in [0, 8, 12, file.len() / 2, file.len() - 1] {
+                assert!(opened(&file[..cut], "a", 3).is_err(), "{size} {cut}");
+            }
+            assert!(opened(&[file.as_slice(), b"x"].concat(), "a", 3).is_err());
+        }
+    }
+
+    #[test]
+    fn no_byte_of_a_file_may_change_and_no_piece_may_move() {
+        let (file, ..) = sealed(b"some bytes that are kept");
+        assert!(!file.windows(5).any(|part| part == b"bytes"));
+        for at in 0..file.len() {
+            let mut altered = file.clone();
+            altered[at] ^= 1;
+            assert!(opened(&altered, "a", 3).is_err(), "{at}");
+        }
+        let (file, ..) = sealed(&vec![7; 3 * PIECE]);
+        let size = 4 + PIECE + TAG;
+        let piece = |n: usize| &file[8 + n * size..8 + (n + 1) * size];
+        let moved = [&file[..8], piece(1), piece(0), &file[8 + 2 * size..]].concat();
+        assert!(opened(&moved, "a", 3).is_err());
+        let left_out = [&file[..8], piece(0), &file[8 + 2 * size..]].concat();
+        assert!(opened(&left_out, "a", 3).is_err());
+    }
+}

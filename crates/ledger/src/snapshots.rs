@@ -1,0 +1,243 @@
+//! `app.snapshots`: kept files of long-lived sandboxes. The files lie on their hosts, sealed; each key, itself sealed, is here.
+//!
+//! **Who destroys the key erases the files**: its bytes go in the commit that records it, and the file is unlinked after.
+
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{Digest, LiveId, RunId, SnapshotId, TenantId};
+use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
+use serde_json::Value;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use crate::audit::{Audit, append};
+use crate::error::{Checked, Result, id, load};
+use crate::families::SnapshotRows;
+
+/// Snapshots that one page lists.
+const MAX_LISTED: i64 = 1_000;
+
+/// Kept files, to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct FilesToKeep<'a> {
+    /// Its id.
+    pub id: &'a SnapshotId,
+    /// The sandbox.
+    pub live: &'a LiveId,
+    /// The run of its life.
+    pub run: &'a RunId,
+    /// What it is for.
+    pub kind: SnapshotKind,
+    /// Its name for people.
+    pub name: Option<&'a str>,
+    /// The host and the directory that have the file.
+    pub place: &'a str,
+    /// Bytes of the sealed file.
+    pub bytes: u64,
+    /// Digest of the sealed file.
+    pub sha256: &'a Digest,
+    /// The key of the file, sealed.
+    pub sealed_key: &'a [u8],
+    /// Fingerprint of the key that it is sealed under.
+    pub sealed_by: &'a Digest,
+}
+
+/// What is needed to open kept files.
+#[derive(Debug, Clone)]
+pub struct KeptSnapshot {
+    /// As tenants see it.
+    pub view: SnapshotView,
+    /// The host and the directory that have the file.
+    pub place: String,
+    /// Digest of the sealed file.
+    pub sha256: Digest,
+    /// The key of the file, sealed.
+    pub sealed_key: Vec<u8>,
+    /// Fingerprint of the key that it is sealed under.
+    pub sealed_by: Digest,
+}
+
+const COLUMNS: &str =
+    "id, tenant_id, live_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by,
+    app.ms(created_at) AS created_ms, app.ms(erased_at) AS erased_ms";
+
+fn view_of(row: &PgRow) -> Result<SnapshotView> {
+    let bytes: i64 = row.try_get("bytes")?;
+    Ok(SnapshotView {
+        id: id("snapshots.id", row.try_get("id")?)?,
+        sandbox: id("snapshots.live_id", row.try_get("live_id")?)?,
+        kind: load("snapshots.kind", Value::String(row.try_get("kind")?))?,
+        name: row.try_get("name")?,
+        template: row.try_get("template")?,
+        bytes: u64::try_from(bytes).unwrap_or(0),
+        created_at: row.try_get("created_ms")?,
+        erased_at: row.try_get("erased_ms")?,
+    })
+}
+
+async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
+    let written = sqlx::query(
+        "INSERT INTO app.snapshots
+                (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin)
+         SELECT $1, l.tenant_id, l.id, l.run_id, $4, $5, l.template, $6, $7, $8, $9, $10, $11, l.origin
+           FROM app.live_sandboxes l
+          WHERE l.id = $2 AND l.run_id = $3 AND l.tenant_id = $12 AND l.started_at IS NOT NULL AND l.ended_at IS NULL
+            AND l.paused_at IS NULL",
+    )
+    .bind(new.id.as_str())
+    .bind(new.live.as_str())
+    .bind(new.run.as_str())
+    .bind(new.kind.as_str())
+    .bind(new.name)
+    .bind(new.place)
+    .bind(i64::try_from(new.bytes).unwrap_or(i64::MAX))
+    .bind(new.sha256.as_str())
+    .bind(new.sealed_key)
+    .bind(new.sealed_by.as_str())
+    .bind(audit.key_id)
+    .bind(audit.tenant.as_str())
+    .execute(&mut *conn)
+    .await?;
+    append(conn, audit).await?;
+    Ok(written.rows_affected() == 1)
+}
+
+impl SnapshotRows<'_> {
+    /// Records the files of a running sandbox, which goes on. `false`: it does not run any more.
+    pub async fn add(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
+        if !insert(&mut tx, new, audit).await? {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Records the files of a running sandbox and that it is paused, or nothing at all. `false`: it does not run any more.
+    pub async fn pause(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
+        if !insert(&mut tx, new, audit).await? {
+            return Ok(false);
+        }
+        let paused = sqlx::query(
+            "UPDATE app.live_sandboxes SET paused_at = clock_timestamp(), snapshot_id = $1
+              WHERE id = $2 AND run_id = $3 AND ended_at IS NULL AND paused_at IS NULL",
+        )
+        .bind(new.id.as_str())
+        .bind(new.live.as_str())
+        .bind(new.run.as_str())
+        .execute(&mut *tx)
+        .await?;
+        if paused.rows_affected() != 1 {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// What opens kept files of a tenant; `None`: there are none of this id, or they are erased.
+    pub async fn kept(
+        self,
+        tenant: &TenantId,
+        snapshot: &SnapshotId,
+    ) -> Result<Option<KeptSnapshot>> {
+        let query = format!(
+            "SELECT {COLUMNS} FROM app.snapshots WHERE id = $1 AND tenant_id = $2 AND erased_at IS NULL"
+        );
+        let row = sqlx::query(AssertSqlSafe(query))
+            .bind(snapshot.as_str())
+            .bind(tenant.as_str())
+            .fetch_optional(self.pool())
+            .await?;
+        row.map(|row| {
+            Ok(KeptSnapshot {
+                view: view_of(&row)?,
+                place: row.try_get("place")?,
+                sha256: id("snapshots.sha256", row.try_get("sha256")?)?,
+                sealed_key: row.try_get("sealed_key")?,
+                sealed_by: id("snapshots.sealed_by", row.try_get("sealed_by")?)?,
+            })
+        })
+        .transpose()
+    }
+
+    /// A tenant's snapshots that are kept, newest first; of one sandbox, where it is named.
+    pub async fn list(self, tenant: &TenantId, live: Option<&LiveId>) -> Result<Vec<SnapshotView>> {
+        let query = format!(
+            "SELECT {COLUMNS} FROM app.snapshots
+              WHERE tenant_id = $1 AND erased_at IS NULL AND ($2::text IS NULL OR live_id = $2)
+              ORDER BY created_at DESC, id DESC LIMIT $3"
+        );
+        let rows = sqlx::query(AssertSqlSafe(query))
+            .bind(tenant.as_str())
+            .bind(live.map(LiveId::as_str))
+            .bind(MAX_LISTED)
+            .fetch_all(self.pool())
+            .await?;
+        rows.iter().map(view_of).collect()
+    }
+
+    /// Destroys the key of a tenant's snapshot. One that a sandbox is paused into is refused.
+    pub async fn erase(self, snapshot: &SnapshotId, audit: &Audit<'_>) -> Checked<()> {
+        let mut tx = self.pool().begin().await?;
+        let kind: Option<String> = sqlx::query_scalar(
+            "SELECT kind FROM app.snapshots WHERE id = $1 AND tenant_id = $2 AND erased_at IS NULL FOR UPDATE",
+        )
+        .bind(snapshot.as_str())
+        .bind(audit.tenant.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        match kind.as_deref() {
+            None => return Err(Refusal::not_found("snapshot").into()),
+            Some("pause") => {
+                let why =
+                    "a paused sandbox goes on from this snapshot: kill or resume that sandbox";
+                return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+            }
+            Some(_) => {}
+        }
+        let query = "UPDATE app.snapshots SET sealed_key = NULL, erased_at = clock_timestamp() WHERE id = $1";
+        sqlx::query(query).bind(snapshot.as_str()).execute(&mut *tx).await?;
+        append(&mut tx, audit).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Destroys the keys of pauses that no paused or resuming sandbox needs any more.
+    pub async fn erase_unneeded(self) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.snapshots s SET sealed_key = NULL, erased_at = clock_timestamp()
+              WHERE s.kind = 'pause' AND s.erased_at IS NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.live_sandboxes l
+                     WHERE l.snapshot_id = s.id AND l.ended_at IS NULL
+                       AND (l.paused_at IS NOT NULL OR l.started_at IS NULL))",
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// Snapshots of a place whose key is destroyed and whose file was not yet looked for.
+    pub async fn erased(self, place: &str) -> Result<Vec<SnapshotId>> {
+        let all: Vec<String> = sqlx::query_scalar(
+            "SELECT id FROM app.snapshots WHERE place = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
+        )
+        .bind(place)
+        .fetch_all(self.pool())
+        .await?;
+        all.iter().map(|text| id("snapshots.id", text)).collect()
+    }
+
+    /// Records that the file of an erased snapshot was looked for, and is gone.
+    pub async fn gone(self, snapshot: &SnapshotId) -> Result<()> {
+        let query = "UPDATE app.snapshots SET gone_at = clock_timestamp()
+                      WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL";
+        sqlx::query(query).bind(snapshot.as_str()).execute(self.pool()).await?;
+        Ok(())
+    }
+
+    /// Whether files of this id are recorded, erased or not.
+    pub async fn is_recorded(self, snapshot: &SnapshotId) -> Result<bool> {
+        let query = "SELECT EXISTS (SELECT 1 FROM app.snapshots WHERE id = $1)";
+        Ok(sqlx::query_scalar(query).bind(snapshot.as_str()).fetch_one(self.pool()).await?)
+    }
+}

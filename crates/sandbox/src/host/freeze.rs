@@ -1,0 +1,92 @@
+//! A sandbox's processes, stopped for a moment by the kernel, which they do not notice.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+
+use crate::host::cgroup::Cgroups;
+use crate::host::traces::Traces;
+
+/// A group freezes within milliseconds; a process in the middle of a long call of the kernel takes longer. Two seconds, a
+/// millisecond apart.
+const TRIES: usize = 2_000;
+
+/// Version 1: what is written and what is read back.
+const STATE: &str = "freezer.state";
+/// Version 2: what is written, and where the kernel says that it is done.
+const FREEZE: &str = "cgroup.freeze";
+const EVENTS: &str = "cgroup.events";
+
+/// Processes that stand still until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        thaw(&self.0);
+    }
+}
+
+/// Lets the processes of a group go on, whatever its version; nothing where the group cannot freeze.
+pub(crate) fn thaw(group: &Path) {
+    for (file, text) in [(STATE, "THAWED"), (FREEZE, "0")] {
+        // A group that was never frozen, or is gone, needs nothing.
+        let _ = write(&group.join(file), text);
+    }
+}
+
+impl Cgroups {
+    /// Stops every process of the sandbox. Each of `members` must be in the group that freezes.
+    pub(crate) fn freeze(&self, traces: &Traces) -> io::Result<Frozen> {
+        let none = || io::Error::other("the sandbox has no cgroup that can freeze");
+        let trees = self.hierarchies.iter();
+        let mut trees =
+            trees.filter(|tree| tree.unified || tree.controllers.iter().any(|c| c == "freezer"));
+        let freezes = |group: &PathBuf| group.join(STATE).exists() || group.join(FREEZE).exists();
+        let group = trees.find_map(|tree| Some(tree.mount.join(&traces.cgroup)).filter(freezes));
+        let group = group.ok_or_else(none)?;
+        let inside = fs::read_to_string(group.join("cgroup.procs"))?;
+        let inside: Vec<u32> = inside.lines().filter_map(|line| line.parse().ok()).collect();
+        if inside.is_empty() {
+            return Err(none());
+        }
+        // From here on it is thawed, however this ends.
+        let frozen = Frozen(group);
+        let is_first = frozen.0.join(STATE).exists();
+        match is_first {
+            true => write(&frozen.0.join(STATE), "FROZEN")?,
+            false => write(&frozen.0.join(FREEZE), "1")?,
+        }
+        for _ in 0..TRIES {
+            let done = match is_first {
+                true => fs::read_to_string(frozen.0.join(STATE))?.trim() == "FROZEN",
+                false => fs::read_to_string(frozen.0.join(EVENTS))?.contains("frozen 1"),
+            };
+            if done {
+                return self.all_inside(traces, &frozen).map(|()| frozen);
+            }
+            clock::sleep_blocking(Duration::from_millis(1));
+        }
+        Err(io::Error::other("the sandbox's processes did not stop in time"))
+    }
+
+    /// Refuses where a member of another tree is not in the frozen group: it would write on.
+    fn all_inside(&self, traces: &Traces, frozen: &Frozen) -> io::Result<()> {
+        let inside = fs::read_to_string(frozen.0.join("cgroup.procs"))?;
+        let inside: Vec<u32> = inside.lines().filter_map(|line| line.parse().ok()).collect();
+        match self.members(traces).into_iter().find(|pid| !inside.contains(pid)) {
+            None => Ok(()),
+            Some(pid) => {
+                Err(io::Error::other(format!("process {pid} is not in the cgroup that freezes")))
+            }
+        }
+    }
+}
+
+/// Never makes the file.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}

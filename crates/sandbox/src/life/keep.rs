@@ -1,0 +1,112 @@
+//! The files of a sandbox that runs, kept as a stream, and put into the layer of another before it begins.
+//!
+//! ```text
+//! Sandbox --keeper--> LayerKeeper --keep--> freeze -> stream -> Still --dropped--> it goes on
+//!                                                            \--end--> its processes are killed where they stand
+//! stream -> Filling --provision_filled--> a sandbox with these files
+//! ```
+//! While the stream is written every process stands still, so it has the files of one moment: what was written, in the
+//! order in which it was written. What a program still has in its own memory is not in it.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use crate::class;
+use crate::host::freeze::Frozen;
+use crate::host::traces::Traces;
+use crate::host::{process, upper};
+use crate::life::sandbox::{KillHandle, Sandbox};
+use crate::spec::facts::HostFacts;
+
+/// Why the files of a sandbox could not be kept. It goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The kernel did not stop its processes.
+    #[error("the sandbox could not be stopped for a moment: {0}")]
+    Freeze(#[source] io::Error),
+    /// A file could not be read, or the stream not written.
+    #[error("the sandbox's files could not be kept: {0}")]
+    Files(#[source] io::Error),
+}
+
+/// Keeps the files of one sandbox, from anywhere.
+#[derive(Debug, Clone)]
+pub struct LayerKeeper {
+    facts: Arc<HostFacts>,
+    traces: Traces,
+    first: u32,
+    kill: KillHandle,
+}
+
+impl Sandbox {
+    /// What keeps its files; `None`: its class cannot.
+    #[must_use]
+    pub fn keeper(&self) -> Option<LayerKeeper> {
+        self.subject.class.is_some_and(|class| class::of(class).keeps_files()).then(|| {
+            LayerKeeper {
+                facts: Arc::clone(&self.facts),
+                traces: self.subject.traces.clone(),
+                first: self.first_id(),
+                kill: self.kill_handle(),
+            }
+        })
+    }
+}
+
+impl LayerKeeper {
+    /// Stops the sandbox, writes all its files and gives it as it stands. Blocking; once `goes_on` says no, it is an error.
+    /// The sandbox must not be wiped meanwhile.
+    ///
+    /// # Errors
+    /// It could not be stopped, or a file not be read or written; then it goes on.
+    pub fn keep(
+        &self,
+        out: &mut dyn Write,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Still, KeepError> {
+        let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
+        let written = upper::pack(&self.traces.layer.join("upper"), self.first, out, goes_on);
+        written.map_err(KeepError::Files)?;
+        Ok(Still { frozen, keeper: self.clone() })
+    }
+}
+
+/// A sandbox that stands still. It goes on when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Still {
+    frozen: Frozen,
+    keeper: LayerKeeper,
+}
+
+impl Still {
+    /// Kills every process where it stands: none of them runs another instruction of its program.
+    pub fn end(self) {
+        let Self { frozen, keeper } = self;
+        keeper.kill.kill();
+        for pid in keeper.facts.cgroups.members(&keeper.traces) {
+            process::kill_member(pid, &keeper.traces.cgroup);
+        }
+        drop(frozen);
+    }
+}
+
+/// A stream of files for the layer of a sandbox.
+pub struct Filling(Box<dyn Read + Send>);
+
+impl std::fmt::Debug for Filling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Filling")
+    }
+}
+
+impl Filling {
+    /// What [`LayerKeeper::keep`] wrote.
+    pub fn new(stream: impl Read + Send + 'static) -> Self {
+        Self(Box::new(stream))
+    }
+
+    pub(crate) fn stream(&mut self) -> &mut dyn Read {
+        self.0.as_mut()
+    }
+}

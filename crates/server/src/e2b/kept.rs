@@ -1,0 +1,161 @@
+//! Pause, resume, snapshots and fork, as E2B's clients ask for them. Files alone are kept: what asks for memory too is given
+//! files, since that is what clients ask for when their user says nothing.
+
+use axum::http::HeaderValue;
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::id::{LiveId, SnapshotId};
+use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
+use cofferdam_flows::Error;
+use serde_json::{Value, json};
+
+use super::control::{
+    Asking, Fork, NewSnapshot, OLD_S, Outcome, Pause, Timeout, found, missing, running, sandbox,
+};
+use super::shape;
+
+/// Rows of one page of snapshots.
+const MAX_PAGE: usize = 100;
+
+pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, body, .. } = call;
+    let _asked: Pause = shape::body(body).await?;
+    let paused = front.shared.flows.live_pause(&who, &live).await;
+    front.tidy();
+    paused.map_err(|error| found(id, error))?;
+    Ok(shape::empty(204))
+}
+
+/// Resumes a paused sandbox. `default_s`: its time to live without one.
+pub(super) async fn connect(
+    call: Asking<'_>,
+    id: &str,
+    (default_s, status): (u64, u16),
+) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, domain, body, .. } = call;
+    let asked: Timeout = shape::body(body).await?;
+    let seconds = asked.timeout.unwrap_or(default_s);
+    let resumed = front.shared.flows.live_resume(&who, &live, Some(seconds), asked.auto_pause);
+    let held = resumed.await.map_err(|error| found(id, error))?;
+    Ok(shape::json_of(status, &sandbox(&held, &domain)))
+}
+
+pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
+    if running(&call, id).await.is_ok() {
+        return Err(shape::error(409, format!("sandbox {id} is running already")));
+    }
+    connect(call, id, (OLD_S, 201)).await
+}
+
+pub(super) async fn fork(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, domain, body, .. } = call;
+    let asked: Fork = shape::body(body).await?;
+    let (count, seconds) = (asked.count.unwrap_or(1), asked.timeout.unwrap_or(OLD_S));
+    let forks = front.shared.flows.live_fork(&who, &live, count, Some(seconds)).await;
+    let forks = forks.map_err(|error| found(id, error))?;
+    let told = forks.into_iter().map(|one| match one {
+        Ok(held) => json!({"sandbox": sandbox(&held, &domain)}),
+        Err(error) => {
+            let refusal = error.refusal();
+            json!({"error": {"code": refusal.code.status(), "message": refusal.message}})
+        }
+    });
+    Ok(shape::json_of(201, &Value::Array(told.collect())))
+}
+
+/// A snapshot as clients have it: its names are ids and the name that its user gave.
+fn told(view: &SnapshotView) -> Value {
+    let names: Vec<&str> = view.name.as_deref().into_iter().collect();
+    json!({"snapshotID": view.id, "names": names})
+}
+
+pub(super) async fn snapshot(call: Asking<'_>, id: &str) -> Outcome {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    let Asking { front, who, body, .. } = call;
+    let asked: NewSnapshot = shape::body(body).await?;
+    let made = front.shared.flows.live_snapshot(&who, &live, asked.name).await;
+    Ok(shape::json_of(201, &told(&made.map_err(|error| found(id, error))?)))
+}
+
+/// What a client's list asks for: a sandbox, how many, and after which.
+#[derive(Debug, Default)]
+struct Listing {
+    live: Option<LiveId>,
+    name: Option<String>,
+    limit: Option<usize>,
+    after: Option<SnapshotId>,
+}
+
+fn asked(query: &str) -> Result<Listing, String> {
+    let mut asked = Listing::default();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match name {
+            "sandboxID" => asked.live = Some(LiveId::parse(value).map_err(|why| why.to_string())?),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+                let limit = limit.ok_or_else(|| format!("limit must be between 1 and {MAX_PAGE}"));
+                asked.limit = Some(limit?);
+            }
+            "name" => asked.name = Some(shape::decoded(value).ok_or("name is not UTF-8")?),
+            "nextToken" => {
+                asked.after = Some(SnapshotId::parse(value).map_err(|why| why.to_string())?)
+            }
+            other => return Err(format!("the query's {other} is not supported")),
+        }
+    }
+    Ok(asked)
+}
+
+pub(super) async fn list(call: Asking<'_>) -> Outcome {
+    let Listing { live, name, limit, after } =
+        asked(&call.query).map_err(|why| shape::error(400, why))?;
+    let rows = &call.front.shared.flows.ledger;
+    let all = rows.snapshots().list(&call.who.tenant, live.as_ref()).await;
+    let mut all = all.map_err(|error| shape::refused(error.into()))?;
+    // What a sandbox is paused into is that sandbox, not a template.
+    all.retain(|view| view.kind == SnapshotKind::Snapshot && (name.is_none() || view.name == name));
+    let limit = limit.unwrap_or(MAX_PAGE);
+    let from = after.and_then(|after| all.iter().position(|view| view.id == after));
+    let rest = all.get(from.map_or(0, |at| at.saturating_add(1))..).unwrap_or_default();
+    let page = rest.get(..limit).unwrap_or(rest);
+    let mut response = shape::json_of(200, &page.iter().map(told).collect());
+    let last = page.last().filter(|_| rest.len() > limit);
+    if let Some(next) = last.and_then(|last| HeaderValue::from_str(last.id.as_str()).ok()) {
+        response.headers_mut().insert("x-next-token", next);
+    }
+    Ok(response)
+}
+
+pub(super) async fn delete(call: Asking<'_>, id: &str) -> Outcome {
+    let gone = || shape::error(404, "no snapshot has this id");
+    let name = id.split(':').next().unwrap_or_default();
+    let snapshot = SnapshotId::parse(name).map_err(|_| gone())?;
+    let deleted = call.front.shared.flows.snapshot_delete(&call.who, &snapshot).await;
+    match deleted {
+        Ok(()) => Ok(shape::empty(204)),
+        Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Err(gone()),
+        Err(error) => Err(shape::refused(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_snapshots_is_asked_for_by_sandbox_and_by_page() {
+        let id = "b".repeat(20);
+        let read = asked(&format!("sandboxID={id}&limit=3&nextToken={id}&name=a%20b")).unwrap();
+        assert_eq!((read.live.unwrap().as_str(), read.limit), (id.as_str(), Some(3)));
+        assert_eq!(
+            (read.after.unwrap().as_str(), read.name.unwrap().as_str()),
+            (id.as_str(), "a b")
+        );
+        for bad in ["limit=0", "limit=101", "x=y", "sandboxID=x", "nextToken=x"] {
+            assert!(asked(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Pause, resume, snapshot and fork, by the commands, by hand, and around the death of a server.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server, text};
+use serde_json::{Value, json};
+
+use super::{Caller, answered, gone};
+use crate::support::{count, said, texts, until};
+
+fn printed(home: &Home, args: &[&str]) -> String {
+    let done = home.run(args);
+    assert!(done.status.success(), "{args:?}: {}", said(&done));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+fn inside(home: &Home, id: &str, script: &str) -> String {
+    printed(home, &["sandbox", "exec", id, "--user", "root", "--", "sh", "-c", script])
+}
+
+fn files(home: &Home) -> Vec<PathBuf> {
+    let dir = fs::read_dir(home.path().join("snapshots"));
+    dir.map(|all| all.map(|one| one.unwrap().path()).collect()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
+    let home = Home::new();
+    let server = home.up();
+    let id = printed(&home, &["sandbox", "create", "--timeout", "300", "--env", "A=kept secret"]);
+    inside(
+        &home,
+        &id,
+        "cd /home/user; echo one > a; mkdir d; mkfifo d/p; ln a d/same; chmod 4711 a",
+    );
+    inside(
+        &home,
+        &id,
+        "truncate -s 4G /home/user/holes; rm -rf /etc/skel; mkdir /etc/skel; setsid sleep 70 >/dev/null 2>&1 &",
+    );
+    assert_eq!(printed(&home, &["sandbox", "pause", &id]), "paused");
+    // No process, no mount and no word of it is left but the sealed file.
+    let kept = files(&home);
+    assert_eq!(kept.len(), 1);
+    let bytes = fs::read(&kept[0]).unwrap();
+    assert!(!bytes.windows(11).any(|part| part == b"kept secret"), "its environment is sealed");
+    assert!(bytes.len() < 1 << 20, "holes are not kept: {}", bytes.len());
+    let listed = printed(&home, &["sandbox", "ls", "--json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["sandboxes"][0]["state"], "paused");
+    for (args, words) in [
+        (vec!["sandbox", "pause", &id], "paused"),
+        (vec!["sandbox", "exec", &id, "--", "true"], "resume it first"),
+        (vec!["sandbox", "extend", &id, "60"], "resume it first"),
+        (vec!["sandbox", "resume", "00000000000000000000"], "not found"),
+        (vec!["sandbox", "snapshot", "create", &id], "resume it first"),
+    ] {
+        let refused = home.run(&args);
+        assert!(!refused.status.success() && said(&refused).contains(words), "{}", said(&refused));
+    }
+    let forks = printed(&home, &["sandbox", "fork", &id, "--count", "2", "--timeout", "60"]);
+    let forks: Vec<&str> = forks.lines().collect();
+    assert_eq!(forks.len(), 2);
+    let look = "cd /home/user; cat a; stat -c '%a %h' a; test -p d/p; stat -c '%s' holes; ls -A /etc/skel; echo $A; pgrep -x sleep";
+    let seen = format!("{look} || echo none");
+    let want = "one\n4711 2\n4294967296\nkept secret\nnone";
+    for fork in &forks {
+        assert_eq!(inside(&home, fork, &seen), want);
+    }
+    assert_eq!(printed(&home, &["sandbox", "resume", &id, "--timeout", "60"]), "running");
+    assert_eq!(inside(&home, &id, &seen), want);
+    let refused = home.run(&["sandbox", "resume", &id]);
+    assert!(said(&refused).contains("not paused"), "{}", said(&refused));
+    // Once it runs, what it was paused into is erased.
+    assert_eq!(files(&home), Vec::<PathBuf>::new());
+    // Kept while it goes on.
+    let snapshot = printed(&home, &["sandbox", "snapshot", "create", &id, "--name", "first"]);
+    inside(&home, &id, "echo two > /home/user/a");
+    assert!(printed(&home, &["sandbox", "snapshot", "ls"]).contains("first"));
+    assert_eq!(printed(&home, &["sandbox", "rm", &id]), "killed");
+    let made = printed(&home, &["sandbox", "create", "--from", &snapshot, "--timeout", "60"]);
+    assert_eq!(inside(&home, &made, "cat /home/user/a"), "one");
+    assert_eq!(printed(&home, &["sandbox", "snapshot", "rm", &snapshot]), "deleted");
+    assert_eq!(files(&home), Vec::<PathBuf>::new());
+    let refused = home.run(&["sandbox", "create", "--from", &snapshot]);
+    assert!(said(&refused).contains("not found"), "{}", said(&refused));
+    // One that is paused is killed: its files are erased, which is on record.
+    printed(&home, &["sandbox", "pause", &made]);
+    assert_eq!(printed(&home, &["sandbox", "rm", &made]), "killed");
+    for fork in forks {
+        printed(&home, &["sandbox", "rm", fork]);
+    }
+    let sql = server.sql().await;
+    let left = "SELECT count(*) FROM app.snapshots WHERE sealed_key IS NOT NULL OR erased_at IS NULL OR gone_at IS NULL";
+    assert_eq!(count(&sql, left).await, 0);
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.snapshots").await, 3);
+    let ops = texts(&sql, "SELECT DISTINCT op FROM app.audit WHERE op LIKE 'sandbox.%' OR op LIKE 'snapshot.%' ORDER BY op").await;
+    let all =
+        ["sandbox.kill", "sandbox.pause", "sandbox.resume", "sandbox.snapshot", "snapshot.delete"];
+    assert_eq!(ops, all);
+    sql.close().await;
+    assert_eq!(files(&home), Vec::<PathBuf>::new());
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn another_tenant_sees_nothing_of_what_is_kept() {
+    let home = Home::new();
+    let server = home.up();
+    let (ann, bob) = (Caller::of(&server, "ann").await, Caller::of(&server, "bob").await);
+    let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let (status, kept) = ann.api("POST", &format!("/sandboxes/{id}/snapshots"), None).await;
+    assert_eq!(status, 201, "{kept}");
+    let snapshot = text(&kept, "snapshotID");
+    let hidden = async || {
+        for (method, path) in [
+            ("POST", format!("/sandboxes/{id}/pause")),
+            ("POST", format!("/sandboxes/{id}/resume")),
+            ("POST", format!("/v2/sandboxes/{id}/connect")),
+            ("POST", format!("/sandboxes/{id}/snapshots")),
+            ("POST", format!("/sandboxes/{id}/fork")),
+            ("DELETE", format!("/sandboxes/{id}")),
+            ("DELETE", format!("/templates/{snapshot}")),
+        ] {
+            let (status, answer) = bob.api(method, &path, None).await;
+            assert_eq!((status, &answer["code"]), (404, &json!(404)), "{method} {path} {answer}");
+        }
+        let from = json!({"templateID": snapshot, "timeout": 60});
+        assert_eq!(bob.api("POST", "/v2/sandboxes", Some(from)).await.0, 404);
+        assert_eq!(bob.api("GET", "/snapshots", None).await.1, json!([]));
+        assert_eq!(bob.api("GET", "/v2/sandboxes?state=paused", None).await.1, json!([]));
+    };
+    hidden().await;
+    let path = format!("/sandboxes/{id}/pause");
+    let (one, two) = tokio::join!(
+        ann.api("POST", &path, None),
+        ann.api("POST", &path, Some(json!({"memory": false}))),
+    );
+    let mut both = [one.0, two.0];
+    both.sort_unstable();
+    assert!(both == [204, 409] || both == [204, 404], "of two pauses at once one is: {both:?}");
+    hidden().await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 409);
+    let path = format!("/sandboxes/{id}/resume");
+    let (one, two) = tokio::join!(
+        ann.api("POST", &path, Some(json!({"timeout": 60}))),
+        ann.api("POST", &path, Some(json!({"timeout": 60}))),
+    );
+    let mut both = [one.0, two.0];
+    both.sort_unstable();
+    assert!(both == [201, 409] || both == [201, 503], "{} {}", one.1, two.1);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    assert_eq!(ann.api("DELETE", &format!("/templates/{snapshot}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_and_the_sandbox_stays_paused() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let path = format!("/sandboxes/{id}");
+    assert_eq!(ann.api("POST", &format!("{path}/pause"), None).await.0, 204);
+    let file = files(&home).remove(0);
+    let whole = fs::read(&file).unwrap();
+    let mut altered = whole.clone();
+    let middle = altered.len() / 2;
+    altered[middle] ^= 1;
+    for bad in [&altered[..], &whole[..whole.len() - 1], b""] {
+        fs::write(&file, bad).unwrap();
+        let (status, answer) = ann.api("POST", &format!("{path}/connect"), None).await;
+        assert_eq!(status, 409, "{answer}");
+        assert!(answer["message"].as_str().unwrap().contains("cannot be used"), "{answer}");
+        assert_eq!(ann.api("GET", &path, None).await.1["state"], "paused");
+    }
+    fs::write(&file, &whole).unwrap();
+    let (status, again) = ann.api("POST", &format!("{path}/connect"), None).await;
+    assert_eq!((status, text(&again, "sandboxID")), (201, id.clone()));
+    assert_eq!(ann.api("DELETE", &path, None).await.0, 204);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let upload = ann
+        .http
+        .post(format!("{}/files?path=/home/user/large", server.url))
+        .header("e2b-sandbox-id", &id)
+        .header("x-access-token", &token)
+        .header("content-type", "application/octet-stream")
+        .body(vec![7_u8; 3 * 1024 * 1024]);
+    assert_eq!(answered(upload).await.0, 200);
+    let quota = json!({"value": 2, "expectedVersion": 0, "scope": "global"}).to_string();
+    let path = "/api/config/quota.blobs_mb";
+    let (status, set) =
+        server.request("PUT", path, Some(&server.key), Some(quota.into_bytes())).await;
+    assert_eq!(status, 200, "{set}");
+    let snapshots = format!("/sandboxes/{id}/snapshots");
+    let (status, kept) = ann.api("POST", &snapshots, None).await;
+    assert_eq!(status, 201, "{kept}");
+    for path in [&snapshots, &format!("/sandboxes/{id}/pause")] {
+        let (status, refused) = ann.api("POST", path, None).await;
+        assert!(
+            status >= 400 && refused["message"].as_str().unwrap().contains("quota"),
+            "{refused}"
+        );
+    }
+    let at = (id.as_str(), token.as_str());
+    let stat = json!({"path": "/home/user/large"});
+    assert_eq!(answered(ann.envd(at, "/filesystem.Filesystem/Stat", &stat)).await.0, 200);
+    let snapshot = text(&kept, "snapshotID");
+    assert_eq!(ann.api("DELETE", &format!("/templates/{snapshot}"), None).await.0, 204);
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+/// A server that is killed while sandboxes are paused, at moments that are spread over the time of a pause.
+#[tokio::test]
+async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
+    let home = Home::new();
+    let (mut done, mut undone) = (0, 0);
+    for wait_ms in [0, 10, 20, 40, 60, 80, 110, 150, 200, 300] {
+        let mut server = home.up();
+        let ann = Caller::of(&server, "ann").await;
+        let (id, token) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
+        let upload = ann
+            .http
+            .post(format!("{}/files?path=/home/user/large", server.url))
+            .header("e2b-sandbox-id", &id)
+            .header("x-access-token", &token)
+            .header("content-type", "application/octet-stream")
+            .body(vec![7_u8; 1024 * 1024]);
+        assert_eq!(answered(upload).await.0, 200);
+        let pausing = {
+            let request = ann.http.post(format!("{}/sandboxes/{id}/pause", server.url));
+            let request = request.header("x-api-key", &ann.key);
+            tokio::spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) })
+        };
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        server.kill();
+        let said = pausing.await.unwrap().unwrap_or(0);
+        let server = home.up();
+        let sql = server.sql().await;
+        let row = format!(
+            "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END FROM app.live_sandboxes WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL)"
+        );
+        until("it is paused or ended", Duration::from_secs(30), async || {
+            !texts(&sql, &row).await.is_empty()
+        })
+        .await;
+        let over = format!(
+            "SELECT count(*) FROM app.sbx_runs s JOIN app.live_sandboxes l USING (run_id) WHERE l.id = '{id}' AND s.response IS NULL"
+        );
+        until("its last life is over", Duration::from_secs(30), async || {
+            count(&sql, &over).await == 0
+        })
+        .await;
+        let ann = Caller { url: server.url.clone(), ..Caller::of(&server, "ann").await };
+        match texts(&sql, &row).await[0].as_str() {
+            "paused" => {
+                done += 1;
+                let (status, again) =
+                    ann.api("POST", &format!("/sandboxes/{id}/connect"), None).await;
+                assert_eq!(status, 201, "{again}");
+                let token = text(&again, "envdAccessToken");
+                let at = (id.as_str(), token.as_str());
+                let stat = json!({"path": "/home/user/large"});
+                let (_, entry) = answered(ann.envd(at, "/filesystem.Filesystem/Stat", &stat)).await;
+                assert_eq!(entry["entry"]["size"], "1048576", "{entry}");
+                assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+            }
+            _ => {
+                undone += 1;
+                assert_ne!(said, 204, "what was acknowledged holds");
+                assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 404);
+            }
+        }
+        assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
+        sql.close().await;
+        stop(server).await;
+    }
+    assert!(done > 0 && undone > 0, "{done} were paused, {undone} were not");
+    let server = home.up();
+    gone(home, server).await;
+}
+
+async fn stop(mut server: Server) {
+    assert!(server.stop().success());
+}
