@@ -22,6 +22,9 @@ pub(crate) struct SandboxArgs {
 pub(crate) enum SandboxCommand {
     /// Create a sandbox that lives until it is killed or its time is over; prints its id
     Create {
+        /// Template, as `cofferdam template ls` lists them
+        #[arg(long, default_value = "base")]
+        template: String,
         /// Seconds to live, 1 to 86400
         #[arg(long, default_value_t = 300)]
         timeout: u64,
@@ -87,9 +90,9 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
     let client = &session.client;
     let path = |id: &str| format!("/api/sandboxes/{}", segment(id));
     match command {
-        SandboxCommand::Create { timeout, labels, env, allow, mem_mb, json: as_json } => {
+        SandboxCommand::Create { template, timeout, labels, env, allow, mem_mb, json: as_json } => {
             let mut body = json!({
-                "template": "base", "timeoutS": timeout, "metadata": pairs("--label", labels)?, "env": pairs("--env", env)?,
+                "template": template, "timeoutS": timeout, "metadata": pairs("--label", labels)?, "env": pairs("--env", env)?,
             });
             if let Some(fields) = body.as_object_mut() {
                 if !allow.is_empty() {

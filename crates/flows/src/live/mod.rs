@@ -9,8 +9,10 @@
 //! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
 //! That process is the only one that talks to it; another one's answer says so.
 
+mod begin;
 mod hold;
 mod registry;
+mod templates;
 mod work;
 
 use std::time::Duration;
@@ -28,6 +30,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live::NewLive;
 pub use cofferdam_sandbox::inside;
+pub use cofferdam_sandbox::templates::Template;
 pub use cofferdam_sandbox::{
     Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
 };
@@ -102,14 +105,15 @@ impl Flows {
         let invalid = |e: cofferdam_contracts::live::LiveInvalid| {
             refuse(ErrorCode::PolicyViolation, e.to_string())
         };
-        let (template, timeout_s) = request.check().map_err(invalid)?;
+        let (name, timeout_s) = request.check().map_err(invalid)?;
         if let Some(dedup) = &request.dedup
             && let Some(found) = self.ledger.live().by_dedup(&who.tenant, dedup).await?
         {
             return self.live_wait(who, &found.id, &found.run_id).await;
         }
         let id = fresh_id()?;
-        let mut sandbox = work::request(request);
+        let template = self.live_template(&name)?;
+        let mut sandbox = work::request(request, template.as_ref());
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
         self.ledger.runs().quota_admit(&who.tenant).await?;
         if let Egress::Names(entries) = &sandbox.egress {
@@ -133,14 +137,14 @@ impl Flows {
             id: &id,
             intent: &intent,
             run,
-            template,
+            template: name.as_str(),
             metadata: &request.metadata,
             egress: &egress,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
             dedup: request.dedup.as_deref(),
         };
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
-        let asked = self.live.expect(&id, &who.tenant, request).ok_or_else(|| {
+        let asked = self.live.expect(&id, &who.tenant, (request, template)).ok_or_else(|| {
             refuse(
                 ErrorCode::Unavailable,
                 "too many creations of this tenant wait for room; try again",

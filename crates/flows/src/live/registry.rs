@@ -9,6 +9,7 @@ use cofferdam_contracts::id::{LiveId, RunId, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_sandbox::Agent;
+use cofferdam_sandbox::templates::Template;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
@@ -33,6 +34,8 @@ pub(crate) struct Expected {
     pub tenant: TenantId,
     /// The whole request. Its environment may hold secrets, so no table has it.
     pub request: LiveRequest,
+    /// What it begins with; `None`: the host's programs, and nothing runs.
+    pub template: Option<Template>,
 }
 
 /// When a sandbox is to end.
@@ -95,7 +98,7 @@ pub(crate) struct Made {
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected { tenant, request }: Expected,
+        Expected { tenant, request, .. }: Expected,
         Made { agent, mut env, token, traffic, limits, egress }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
@@ -119,6 +122,12 @@ impl Held {
             visitors: Arc::new(Semaphore::new(VISITORS)),
         };
         (Arc::new(held), orders)
+    }
+
+    /// Template that it was made of.
+    #[must_use]
+    pub fn template(&self) -> &str {
+        &self.asked.template
     }
 
     /// Orders its end. It is not taken back, and no other order follows.
@@ -193,13 +202,13 @@ impl Registry {
         self: &Arc<Self>,
         id: &LiveId,
         tenant: &TenantId,
-        request: &LiveRequest,
+        (request, template): (&LiveRequest, Option<Template>),
     ) -> Option<Expecting> {
         let mut expected = lock(&self.expected);
         if expected.values().filter(|one| one.tenant == *tenant).count() >= MAX_ASKED {
             return None;
         }
-        let one = Expected { tenant: tenant.clone(), request: request.clone() };
+        let one = Expected { tenant: tenant.clone(), request: request.clone(), template };
         expected.insert(id.clone(), one);
         Some(Expecting { registry: Arc::clone(self), id: id.clone() })
     }
@@ -276,10 +285,11 @@ mod tests {
         let registry = Arc::new(Registry::default());
         let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
         let request = LiveRequest::of(BASE_TEMPLATE);
-        let asked: Vec<Expecting> =
-            (0..MAX_ASKED).map(|n| registry.expect(&id(n), &ann, &request).unwrap()).collect();
-        assert!(registry.expect(&id(MAX_ASKED), &ann, &request).is_none());
-        assert!(registry.expect(&id(MAX_ASKED), &bob, &request).is_some());
+        let asked: Vec<Expecting> = (0..MAX_ASKED)
+            .map(|n| registry.expect(&id(n), &ann, (&request, None)).unwrap())
+            .collect();
+        assert!(registry.expect(&id(MAX_ASKED), &ann, (&request, None)).is_none());
+        assert!(registry.expect(&id(MAX_ASKED), &bob, (&request, None)).is_some());
         assert!(registry.take(&id(0)).is_some() && registry.take(&id(0)).is_none());
         drop(asked);
         assert!(lock(&registry.expected).is_empty());
