@@ -23,7 +23,7 @@ const HOOKS: [&str; 3] = [
 
 /// One of this machine's mirrors.
 #[derive(Debug, PartialEq, Eq)]
-struct Mirror<'a> {
+struct AptSource<'a> {
     site: &'a str,
     release: &'a str,
     keyring: Option<&'a str>,
@@ -31,8 +31,8 @@ struct Mirror<'a> {
 
 /// Debian's own mirrors of a release, from `apt-get indextargets` in lines `SITE RELEASE COMPONENT KEYRING`; those of
 /// third parties are left out. Pure.
-fn mirrors<'a>(targets: &'a str, suite: &str) -> Vec<Mirror<'a>> {
-    let mut found: Vec<Mirror<'a>> = Vec::new();
+fn mirrors<'a>(targets: &'a str, suite: &str) -> Vec<AptSource<'a>> {
+    let mut found: Vec<AptSource<'a>> = Vec::new();
     for line in targets.lines() {
         let mut words = line.split_whitespace();
         let (Some(site), Some(release), Some("main")) = (words.next(), words.next(), words.next())
@@ -45,15 +45,15 @@ fn mirrors<'a>(targets: &'a str, suite: &str) -> Vec<Mirror<'a>> {
         }
         let keyring = words.next().filter(|word| word.starts_with('/'));
         if !found.iter().any(|one| (one.site, one.release) == (site, release)) {
-            found.push(Mirror { site, release, keyring });
+            found.push(AptSource { site, release, keyring });
         }
     }
     found
 }
 
 /// The lines of a sources.list. Pure.
-fn sources(mirrors: &[Mirror<'_>]) -> String {
-    let line = |mirror: &Mirror<'_>| {
+fn sources(mirrors: &[AptSource<'_>]) -> String {
+    let line = |mirror: &AptSource<'_>| {
         let signed = mirror.keyring.map_or_else(String::new, |path| format!("[signed-by={path}] "));
         format!("deb {signed}{} {} main\n", mirror.site, mirror.release)
     };

@@ -16,16 +16,14 @@ const BUILD: &str = "00000000-0000-0000-0000-000000000000";
 const CPUS: u64 = 2;
 const MEM_MB: u64 = 512;
 
-type Outcome = Result<Response<Body>, Response<Body>>;
-
 /// `GET /templates`.
-pub(crate) fn list(flows: &Flows) -> Outcome {
+pub(crate) fn list(flows: &Flows) -> Result<Response<Body>, Response<Body>> {
     let made = flows.live_templates().map_err(shape::refused)?;
     Ok(shape::json_of(200, &Value::Array(listed(&made))))
 }
 
 /// `GET /templates/aliases/{alias}`.
-pub(crate) fn alias(flows: &Flows, alias: &str) -> Outcome {
+pub(crate) fn alias(flows: &Flows, alias: &str) -> Result<Response<Body>, Response<Body>> {
     let made = flows.live_templates().map_err(shape::refused)?;
     if alias == BASE_TEMPLATE || made.iter().any(|template| template.name.as_str() == alias) {
         return Ok(shape::json_of(200, &json!({"templateID": alias, "public": true})));

@@ -10,13 +10,14 @@ interrupts what it started. Only programs of this sandbox and its owner reach th
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty
 
@@ -28,8 +29,8 @@ SOCKETS = tempfile.mkdtemp(prefix="interpreter-")
 # Kernels by language; what E2B's clients call them, and the names that people type.
 KERNELS = {"python": "python3", "bash": "bash"}
 NAMES = {"python3": "python", "py": "python", "sh": "bash", "shell": "bash"}
-# A kernel has some 60 MiB, and the template's memory has room for about as many.
-MAX_CONTEXTS = 20
+# A kernel has some 60 MiB; so many, idle, leave a quarter of the template's memory to what they run.
+MAX_CONTEXTS = 12
 # Bytes of a request: code is text, and envd takes files.
 MAX_BODY = 4 * 1024 * 1024
 # Bytes of one execution's answer: more than a notebook shows. A program that prints without end is cut.
@@ -107,12 +108,27 @@ class Context:
         self.manager.restart_kernel(now=True)
         self.connect()
 
+    def end_kernel(self):
+        """Kills the kernel: who waits for it finds it dead. Sockets are closed only by who has the turn."""
+        with suppress(Exception):
+            self.manager.signal_kernel(signal.SIGKILL)
+
     def stop(self):
+        """Ends it for good. The caller has the turn."""
         self.removed = True
-        if self.client is not None:
+        with suppress(Exception):
             self.client.stop_channels()
-        if self.manager is not None:
+        with suppress(Exception):
             self.manager.shutdown_kernel(now=True)
+
+    def renew(self):
+        """Starts the kernel anew; a context whose kernel does not start is removed. The caller has the turn."""
+        try:
+            self.restart()
+        except Exception as error:
+            print(f"a kernel did not start anew: {error!r}", file=sys.stderr, flush=True)
+            CONTEXTS.all.pop(self.id, None)
+            self.stop()
 
     def messages(self, request, alive):
         """What the kernel says about a request, until it is idle again. `alive()` raises where nobody listens."""
@@ -158,15 +174,15 @@ class Context:
             self.manager.interrupt_kernel()
             self.quietly("" if self.language == "python" else ":")
         except (Died, RuntimeError):
-            self.restart()
+            self.renew()
 
     @contextmanager
-    def variables(self, given):
+    def variables(self, scope):
         """The variables of one execution, which are as before afterwards."""
-        if not given:
+        if scope is None:
             yield
             return
-        set_up, restore = SCOPES[self.language](given)
+        set_up, restore = scope
         self.quietly(set_up)
         try:
             yield
@@ -221,7 +237,8 @@ class Contexts:
                 raise Refused(429, f"{MAX_CONTEXTS} contexts are open; remove one")
             self.all[context.id] = context
         try:
-            context.start()
+            with context.turn:
+                context.start()
         except Exception as error:
             self.remove(context.id)
             raise Refused(500, f"the {language} kernel did not start: {error}") from error
@@ -246,7 +263,10 @@ class Contexts:
             context = self.all.pop(name, None)
         if context is None:
             raise Refused(404, f"Context {name} not found")
-        context.stop()
+        context.removed = True
+        context.end_kernel()
+        with context.turn:
+            context.stop()
 
 
 CONTEXTS = Contexts()
@@ -374,14 +394,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(201, CONTEXTS.create(language_of(text_of(body, "language")), cwd).view())
         if len(names) == 3 and (names[0], names[2]) == ("contexts", "restart"):
             context = CONTEXTS.find(names[1])
-            # What runs in it ends with its kernel, so this waits for no turn.
-            if not context.turn.acquire(blocking=False):
-                context.manager.signal_kernel(9)
-                context.turn.acquire()
-            try:
-                context.restart()
-            finally:
-                context.turn.release()
+            # What runs in it ends with its kernel.
+            context.end_kernel()
+            with context.turn:
+                context.renew()
+            CONTEXTS.find(names[1])
             return self.answer(204)
         raise Refused(404, "no such route")
 
@@ -419,9 +436,10 @@ class Handler(BaseHTTPRequestHandler):
             context.turn.release()
 
     def streamed(self, context, code, given):
+        scope = SCOPES[context.language](given) if given else None
         said = Answer(self)
         try:
-            with context.variables(given):
+            with context.variables(scope):
                 request = context.client.execute(code, allow_stdin=False)
                 try:
                     for kind, content in context.messages(request, said.alive):
@@ -444,7 +462,7 @@ class Handler(BaseHTTPRequestHandler):
             said.line({"type": "error", "name": "KernelDied", "value": why, "traceback": ""})
         finally:
             if not context.removed:
-                context.restart()
+                context.renew()
 
 
 class Answer:
