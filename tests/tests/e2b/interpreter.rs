@@ -22,7 +22,7 @@ const TEMPLATE: &str = "code-interpreter-v1";
 const PART: &str = "the built template code-interpreter-v1";
 /// Debian's packages and PyPI's come from mirrors, and every module is compiled.
 const BUILD: Duration = Duration::from_secs(1_500);
-/// What the image is made of: another text of these is another image.
+/// What the images are made of, the base of the first one alone: another text of these is another image.
 const SOURCES: [&str; 7] = [
     "bootstrap.rs",
     "build.rs",
@@ -51,13 +51,15 @@ impl Lent {
         let lock = File::create(dir.join("lock")).unwrap();
         lock.lock().unwrap();
         let sources = repository().join("crates/sandbox/src/template");
-        let wanted: String =
-            SOURCES.map(|name| fs::read_to_string(sources.join(name)).unwrap()).concat();
-        let wanted = digest_bytes(wanted.as_bytes()).to_string();
+        let texts = SOURCES.map(|name| fs::read_to_string(sources.join(name)).unwrap());
+        let base = digest_bytes(texts[0].as_bytes()).to_string();
+        let wanted = format!("{base} {}", digest_bytes(texts.concat().as_bytes()));
         let (done, state) = (dir.join("built"), dir.join("state"));
-        let is_built = fs::read_to_string(&done).is_ok_and(|text| text == wanted);
-        if !(is_built && state.join("images").is_dir()) {
-            let _ = fs::remove_dir_all(&state);
+        let built = fs::read_to_string(&done).unwrap_or_default();
+        if built != wanted || !state.join("images").is_dir() {
+            if !built.starts_with(&base) {
+                let _ = fs::remove_dir_all(&state);
+            }
             fs::create_dir_all(&state).unwrap();
             // With this machine's own environment: it says how mirrors are reached.
             let mut build = Command::new(binary());
@@ -219,7 +221,7 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
         let added = home.run(&[&base, args].concat());
         assert!(added.status.success(), "{}", said(&added));
     };
-    add(&["broken", "--start", "echo the reason >&2; exit 3"]);
+    add(&["broken", "--start", "echo the reason >&2; exit 3", "--ready", "exit 1"]);
     add(&["slow", "--start", "sleep 600", "--ready", "echo not yet; exit 1"]);
     let serve = "echo $GREETING >index.html; exec python3 -m http.server 8000";
     let ready = "curl -sf --noproxy '*' localhost:8000";

@@ -24,10 +24,10 @@ const LAST_BYTES: usize = 2_048;
 /// Wall time of the program: longer than any sandbox lives.
 const FOR_EVER_MS: u64 = 366 * 86_400_000;
 
-/// Starts a template's program and waits until it is ready.
+/// Starts a template's program and waits until it is ready; without a ready command, it is as soon as it runs.
 ///
 /// # Errors
-/// In words: it ended without success, or is not ready within [`READY_PATIENCE`].
+/// In words: it ended without success before it was ready, or is not ready within [`READY_PATIENCE`].
 pub(super) async fn begin(
     agent: &Agent,
     template: &Template,

@@ -176,7 +176,8 @@ async fn opened(
         limits: &sandbox.effective().limits,
     };
     let recorded = patiently(|| ledger.live().started(&start));
-    let (env, left) = match &expected.template {
+    let beginning = expected.template.as_ref().filter(|template| template.start.is_some());
+    let (env, left) = match beginning {
         None => {
             let (env, left) = tokio::join!(furnished(sandbox), recorded);
             (env?, left)

@@ -33,6 +33,8 @@ NAMES = {"python3": "python", "py": "python", "sh": "bash", "shell": "bash"}
 MAX_CONTEXTS = 12
 # Bytes of a request: code is text, and envd takes files.
 MAX_BODY = 4 * 1024 * 1024
+# Bytes of a larger one that are read and dropped before its refusal.
+MAX_DRAINED = 64 * 1024 * 1024
 # Bytes of one execution's answer: more than a notebook shows. A program that prints without end is cut.
 MAX_ANSWER = 64 * 1024 * 1024
 # Seconds: a kernel takes one, on a loaded machine ten times that.
@@ -333,6 +335,10 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, "Content-Length is not a number") from None
         if self.headers.get("Transfer-Encoding") or not 0 <= length <= MAX_BODY:
             self.close_connection = True
+            # Closing on what a caller still sends would reset its connection before it has read why.
+            left = min(max(length, 0), MAX_DRAINED)
+            while left > 0 and (piece := self.rfile.read(min(left, 65_536))):
+                left -= len(piece)
             raise Refused(413, f"a body has a length, of at most {MAX_BODY} bytes")
         text = self.rfile.read(length)
         if not text:
