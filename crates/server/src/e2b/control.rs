@@ -125,9 +125,9 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
-        ("GET", ["templates"]) => templates::list(&call.front.shared.flows),
+        ("GET", ["templates"]) => Ok(templates::list(&call.front.shared.flows)),
         ("GET", ["templates", "aliases", alias]) => {
-            templates::alias(&call.front.shared.flows, alias)
+            Ok(templates::alias(&call.front.shared.flows, alias))
         }
         (_, names) => Err(unsupported(names)),
     }

@@ -17,19 +17,24 @@ const CPUS: u64 = 2;
 const MEM_MB: u64 = 512;
 
 /// `GET /templates`.
-pub(crate) fn list(flows: &Flows) -> Result<Response<Body>, Response<Body>> {
-    let made = flows.live_templates().map_err(shape::refused)?;
-    Ok(shape::json_of(200, &Value::Array(listed(&made))))
+pub(crate) fn list(flows: &Flows) -> Response<Body> {
+    match flows.live_templates() {
+        Ok(made) => shape::json_of(200, &Value::Array(listed(&made))),
+        Err(fault) => shape::refused(fault),
+    }
 }
 
 /// `GET /templates/aliases/{alias}`.
-pub(crate) fn alias(flows: &Flows, alias: &str) -> Result<Response<Body>, Response<Body>> {
-    let made = flows.live_templates().map_err(shape::refused)?;
+pub(crate) fn alias(flows: &Flows, alias: &str) -> Response<Body> {
+    let made = match flows.live_templates() {
+        Ok(made) => made,
+        Err(fault) => return shape::refused(fault),
+    };
     if alias == BASE_TEMPLATE || made.iter().any(|template| template.name.as_str() == alias) {
-        return Ok(shape::json_of(200, &json!({"templateID": alias, "public": true})));
+        return shape::json_of(200, &json!({"templateID": alias, "public": true}));
     }
     let alias: String = alias.chars().take(64).collect();
-    Err(shape::error(404, format!("template {alias:?} not found")))
+    shape::error(404, format!("template {alias:?} not found"))
 }
 
 /// `base` is there, built or not. Pure.
