@@ -153,6 +153,10 @@ id!(
     |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 );
 id!(
+    /// A template of long-lived sandboxes, as their creation names it.
+    TemplateName, "template name", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
+);
+id!(
     /// A tenant; also the partition key of `sbxQ`.
     TenantId, "tenant id", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );

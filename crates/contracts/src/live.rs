@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{LiveId, RunId, SandboxId, SnapshotId};
+use crate::id::{LiveId, RunId, SandboxId, SnapshotId, TemplateName};
 use crate::named::named;
 use crate::sandbox::{Egress, Limits, SandboxRequest};
 
@@ -17,7 +17,7 @@ use crate::sandbox::{Egress, Limits, SandboxRequest};
 pub const MAX_LIVE_S: u64 = 86_400;
 /// Time to live in seconds when a request does not say.
 pub const DEFAULT_LIVE_S: u64 = 300;
-/// The one template: the host's programs, bash and a home for `user`.
+/// The template that is always there: the host's programs, bash and a home for `user`, unless one of this name was built.
 pub const BASE_TEMPLATE: &str = "base";
 /// Labels of one sandbox, and variables of its environment. Rows stay small; 64 labels are a page of them.
 pub const MAX_LIVE_PAIRS: usize = 64;
@@ -43,7 +43,7 @@ pub struct LiveWork {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveRequest {
-    /// Root file system: `base`.
+    /// Template: `base`, or one that was built or added on the host.
     pub template: String,
     /// Time to live from its start in seconds: 1 to 86,400. Default 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,7 +147,7 @@ named! {
 pub struct LiveView {
     /// Its id.
     pub id: LiveId,
-    /// Root file system.
+    /// Template that it was made of.
     pub template: String,
     /// Where it is in its life.
     pub state: LiveState,
@@ -197,8 +197,8 @@ pub struct LiveView {
 /// Why a request for a sandbox is refused before anything is written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LiveInvalid {
-    /// No such root file system.
-    #[error("template {0:?} does not exist; use `base`")]
+    /// Not a template's name.
+    #[error("{0:?} is not a template's name: 1 to 63 of a-z, 0-9, - and _")]
     Template(String),
     /// A time beyond the bounds.
     #[error("timeoutS is {0}; it must be between 1 and {MAX_LIVE_S} seconds")]
@@ -263,15 +263,13 @@ impl LiveRequest {
         }
     }
 
-    /// Its template and its time to live in seconds, once everything is within its bounds.
+    /// Its template's name and its time to live in seconds, once everything is within its bounds.
     ///
     /// # Errors
     /// The first field that is not.
-    pub fn check(&self) -> Result<(&str, u64), LiveInvalid> {
-        let template = self.template.as_str();
-        if template != BASE_TEMPLATE {
-            return Err(LiveInvalid::Template(template.chars().take(64).collect()));
-        }
+    pub fn check(&self) -> Result<(TemplateName, u64), LiveInvalid> {
+        let template = TemplateName::parse(&self.template)
+            .map_err(|_| LiveInvalid::Template(self.template.chars().take(64).collect()))?;
         let timeout_s = self.timeout_s.unwrap_or(DEFAULT_LIVE_S);
         if !(1..=MAX_LIVE_S).contains(&timeout_s) {
             return Err(LiveInvalid::Timeout(timeout_s));
@@ -297,13 +295,16 @@ mod tests {
     #[test]
     fn a_request_is_within_its_bounds() {
         let good = LiveRequest::of(BASE_TEMPLATE);
-        assert_eq!(good.check().unwrap(), ("base", DEFAULT_LIVE_S));
+        let base = TemplateName::parse(BASE_TEMPLATE).unwrap();
+        assert_eq!(good.check().unwrap(), (base, DEFAULT_LIVE_S));
         for timeout_s in [0, MAX_LIVE_S + 1] {
             let bad = LiveRequest { timeout_s: Some(timeout_s), ..LiveRequest::of(BASE_TEMPLATE) };
             assert_eq!(bad.check(), Err(LiveInvalid::Timeout(timeout_s)));
         }
-        let other = LiveRequest::of("x");
-        assert!(matches!(other.check(), Err(LiveInvalid::Template(_))));
+        for name in ["", "A", "../base", &"x".repeat(64)] {
+            let other = LiveRequest::of(name);
+            assert!(matches!(other.check(), Err(LiveInvalid::Template(_))), "{name}");
+        }
         let many = (0..=MAX_LIVE_PAIRS).map(|n| (n.to_string(), String::new())).collect();
         let many = LiveRequest { metadata: many, ..LiveRequest::of(BASE_TEMPLATE) };
         assert!(matches!(many.check(), Err(LiveInvalid::Pairs { .. })));

@@ -105,6 +105,8 @@ pub struct Flows {
     counter: Arc<AtomicU64>,
     /// Sandboxes that this process holds, and those that it asked for.
     live: Arc<live::Registry>,
+    /// The state directory of this host, where its templates are.
+    state_dir: Option<Arc<Path>>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
     allowed: Arc<Allowed>,
 }
@@ -123,6 +125,7 @@ impl Flows {
             reach: Reach::default(),
             guesses: Arc::default(),
             model_clients: Arc::default(),
+            state_dir: None,
             allowed: Arc::default(),
             live: Arc::default(),
             counter: Arc::default(),
@@ -153,12 +156,12 @@ impl Flows {
         self.signer.is_some()
     }
 
-    /// The same with the host directories that everybody may be given, but for what lies in this state
-    /// directory.
+    /// With the host directories that everybody may be given, but for what lies in this state directory, whose
+    /// templates sandboxes can be made of.
     #[must_use]
     pub fn with_roots(self, roots: &[PathBuf], state: &Path) -> Self {
         let allowed = Allowed::present(roots, vec![state.to_owned()]);
-        Self { allowed: Arc::new(allowed), ..self }
+        Self { allowed: Arc::new(allowed), state_dir: Some(Arc::from(state)), ..self }
     }
 
     /// A number that this process gives once: names what has no content of its own to be named by.

@@ -10,7 +10,7 @@
 //! <state>/guest/<sha>   lower layer: the agent     <live>/sandboxes/<id>/root    overlay of them
 //! <live>/sandboxes/<id>/given  host paths that the request names, see `hostpath`
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
-//! <state>/images        images, see [`image`]
+//! <state>/images        images, see [`image`], and templates, see [`templates`]
 //! <state>/cache         what build phases left, see `cache`
 //! <state>/remote        which provider holds which sandbox, see `remote`
 //! <state>/layers        encrypted images of layers too large for memory, see `crypt`
@@ -42,11 +42,19 @@ mod not_run;
 mod oci;
 mod plan;
 mod spec;
+mod template;
 
 /// Images: pulled, imported, built and kept.
 pub mod image {
     pub use crate::build::{BuildNote, ImageFile, Step, build};
     pub use crate::images::{Bounds, ImageError, ImageName, ImageRoot, Images, NamedImage};
+}
+
+/// Templates of long-lived sandboxes.
+pub mod templates {
+    pub use crate::template::{
+        BUILDS, Begin, Template, TemplateNote, TemplateUser, build_template, template, templates,
+    };
 }
 
 /// What is said to the agent inside a sandbox, and what it answers.

@@ -10,9 +10,9 @@ use super::sources;
 
 const CRATE: &str = "crates/sandbox/src/";
 /// The lowest first.
-const FLOORS: [&str; 12] = [
+const FLOORS: [&str; 13] = [
     "host", "agent", "oci", "egress", "images", "spec", "cache", "class", "plan", "life", "build",
-    "doctor",
+    "template", "doctor",
 ];
 /// Files that may import each other in a circle: such as two halves of one thing and what both are made of.
 const MAX_CIRCLE: usize = 3;

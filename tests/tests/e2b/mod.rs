@@ -2,6 +2,7 @@
 
 mod attack;
 mod commands;
+mod interpreter;
 mod kept;
 mod restart;
 mod seen;
@@ -26,8 +27,12 @@ const SCRIPT: Duration = Duration::from_secs(180);
 /// A version of the Python client in an environment of its own, installed once; `None` where that is not possible, which is
 /// reported.
 fn installed(version: &str) -> Option<PathBuf> {
-    let wanted = format!("e2b=={version}");
-    let dir = repository().join("target/e2b").join(format!("python-{version}"));
+    install_python(&format!("e2b=={version}"))
+}
+
+/// A package of PyPI, `NAME==VERSION`, in an environment of its own; `None` where that is not possible, which is reported.
+fn install_python(wanted: &str) -> Option<PathBuf> {
+    let dir = repository().join("target/e2b").join(place("python", wanted, "=="));
     fs::create_dir_all(&dir).unwrap();
     let lock = File::create(dir.join("lock")).unwrap();
     lock.lock().unwrap();
@@ -39,7 +44,7 @@ fn installed(version: &str) -> Option<PathBuf> {
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(dir.join("env"));
     let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &wanted]);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]);
     for command in [venv, pip] {
         let program = command.get_program().to_string_lossy().into_owned();
         match run(command) {
@@ -54,14 +59,27 @@ fn installed(version: &str) -> Option<PathBuf> {
             }
         }
     }
-    fs::write(&done, &wanted).unwrap();
+    fs::write(&done, wanted).unwrap();
     Some(python)
+}
+
+/// Where a package is installed: `python-2.63.0` for the client itself, with its name for another.
+fn place(language: &str, wanted: &str, mark: &str) -> String {
+    let (name, version) = wanted.rsplit_once(mark).unwrap_or((wanted, ""));
+    match name {
+        "e2b" => format!("{language}-{version}"),
+        name => format!("{language}-{}-{version}", name.replace(['@', '/'], "")),
+    }
 }
 
 /// The directory with a version of the JavaScript client, installed once.
 fn modules(version: &str) -> Option<PathBuf> {
-    let wanted = format!("e2b@{version}");
-    let dir = repository().join("target/e2b").join(format!("javascript-{version}"));
+    install_modules(&format!("e2b@{version}"))
+}
+
+/// The directory with a package of npm, `NAME@VERSION`, installed once.
+fn install_modules(wanted: &str) -> Option<PathBuf> {
+    let dir = repository().join("target/e2b").join(place("javascript", wanted, "@"));
     fs::create_dir_all(&dir).unwrap();
     let lock = File::create(dir.join("lock")).unwrap();
     lock.lock().unwrap();
@@ -71,8 +89,8 @@ fn modules(version: &str) -> Option<PathBuf> {
     }
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", "--prefix"]);
-    match npm.arg(&dir).arg(&wanted).stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => fs::write(&done, &wanted).unwrap(),
+    match npm.arg(&dir).arg(wanted).stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => fs::write(&done, wanted).unwrap(),
         Ok(output) => {
             not_run("the JavaScript client of E2B", &said(&output));
             return None;

@@ -23,6 +23,7 @@ use super::sandbox::SandboxArgs;
 use super::secret::SecretArgs;
 use super::serve::{ApiArgs, ServeArgs};
 use super::sessions::SessionArgs;
+use super::template::{TemplateArgs, TemplateCommand};
 use super::webhook::WebhookArgs;
 use super::worker::WorkerArgs;
 
@@ -104,6 +105,8 @@ pub(crate) enum Command {
     Model(ModelArgs),
     /// Import, pull, build and remove images for `image: image:NAME`
     Image(ImageArgs),
+    /// Build, add, list and remove templates of long-lived sandboxes
+    Template(TemplateArgs),
     /// List, evict and verify cached dependencies
     Cache(CacheArgs),
     /// Print the database's URL, for psql and for auditors
@@ -136,6 +139,7 @@ impl Command {
                 matches!(args.command, DispatchCommand::Wait(_))
             }
             Self::Image(args) => matches!(args.command, ImageCommand::Build { .. }),
+            Self::Template(args) => matches!(args.command, TemplateCommand::Build { .. }),
             _ => false,
         }
     }

@@ -76,7 +76,7 @@ pub(crate) async fn image(at: &At, args: &ImageArgs) -> anyhow::Result<Exit> {
     let images = Images::open(&state::dir(at)?)?;
     match act(&images, &args.command).await {
         Ok(()) => Ok(Exit::Ok),
-        Err(error) => Err(judged(error)),
+        Err(error) => Err(expected(error)),
     }
 }
 
@@ -115,7 +115,8 @@ fn parsed(name: Option<&str>) -> Result<Option<ImageName>, ImageError> {
     name.map(ImageName::parse).transpose()
 }
 
-fn show(note: BuildNote<'_>) {
+/// Shows what a build says, on stderr.
+pub(crate) fn show(note: BuildNote<'_>) {
     match note {
         BuildNote::Step { number, of, text } => output::note(&format!("[{number}/{of}] {text}")),
         // stdout is the command's data: the image. What a step prints is about what is going on.
@@ -125,8 +126,13 @@ fn show(note: BuildNote<'_>) {
     }
 }
 
+/// An error of the store, for the exit status.
+pub(crate) fn judged(error: ImageError) -> anyhow::Error {
+    expected(error.into())
+}
+
 /// What is not here, or in use, is an expected no.
-fn judged(error: anyhow::Error) -> anyhow::Error {
+fn expected(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<ImageError>() {
         Some(ImageError::Unknown(_) | ImageError::InUse(_) | ImageError::Moved { .. }) => {
             Negative(error.to_string()).into()

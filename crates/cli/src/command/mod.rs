@@ -51,6 +51,7 @@ mod state;
 mod stdin;
 mod stdout;
 mod tail;
+mod template;
 mod user;
 mod vault;
 mod webhook;
@@ -146,6 +147,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Model(args) => model::model(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
+        Command::Template(args) => template::template(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
         Command::Db { superuser } => node::database(&at, superuser).await,
         Command::Adopt => node::adopt(&at).await,

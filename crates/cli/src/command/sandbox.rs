@@ -23,6 +23,9 @@ pub(crate) struct SandboxArgs {
 pub(crate) enum SandboxCommand {
     /// Create a sandbox that lives until it is killed or its time is over; prints its id
     Create {
+        /// Template, as `cofferdam template ls` lists them
+        #[arg(long, default_value = "base")]
+        template: String,
         /// Seconds to live, 1 to 86400
         #[arg(long, default_value_t = 300)]
         timeout: u64,
@@ -127,6 +130,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
     let path = |id: &str| format!("/api/sandboxes/{}", segment(id));
     match command {
         SandboxCommand::Create {
+            template,
             timeout,
             labels,
             env,
@@ -137,7 +141,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             json: as_json,
         } => {
             let mut body = json!({
-                "template": "base", "timeoutS": timeout, "metadata": pairs("--label", labels)?, "env": pairs("--env", env)?,
+                "template": template, "timeoutS": timeout, "metadata": pairs("--label", labels)?, "env": pairs("--env", env)?,
             });
             if let Some(fields) = body.as_object_mut() {
                 if !allow.is_empty() {

@@ -17,6 +17,7 @@ use cofferdam_sandbox::{KillHandle, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
+use super::begin::begin;
 use super::registry::{Expected, Held, Made, Order};
 use super::work::HOME;
 use crate::attempt::{End, blank};
@@ -31,7 +32,7 @@ const TOKEN_BYTES: usize = 20;
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
 const LOOK: Duration = Duration::from_millis(500);
 /// `user` of the base template.
-const USER: User = User { uid: 1_000, gid: 1_000 };
+pub(super) const USER: User = User { uid: 1_000, gid: 1_000 };
 
 /// Why a sandbox ends.
 enum Over {
@@ -95,7 +96,7 @@ async fn held(
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let token = secret_hex(TOKEN_BYTES);
-    let over = match opened(executor, task, &sandbox, &token).await {
+    let over = match opened(executor, task, &sandbox, (&token, &expected)).await {
         Ok(Some((left, env))) => {
             let made = Made {
                 agent: sandbox.agent().clone(),
@@ -167,13 +168,13 @@ fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
     (reason, canceled)
 }
 
-/// Opens its network, gives `user` a home, and records its start; the ms that it has and the network's variables.
+/// Opens its network, gives `user` a home, starts its template's program, and records its start; the ms that it has and the network's variables.
 /// `None`: it is not wanted any more.
 async fn opened(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &Sandbox,
-    token: &str,
+    (token, expected): (&str, &Expected),
 ) -> Result<Option<(i64, BTreeMap<String, String>)>, String> {
     let ledger = &executor.flows.ledger;
     let start = LiveStart {
@@ -184,11 +185,24 @@ async fn opened(
         limits: &sandbox.effective().limits,
     };
     let recorded = patiently(|| ledger.live().started(&start));
-    let home = sandbox.agent().mkdir(HOME, 0o755, Some(USER));
-    let (env, home, left) = tokio::join!(sandbox.open_network(Phase::Exec), home, recorded);
-    home.map_err(|error| format!("{HOME}: {error}"))?;
+    let beginning = expected.template.as_ref().filter(|template| template.start.is_some());
+    let (env, left) = match beginning {
+        None => {
+            let (env, left) = tokio::join!(furnished(sandbox), recorded);
+            (env?, left)
+        }
+        // On record as running only once its program is ready.
+        Some(template) => {
+            let env = furnished(sandbox).await?;
+            let mut all = env.clone();
+            all.extend(expected.inherited.clone());
+            all.extend(expected.request.env.clone());
+            let begun = begin(sandbox.agent(), template, &all).await;
+            begun.map_err(|why| format!("template {}: {why}", template.name))?;
+            (env, recorded.await)
+        }
+    };
     let left = left.map_err(|error| format!("its start was not recorded: {error}"))?;
-    let env = env.map_err(|error| format!("its network: {error}"))?;
     Ok(left.map(|left| (left, env)))
 }
 
@@ -199,6 +213,14 @@ async fn pause_at_end(executor: &Executor, held: &Arc<Held>) {
     if let Err(error) = executor.flows.pause_held(&who, held, "its time was over").await {
         tracing::warn!(sandbox = %held.id, %error, "a sandbox whose time is over could not be paused, and ends");
     }
+}
+
+/// Its network, whose variables are given, and the home of `user`.
+async fn furnished(sandbox: &Sandbox) -> Result<BTreeMap<String, String>, String> {
+    let home = sandbox.agent().mkdir(HOME, 0o755, Some(USER));
+    let (env, home) = tokio::join!(sandbox.open_network(Phase::Exec), home);
+    home.map_err(|error| format!("{HOME}: {error}"))?;
+    env.map_err(|error| format!("its network: {error}"))
 }
 
 async fn until(

@@ -24,7 +24,7 @@ use cofferdam_ledger::snapshots::FilesToKeep;
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
-use super::registry::{Expected, Held, Order};
+use super::registry::{Again, Expected, Held, Order};
 use super::shelf::{KeptFile, Shelf};
 use super::{detached, elsewhere, fresh_letters, moved, refuse, unverified, work};
 use crate::built_in::Launch;
@@ -243,7 +243,8 @@ impl Flows {
         kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
     }
 
-    /// The files of a snapshot on record, once they are checked, and what was asked for with them.
+    /// The files of a snapshot on record, once they are checked, and what was asked for with them. They lie on the image of
+    /// their template as it is now.
     pub(super) async fn live_opened(
         &self,
         tenant: &TenantId,
@@ -266,10 +267,25 @@ impl Flows {
         let key = key.ok_or_else(|| damaged(id, "its key does not open"))?;
         let (tenant, name, sha256) = (tenant.clone(), id.clone(), kept.sha256);
         let opened = blocking(move || shelf.open((&tenant, &name), &key, &sha256)).await;
-        opened.map_err(|why| {
+        let (again, filling) = opened.map_err(|why| {
             tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
             damaged(id, &why.to_string())
-        })
+        })?;
+        self.fits(&again)?;
+        Ok((again.request, filling))
+    }
+
+    /// Refuses files whose template is another one now: what they change is not there, or is something else.
+    fn fits(&self, again: &Again) -> Result<()> {
+        let (name, _) = super::checked(&again.request)?;
+        let now = self.live_template(&name)?.map(|template| template.image);
+        match now == again.image {
+            true => Ok(()),
+            false => Err(conflict(format!(
+                "the template {name} was built anew, and these files lie on the earlier one: add its image again \
+                 (`cofferdam template add`)"
+            ))),
+        }
     }
 
     /// Resumes a paused sandbox under its id and waits until it answers.
@@ -309,8 +325,9 @@ impl Flows {
             pause_on_timeout: pauses.unwrap_or(asked.pause_on_timeout),
             ..asked
         };
-        let (_, timeout_s) = super::checked(&request)?;
-        let mut sandbox = work::request(&request);
+        let (name, timeout_s) = super::checked(&request)?;
+        let template = self.live_template(&name)?;
+        let mut sandbox = work::request(&request, template.as_ref());
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let work = work::of(id, sandbox);
@@ -340,6 +357,8 @@ impl Flows {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
             request,
+            name,
+            template,
             inherited: BTreeMap::new(),
             filling: Some(filling),
         };
@@ -402,7 +421,9 @@ impl Flows {
         let opened = (0..count).map(|_| kept.filling(&held.tenant));
         let fillings: std::io::Result<Vec<Filling>> = opened.collect();
         let fillings = fillings.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
-        Ok((held.again(), fillings))
+        let again = held.again();
+        self.fits(&again)?;
+        Ok((again.request, fillings))
     }
 
     /// Deletes a snapshot of the caller's tenant: its key is destroyed, and its file removed.

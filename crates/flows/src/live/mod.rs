@@ -10,11 +10,13 @@
 //! That process is the only one that talks to it; another one's answer says so. A paused one has no process: its files
 //! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`kept`).
 
+mod begin;
 mod hold;
 mod kept;
 mod registry;
 mod sealed;
 mod shelf;
+mod templates;
 mod work;
 
 use std::collections::BTreeMap;
@@ -23,7 +25,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{ExecutorId, LiveId, RunId};
+use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TemplateName};
 use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
 use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
@@ -34,6 +36,7 @@ use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live::NewLive;
 use cofferdam_sandbox::Filling;
 pub use cofferdam_sandbox::inside;
+pub use cofferdam_sandbox::templates::Template;
 pub use cofferdam_sandbox::{
     Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
 };
@@ -72,7 +75,7 @@ fn fresh_letters() -> String {
 }
 
 /// The template and the time to live of a request, once all of it is within its bounds.
-fn checked(request: &LiveRequest) -> Result<(&str, u64)> {
+fn checked(request: &LiveRequest) -> Result<(TemplateName, u64)> {
     request.check().map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))
 }
 
@@ -116,7 +119,7 @@ impl Flows {
         request: &LiveRequest,
         filling: Option<Filling>,
     ) -> Result<Arc<Held>> {
-        let (template, timeout_s) = checked(request)?;
+        let (mut name, timeout_s) = checked(request)?;
         if let Some(dedup) = &request.dedup
             && let Some(found) = self.ledger.live().by_dedup(&who.tenant, dedup).await?
         {
@@ -126,10 +129,12 @@ impl Flows {
         let (mut inherited, mut filling) = (BTreeMap::new(), filling);
         if let Some(snapshot) = &request.snapshot {
             let (asked, files) = self.live_opened(&who.tenant, snapshot).await?;
+            (name, _) = checked(&asked)?;
             filling = Some(files);
             inherited = asked.env;
         }
-        let mut sandbox = work::request(request);
+        let template = self.live_template(&name)?;
+        let mut sandbox = work::request(request, template.as_ref());
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let egress = sandbox.egress.clone();
@@ -148,7 +153,7 @@ impl Flows {
             id: &id,
             intent: &intent,
             run,
-            template,
+            template: name.as_str(),
             metadata: &request.metadata,
             egress: &egress,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
@@ -160,6 +165,8 @@ impl Flows {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
             request: request.clone(),
+            name: name.clone(),
+            template,
             inherited,
             filling,
         };

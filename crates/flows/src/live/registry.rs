@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::id::{LiveId, RunId, TenantId};
+use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
+use cofferdam_sandbox::templates::Template;
 use cofferdam_sandbox::{Agent, Filling, LayerKeeper};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
@@ -35,6 +37,10 @@ pub(crate) struct Expected {
     pub key_id: String,
     /// The whole request. Its environment may hold secrets, so no table has it.
     pub request: LiveRequest,
+    /// Template that it is made of.
+    pub name: TemplateName,
+    /// What that begins with; `None`: the host's programs, and nothing runs.
+    pub template: Option<Template>,
     /// Variables of the sandbox whose files these are; its own come before them.
     pub inherited: BTreeMap<String, String>,
     /// Files that it begins with.
@@ -85,6 +91,9 @@ pub struct Held {
     pub(crate) key_id: String,
     /// Variables of the sandbox whose files it began with.
     inherited: BTreeMap<String, String>,
+    /// Template that it was made of, and its image.
+    template: TemplateName,
+    image: Option<String>,
     /// What its tenant asked for.
     pub(crate) asked: LiveRequest,
     /// Names that it may reach.
@@ -94,6 +103,15 @@ pub struct Held {
     order: watch::Sender<Order>,
     streams: Arc<Semaphore>,
     visitors: Arc<Semaphore>,
+}
+
+/// What is asked for once more, with the files of a sandbox.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Again {
+    pub request: LiveRequest,
+    /// The image below its files; `None`: the host's programs.
+    pub image: Option<String>,
 }
 
 /// What a sandbox that is up is made of.
@@ -112,7 +130,7 @@ pub(crate) struct Made {
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected { tenant, key_id, request, inherited, filling: _ }: Expected,
+        Expected { tenant, key_id, request, name, template, inherited, filling: _ }: Expected,
         Made { agent, mut env, token, traffic, limits, egress, keeper }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
@@ -133,6 +151,8 @@ impl Held {
             keeping: tokio::sync::Mutex::default(),
             key_id,
             inherited,
+            template: name,
+            image: template.map(|template| template.image),
             asked: request,
             egress,
             turn: tokio::sync::Mutex::default(),
@@ -144,12 +164,19 @@ impl Held {
     }
 
     /// What is to be asked for in its next life, and with its files.
-    pub(crate) fn again(&self) -> LiveRequest {
-        let mut again = self.asked.clone();
+    pub(crate) fn again(&self) -> Again {
+        let mut request = self.asked.clone();
+        self.template.as_str().clone_into(&mut request.template);
         for (name, value) in &self.inherited {
-            again.env.entry(name.clone()).or_insert_with(|| value.clone());
+            request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        again
+        Again { request, image: self.image.clone() }
+    }
+
+    /// Template that it was made of.
+    #[must_use]
+    pub fn template(&self) -> &TemplateName {
+        &self.template
     }
 
     /// Orders its end. It is not taken back, and no other order follows.
@@ -302,11 +329,18 @@ mod tests {
     fn what_was_asked_for_is_forgotten_with_its_asker_and_bounded_for_each_tenant() {
         let registry = Arc::new(Registry::default());
         let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
+        let name = TemplateName::parse(BASE_TEMPLATE).unwrap();
         let expect = |n, tenant: &TenantId| {
-            let request = LiveRequest::of(BASE_TEMPLATE);
-            let (tenant, key_id) = (tenant.clone(), "k".to_owned());
-            let inherited = BTreeMap::new();
-            registry.expect(&id(n), Expected { tenant, key_id, request, inherited, filling: None })
+            let one = Expected {
+                tenant: tenant.clone(),
+                key_id: "k".to_owned(),
+                request: LiveRequest::of(BASE_TEMPLATE),
+                name: name.clone(),
+                template: None,
+                inherited: BTreeMap::new(),
+                filling: None,
+            };
+            registry.expect(&id(n), one)
         };
         let asked: Vec<Expecting> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
         assert!(expect(MAX_ASKED, &ann).is_none());

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_contracts::live::LiveRequest;
 use cofferdam_sandbox::{Filling, LayerKeeper, Still};
 
+use super::registry::Again;
 use super::sealed::{Opening, Sealing, sha256};
 use crate::vault::FileKey;
 
@@ -70,7 +70,7 @@ impl Shelf {
     pub(crate) fn keep(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
-        request: &LiveRequest,
+        again: &Again,
         keeper: &LayerKeeper,
         goes_on: &dyn Fn() -> bool,
     ) -> io::Result<(Still, KeptFile)> {
@@ -86,7 +86,7 @@ impl Shelf {
             KeptFile { id, bytes: 0, sha256: digest, key, file: locked, part, recorded: false };
         let out = BufWriter::with_capacity(BUFFER, &file);
         let mut sealing = Sealing::new(out, &kept.key, (tenant, &kept.id))?;
-        let head = zeroize::Zeroizing::new(serde_json::to_vec(request)?);
+        let head = zeroize::Zeroizing::new(serde_json::to_vec(again)?);
         sealing.write_all(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes())?;
         sealing.write_all(&head)?;
         let still = keeper.keep(&mut sealing, goes_on).map_err(io::Error::other)?;
@@ -113,7 +113,7 @@ impl Shelf {
         (tenant, id): (&TenantId, &SnapshotId),
         key: &FileKey,
         recorded: &Digest,
-    ) -> io::Result<(LiveRequest, Filling)> {
+    ) -> io::Result<(Again, Filling)> {
         let whole = self.at(id, WHOLE);
         let file = match File::open(&whole) {
             // Its process was killed between the record and the name.
@@ -174,7 +174,7 @@ fn filling(
     file: File,
     key: &FileKey,
     of: (&TenantId, &SnapshotId),
-) -> io::Result<(LiveRequest, Filling)> {
+) -> io::Result<(Again, Filling)> {
     let mut opening = Opening::new(BufReader::with_capacity(BUFFER, file), key, of)?;
     let mut size = [0; 4];
     opening.read_exact(&mut size)?;

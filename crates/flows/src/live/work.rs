@@ -4,6 +4,7 @@ use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::{LiveRequest, LiveWork};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{DEFAULT_MEM_MB, MAX_TIMEOUT_MS, SandboxRequest};
+use cofferdam_sandbox::templates::Template;
 
 use crate::built_in::BuiltIn;
 
@@ -19,9 +20,16 @@ const PIDS: u64 = 1_024;
 /// The home of `user`, where commands start and relative paths begin.
 pub(crate) const HOME: &str = "/home/user";
 
-/// What is asked of the sandbox. Its command is never run, and its environment is not written anywhere.
-pub(crate) fn request(asked: &LiveRequest) -> SandboxRequest {
+/// The root of a sandbox without a template's image: the host's programs.
+const HOST: &str = "host";
+
+/// What is asked of the sandbox, of this template where one was built. Its command is never run, and its environment is not written anywhere.
+pub(crate) fn request(asked: &LiveRequest, template: Option<&Template>) -> SandboxRequest {
     let mut limits = asked.limits;
+    // A template says what its program needs at least.
+    limits.mem_mb = limits.mem_mb.max(template.and_then(|template| template.mem_mb));
+    let root =
+        template.map_or_else(|| HOST.to_owned(), |template| format!("image:{}", template.image));
     limits.pids = limits.pids.or(Some(PIDS));
     // The layer is memory: one as large as the limit would, once full, have the kernel end the agent too.
     let mem_mb = limits.mem_mb.unwrap_or(DEFAULT_MEM_MB);
@@ -29,7 +37,7 @@ pub(crate) fn request(asked: &LiveRequest) -> SandboxRequest {
     SandboxRequest {
         limits,
         egress: asked.egress.clone(),
-        ..SandboxRequest::plain("host", vec!["/bin/true".to_owned()], MAX_TIMEOUT_MS)
+        ..SandboxRequest::plain(&root, vec!["/bin/true".to_owned()], MAX_TIMEOUT_MS)
     }
 }
 

@@ -36,7 +36,7 @@ use crate::plan::plan_on;
 use crate::spec::input::Input;
 use copies::files;
 use steps::SCRATCH;
-pub use steps::{ImageFile, Step};
+pub use steps::{CopyStep, ImageFile, Step};
 
 /// Put into a directory so that the agent makes it; never part of a layer.
 const MARKER: &str = ".cofferdam-made";
@@ -58,10 +58,10 @@ pub enum BuildNote<'a> {
 }
 
 /// The image so far.
-struct BuiltSteps {
-    layers: Vec<Descriptor>,
-    diff_ids: Vec<Digest>,
-    settings: Settings,
+pub(crate) struct BuiltSteps {
+    pub layers: Vec<Descriptor>,
+    pub diff_ids: Vec<Digest>,
+    pub settings: Settings,
 }
 
 /// Builds an image and gives it a name. `context` is the directory that `copy` reads from.
@@ -91,7 +91,7 @@ pub async fn build(
     let made = build.all().await;
     host.leave();
     let named = match made {
-        Ok(made) => store(images, made, name),
+        Ok(made) => store(images, made, name, "build"),
         Err(error) => Err(error),
     };
     drop(adding);
@@ -100,7 +100,13 @@ pub async fn build(
     named
 }
 
-fn store(images: &Images, made: BuiltSteps, name: &ImageName) -> Result<NamedImage, ImageError> {
+/// Gives a name to an image whose layers are blobs of the store.
+pub(crate) fn store(
+    images: &Images,
+    made: BuiltSteps,
+    name: &ImageName,
+    source: &str,
+) -> Result<NamedImage, ImageError> {
     let config = Config {
         architecture: architecture().to_owned(),
         os: "linux".to_owned(),
@@ -114,7 +120,7 @@ fn store(images: &Images, made: BuiltSteps, name: &ImageName) -> Result<NamedIma
     let (digest, size) = images.blob_copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
     let (bytes, _) = written(&Manifest::new(Descriptor::new(CONFIG, &digest, size), made.layers))?;
     let (manifest, _) = images.blob_copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
-    images.admit(&manifest, name, "build")
+    images.admit(&manifest, name, source)
 }
 
 struct Build<'a, N> {

@@ -92,7 +92,7 @@ impl Still {
 }
 
 /// A stream of files for the layer of a sandbox.
-pub struct Filling(Box<dyn Read + Send>);
+pub struct Filling(Box<dyn Read + Send + Sync>);
 
 impl std::fmt::Debug for Filling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Filling {
 
 impl Filling {
     /// What [`LayerKeeper::keep`] wrote.
-    pub fn new(stream: impl Read + Send + 'static) -> Self {
+    pub fn new(stream: impl Read + Send + Sync + 'static) -> Self {
         Self(Box::new(stream))
     }
 

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, kept, shape};
+use super::{Front, kept, shape, templates};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -152,12 +152,9 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
-        ("GET", ["templates"]) => Ok(shape::json_of(200, &json!([base()]))),
-        ("GET", ["templates", "aliases", "base"]) => {
-            Ok(shape::json_of(200, &json!({"templateID": "base", "public": true})))
-        }
+        ("GET", ["templates"]) => Ok(templates::list(&call.front.shared.flows)),
         ("GET", ["templates", "aliases", alias]) => {
-            Err(shape::error(404, format!("template {alias:?} does not exist; use `base`")))
+            Ok(templates::alias(&call.front.shared.flows, alias))
         }
         (_, names) => Err(unsupported(names)),
     }
@@ -171,7 +168,7 @@ fn unsupported(names: &[&str]) -> Response<Body> {
             "logs: output goes to who follows the command"
         }
         ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
-            "template builds: use `base`"
+            "template builds: see `cofferdam template`"
         }
         ["volumes" | "volumecontent", ..] => "volumes",
         ["secrets", ..] => "E2B's secrets: see `cofferdam secret`",
@@ -215,7 +212,8 @@ fn domain(headers: &HeaderMap) -> String {
 
 pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
     json!({
-        "templateID": "base",
+        "templateID": held.template(),
+        "alias": held.template(),
         "sandboxID": held.id,
         "clientID": CLIENT,
         "envdVersion": VERSION,
@@ -351,16 +349,6 @@ fn listed(view: &LiveView) -> Value {
         "state": if view.state == LiveState::Paused { "paused" } else { "running" },
         "envdVersion": VERSION,
         "metadata": view.metadata,
-    })
-}
-
-fn base() -> Value {
-    let at = shape::time(0);
-    json!({
-        "templateID": "base", "buildID": "00000000-0000-0000-0000-000000000000", "public": true, "aliases": ["base"],
-        "names": ["base"], "cpuCount": 2, "memoryMB": 512, "diskSizeMB": 384, "createdAt": at, "updatedAt": at,
-        "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 0, "envdVersion": VERSION,
-        "buildStatus": "ready",
     })
 }
 

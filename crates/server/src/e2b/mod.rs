@@ -24,6 +24,7 @@ mod proxy;
 mod room;
 mod shape;
 mod start;
+mod templates;
 mod watchers;
 
 use std::collections::HashMap;

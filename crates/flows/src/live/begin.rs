@@ -1,0 +1,168 @@
+//! What a sandbox begins with: the program of its template, started and waited for before anybody is told of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
+use cofferdam_sandbox::templates::{Template, TemplateUser};
+use cofferdam_sandbox::{Agent, Manner, Running, Stream, User};
+use tokio::task::JoinHandle;
+
+use super::hold::USER;
+use super::work::HOME;
+
+/// How long a template's program may take until it is ready. A caller waits 30 s for the whole creation, of which
+/// room and the sandbox itself need the rest.
+const READY_PATIENCE: Duration = Duration::from_secs(20);
+/// How long one ready command may take.
+const READY_MS: u64 = 5_000;
+/// Between two of them: they find a program within this time of its readiness.
+const READY_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of the program's last words that a failure repeats.
+const LAST_BYTES: usize = 2_048;
+/// Wall time of the program: longer than any sandbox lives.
+const FOR_EVER_MS: u64 = 366 * 86_400_000;
+
+/// Starts a template's program and waits until it is ready; without a ready command, it is as soon as it runs.
+///
+/// # Errors
+/// In words: it ended without success before it was ready, or is not ready within [`READY_PATIENCE`].
+pub(super) async fn begin(
+    agent: &Agent,
+    template: &Template,
+    env: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let Some(start) = &template.start else { return Ok(()) };
+    let since = Stopwatch::start();
+    let exec = |command: &str, timeout_ms: u64| request(template, command, env, timeout_ms);
+    let program = agent.start(exec(start, FOR_EVER_MS), manner()).await;
+    let program = program.map_err(|error| format!("the start command: {error}"))?;
+    // It lives as long as the sandbox: the end of the agent ends this task.
+    let mut program: JoinHandle<Result<ExecEnd, Vec<u8>>> = tokio::spawn(followed(program));
+    let mut is_running = true;
+    let mut last = "it was not asked yet".to_owned();
+    loop {
+        if is_running && program.is_finished() {
+            is_running = false;
+            ended((&mut program).await)?;
+        }
+        let Some(ready) = &template.ready else { return Ok(()) };
+        let left = READY_PATIENCE.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            let waited = READY_PATIENCE.as_secs();
+            return Err(format!("the ready command did not succeed within {waited} s: {last}"));
+        }
+        match tokio::time::timeout(left, asked(agent, exec(ready, READY_MS))).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(why)) => last = why,
+            Err(_) => continue,
+        }
+        clock::sleep(READY_PAUSE).await;
+    }
+}
+
+/// Whether the ready command succeeds.
+async fn asked(agent: &Agent, request: ExecRequest) -> Result<(), String> {
+    let running = agent.start(request, manner()).await.map_err(|error| error.to_string())?;
+    let mut said = Vec::new();
+    let end = running.follow(|_, piece| keep(&mut said, piece)).await;
+    let end = end.map_err(|error| error.to_string())?;
+    match end.ended {
+        Ended::Exit(0) if !end.timed_out => Ok(()),
+        _ => Err(told(&end, &said)),
+    }
+}
+
+/// Follows the program to its end, whose last words are kept where it failed.
+async fn followed(program: Running) -> Result<ExecEnd, Vec<u8>> {
+    let mut said = Vec::new();
+    let sink = |_: Stream, piece: &[u8]| keep(&mut said, piece);
+    let end = program.follow(sink).await.map_err(|error| error.to_string().into_bytes())?;
+    match end.ended {
+        // It left its work to others, or has done it.
+        Ended::Exit(0) => Ok(end),
+        _ => Err(told(&end, &said).into_bytes()),
+    }
+}
+
+fn ended(joined: Result<Result<ExecEnd, Vec<u8>>, tokio::task::JoinError>) -> Result<(), String> {
+    match joined {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(why)) => Err(format!("the start command failed: {}", String::from_utf8_lossy(&why))),
+        Err(error) => Err(format!("the start command: {error}")),
+    }
+}
+
+/// Keeps the end of what is said.
+fn keep(said: &mut Vec<u8>, piece: &[u8]) {
+    said.extend_from_slice(piece);
+    let over = said.len().saturating_sub(LAST_BYTES);
+    said.drain(..over);
+}
+
+/// How a command ended, with its last words. Pure.
+fn told(end: &ExecEnd, said: &[u8]) -> String {
+    let how = match &end.ended {
+        _ if end.timed_out => "it took too long".to_owned(),
+        Ended::Exit(code) => format!("exit status {code}"),
+        Ended::Signal(signal) => format!("signal {signal}"),
+        Ended::Unstarted(why) => why.clone(),
+    };
+    match String::from_utf8_lossy(said).trim() {
+        "" => how,
+        words => format!("{how}: {words}"),
+    }
+}
+
+fn manner() -> Manner {
+    Manner { stdin: false, terminal: None, service: true, leaves: true }
+}
+
+fn request(
+    template: &Template,
+    command: &str,
+    env: &BTreeMap<String, String>,
+    timeout_ms: u64,
+) -> ExecRequest {
+    let (name, user, home) = match template.user {
+        TemplateUser::User => ("user", USER, HOME),
+        TemplateUser::Root => ("root", User { uid: 0, gid: 0 }, "/root"),
+    };
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let own = [
+        ("PATH", path),
+        ("HOME", home),
+        ("USER", name),
+        ("LOGNAME", name),
+        ("E2B_SANDBOX", "true"),
+    ];
+    let mut all: BTreeMap<String, String> =
+        own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    all.extend(env.clone());
+    let argv = ["/bin/bash", "-l", "-c", command].map(str::to_owned).into();
+    ExecRequest {
+        argv,
+        env: all,
+        cwd: home.to_owned(),
+        timeout_ms,
+        stream_limit_bytes: u64::MAX,
+        user: Some(user),
+        stdin_file: None,
+        jail: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_a_program_are_kept() {
+        let mut said = Vec::new();
+        keep(&mut said, &[b'a'; LAST_BYTES]);
+        keep(&mut said, b"end");
+        assert_eq!(said.len(), LAST_BYTES);
+        assert!(said.ends_with(b"aend"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Programs of this host that a build runs: their output as lines, their time bounded.
+
+use std::ffi::OsStr;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::images::error::ImageError;
+
+/// Seconds that one program has: a slow mirror, some hundred MiB.
+const PATIENCE_S: &str = "1800";
+/// Seconds between the signal that ends it and the one that kills it: it unmounts what it mounted.
+const GRACE_S: &str = "30";
+/// Lines of its output that a failure repeats.
+const LAST_LINES: usize = 20;
+
+/// Runs a program with this input and hands on each line that it says; its standard output, where it succeeds.
+///
+/// # Errors
+/// It is not installed, fails, or takes longer than [`PATIENCE_S`].
+pub(super) async fn run(
+    program: &str,
+    args: &[&OsStr],
+    input: &str,
+    note: &mut (dyn FnMut(&str) + Send),
+) -> Result<String, ImageError> {
+    let failed = |why: String| ImageError::malformed(program, why);
+    // `timeout` is of coreutils; the program is asked to end, so that it can clean up.
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after", GRACE_S, PATIENCE_S, program]).args(args).env("LC_ALL", "C");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(format!("cannot be run: {error}")))?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let write = async {
+        if let Some(mut stdin) = stdin {
+            // Where it reads nothing, its own words say why.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+    };
+    let read = async {
+        let mut text = String::new();
+        if let Some(mut stdout) = stdout {
+            let read = tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut text).await;
+            read.map_err(|error| failed(format!("its output: {error}")))?;
+        }
+        Ok::<_, ImageError>(text)
+    };
+    let follow = async {
+        let mut last = std::collections::VecDeque::new();
+        if let Some(stderr) = stderr {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                note(&line);
+                last.push_back(line);
+                if last.len() > LAST_LINES {
+                    last.pop_front();
+                }
+            }
+        }
+        last
+    };
+    let ((), text, last) = tokio::join!(write, read, follow);
+    let status = child.wait().await.map_err(|error| failed(error.to_string()))?;
+    match status.code() {
+        Some(0) => text,
+        // Of `timeout`, which found no such program.
+        Some(127) => Err(failed("is not installed".to_owned())),
+        Some(124) => Err(failed(format!("took longer than {PATIENCE_S} s"))),
+        _ => {
+            let last: Vec<String> = last.into_iter().collect();
+            Err(failed(format!("failed ({status}): {}", last.join("; "))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_programs_lines_are_handed_on_and_its_failure_repeats_them() {
+        let mut said = Vec::new();
+        let script = ["-c", "cat; echo one >&2; echo two >&2"].map(OsStr::new);
+        let mut note = |line: &str| said.push(line.to_owned());
+        assert_eq!(run("sh", &script, "given", &mut note).await.unwrap(), "given");
+        assert_eq!(said, ["one", "two"]);
+        let script = ["-c", "echo broken >&2; exit 3"].map(OsStr::new);
+        let error = run("sh", &script, "", &mut |_| {}).await.unwrap_err().to_string();
+        assert!(error.starts_with("sh: failed") && error.ends_with("broken"), "{error}");
+        let error = run("no-such-program", &[], "", &mut |_| {}).await.unwrap_err().to_string();
+        assert_eq!(error, "no-such-program: is not installed");
+    }
+}

@@ -1,0 +1,108 @@
+"""The unmodified code interpreter SDK, synchronous, against a server of ours. Fails at the first check."""
+import base64
+import time
+
+from e2b import NotFoundException, SandboxException, TimeoutException
+from e2b_code_interpreter import Sandbox
+
+
+def check(name, good):
+    assert good, name
+    print(name, flush=True)
+
+
+sandbox = Sandbox.create(timeout=240, envs={"GREETING": "hi there"})
+info = sandbox.get_info()
+check("template", info.template_id == "code-interpreter-v1")
+check("memory", info.memory_mb >= 1024)
+
+# Results, and the state between executions.
+done = sandbox.run_code("x = 20\nx + 1")
+check("result", done.text == "21" and done.error is None and done.execution_count == 1)
+check("state", sandbox.run_code("x").text == "20")
+check("string", sandbox.run_code("'a ' + \"b\"").text == "a b")
+check("nothing", sandbox.run_code("y = 1").text is None)
+check("envs", sandbox.run_code("import os; os.environ['GREETING']").text == "hi there")
+check("envs of a call", sandbox.run_code("os.environ['A']", envs={"A": "it's"}).text == "it's")
+check("envs are gone", sandbox.run_code("os.environ.get('A', 'none')").text == "none")
+check("await", sandbox.run_code("import asyncio\nawait asyncio.sleep(0, 'slept')").text == "slept")
+table = sandbox.run_code("import pandas as pd\npd.DataFrame({'a': [1, 2]})").results[0]
+check("table", "<table" in table.html and table.data == {"a": [1, 2]} and table.is_main_result)
+shown = sandbox.run_code("from IPython.display import display, JSON, Markdown\ndisplay(Markdown('# x'), JSON({'k': 1}))")
+check("display", [one.markdown for one in shown.results][0] == "# x" and shown.results[1].json == {"k": 1})
+
+# Output while it comes.
+lines, times = [], []
+code = "import sys, time\nfor n in range(3):\n    print(n, flush=True)\n    time.sleep(0.3)\nprint('e', file=sys.stderr)"
+errors = []
+done = sandbox.run_code(
+    code,
+    on_stdout=lambda message: (lines.append(message.line), times.append(time.time())),
+    on_stderr=lambda message: errors.append(message.line),
+)
+check("stdout", lines == ["0\n", "1\n", "2\n"] and done.logs.stdout == lines)
+check("stderr", errors == ["e\n"] and done.logs.stderr == errors)
+check("streamed", times[-1] - times[0] > 0.4)
+
+# Errors.
+failed = sandbox.run_code("def f():\n    return 1 / 0\nf()")
+check("error", failed.error.name == "ZeroDivisionError" and failed.error.value == "division by zero")
+check("traceback", "ZeroDivisionError" in failed.error.traceback and "return" in failed.error.traceback)
+check("syntax", sandbox.run_code("if").error.name == "SyntaxError")
+
+# A picture, and the data of its chart.
+plot = sandbox.run_code(
+    "import matplotlib.pyplot as plt\nplt.bar(['a', 'b'], [1, 2])\nplt.title('T')\nplt.xlabel('X')\nplt.show()"
+).results[0]
+check("png", base64.b64decode(plot.png).startswith(b"\x89PNG"))
+check("chart", (plot.chart.type.value, plot.chart.title, plot.chart.x_label) == ("bar", "T", "X"))
+
+# Contexts.
+one, two = sandbox.create_code_context(), sandbox.create_code_context(cwd="/tmp")
+sandbox.run_code("z = 1", context=one)
+check("contexts apart", sandbox.run_code("z", context=two).error.name == "NameError")
+check("context cwd", (two.cwd, sandbox.run_code("os = __import__('os'); os.getcwd()", context=two).text) == ("/tmp", "/tmp"))
+check("contexts", {one.id, two.id} <= {context.id for context in sandbox.list_code_contexts()})
+sandbox.restart_code_context(one)
+check("restarted", sandbox.run_code("z", context=one).error.name == "NameError")
+sandbox.remove_code_context(one)
+sandbox.remove_code_context(two.id)
+for gone in [lambda: sandbox.run_code("1", context=one), lambda: sandbox.remove_code_context(one)]:
+    try:
+        gone()
+        check("removed context", False)
+    except NotFoundException:
+        pass
+for wrong in [{"language": "cobol"}, {"cwd": "/nowhere"}]:
+    try:
+        sandbox.create_code_context(**wrong)
+        check(f"refused {wrong}", False)
+    except SandboxException as refusal:
+        check(f"refused {wrong}", "400" in str(refusal))
+
+# Bash.
+bash = sandbox.run_code("cd /tmp; N=5; echo $N $B", language="bash", envs={"B": "x y"})
+check("bash", bash.logs.stdout == ["5 x y\n"] and bash.error is None)
+check("bash state", sandbox.run_code("echo $N [$B]; pwd", language="bash").logs.stdout == ["5 []\n", "/tmp\n"])
+check("bash error", sandbox.run_code("false", language="bash").error is not None)
+
+# What does not end, and what ends the kernel.
+since = time.time()
+try:
+    sandbox.run_code("while True: pass", timeout=1)
+    check("timeout", False)
+except TimeoutException:
+    check("timeout", time.time() - since < 5)
+check("interrupted", sandbox.run_code("x").text == "20")
+died = sandbox.run_code("import os; os._exit(1)")
+check("died", died.error.name == "KernelDied")
+check("anew", sandbox.run_code("x").error.name == "NameError")
+
+# The file system is the sandbox's own, and the user its user.
+sandbox.files.write("in.csv", "a,b\n1,2\n")
+check("files", sandbox.run_code("open('in.csv').read()").text == "a,b\\n1,2\\n")
+check("user", sandbox.run_code("import os; os.getuid()").text == "1000")
+check("no setuid", "no new privileges" in sandbox.commands.run("sudo -n id 2>&1 || true").stdout)
+check("git, curl", sandbox.commands.run("git --version && curl --version && python --version").exit_code == 0)
+check("kill", sandbox.kill())
+print("done")

@@ -1,0 +1,283 @@
+//! The code interpreter's own clients, unmodified, in a sandbox of the template that this host builds; and templates that
+//! cannot begin.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_tests::not_run::not_run;
+use cofferdam_tests::{Home, binary, repository, text};
+use serde_json::{Value, json};
+
+use super::{Caller, answered, gone, install_modules, install_python, run};
+use crate::support::{count, ended, has_npm, said, texts};
+
+/// The versions that this repository is tested with.
+const PYTHON: &str = "e2b-code-interpreter==2.11.5";
+const JAVASCRIPT: &str = "@e2b/code-interpreter@2.8.0";
+const TEMPLATE: &str = "code-interpreter-v1";
+/// What a machine without mirrors or mmdebstrap lacks.
+const PART: &str = "the built template code-interpreter-v1";
+/// Debian's packages and PyPI's come from mirrors, and every module is compiled.
+const BUILD: Duration = Duration::from_secs(1_500);
+/// What the images are made of, the base of the first one alone: another text of these is another image.
+const SOURCES: [&str; 7] = [
+    "bootstrap.rs",
+    "build.rs",
+    "packages.rs",
+    "interpreter/server.py",
+    "interpreter/startup.py",
+    "interpreter/ipython_kernel_config.py",
+    "interpreter/kernel-bash.json",
+];
+/// What a test may add to the store beside what was built.
+const BUILT: [&str; 2] = ["base.json", "code-interpreter-v1.json"];
+
+/// The images that were built once, moved to a home for one test at a time: they are a gigabyte, and removing a copy takes
+/// longer than the test.
+struct Lent {
+    kept: PathBuf,
+    home: PathBuf,
+    _lock: File,
+}
+
+impl Lent {
+    /// Why not, where the template cannot be built here.
+    fn to(home: &Path) -> Result<Self, String> {
+        let dir = repository().join("target/e2b/templates");
+        fs::create_dir_all(&dir).unwrap();
+        let lock = File::create(dir.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let sources = repository().join("crates/sandbox/src/template");
+        let texts = SOURCES.map(|name| fs::read_to_string(sources.join(name)).unwrap());
+        let base = digest_bytes(texts[0].as_bytes()).to_string();
+        let wanted = format!("{base} {}", digest_bytes(texts.concat().as_bytes()));
+        let (done, state) = (dir.join("built"), dir.join("state"));
+        let built = fs::read_to_string(&done).unwrap_or_default();
+        if built != wanted || !state.join("images").is_dir() {
+            if !built.starts_with(&base) {
+                let _ = fs::remove_dir_all(&state);
+            }
+            fs::create_dir_all(&state).unwrap();
+            // With this machine's own environment: it says how mirrors are reached.
+            let mut build = Command::new(binary());
+            build.arg("--state").arg(&state).args(["template", "build", TEMPLATE]);
+            build.stdin(Stdio::null());
+            let built = ended(build, BUILD);
+            if !built.status.success() {
+                return Err(said(&built));
+            }
+            fs::write(&done, &wanted).unwrap();
+        }
+        let lent = Self { kept: state.join("images"), home: home.join("images"), _lock: lock };
+        moved(&lent.kept, &lent.home);
+        Ok(lent)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(self.home.join("templates")).into_iter().flatten().flatten() {
+            let is_built = BUILT.iter().any(|name| entry.file_name() == *name);
+            if !is_built && entry.path().extension().is_some_and(|extension| extension == "json") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        moved(&self.home, &self.kept);
+    }
+}
+
+/// By mv(1), which copies where it is another file system.
+fn moved(from: &Path, to: &Path) {
+    let moved = Command::new("mv").arg("--no-target-directory").args([from, to]).status();
+    assert!(moved.is_ok_and(|status| status.success()), "{}", from.display());
+}
+
+fn script(name: &str) -> PathBuf {
+    repository().join("tests/tests/e2b").join(name)
+}
+
+#[tokio::test]
+async fn the_interpreters_python_client_works_unmodified() {
+    let Some(python) = install_python(PYTHON) else {
+        return not_run("the Python client of the code interpreter", "pip could not install it");
+    };
+    let home = Home::new();
+    let lent = match Lent::to(home.path()) {
+        Ok(lent) => lent,
+        Err(why) => return not_run(PART, &why),
+    };
+    let server = home.up();
+    let mut command = Command::new(python);
+    command.arg(script("interpreter.py"));
+    run(&server, command, None).await;
+    drop(lent);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn the_interpreters_javascript_client_works_unmodified() {
+    if !has_npm("the JavaScript client of the code interpreter") {
+        return;
+    }
+    let Some(modules) = install_modules(JAVASCRIPT) else {
+        return not_run(
+            "the JavaScript client of the code interpreter",
+            "npm could not install it",
+        );
+    };
+    let home = Home::new();
+    let lent = match Lent::to(home.path()) {
+        Ok(lent) => lent,
+        Err(why) => return not_run(PART, &why),
+    };
+    let server = home.up();
+    let copy = modules.join("interpreter.mjs");
+    fs::copy(script("interpreter.mjs"), &copy).unwrap();
+    let mut command = Command::new("node");
+    command.arg(copy);
+    run(&server, command, None).await;
+    drop(lent);
+    gone(home, server).await;
+}
+
+/// A request to the interpreter of a sandbox, by hand.
+async fn asked(ann: &Caller, id: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let request = ann
+        .http
+        .request(method.parse().unwrap(), format!("{}{path}", ann.url))
+        .header("e2b-sandbox-id", id)
+        .header("e2b-sandbox-port", "49999");
+    answered(request.body(body.to_owned())).await
+}
+
+#[tokio::test]
+async fn an_interpreter_refuses_and_survives_what_clients_would_not_send() {
+    let home = Home::new();
+    let lent = match Lent::to(home.path()) {
+        Ok(lent) => lent,
+        Err(why) => return not_run(PART, &why),
+    };
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, _) = ann.create(json!({"templateID": TEMPLATE, "timeout": 240})).await;
+    let execute = async |body: &str| asked(&ann, &id, "POST", "/execute", body).await;
+    for (body, status) in [
+        ("nonsense", 400),
+        ("[]", 400),
+        ("{}", 400),
+        (r#"{"code": 1}"#, 400),
+        (r#"{"code": "1", "env_vars": {"A": 1}}"#, 400),
+        (r#"{"code": "1", "env_vars": {"A;b": "1"}, "language": "bash"}"#, 400),
+        (r#"{"code": "1", "context_id": "x", "language": "python"}"#, 400),
+        (r#"{"code": "1", "context_id": "x"}"#, 404),
+        (r#"{"code": "1", "language": "cobol"}"#, 400),
+    ] {
+        let (found, answer) = execute(body).await;
+        assert_eq!(found, status, "{body}: {answer}");
+        assert!(answer["detail"].is_string(), "{body}: {answer}");
+    }
+    let large = "x".repeat(5 * 1024 * 1024);
+    assert_eq!(execute(&large).await.0, 413);
+    assert_eq!(asked(&ann, &id, "GET", "/nothing", "").await.0, 404);
+    // The memory of the sandbox ends a kernel, and the next one answers.
+    let (_, answer) = execute(r#"{"code": "x = b'a' * (4 << 30)"}"#).await;
+    let words = answer.to_string();
+    assert!(words.contains("KernelDied") || words.contains("MemoryError"), "{words}");
+    let (_, answer) = execute(r#"{"code": "40 + 2"}"#).await;
+    assert!(answer.to_string().contains("42"), "{answer}");
+    // A kernel that hears no interrupt is started anew for the next caller.
+    let deaf = json!({"code": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)"});
+    let hung = tokio::time::timeout(Duration::from_secs(1), execute(&deaf.to_string())).await;
+    assert!(hung.is_err(), "{hung:?}");
+    let (_, answer) = execute(r#"{"code": "6 * 7"}"#).await;
+    assert!(answer.to_string().contains("42"), "{answer}");
+    // Two contexts are there, of python and of bash; ten more fit.
+    let mut statuses = Vec::new();
+    for _ in 0..12 {
+        statuses.push(asked(&ann, &id, "POST", "/contexts", "{}").await.0);
+    }
+    assert_eq!(statuses, [&[201; 10][..], &[429; 2]].concat());
+    let (_, contexts) = asked(&ann, &id, "GET", "/contexts", "").await;
+    let first = text(&contexts[2], "id");
+    assert_eq!(asked(&ann, &id, "DELETE", &format!("/contexts/{first}"), "").await.0, 204);
+    assert_eq!(asked(&ann, &id, "POST", "/contexts", "{}").await.0, 201);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    drop(lent);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_template_that_cannot_begin_makes_no_sandbox() {
+    let home = Home::new();
+    let lent = match Lent::to(home.path()) {
+        Ok(lent) => lent,
+        Err(why) => return not_run(PART, &why),
+    };
+    let add = |args: &[&str]| {
+        let base = ["template", "add", "--image", "template/base"];
+        let added = home.run(&[&base, args].concat());
+        assert!(added.status.success(), "{}", said(&added));
+    };
+    add(&["broken", "--start", "echo the reason >&2; exit 3", "--ready", "exit 1"]);
+    add(&["slow", "--start", "sleep 600", "--ready", "echo not yet; exit 1"]);
+    let serve = "echo $GREETING >index.html; exec python3 -m http.server 8000";
+    let ready = "curl -sf --noproxy '*' localhost:8000";
+    add(&["web", "--start", serve, "--ready", ready, "--port", "8000", "--user", "root"]);
+    let server = home.up();
+    let (ann, bob) = (Caller::of(&server, "ann").await, Caller::of(&server, "bob").await);
+    let create = async |caller: &Caller, template: &str| {
+        let body = json!({"templateID": template, "timeout": 60, "envVars": {"GREETING": "hello"}});
+        caller.api("POST", "/v2/sandboxes", Some(body)).await
+    };
+    let (broken, slow, web, unknown, wrong) = tokio::join!(
+        create(&ann, "broken"),
+        create(&ann, "slow"),
+        create(&bob, "web"),
+        create(&ann, "nothing"),
+        create(&ann, "../base"),
+    );
+    assert_eq!((unknown.0, &unknown.1["code"]), (404, &json!(404)), "{}", unknown.1);
+    assert_eq!((wrong.0, broken.0, slow.0), (400, 400, 400), "{} {} {}", wrong.1, broken.1, slow.1);
+    let words = |answer: &Value| text(answer, "message");
+    assert!(words(&broken.1).contains("exit status 3: the reason"), "{}", broken.1);
+    assert!(words(&slow.1).contains("20 s: exit status 1: not yet"), "{}", slow.1);
+    // What began answers at once, on a port of its own.
+    assert_eq!((web.0, text(&web.1, "templateID")), (201, "web".to_owned()), "{}", web.1);
+    let id = text(&web.1, "sandboxID");
+    let page = bob.http.get(format!("{}/", bob.url)).header("e2b-sandbox-id", &id);
+    assert_eq!(answered(page.header("e2b-sandbox-port", "8000")).await, (200, json!("hello\n")));
+    // Templates are the host's: both tenants see all of them.
+    for caller in [&ann, &bob] {
+        let (_, listed) = caller.api("GET", "/templates", None).await;
+        let names: Vec<String> =
+            listed.as_array().unwrap().iter().map(|one| text(one, "templateID")).collect();
+        assert_eq!(names, ["base", "broken", TEMPLATE, "slow", "web"]);
+        let (status, alias) = caller.api("GET", "/templates/aliases/web", None).await;
+        assert_eq!((status, text(&alias, "templateID")), (200, "web".to_owned()));
+        assert_eq!(caller.api("GET", "/templates/aliases/nothing", None).await.0, 404);
+    }
+    // The built base is what `base` is made of now, with its own python.
+    let made = home.run(&["sandbox", "create", "--template", "base"]);
+    let made = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let looked = home.run(&["sandbox", "exec", &made, "--", "sh", "-c", "id -un; pwd; python -V"]);
+    let looked = String::from_utf8(looked.stdout).unwrap();
+    assert!(looked.starts_with("user\n/home/user\nPython 3."), "{looked}");
+    assert!(home.run(&["sandbox", "rm", &made]).status.success());
+    // A removed one makes no other; what runs goes on.
+    assert!(home.run(&["template", "rm", "web"]).status.success());
+    assert_eq!(home.run(&["template", "rm", "web"]).status.code(), Some(1));
+    assert_eq!(create(&bob, "web").await.0, 404);
+    assert_eq!(bob.api("GET", &format!("/sandboxes/{id}"), None).await.0, 200);
+    assert_eq!(bob.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    let sql = server.sql().await;
+    let reasons =
+        texts(&sql, "SELECT template FROM app.live_sandboxes WHERE started_at IS NULL").await;
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.live_sandboxes").await, 4);
+    sql.close().await;
+    drop(lent);
+    gone(home, server).await;
+}
