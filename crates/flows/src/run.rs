@@ -295,18 +295,14 @@ async fn finish(this: &This<'_>, error: String) -> Flow<RunStatus> {
 }
 
 /// The row of a run whose workflow failed without reaching its own end, such as a consent that no
-/// longer holds: the ledger must not call it running for ever.
+/// longer holds: the ledger must not call it running for ever. One that was retried meanwhile goes on.
 /// Waits for the database as a step does; where it is away for longer, the leader ends the run.
 pub(crate) async fn close_failed(flows: &Flows, workflow: &str, error: &str) {
     let ledger = &flows.ledger;
     let closing = patiently(|| async {
         if let Some(run) = ledger.runs().context(workflow).await? {
-            let failed = RunStatus::Failed;
-            let (output, is_dispatch) = (json!(null), run.is_dispatch());
-            ledger
-                .runs()
-                .finish(&run.id, failed, Some(error), "ExecuteST", &output, is_dispatch)
-                .await?;
+            let (failed, is_dispatch) = (RunStatus::Failed, run.is_dispatch());
+            ledger.runs().finish_left_open(&run.id, failed, error, is_dispatch).await?;
         }
         Ok::<(), Error>(())
     });

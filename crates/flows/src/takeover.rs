@@ -26,7 +26,6 @@ use cofferdam_contracts::sandbox::{
 use cofferdam_ledger::executors::Lead;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
 use cofferdam_sandbox::{destroy_orphans, verify_absent, verify_again};
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::error::Result;
@@ -266,10 +265,7 @@ impl Takeover {
             let why = format!("its workflow ended as {}, and the run with it", left.engine);
             tracing::warn!(run = %left.run, why, "an orphaned run is ended");
             // Whether it is a dispatch's is not read for so rare a case.
-            ledger
-                .runs()
-                .finish(&left.run, status, Some(&why), "ExecuteST", &Value::Null, true)
-                .await?;
+            ledger.runs().finish_left_open(&left.run, status, &why, true).await?;
         }
         Ok(())
     }

@@ -362,29 +362,24 @@ impl Runs<'_> {
         output: &Value,
         is_dispatch: bool,
     ) -> Result<bool> {
-        let step_status = match status {
-            RunStatus::Succeeded => "ok",
-            RunStatus::Canceled => "canceled",
-            _ => "failed",
-        };
-        let finish = sqlx::query(
-            "WITH u AS (
-               UPDATE app.runs SET status = $2, next_action = $3, last_step = $4, error = $5,
-                      finished_at = clock_timestamp()
-                WHERE id = $1 AND NOT app.is_over(status) RETURNING id),
-             st AS (
-               INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
-               SELECT id, $4, 1 + (SELECT count(*)::int FROM app.run_steps WHERE run_id = $1 AND step_id = $4),
-                      $6, $7, $5, 'engine-dbos' FROM u ON CONFLICT DO NOTHING)
-             SELECT pg_notify('cofferdam', 'r:' || id) FROM u",
-        )
-        .bind(run.as_str())
-        .bind(status.as_str())
-        .bind(next_action(status))
-        .bind(step)
-        .bind(error)
-        .bind(step_status)
-        .bind(output);
+        let end = finish_query(run, status, error).bind(step.to_owned()).bind(output.clone());
+        self.finish_by(end.bind(false), run, is_dispatch).await
+    }
+
+    /// Ends a run that its workflow left open when it ended, by any end of its own. `false` where the run had ended already,
+    /// and where its workflow goes on, because somebody had the run retried meanwhile: that life is not ended by the one before.
+    pub async fn finish_left_open(
+        self,
+        run: &RunId,
+        status: RunStatus,
+        error: &str,
+        is_dispatch: bool,
+    ) -> Result<bool> {
+        let end = finish_query(run, status, Some(error)).bind("ExecuteST").bind(Value::Null);
+        self.finish_by(end.bind(true), run, is_dispatch).await
+    }
+
+    async fn finish_by(self, finish: Query, run: &RunId, is_dispatch: bool) -> Result<bool> {
         if !is_dispatch {
             return Ok(finish.execute(self.pool()).await?.rows_affected() == 1);
         }
@@ -437,6 +432,33 @@ pub struct UnclosedRun {
     pub engine: String,
     /// Whether a task or a sandbox of it is still open.
     pub works: bool,
+}
+
+/// Ends a run that is not over. `$6` and `$7`: its step and what that gave; `$8`: only if its workflow is over.
+const FINISH: &str = "WITH u AS (
+       UPDATE app.runs SET status = $2, next_action = $3, last_step = $6, error = $4, finished_at = clock_timestamp()
+        WHERE id = $1 AND NOT app.is_over(status)
+          AND NOT ($8 AND EXISTS (SELECT 1 FROM dbos.workflow_status w WHERE w.workflow_uuid = workflow_id
+                                     AND w.status IN ('PENDING', 'ENQUEUED', 'DELAYED')))
+        RETURNING id),
+     st AS (
+       INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, error, origin)
+       SELECT id, $6, 1 + (SELECT count(*)::int FROM app.run_steps WHERE run_id = $1 AND step_id = $6),
+              $5, $7, $4, 'engine-dbos' FROM u ON CONFLICT DO NOTHING)
+     SELECT pg_notify('cofferdam', 'r:' || id) FROM u";
+
+fn finish_query(run: &RunId, status: RunStatus, error: Option<&str>) -> Query {
+    let step_status = match status {
+        RunStatus::Succeeded => "ok",
+        RunStatus::Canceled => "canceled",
+        _ => "failed",
+    };
+    sqlx::query(FINISH)
+        .bind(run.to_string())
+        .bind(status.as_str())
+        .bind(next_action(status))
+        .bind(error.map(str::to_owned))
+        .bind(step_status)
 }
 
 fn next_action(status: RunStatus) -> &'static str {

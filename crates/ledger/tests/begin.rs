@@ -6,7 +6,7 @@ use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::tasks::Place;
 use sqlx::PgPool;
 
-const SETUP: &str = "
+pub const SETUP: &str = "
   INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, key_id, origin)
     VALUES ('it_00000000000000000000000000000001', 'acme', 'g', '{}', '{}', 'k0', 'manual');
   INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, status, execution_mode, recipe_id, recipe_v, recipe_hash,

@@ -18,3 +18,4 @@ mod gate_model;
 mod migrations;
 #[path = "../../../tests/src/not_run.rs"]
 mod not_run;
+mod retries;
