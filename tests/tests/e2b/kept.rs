@@ -177,6 +177,18 @@ async fn a_damaged_file_is_refused_and_the_sandbox_stays_paused() {
         assert_eq!(ann.api("GET", &path, None).await.1["state"], "paused");
     }
     fs::write(&file, &whole).unwrap();
+    // Files that lie on the host's programs are not put on an image that bears the template's name meanwhile.
+    let template = home.path().join("images/templates/base.json");
+    fs::create_dir_all(template.parent().unwrap()).unwrap();
+    let image = format!("base@sha256:{}", "0".repeat(64));
+    let base = json!({"schemaVersion": 1, "name": "base", "image": image, "user": "user", "createdAtMs": 0});
+    fs::write(&template, base.to_string()).unwrap();
+    for door in ["connect", "fork"] {
+        let (status, answer) = ann.api("POST", &format!("{path}/{door}"), None).await;
+        assert_eq!(status, 409, "{door} {answer}");
+        assert!(answer["message"].as_str().unwrap().contains("was built anew"), "{answer}");
+    }
+    fs::remove_file(&template).unwrap();
     let (status, again) = ann.api("POST", &format!("{path}/connect"), None).await;
     assert_eq!((status, text(&again, "sandboxID")), (201, id.clone()));
     assert_eq!(ann.api("DELETE", &path, None).await.0, 204);

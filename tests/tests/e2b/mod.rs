@@ -311,7 +311,6 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!(answered(none).await.0, 401);
     for (body, want) in [
         (json!({}), "templateID"),
-        (json!({"templateID": "other"}), "does not exist"),
         (json!({"templateID": "base", "timeout": 0}), "timeout"),
         (json!({"templateID": "base", "timeout": 86_401}), "timeout"),
         (json!({"templateID": "base", "timeout": -1}), "body"),
@@ -328,6 +327,10 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         assert_eq!((status, &answer["code"]), (400, &json!(400)), "{body} {answer}");
         assert!(answer["message"].as_str().unwrap().contains(want), "{body} {answer}");
     }
+    let other = json!({"templateID": "other"});
+    let (status, answer) = ann.api("POST", "/v2/sandboxes", Some(other)).await;
+    assert_eq!((status, &answer["code"]), (404, &json!(404)), "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("\"other\" not found"), "{answer}");
     for (method, path) in
         [("PUT", "/sandboxes/x/network"), ("POST", "/v3/templates"), ("GET", "/volumes")]
     {

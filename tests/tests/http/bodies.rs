@@ -49,8 +49,18 @@ async fn a_body_that_is_not_the_routes_json_is_refused_and_nothing_is_written() 
         ("one byte larger", padded(MAX_BODY_BYTES + 1), too_large),
         ("four times as large", padded(4 * MAX_BODY_BYTES), too_large),
     ];
+    let gone: Wants = &[(404, "not_found")];
     for route in with_body() {
+        let schema = (route.request.unwrap())();
+        let has_defaults = schema["required"].as_array().is_none_or(Vec::is_empty);
         for (what, body, want) in &bodies {
+            // Where every field has a default, an object without any is a request: of a sandbox that has ended.
+            let is_bare = *want == SCHEMA
+                && body
+                    .trim_ascii()
+                    .strip_prefix(b"{")
+                    .is_some_and(|rest| rest.trim_ascii() == b"}");
+            let want = if has_defaults && is_bare { &gone } else { want };
             world.refused(what, route.method, &world.path(route), Some(body.clone()), want).await;
         }
     }

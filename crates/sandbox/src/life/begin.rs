@@ -12,7 +12,8 @@ use crate::agent::Agent;
 use crate::class::Holder;
 use crate::life::error::BootError;
 use crate::life::hold::{
-    Ground, Life, Missed, Started, Unmet, ready, start_container, start_monitor, start_remote,
+    Ground, Life, Missed, StartedRuntime, Unmet, ready, start_container, start_monitor,
+    start_remote,
 };
 use crate::life::host::Host;
 use crate::life::warm::WarmPool;
@@ -26,7 +27,7 @@ pub(crate) async fn begin(
     facts: &Arc<HostFacts>,
     plan: &Plan,
     ground: &Ground<'_>,
-    ahead: Option<Started>,
+    ahead: Option<StartedRuntime>,
 ) -> Result<(Life, Agent), BootError> {
     let begun = match take_waiting(host, facts, plan, ground).await? {
         Some(begun) => Ok(begun),
@@ -62,7 +63,7 @@ async fn start(
     facts: &HostFacts,
     plan: &Plan,
     ground: &Ground<'_>,
-    ahead: Option<Started>,
+    ahead: Option<StartedRuntime>,
 ) -> Result<(Life, Agent), BootError> {
     let pool = host.pool();
     if let Some(mut restoring) = pool.take(plan, facts) {

@@ -225,7 +225,7 @@ impl Ground<'_> {
 }
 
 /// A runtime that was started, and our end of its agent's connection.
-pub(crate) type Started = (Life, UnixStream);
+pub(crate) type StartedRuntime = (Life, UnixStream);
 
 /// A runtime, or an emulator, that is about to be started.
 pub(crate) struct Ready {
@@ -238,7 +238,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    pub(crate) fn start(mut self) -> Result<Started, BootError> {
+    pub(crate) fn start(mut self) -> Result<StartedRuntime, BootError> {
         let path = self.path;
         let child = self.command.spawn().map_err(|source| BootError::Spawn { path, source })?;
         let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };

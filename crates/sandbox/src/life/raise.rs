@@ -22,7 +22,7 @@ use crate::host::unread::Unread;
 use crate::host::{base, limit, live, mounts};
 use crate::images;
 use crate::life::begin::begin;
-use crate::life::hold::{Ground, Ready, Started, ready};
+use crate::life::hold::{Ground, Ready, StartedRuntime, ready};
 use crate::life::host::Host;
 use crate::life::intake::Intake;
 use crate::life::keep::Filling;
@@ -181,7 +181,7 @@ impl Bundle {
     fn start_ahead(
         &self,
         early: Ready,
-        ahead: &mut Option<Started>,
+        ahead: &mut Option<StartedRuntime>,
     ) -> Result<Option<Unread>, BootError> {
         let path = oci::file_of(&self.traces.dir);
         let unread = Unread::make(&path).map_err(fault("making", &path))?;
@@ -197,7 +197,7 @@ impl Bundle {
         (facts, images): (&HostFacts, &Images),
         filling: Option<Filling>,
         early: Option<Ready>,
-        ahead: &mut Option<Started>,
+        ahead: &mut Option<StartedRuntime>,
     ) -> Result<Made, BootError> {
         let name = PathBuf::from(self.base.name());
         let hold = images::hold(&facts.state_dir, &self.base);
