@@ -132,7 +132,12 @@ impl Ops<'_> {
         }
         if target.is_parent {
             held_refuse(&mut tx, &target.run).await?;
-            cancel_run(&mut tx, &target.run, workflow).await?;
+            // Its workflow is about to end as the run did: a cancel would have the engine say another end.
+            if !cancel_run(&mut tx, &target.run, workflow).await? {
+                let status = sqlx::query_scalar("SELECT status FROM app.runs WHERE id = $1");
+                let status: String = status.bind(target.run.as_str()).fetch_one(&mut *tx).await?;
+                return Err(wrong_state("cancel", &status, "running or queued"));
+            }
         }
         let tasks_of = target.is_parent.then_some(&target.run);
         cancel_workflows(&mut tx, Some(workflow), tasks_of, &target.run).await?;
@@ -353,8 +358,8 @@ async fn cancel_run(
     conn: &mut sqlx::PgConnection,
     run: &RunId,
     workflow: &WorkflowId,
-) -> Result<()> {
-    sqlx::query(
+) -> Result<bool> {
+    let canceled = sqlx::query(
         "UPDATE app.runs SET status = 'canceled', next_action = 'NONE', error = 'canceled',
                 finished_at = clock_timestamp()
           WHERE id = $1 AND NOT app.is_over(status)",
@@ -362,6 +367,9 @@ async fn cancel_run(
     .bind(run.as_str())
     .execute(&mut *conn)
     .await?;
+    if canceled.rows_affected() == 0 {
+        return Ok(false);
+    }
     // A workflow waits at its plan's gate only.
     let topics: Vec<Option<String>> = sqlx::query_scalar(
         "UPDATE app.human_gates SET state = 'canceled', decided_at = clock_timestamp()
@@ -379,7 +387,7 @@ async fn cancel_run(
     for topic in topics.into_iter().flatten() {
         deliver(conn, workflow.as_str(), &topic, &message).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The engine's rows, and the answers of tasks that will now never start, the claimed ones without

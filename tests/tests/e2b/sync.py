@@ -221,9 +221,10 @@ if hasattr(sandbox, "fork"):
     forks[0].files.write("kept/a.txt", "other")
     check("and files of its own", forks[1].files.read("kept/a.txt") == files.read("kept/a.txt") == "changed")
     check("kill forks", all(one.kill() for one in forks))
-ends = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
+# Long enough to be written to on a busy machine.
+ends = Sandbox.create(timeout=8, lifecycle={"on_timeout": "pause"})
 ends.files.write("kept", "x")
-until = time.time() + 20
+until = time.time() + 60
 while time.time() < until and Sandbox.get_info(ends.sandbox_id).state != SandboxState.PAUSED:
     time.sleep(0.1)
 check("paused by its time", Sandbox.get_info(ends.sandbox_id).state == SandboxState.PAUSED)
