@@ -8,6 +8,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use support::found;
 use support::gates::{APPROVALS, EXECUTIONS, INTERACTIONS, TASKS, number, refused, value};
 
 const GATED: &str = "
@@ -34,15 +35,12 @@ async fn waiting(server: &Server, run_key: &str, opts: Value) -> Value {
 /// The gate as a reader sees it, once its prompt is out.
 async fn gate(server: &Server, run: &Value) -> Value {
     let path = format!("/api/runs/{}/gates/{GATE}", text(run, "runId"));
-    for _ in 0..500 {
+    found(&format!("{path} has a prompt"), async || {
         let (status, view) = server.get(&path).await;
         assert_eq!(status, 200, "{view}");
-        if !view["prompt"].is_null() {
-            return view;
-        }
-        clock::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("{path} has no prompt after five seconds");
+        (!view["prompt"].is_null()).then_some(view)
+    })
+    .await
 }
 
 async fn reply(server: &Server, run: &Value, body: &Value) -> (u16, Value) {
@@ -332,14 +330,11 @@ async fn silence_is_a_no_that_escalates_once_and_a_late_answer_is_only_recorded(
 }
 
 async fn wait_workflow(server: &Server, id: &str) -> Value {
-    for _ in 0..500 {
-        let (status, found) = server.get(&format!("/api/ops/wf/{id}")).await;
-        if status == 200 && found["status"] == "SUCCESS" {
-            return found;
-        }
-        clock::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("{id} did not succeed within five seconds");
+    found(&format!("{id} succeeded"), async || {
+        let (status, workflow) = server.get(&format!("/api/ops/wf/{id}")).await;
+        (status == 200 && workflow["status"] == "SUCCESS").then_some(workflow)
+    })
+    .await
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use cofferdam_tests::repository;
 use serde_json::{Value, json};
 
 use crate::support::agents::{self, Programs};
+use crate::support::found;
 
 /// Each case's name and answer, of both daemons.
 const CASES: &[(&str, &str)] = &[
@@ -219,17 +220,6 @@ fn became(read: ReadBack) -> String {
     }
 }
 
-/// Asks until it is so, for at most 20 s.
-async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    for _ in 0..400 {
-        if let Some(found) = ask().await {
-            return found;
-        }
-        clock::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("20 s were not enough");
-}
-
 /// Every case's answer, in order.
 async fn answers(daemon: &Daemon) -> Vec<String> {
     let (client, mut all) = (&daemon.client, Vec::new());
@@ -272,13 +262,13 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
     daemon.begin(&ids, &json!([{"sh": "sleep 30"}, {"text": "fin"}])).await;
     let running =
         async || Some(client.read_back(&ids).await.unwrap()).filter(|r| *r == ReadBack::Running);
-    all.push(became(until(running).await));
+    all.push(became(found("a status", running).await));
     // Its command runs: an abort before that is one of a turn that has not begun.
     clock::sleep(Duration::from_secs(1)).await;
     client.abort(&ids.session).await.unwrap();
     let over =
         async || Some(client.read_back(&ids).await.unwrap()).filter(|r| *r != ReadBack::Running);
-    all.push(became(until(over).await));
+    all.push(became(found("its end", over).await));
     client.abort(&ids.session).await.unwrap();
     all.push("ok".to_owned());
 
@@ -286,8 +276,10 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
         let (ids, file) = (daemon.session(case, Agent::Build).await, format!("asked-{case}"));
         let steps = json!([{"sh": format!("touch {file}")}, {"text": "fin"}]);
         let answering = async {
-            let pending =
-                until(async || client.permissions(&ids.session).await.unwrap().pop()).await;
+            let pending = found("a permission", async || {
+                client.permissions(&ids.session).await.unwrap().pop()
+            })
+            .await;
             client.answer_permission(&pending, once).await.unwrap();
             wrong(&client.answer_permission(&pending, once).await.unwrap_err())
         };
@@ -387,7 +379,7 @@ async fn a_killed_daemon_remembers_an_answer_and_a_turn_that_it_lost_is_unknown(
     daemon.prompt(&answered, Agent::Build, &steps, false).await.unwrap();
     let lost = daemon.session("lost", Agent::Build).await;
     daemon.begin(&lost, &json!([{"wait": 5, "text": "lost-once"}])).await;
-    until(async || (daemon.asked("lost-once") == 1).then_some(())).await;
+    found("what was asked", async || (daemon.asked("lost-once") == 1).then_some(())).await;
 
     daemon.killed_and_started(&programs);
     let read = daemon.client.read_back(&answered).await.unwrap();

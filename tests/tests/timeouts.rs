@@ -4,7 +4,7 @@ use crate::support;
 
 use cofferdam_tests::Home;
 use serde_json::{Value, json};
-use support::{assert_proven, assert_wiped, said};
+use support::{assert_proven, assert_wiped, found, said};
 
 /// One row of the table in `flows::verdict`, with real sandboxes. The time to collect is the one that
 /// is not here: no task can make an agent slow enough, so its row is held there alone.
@@ -63,14 +63,14 @@ async fn every_timeout_ends_in_one_code_one_session_state_and_one_run_status() {
         let read = "SELECT s.err_code, r.state, s.response->'limitsReached', coalesce(s.response->>'cause', '')
                       FROM app.sbx_runs s JOIN app.remote_execution_sessions r USING (task_key)
                      WHERE s.run_id = $1";
-        let mut seen: Vec<(String, String, Option<Value>, String)> = Vec::new();
-        for _ in 0..500 {
-            seen = sqlx::query_as(read).bind(id).fetch_all(&sql).await.unwrap();
-            if seen.iter().all(|(_, state, ..)| ["FAILED", "CANCELED"].contains(&state.as_str())) {
-                break;
-            }
-            cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(20)).await;
-        }
+        let seen = found("its session ended", async || {
+            let seen: Vec<(String, String, Option<Value>, String)> =
+                sqlx::query_as(read).bind(id).fetch_all(&sql).await.unwrap();
+            seen.iter()
+                .all(|(_, state, ..)| ["FAILED", "CANCELED"].contains(&state.as_str()))
+                .then_some(seen)
+        })
+        .await;
         let [(code, session, reached, cause)] = seen.as_slice() else { panic!("{seen:?}") };
         assert_eq!((code.as_str(), session.as_str()), (row.err_code, row.session), "{}", row.name);
         assert_eq!(reached.clone().unwrap_or_default(), row.reached, "{}", row.name);

@@ -6,7 +6,7 @@ use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::tasks::Place;
 use sqlx::PgPool;
 
-pub const SETUP: &str = "
+const SETUP: &str = "
   INSERT INTO app.intents (id, tenant_id, goal, inputs, constraints, key_id, origin)
     VALUES ('it_00000000000000000000000000000001', 'acme', 'g', '{}', '{}', 'k0', 'manual');
   INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, status, execution_mode, recipe_id, recipe_v, recipe_hash,
@@ -17,14 +17,36 @@ pub const SETUP: &str = "
     VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', repeat('a', 64), 1, 't', 'container',
             '{\"value\": \"x\"}', 'manual')";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_next() {
+/// A ledger with one run that goes on, and a pool beside it.
+pub struct OneRun {
+    pub ledger: Ledger,
+    pub sql: PgPool,
+    cluster: Cluster,
+    _state: tempfile::TempDir,
+}
+
+pub async fn one_run() -> OneRun {
     let state = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(state.path()).await.unwrap();
     let ledger = Ledger::connect(&cluster.url()).await.unwrap();
     ledger.migrate().await.unwrap();
     let sql = PgPool::connect(&cluster.url()).await.unwrap();
     sqlx::raw_sql(SETUP).execute(&sql).await.unwrap();
+    OneRun { ledger, sql, cluster, _state: state }
+}
+
+impl OneRun {
+    pub async fn stop(self) {
+        self.sql.close().await;
+        self.ledger.close().await;
+        self.cluster.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_next() {
+    let one = one_run().await;
+    let (ledger, sql) = (&one.ledger, &one.sql);
     let key = TaskKey::parse(&"a".repeat(64)).unwrap();
     let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
     let begin = async |sandbox: &str| {
@@ -40,11 +62,9 @@ async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_nex
     let rows: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM app.sbx_executions e JOIN app.remote_execution_sessions s USING (task_key, execution_no)",
     )
-    .fetch_one(&sql)
+    .fetch_one(sql)
     .await
     .unwrap();
     assert_eq!(rows, 2);
-    sql.close().await;
-    ledger.close().await;
-    cluster.stop().await.unwrap();
+    one.stop().await;
 }

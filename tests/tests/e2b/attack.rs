@@ -47,15 +47,6 @@ async fn started(caller: &Caller, (id, token): (&str, &str), cmd: &str, args: &[
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn upload(caller: &Caller, (id, token): (&str, &str), path: &str) -> reqwest::RequestBuilder {
-    caller
-        .http
-        .post(format!("{}/files?path={path}", caller.url))
-        .header("e2b-sandbox-id", id)
-        .header("x-access-token", token)
-        .header("content-type", "application/octet-stream")
-}
-
 fn address(server: &Server) -> &str {
     server.url.split_once("://").unwrap().1
 }
@@ -228,11 +219,11 @@ async fn an_upload_that_cannot_be_written_or_breaks_off_is_an_error_and_leaves_n
     let (ann, id, token) = one(&server).await;
     let at = (id.as_str(), token.as_str());
     assert_eq!(exec(&ann, &id, "mkfifo fifo").await.0, 0);
-    let into = answered(upload(&ann, at, "fifo").body("x"));
+    let into = answered(ann.upload(at, "fifo").body("x"));
     let (status, answer) = tokio::time::timeout(AT_ONCE, into).await.expect("the agent hangs");
     assert_eq!(status, 400, "{answer}");
     assert_eq!(exec(&ann, &id, "echo here").await.0, 0);
-    let (status, answer) = answered(upload(&ann, at, "/usr/lib/none").body("x")).await;
+    let (status, answer) = answered(ann.upload(at, "/usr/lib/none").body("x")).await;
     assert_eq!(status, 400, "{answer}");
     assert!(text(&answer, "message").contains("/usr/lib/none"), "{answer}");
     // Half of it, then the connection is gone.
@@ -248,7 +239,7 @@ async fn an_upload_that_cannot_be_written_or_breaks_off_is_an_error_and_leaves_n
     until("what broke off is gone", AT_ONCE, async || exec(&ann, &id, "test -e half").await.0 == 1)
         .await;
     // Not gzip, found in the middle.
-    let packed = upload(&ann, at, "packed").header("content-encoding", "gzip").body("plain");
+    let packed = ann.upload(at, "packed").header("content-encoding", "gzip").body("plain");
     assert_eq!(answered(packed).await.0, 400);
     assert_eq!(exec(&ann, &id, "test -e packed").await.0, 1);
     // A form that never comes to a boundary.

@@ -201,13 +201,7 @@ async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
     let server = home.up();
     let ann = Caller::of(&server, "ann").await;
     let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
-    let upload = ann
-        .http
-        .post(format!("{}/files?path=/home/user/large", server.url))
-        .header("e2b-sandbox-id", &id)
-        .header("x-access-token", &token)
-        .header("content-type", "application/octet-stream")
-        .body(vec![7_u8; 3 * 1024 * 1024]);
+    let upload = ann.upload((&id, &token), "/home/user/large").body(vec![7_u8; 3 * 1024 * 1024]);
     assert_eq!(answered(upload).await.0, 200);
     let quota = json!({"value": 2, "expectedVersion": 0, "scope": "global"}).to_string();
     let path = "/api/config/quota.blobs_mb";

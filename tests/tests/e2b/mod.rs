@@ -223,6 +223,15 @@ impl Caller {
         (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
     }
 
+    /// Of a file, whose bytes are to be added.
+    fn upload(&self, (id, token): (&str, &str), path: &str) -> reqwest::RequestBuilder {
+        self.http
+            .post(format!("{}/files?path={path}", self.url))
+            .header("e2b-sandbox-id", id)
+            .header("x-access-token", token)
+            .header("content-type", "application/octet-stream")
+    }
+
     fn envd(&self, (id, token): (&str, &str), path: &str, body: &Value) -> reqwest::RequestBuilder {
         self.http
             .post(format!("{}{path}", self.url))
@@ -390,13 +399,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     let call = ann.envd(at, "/filesystem.Filesystem/Stat", &json!({"path": huge}));
     assert_eq!(answered(call).await.0, 429);
     // More than the writable layer holds.
-    let upload = ann
-        .http
-        .post(format!("{}/files?path=/home/user/large", server.url))
-        .header("e2b-sandbox-id", &id)
-        .header("x-access-token", &token)
-        .header("content-type", "application/octet-stream")
-        .body(vec![7_u8; 450 * 1024 * 1024]);
+    let upload = ann.upload(at, "/home/user/large").body(vec![7_u8; 450 * 1024 * 1024]);
     assert_eq!(answered(upload).await.0, 507);
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     gone(home, server).await;

@@ -2,7 +2,7 @@
 //! in the ledger afterwards.
 
 use crate::http::calls::{attempts, fetched, import, list, ran, sha256};
-use cofferdam_ambient::clock;
+use crate::support::found;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
@@ -41,13 +41,15 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
         let (status, answer) = act(wid, op, &action).await;
         assert_eq!((status, &answer["code"]), (409, &json!("state_conflict")), "{op}: {answer}");
     }
-    let task = loop {
+    // One that is canceled before its start has no sandbox to wipe.
+    let task = found("the task has started", async || {
         let attempts = attempts(&server, &slow).await;
-        if let Some(task) = attempts.first() {
-            break text(task, "taskKey");
-        }
-        clock::sleep(std::time::Duration::from_millis(10)).await;
-    };
+        attempts
+            .first()
+            .filter(|task| !task["startedAt"].is_null())
+            .map(|task| text(task, "taskKey"))
+    })
+    .await;
     let (status, answer) =
         act(&task, "fork", &json!({"actor": "a", "reason": "r", "stepN": 0})).await;
     assert_eq!(
@@ -120,16 +122,13 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
 }
 
 async fn wait_wipes(server: &Server, run: &str, count: usize) -> Vec<Value> {
-    for _ in 0..500 {
+    found(&format!("run {run} has {count} wipes"), async || {
         let wipes = fetched(server, &format!("/api/runs/{run}/wipes")).await;
         let done: Vec<Value> =
             list(&wipes).iter().filter(|w| w["status"].is_string()).cloned().collect();
-        if done.len() >= count {
-            return done;
-        }
-        clock::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("run {run} has no {count} wipes after five seconds");
+        (done.len() >= count).then_some(done)
+    })
+    .await
 }
 
 #[tokio::test]

@@ -73,6 +73,18 @@ pub async fn until(what: &str, limit: Duration, mut ready: impl AsyncFnMut() -> 
     }
 }
 
+/// What `ask` finds, asked again until it finds something, or fails after a minute: a busy machine takes long.
+pub async fn found<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = ask().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not after a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Whether this machine has npm; where not, the test that asks is reported as not run, with what it is for.
 pub fn has_npm(what: &str) -> bool {
     let has = Command::new("npm").arg("--version").output().is_ok_and(|said| said.status.success());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{LiveId, SnapshotId, TenantId};
+use cofferdam_contracts::id::{Digest, LiveId, SnapshotId, TenantId};
 use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState, LiveView};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
@@ -31,9 +31,6 @@ use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
 use crate::{Flows, config};
-
-/// It is whole and is found all the same.
-const UNNAMED: &str = "a snapshot's file keeps the name of a part until the next start";
 
 fn conflict(why: impl Into<String>) -> Error {
     refuse(ErrorCode::StateConflict, why)
@@ -56,7 +53,57 @@ async fn blocking<T: Send + 'static>(
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
+/// Kept files, once they outlive the host's power.
+async fn synced(kept: KeptFile) -> Result<KeptFile> {
+    let kept = blocking(move || kept.sync().map(|()| kept));
+    kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
+}
+
+fn audit<'a>(who: &'a Principal, op: &'a str, held: &'a Held, kept: &KeptFile) -> Audit<'a> {
+    let detail = json!({"snapshot": kept.id, "bytes": kept.bytes});
+    Audit { detail: Some(detail), ..Audit::by(who, op, held.id.as_str()) }
+}
+
+/// Where kept files are, and their key, sealed.
+struct Filed {
+    shelf: Arc<Shelf>,
+    place: String,
+    sealed_key: Vec<u8>,
+    sealed_by: Digest,
+}
+
+impl Filed {
+    fn row<'a>(
+        &'a self,
+        held: &'a Held,
+        kept: &'a KeptFile,
+        (kind, name): (SnapshotKind, Option<&'a str>),
+    ) -> FilesToKeep<'a> {
+        FilesToKeep {
+            id: &kept.id,
+            live: &held.id,
+            run: &held.run,
+            kind,
+            name,
+            place: &self.place,
+            bytes: kept.bytes,
+            sha256: &kept.sha256,
+            sealed_key: &self.sealed_key,
+            sealed_by: &self.sealed_by,
+        }
+    }
+}
+
 impl Flows {
+    fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
+        let (shelf, vault) = (self.shelf()?, self.vault()?);
+        let sealed_key = vault.seal_key(&held.tenant, &kept.id, &kept.key);
+        let sealed_key =
+            sealed_key.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
+        let (place, sealed_by) = (shelf.place(), vault.fingerprint().clone());
+        Ok(Filed { shelf, place, sealed_key, sealed_by })
+    }
+
     fn shelf(&self) -> Result<Arc<Shelf>> {
         self.kept.clone().ok_or_else(|| conflict("this process keeps no snapshots"))
     }
@@ -108,7 +155,8 @@ impl Flows {
         held: &Arc<Held>,
         reason: &str,
     ) -> Result<()> {
-        let vault = self.vault()?;
+        // Before anything is stopped: without it nothing can be kept.
+        self.vault()?;
         let _turn = held.turn.lock().await;
         let _keeping = held.keeping.lock().await;
         if !held.goes_on() {
@@ -118,30 +166,10 @@ impl Flows {
             });
         }
         let (still, kept) = self.keep_files(held).await?;
-        let kept = blocking(move || kept.sync().map(|()| kept));
-        let mut kept = kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
-        let sealed = vault.seal_key(&held.tenant, &kept.id, &kept.key);
-        let sealed = sealed.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
-        let shelf = self.shelf()?;
-        let place = shelf.place();
-        let new = FilesToKeep {
-            id: &kept.id,
-            live: &held.id,
-            run: &held.run,
-            kind: SnapshotKind::Pause,
-            name: None,
-            place: &place,
-            bytes: kept.bytes,
-            sha256: &kept.sha256,
-            sealed_key: &sealed,
-            sealed_by: vault.fingerprint(),
-        };
-        let detail = json!({"snapshot": kept.id, "bytes": kept.bytes});
-        let audit = Audit {
-            reason,
-            detail: Some(detail),
-            ..Audit::by(who, "sandbox.pause", held.id.as_str())
-        };
+        let mut kept = synced(kept).await?;
+        let filed = self.filed(held, &kept)?;
+        let new = filed.row(held, &kept, (SnapshotKind::Pause, None));
+        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
         let recorded = match self.ledger.snapshots().pause(&new, &audit).await {
             Ok(recorded) => recorded,
             // The commit may have happened: the ledger is asked until it says.
@@ -163,9 +191,7 @@ impl Flows {
         }
         held.end(Order::Pause);
         still.end();
-        if let Err(why) = shelf.name(&mut kept) {
-            tracing::warn!(snapshot = %kept.id, %why, "{UNNAMED}");
-        }
+        filed.shelf.give_name(&mut kept);
         Ok(())
     }
 
@@ -194,27 +220,11 @@ impl Flows {
         held: &Arc<Held>,
         name: Option<&str>,
     ) -> Result<SnapshotView> {
-        let vault = self.vault()?;
+        self.vault()?;
         let mut kept = self.keep_and_go_on(held).await?;
-        let sealed = vault.seal_key(&held.tenant, &kept.id, &kept.key);
-        let sealed = sealed.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
-        let shelf = self.shelf()?;
-        let place = shelf.place();
-        let new = FilesToKeep {
-            id: &kept.id,
-            live: &held.id,
-            run: &held.run,
-            kind: SnapshotKind::Snapshot,
-            name,
-            place: &place,
-            bytes: kept.bytes,
-            sha256: &kept.sha256,
-            sealed_key: &sealed,
-            sealed_by: vault.fingerprint(),
-        };
-        let detail = json!({"snapshot": kept.id, "bytes": kept.bytes});
-        let audit =
-            Audit { detail: Some(detail), ..Audit::by(who, "sandbox.snapshot", held.id.as_str()) };
+        let filed = self.filed(held, &kept)?;
+        let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name));
+        let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;
         if added.is_err() {
             // It may be on record; the next start finds out.
@@ -223,9 +233,7 @@ impl Flows {
         if !added? {
             return Err(over());
         }
-        if let Err(why) = shelf.name(&mut kept) {
-            tracing::warn!(snapshot = %kept.id, %why, "{UNNAMED}");
-        }
+        filed.shelf.give_name(&mut kept);
         let view = self.ledger.snapshots().kept(&held.tenant, &kept.id).await?;
         Ok(view.ok_or_else(|| Refusal::not_found("snapshot"))?.view)
     }
@@ -239,8 +247,7 @@ impl Flows {
         let (still, kept) = self.keep_files(held).await?;
         drop(still);
         drop(keeping);
-        let kept = blocking(move || kept.sync().map(|()| kept));
-        kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
+        synced(kept).await
     }
 
     /// The files of a snapshot on record, once they are checked, and what was asked for with them. They lie on the image of

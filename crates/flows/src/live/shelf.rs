@@ -97,10 +97,12 @@ impl Shelf {
     }
 
     /// Once it is on record.
-    pub(crate) fn name(&self, kept: &mut KeptFile) -> io::Result<()> {
+    pub(crate) fn give_name(&self, kept: &mut KeptFile) {
         kept.recorded = true;
-        fs::rename(&kept.part, self.at(&kept.id, WHOLE))?;
-        self.sync()
+        if let Err(why) = self.rename(&kept.id) {
+            // It is whole and is found all the same.
+            tracing::warn!(snapshot = %kept.id, %why, "a snapshot's file keeps the name of a part until the next start");
+        }
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -119,9 +119,8 @@ impl Cgroups {
     /// Pids of the sandbox's processes.
     pub(crate) fn members(&self, traces: &Traces) -> Vec<u32> {
         let tree = self.with("pids").or(self.hierarchies.first());
-        let file = tree.map(|h| h.mount.join(&traces.cgroup).join("cgroup.procs"));
-        let listed = file.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
-        listed.lines().filter_map(|line| line.parse().ok()).collect()
+        let group = tree.map(|tree| tree.mount.join(&traces.cgroup));
+        group.and_then(|group| listed(&group).ok()).unwrap_or_default()
     }
 
     /// Names of all groups of all sandboxes, whatever their state directory.
@@ -236,6 +235,12 @@ fn remove(dir: &Path) -> io::Result<()> {
     fs::remove_dir(dir)
 }
 
+/// The processes of a group.
+pub(crate) fn listed(group: &Path) -> io::Result<Vec<u32>> {
+    let listed = fs::read_to_string(group.join("cgroup.procs"))?;
+    Ok(listed.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
 fn kill_all(dir: &Path, traces: &Traces) {
     // Of version 1 a process that stands still does not even die.
     freeze::thaw(dir);
@@ -243,8 +248,7 @@ fn kill_all(dir: &Path, traces: &Traces) {
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;
     }
-    let Ok(procs) = fs::read_to_string(dir.join("cgroup.procs")) else { return };
-    for pid in procs.lines().filter_map(|line| line.parse().ok()) {
+    for pid in listed(dir).unwrap_or_default() {
         process::kill_member(pid, &traces.cgroup);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 
-use crate::host::cgroup::Cgroups;
+use crate::host::cgroup::{self, Cgroups};
 use crate::host::traces::Traces;
 
 /// A group freezes within milliseconds; a process in the middle of a long call of the kernel takes longer. Two seconds, a
@@ -48,9 +48,7 @@ impl Cgroups {
         let freezes = |group: &PathBuf| group.join(STATE).exists() || group.join(FREEZE).exists();
         let group = trees.find_map(|tree| Some(tree.mount.join(&traces.cgroup)).filter(freezes));
         let group = group.ok_or_else(none)?;
-        let inside = fs::read_to_string(group.join("cgroup.procs"))?;
-        let inside: Vec<u32> = inside.lines().filter_map(|line| line.parse().ok()).collect();
-        if inside.is_empty() {
+        if cgroup::listed(&group)?.is_empty() {
             return Err(none());
         }
         // From here on it is thawed, however this ends.
@@ -75,8 +73,7 @@ impl Cgroups {
 
     /// Refuses where a member of another tree is not in the frozen group: it would write on.
     fn all_inside(&self, traces: &Traces, frozen: &Frozen) -> io::Result<()> {
-        let inside = fs::read_to_string(frozen.0.join("cgroup.procs"))?;
-        let inside: Vec<u32> = inside.lines().filter_map(|line| line.parse().ok()).collect();
+        let inside = cgroup::listed(&frozen.0)?;
         match self.members(traces).into_iter().find(|pid| !inside.contains(pid)) {
             None => Ok(()),
             Some(pid) => {
