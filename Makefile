@@ -47,10 +47,10 @@ attack: setup
 	$(CARGO) build --bin cofferdam
 	@scripts/attack
 
-# Seconds of each target; there are about twenty, and as many run at once as there are cores.
+# Seconds of each target; there are 26, and as many run at once as there are cores.
 FUZZ_SECONDS ?= 600
 
-## every parser of hostile bytes, each for FUZZ_SECONDS (600); `make test` gives each some thousand inputs
+## every parser of hostile bytes, each for FUZZ_SECONDS (600); `make test` gives all of them a minute together
 fuzz:
 	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_SECONDS) * 1000)) \
 		$(CARGO) test --no-fail-fast --package cofferdam-contracts --package cofferdam-guest \

@@ -5,8 +5,9 @@
 //! ```
 //! A parser passes if it returns: an error is an answer, a panic is a finding. Randomness without seeds
 //! never gets past the first magic number, so most inputs are a valid one with a few changes. In
-//! `make test` a target takes a fixed number of inputs; `make fuzz` gives each its time. A failure prints
-//! the seed of its randomness (`BOLERO_RANDOM_SEED`) and the bytes, which then belong into the corpus.
+//! `make test` all targets together take a minute, in `make fuzz` each takes ten; `cargo test` alone gives
+//! each a fixed number of inputs. A failure prints the seed of its randomness (`BOLERO_RANDOM_SEED`) and the
+//! bytes, which then belong into the corpus.
 
 mod change;
 
@@ -21,7 +22,7 @@ pub use change::{Change, changed};
 
 /// Changes to one seed: more of them leave nothing that looks like it.
 const MAX_CHANGES: usize = 8;
-/// Inputs in `make test`: all targets together take less than a minute.
+/// Inputs where nothing says how long: all targets together take less than a minute.
 pub const INPUTS: usize = 2_000;
 
 /// The seeds of a target: every file of its directory, in the order of their names.

@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog` (runs on the real binary), `models`, `secrets` (on it too, as root), `classes`, `pair`, `sandboxes`,
+//! `parked`, `backlog` (runs on the real binary), `models`, `secrets` `e2b` (on it too, as root), `classes`, `pair`, `sandboxes`,
 //! `egress` (the sandbox crate alone; they need root). `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -21,6 +21,7 @@ mod backlog;
 mod bare;
 mod cache;
 mod classes;
+mod e2b;
 mod egress;
 mod figures;
 mod gates;
@@ -53,6 +54,9 @@ fn main() {
     }
     if wanted("egress") {
         served(&runtime, egress::run());
+    }
+    if wanted("e2b") {
+        runtime.block_on(e2b::run());
     }
     if wanted("models") {
         runtime.block_on(proxied::models());
