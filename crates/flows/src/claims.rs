@@ -49,6 +49,9 @@ pub(crate) struct Claimer {
     pub running: AtomicI32,
     /// Rung when a task ends while more may wait.
     pub room: Notify,
+    /// Whether tasks may wait that the limits kept back: what the last claim said. Where none does, the next one that is
+    /// queued notifies.
+    pub tasks_wait: AtomicBool,
     /// Rung when runs have ended while more may wait.
     pub turn: Notify,
     /// Runs that have ended since the start.
@@ -114,15 +117,24 @@ impl Claimer {
     /// Claims and starts until nothing more is given.
     async fn drain(self: &Arc<Self>, queue: &'static str) {
         loop {
-            let running = if queue == SBX_QUEUE { self.running.load(Ordering::Acquire) } else { 0 };
-            let claimed = match self.flows.ledger.queues().claim(queue, &self.id, running).await {
-                Ok(claimed) => claimed,
-                Err(error) => {
-                    // It may have been committed all the same, and its answer lost.
-                    self.started.doubt();
-                    return tracing::warn!(%error, queue, "could not claim from the queue");
-                }
-            };
+            let is_tasks = queue == SBX_QUEUE;
+            // Before the claim looks: a task that ends meanwhile may be what it waits for.
+            if is_tasks {
+                self.tasks_wait.store(true, Ordering::Release);
+            }
+            let running = if is_tasks { self.running.load(Ordering::Acquire) } else { 0 };
+            let (claimed, is_any_left) =
+                match self.flows.ledger.queues().claim(queue, &self.id, running).await {
+                    Ok(claimed) => claimed,
+                    Err(error) => {
+                        // It may have been committed all the same, and its answer lost.
+                        self.started.doubt();
+                        return tracing::warn!(%error, queue, "could not claim from the queue");
+                    }
+                };
+            if is_tasks {
+                self.tasks_wait.store(is_any_left, Ordering::Release);
+            }
             let is_last = claimed.len() < BATCH;
             for workflow in claimed {
                 self.start(workflow).await;
@@ -163,7 +175,9 @@ impl Claimer {
                     tokio::spawn(async move {
                         this.started.end(&id, &handle.result().await);
                         this.running.fetch_sub(1, Ordering::AcqRel);
-                        this.room.notify_one();
+                        if this.tasks_wait.load(Ordering::Acquire) {
+                            this.room.notify_one();
+                        }
                     });
                 });
                 if started.is_err() {

@@ -91,7 +91,7 @@ pub(crate) async fn round_of(
         if over.is_empty() {
             let woken = wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
             pause = if woken { LOOK_AGAIN } else { (pause * 2).min(LOOK_AT_LEAST) };
-            over = expected.take();
+            over = expected.take().await;
         }
         let ended = match over.is_empty() {
             false => Some(over.drain(..).map(TaskOutcome::succeeded).collect()),

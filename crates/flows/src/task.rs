@@ -118,11 +118,12 @@ async fn finish(
     let (ledger, key) = (&executor.flows.ledger, &task.key);
     executor.board.forget(sandbox);
     let committed = end.committed(task);
+    let ending = executor.handed.ending(key);
     if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
         // Of a second execution an earlier sandbox may still hold the run.
         let is_gone = committed.evidence.is_some_and(|gone| gone.status == WipeStatus::Verified);
         if is_gone && task.execution_no == 1 && end.result.err_code == ErrCode::None {
-            executor.handed.succeeded(key);
+            ending.succeeded();
         }
         return Ok(end.result.err_code);
     }

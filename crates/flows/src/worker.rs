@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::time::Duration;
 
 use cofferdam_ambient::random::secret_hex;
@@ -136,6 +136,7 @@ impl Worker {
             registered,
             running: AtomicI32::new(0),
             room: Notify::new(),
+            tasks_wait: AtomicBool::new(true),
             turn: Notify::new(),
             runs_ended: AtomicU32::new(0),
             started: Started::default(),

@@ -44,29 +44,33 @@ pub(crate) struct Enqueue<'a> {
 
 impl Queues<'_> {
     /// Takes as many queued workflows as the queue's limits leave to a worker that runs `running` of
-    /// them already; at most 64 where there is no limit.
+    /// them already; at most 64 where there is no limit. With them, whether any is left in the queue, which the
+    /// limits kept back.
     pub async fn claim(
         self,
         queue: &str,
         executor: &ExecutorId,
         running: i32,
-    ) -> Result<Vec<Claimed>> {
-        let rows = sqlx::query("SELECT workflow_id, name, inputs FROM app.claim($1, $2, $3, $4)")
+    ) -> Result<(Vec<Claimed>, bool)> {
+        let claim = "SELECT workflow_id, name, inputs FROM app.claim_and_look($1, $2, $3, $4)";
+        let rows = sqlx::query(claim)
             .bind(queue)
             .bind(executor.as_str())
             .bind(APP_VERSION)
             .bind(running)
             .fetch_all(self.steady())
             .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Claimed {
-                    workflow_id: row.try_get("workflow_id")?,
-                    name: row.try_get::<Option<String>, _>("name")?.unwrap_or_default(),
-                    inputs: row.try_get("inputs")?,
-                })
-            })
-            .collect()
+        let mut claimed = Vec::with_capacity(rows.len());
+        let mut is_any_left = false;
+        for row in &rows {
+            let Some(workflow_id) = row.try_get("workflow_id")? else {
+                is_any_left = true;
+                continue;
+            };
+            let name = row.try_get::<Option<String>, _>("name")?.unwrap_or_default();
+            claimed.push(Claimed { workflow_id, name, inputs: row.try_get("inputs")? });
+        }
+        Ok((claimed, is_any_left))
     }
 
     /// Releases workflows whose delay has passed, as the leader.

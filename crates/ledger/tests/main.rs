@@ -12,6 +12,7 @@
 )]
 
 mod begin;
+mod claims;
 mod cluster;
 mod families;
 mod gate_model;

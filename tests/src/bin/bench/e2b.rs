@@ -8,10 +8,12 @@
 //! | `e2b_command` | before `Start` of `true` | with the end of its stream |
 //! | `e2b_upload`, `e2b_download` | before a request of 64 MiB | with the end of its answer |
 //! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes |
-//! | `e2b_hundred_creates` | before the first of 100 at once | with the last answer |
+//! | `e2b_hundred_creates` | before the first of 100 at once, of five tenants | with the last answer |
+//! | `e2b_idle_thousand` | - | what the host's available memory lost to 1,000 that do nothing |
 //!
 //! The bare run makes and removes its container: its clock has both ends of a life in it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server, text};
@@ -33,6 +35,11 @@ const PAUSES: usize = 7;
 /// Of changes in a sandbox that is paused.
 const CHANGES: usize = 100_000_000;
 const AT_ONCE: usize = 100;
+const IDLE: usize = 1_000;
+/// A tenant has 24 slots of the queue.
+const A_TENANT: usize = 20;
+/// Room for the limits of all: what is measured is what they take.
+const ROOM_MIB: &str = "1048576";
 const BARE: &str = "crun run of crun spec with own ids";
 
 /// A client of E2B's API, as thin as one can be.
@@ -56,13 +63,16 @@ pub async fn run() {
     };
     let bare = all.swap_remove(at).1.unwrap();
     let home = Home::new();
-    let mut server = home.up();
-    let client = Client::of(&server).await;
+    let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
+    let client = Client::of(&server, "bench").await;
     lives(&client, &bare).await;
     commands(&client).await;
     files(&client).await;
     pauses(&client).await;
-    at_once(client).await;
+    at_once(&server).await;
+    if std::env::var_os("BENCH_QUICK").is_none() {
+        idle(&server).await;
+    }
     server.stop();
 }
 
@@ -152,22 +162,63 @@ async fn pauses(client: &Client) {
     client.kill(&made).await;
 }
 
-async fn at_once(client: Client) {
-    let client = std::sync::Arc::new(client);
-    let (mut creates, mut all) = (JoinSet::new(), Vec::new());
+async fn at_once(server: &Server) {
+    let tenants = tenants(server, AT_ONCE).await;
     let clock = Instant::now();
-    for _ in 0..AT_ONCE {
-        let client = std::sync::Arc::clone(&client);
-        creates.spawn(async move { client.create(120).await });
+    let all = made(&tenants, A_TENANT).await;
+    emit("e2b_hundred_creates", ms(clock), "ms", 1_000.0, json!({"n": all.len()}));
+    killed(all).await;
+}
+
+async fn idle(server: &Server) {
+    let tenants = tenants(server, IDLE).await;
+    let before = available_mib();
+    let mut all = Vec::new();
+    // Not more at once than the bench before: a creation waits no longer than 30 s.
+    for some in tenants.chunks(AT_ONCE / A_TENANT) {
+        all.extend(made(some, A_TENANT).await);
     }
-    while let Some(made) = creates.join_next().await {
-        all.push(made.unwrap());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let took = (before - available_mib()) / 1024.0;
+    emit("e2b_idle_thousand", took, "GiB", 1.2, json!({"n": all.len()}));
+    killed(all).await;
+}
+
+async fn tenants(server: &Server, sandboxes: usize) -> Vec<Arc<Client>> {
+    let mut all = Vec::new();
+    for n in 0..sandboxes / A_TENANT {
+        all.push(Arc::new(Client::of(server, &format!("bench-{n}")).await));
     }
-    let took = ms(clock);
-    emit("e2b_hundred_creates", took, "ms", 1_000.0, json!({"n": AT_ONCE}));
-    for made in &all {
-        client.kill(made).await;
+    all
+}
+
+/// So many of each tenant, all asked for at once.
+async fn made(tenants: &[Arc<Client>], each: usize) -> Vec<(Arc<Client>, Made)> {
+    let mut creates = JoinSet::new();
+    for client in tenants {
+        for _ in 0..each {
+            let client = Arc::clone(client);
+            creates.spawn(async move {
+                let made = client.create(600).await;
+                (client, made)
+            });
+        }
     }
+    creates.join_all().await
+}
+
+async fn killed(all: Vec<(Arc<Client>, Made)>) {
+    for (client, made) in all {
+        client.kill(&made).await;
+    }
+}
+
+/// What the kernel says that programs could still take.
+fn available_mib() -> f64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:")).unwrap();
+    let kib = line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap();
+    kib / 1024.0
 }
 
 fn mb_per_s(bytes: usize, since: Instant) -> f64 {
@@ -175,8 +226,8 @@ fn mb_per_s(bytes: usize, since: Instant) -> f64 {
 }
 
 impl Client {
-    async fn of(server: &Server) -> Self {
-        let wish = json!({"tenant": "bench", "roles": ["submitter"], "format": "e2b"});
+    async fn of(server: &Server, tenant: &str) -> Self {
+        let wish = json!({"tenant": tenant, "roles": ["submitter"], "format": "e2b"});
         let (_, key) = server.new_key(&wish).await;
         let http = reqwest::Client::builder()
             .no_proxy()

@@ -37,7 +37,7 @@ fn main() {
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
     // Only the thread that calls it and those that it starts later are moved.
-    if ["classes", "pair", "sandboxes", "egress"].into_iter().any(wanted) {
+    if ["classes", "pair", "sandboxes", "egress", "e2b"].into_iter().any(wanted) {
         cofferdam_sandbox::enter_private_mounts().expect("a private mount namespace (root)");
     }
     // What a build wrote before goes to disk now, and not while a commit is timed.
