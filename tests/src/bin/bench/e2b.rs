@@ -36,7 +36,7 @@ const PAUSES: usize = 7;
 const CHANGES: usize = 100_000_000;
 const AT_ONCE: usize = 100;
 const IDLE: usize = 1_000;
-/// A tenant has 24 slots of the queue.
+/// Sandboxes of one tenant.
 const A_TENANT: usize = 20;
 /// Room for the limits of all: what is measured is what they take.
 const ROOM_MIB: &str = "1048576";
@@ -65,6 +65,10 @@ pub async fn run() {
     let home = Home::new();
     let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
     let client = Client::of(&server, "bench").await;
+    let sql = server.sql().await;
+    let many = "UPDATE dbos.queues SET worker_concurrency = 2000, partition_concurrency = 200 WHERE name = 'sbxQ'";
+    sqlx::query(many).execute(&sql).await.unwrap();
+    sql.close().await;
     lives(&client, &bare).await;
     commands(&client).await;
     files(&client).await;
