@@ -108,6 +108,27 @@ impl Flows {
         self.kept.clone().ok_or_else(|| conflict("this process keeps no snapshots"))
     }
 
+    /// Whether kept files are on record. A commit whose answer was lost may have happened: the ledger is asked until it says,
+    /// and where it does not, the file is left for the next start.
+    async fn recorded(
+        &self,
+        kept: &mut KeptFile,
+        outcome: cofferdam_ledger::Result<bool>,
+    ) -> Result<bool> {
+        let error = match outcome {
+            Ok(recorded) => return Ok(recorded),
+            Err(error) => error,
+        };
+        match patiently(|| self.ledger.snapshots().is_recorded(&kept.id)).await {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(error.into()),
+            Err(_) => {
+                kept.leave();
+                Err(error.into())
+            }
+        }
+    }
+
     /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record.
     ///
     /// # Errors
@@ -135,10 +156,8 @@ impl Flows {
 
     /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
     async fn keep_files(&self, held: &Arc<Held>) -> Result<(Still, KeptFile)> {
-        let Some(keeper) = held.keeper.clone() else {
-            let why = "the files of this sandbox cannot be kept: only the class `container` has pause, snapshot and fork";
-            return Err(refuse(ErrorCode::PolicyViolation, why));
-        };
+        let keeper = held.keeper.clone();
+        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         self.ledger.runs().quota_admit(&held.tenant).await?;
         let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
         let kept = blocking(move || {
@@ -170,23 +189,13 @@ impl Flows {
         let filed = self.filed(held, &kept)?;
         let new = filed.row(held, &kept, (SnapshotKind::Pause, None));
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
-        let recorded = match self.ledger.snapshots().pause(&new, &audit).await {
-            Ok(recorded) => recorded,
-            // The commit may have happened: the ledger is asked until it says.
-            Err(error) => {
-                let known = patiently(|| self.ledger.snapshots().is_recorded(&kept.id)).await;
-                match known {
-                    Ok(true) => true,
-                    Ok(false) => return Err(error.into()),
-                    Err(_) => {
-                        kept.leave();
-                        held.end(Order::Over);
-                        return Err(error.into());
-                    }
-                }
-            }
-        };
-        if !recorded {
+        let paused = self.ledger.snapshots().pause(&new, &audit).await;
+        let recorded = self.recorded(&mut kept, paused).await;
+        if recorded.is_err() && kept.is_left() {
+            // It may be paused on record, so it cannot go on.
+            held.end(Order::Over);
+        }
+        if !recorded? {
             return Err(over());
         }
         held.end(Order::Pause);
@@ -226,11 +235,7 @@ impl Flows {
         let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name));
         let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;
-        if added.is_err() {
-            // It may be on record; the next start finds out.
-            kept.leave();
-        }
-        if !added? {
+        if !self.recorded(&mut kept, added).await? {
             return Err(over());
         }
         filed.shelf.give_name(&mut kept);

@@ -9,7 +9,7 @@ use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_sandbox::templates::Template;
-use cofferdam_sandbox::{Agent, Filling, LayerKeeper};
+use cofferdam_sandbox::{Agent, Filling, LayerKeeper, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -83,8 +83,8 @@ pub struct Held {
     pub limits: Limits,
     /// Since its start.
     pub since: Stopwatch,
-    /// What keeps its files; `None`: its class cannot.
-    pub(crate) keeper: Option<LayerKeeper>,
+    /// What keeps its files, or why its class cannot.
+    pub(crate) keeper: Result<LayerKeeper, Unkept>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
     /// The key that asked for it.
@@ -124,7 +124,7 @@ pub(crate) struct Made {
     pub traffic: Option<String>,
     pub limits: Limits,
     pub egress: Egress,
-    pub keeper: Option<LayerKeeper>,
+    pub keeper: Result<LayerKeeper, Unkept>,
 }
 
 impl Held {
