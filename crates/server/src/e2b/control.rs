@@ -325,7 +325,10 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
         let private = held.as_ref().is_some_and(|held| held.traffic.is_some());
         let network = json!({"allowOut": names, "denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": !private});
         fields.insert("network".into(), network);
-        fields.insert("lifecycle".into(), json!({"autoResume": false, "onTimeout": on_timeout}));
+        fields.insert(
+            "lifecycle".into(),
+            json!({"autoResume": view.resume_on_traffic, "onTimeout": on_timeout}),
+        );
         // Who may only read is not given what runs commands.
         if let Some(held) = held.filter(|_| may(&call.who, true)) {
             fields.insert("envdAccessToken".into(), held.token.clone().into());
