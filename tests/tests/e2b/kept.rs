@@ -120,6 +120,8 @@ async fn another_tenant_sees_nothing_of_what_is_kept() {
             ("POST", format!("/v2/sandboxes/{id}/connect")),
             ("POST", format!("/sandboxes/{id}/snapshots")),
             ("POST", format!("/sandboxes/{id}/fork")),
+            ("GET", format!("/sandboxes/{id}/logs")),
+            ("GET", format!("/v2/sandboxes/{id}/logs")),
             ("DELETE", format!("/sandboxes/{id}")),
             ("DELETE", format!("/templates/{snapshot}")),
         ] {

@@ -19,7 +19,8 @@ use crate::support::{count, said, texts, until};
 const SOON: Duration = Duration::from_secs(30);
 /// After a request was sent, in ms: spread over the time that it takes, and beyond.
 const MOMENTS: [u64; 10] = [0, 10, 20, 40, 60, 80, 110, 150, 200, 300];
-const BYTES: usize = 1024 * 1024;
+/// Of a file that takes long enough to be kept that some of the moments are within that time.
+const BYTES: usize = 16 * 1024 * 1024;
 
 /// A sandbox with one large file in it.
 async fn filled(ann: &Caller, more: Value) -> (String, String) {

@@ -80,6 +80,27 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
     let who = "SELECT DISTINCT reason || ' ' || (key_id = (SELECT key_id FROM app.live_sandboxes)) FROM app.audit WHERE op = 'sandbox.resume'";
     assert_eq!(texts(&sql, who).await, ["traffic true"]);
     assert_eq!(count(&sql, "SELECT timeout_ms FROM app.live_sandboxes").await, 600_000);
+    let logs = async |path: String| {
+        let (status, logs) = ann.api("GET", &path, None).await;
+        assert_eq!(status, 200, "{logs}");
+        let message = |entry: &Value| {
+            entry["message"].as_str().or(entry["line"].as_str()).unwrap().to_owned()
+        };
+        logs["logs"].as_array().unwrap().iter().map(message).collect::<Vec<_>>()
+    };
+    let told = [
+        "sandbox created",
+        "sandbox paused",
+        "sandbox resumed: traffic",
+        "sandbox paused",
+        "sandbox resumed: traffic",
+        "sandbox started",
+    ];
+    assert_eq!(logs(format!("/sandboxes/{id}/logs")).await, told);
+    assert_eq!(
+        logs(format!("/v2/sandboxes/{id}/logs?direction=backward&limit=1")).await,
+        told[5..]
+    );
     assert_eq!(count(&sql, "SELECT count(*) FROM app.runs").await, 3);
     // A resume by hand leaves it the token that its callers hold.
     paused(&ann, &id).await;
@@ -94,6 +115,8 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
     killed(&ann, &fork).await;
     killed(&ann, &id).await;
     assert_eq!(answered(stat(&ann, &id, &token)).await.0, 502);
+    let last = logs(format!("/v2/sandboxes/{id}/logs?direction=backward&limit=1")).await;
+    assert_eq!(last, ["sandbox ended: killed"]);
     assert!(files(&home).is_empty());
     let rows = texts(&sql, "SELECT to_jsonb(l)::text FROM app.live_sandboxes l").await;
     assert!(rows.iter().all(|row| !row.contains(&token)), "no table has a token");
