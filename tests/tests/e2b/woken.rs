@@ -61,8 +61,11 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
     assert_eq!(detail["lifecycle"], json!({"autoResume": true, "onTimeout": "pause"}));
     for round in 1..=2 {
         paused(&ann, &id).await;
-        // The last request comes to a port, where nothing listens.
+        // The last two come to a port, where nothing listens, by headers and by its name.
+        let host = format!("8000-{id}.localhost:{}", server.url.rsplit(':').next().unwrap());
+        let named = || ann.http.get(format!("{}/x", ann.url)).header("host", &host);
         let all = (0..8).map(|n| match n {
+            6 => answered(named()),
             7 => answered(port(&ann, &id, None)),
             _ => answered(stat(&ann, &id, &token)),
         });
@@ -70,7 +73,9 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
             futures_util::future::join_all(all).await.into_iter().enumerate()
         {
             match n {
-                7 => assert_eq!(answer["message"], "The sandbox is running but port is not open"),
+                6 | 7 => {
+                    assert_eq!(answer["message"], "The sandbox is running but port is not open")
+                }
                 _ => assert_eq!((status, &answer["entry"]["size"]), (200, &json!("4")), "{answer}"),
             }
         }
