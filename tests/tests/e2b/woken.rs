@@ -236,6 +236,20 @@ async fn a_request_finds_its_sandbox_whenever_it_comes() {
         cut.extend((status != 200).then_some(answer));
         assert!(cut.len() <= 1, "{cut:?}");
     }
+    // At every moment of a resume, and after it.
+    for _ in 0..4 {
+        paused(&ann, &id).await;
+        let all = (0..100).map(|n| {
+            let request = stat(&ann, &id, &token);
+            async move {
+                tokio::time::sleep(Duration::from_millis(4 * n)).await;
+                answered(request).await
+            }
+        });
+        for (status, answer) in futures_util::future::join_all(all).await {
+            assert_eq!(status, 200, "{answer}");
+        }
+    }
     // Five minutes at least.
     assert_eq!(count(&sql, "SELECT timeout_ms FROM app.live_sandboxes").await, 300_000);
     paused(&ann, &id).await;

@@ -23,7 +23,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TemplateName};
@@ -219,6 +219,7 @@ impl Flows {
     async fn live_wait(&self, who: &Principal, id: &LiveId, run: &RunId) -> Result<Arc<Held>> {
         let mut wakes = self.wakes.subscribe();
         let waited = tokio::time::timeout(CREATE_PATIENCE, async {
+            let mut unseen: Option<Stopwatch> = None;
             loop {
                 let changed = self.live.changed();
                 if let Some(held) = self.live.find(id) {
@@ -232,7 +233,13 @@ impl Flows {
                 match view.state {
                     LiveState::Ended => return Err(unmade(&view)),
                     LiveState::Paused => return Err(self.live_stays(&view.run_id).await?),
-                    LiveState::Running if self.live.find(id).is_none() => return Err(elsewhere()),
+                    // On record first, and shown a moment later.
+                    LiveState::Running
+                        if self.live.find(id).is_none()
+                            && unseen.get_or_insert_with(Stopwatch::start).elapsed() >= LOOK =>
+                    {
+                        return Err(elsewhere());
+                    }
                     _ => {}
                 }
             }

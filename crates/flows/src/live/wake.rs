@@ -51,9 +51,12 @@ impl Flows {
     /// The sandbox stays paused, or does not run within [`CREATE_PATIENCE`].
     pub async fn live_woken(&self, id: &LiveId, knock: Knock<'_>) -> Result<Option<Arc<Held>>> {
         let Some(door) = self.ledger.live().door(id).await? else { return Ok(None) };
-        let is_over = door.rest == Rest::Running && !self.live.is_waking(id);
-        if is_over || !opens(&door, knock) {
+        if !opens(&door, knock) {
             return Ok(None);
+        }
+        if door.rest == Rest::Running && !self.live.is_waking(id) {
+            // It may have been resumed since this request looked for it.
+            return Ok(self.live.find(id).filter(|held| held.goes_on()));
         }
         if door.is_revoked {
             let why = "the sandbox stays paused: the key that created it is revoked; resume it with another key";
