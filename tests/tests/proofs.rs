@@ -70,6 +70,10 @@ async fn make_runs(up: &Server) -> Vec<String> {
     assert_eq!(status, 201, "{held}");
     let path = format!("/api/sandboxes/{}", text(&held, "id"));
     assert_eq!(up.request("DELETE", &path, Some(&up.key), None).await.0, 200);
+    let (status, paused) = up.post("/api/sandboxes", &json!({"template": "base"})).await;
+    assert_eq!(status, 201, "{paused}");
+    let path = format!("/api/sandboxes/{}/pause", text(&paused, "id"));
+    assert_eq!(up.post(&path, &json!({})).await.0, 200);
     let (status, made) = up.post("/api/dispatches", &sent).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!(up.wait_terminal(made["run_id"].as_str().unwrap()).await["status"], "succeeded");

@@ -70,6 +70,9 @@ pub struct LiveRequest {
     /// Whether the end of its time pauses it instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause_on_timeout: bool,
+    /// Whether the first request to it resumes it while it is paused; needs `pauseOnTimeout`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume_on_traffic: bool,
     /// Repeating a request with this key returns the first one's sandbox; at most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
@@ -184,6 +187,9 @@ pub struct LiveView {
     /// Whether the end of its time pauses it instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause_on_timeout: bool,
+    /// Whether the first request to it resumes it while it is paused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume_on_traffic: bool,
     /// ms since the epoch; absent before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<i64>,
@@ -259,6 +265,7 @@ impl LiveRequest {
             private: false,
             snapshot: None,
             pause_on_timeout: false,
+            resume_on_traffic: false,
             dedup: None,
         }
     }

@@ -27,6 +27,7 @@ pub mod keys;
 pub mod links;
 pub mod listen;
 pub mod live;
+pub mod live_events;
 pub mod load;
 pub mod migrate;
 pub mod models;

@@ -38,6 +38,8 @@ pub struct NewLive<'a> {
     pub timeout_ms: i64,
     /// Whether the end of its time pauses it.
     pub pauses: bool,
+    /// Whether a request resumes it.
+    pub resumes: bool,
     /// The caller's key of this creation.
     pub dedup: Option<&'a str>,
 }
@@ -72,8 +74,40 @@ pub struct LiveStart<'a> {
     pub sandbox: &'a SandboxId,
     /// The agent's token, of which the hash is kept.
     pub token: &'a str,
+    /// What opens its ports, of which the hash is kept where a request resumes it.
+    pub traffic: Option<&'a str>,
     /// Limits as enforced.
     pub limits: &'a Limits,
+}
+
+/// A sandbox that a request may resume, as it is recorded.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// The key that created it.
+    pub key_id: String,
+    /// Whether that key is revoked.
+    pub is_revoked: bool,
+    /// Hash of the token that opens its agent.
+    pub envd: String,
+    /// Hash of the token that opens its ports; `None`: they are open.
+    pub traffic: Option<String>,
+    /// What it does.
+    pub rest: Rest,
+}
+
+/// Whether a sandbox can be resumed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// It is paused, and its last life is over.
+    Paused,
+    /// It is paused, and its last life is still being wiped.
+    Settling,
+    /// Its next life is being made.
+    Starting,
+    /// It is on record as running.
+    Running,
 }
 
 /// Which sandboxes a list shows.
@@ -125,6 +159,7 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
         ends_at: row.try_get("ends_ms")?,
         paused_at: row.try_get("paused_ms")?,
         pause_on_timeout: row.try_get("pauses")?,
+        resume_on_traffic: row.try_get("resumes")?,
         ended_at: row.try_get("ended_ms")?,
         end_reason: row.try_get("end_reason")?,
         wiped: row.try_get("wiped")?,
@@ -144,8 +179,8 @@ impl LiveRows<'_> {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
         sqlx::query(
-            "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses, resumes)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         )
         .bind(new.id.as_str())
         .bind(new.run.tenant.as_str())
@@ -158,6 +193,7 @@ impl LiveRows<'_> {
         .bind(new.dedup)
         .bind(new.run.origin.as_str())
         .bind(new.pauses)
+        .bind(new.resumes)
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
@@ -230,6 +266,39 @@ impl LiveRows<'_> {
         found.map(|text| id("live_sandboxes.snapshot_id", &text)).transpose()
     }
 
+    /// A sandbox of any tenant that a request may resume; `None`: there is none of this id, or it is over.
+    pub async fn door(self, live: &LiveId) -> Result<Option<Door>> {
+        let row = sqlx::query(
+            "SELECT l.tenant_id, l.key_id, l.door_hash, l.traffic_hash, l.paused_at IS NOT NULL AS paused,
+                    l.started_at IS NOT NULL AS started,
+                    EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = l.key_id AND k.revoked_at IS NOT NULL) AS revoked,
+                    EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL) AS settles
+               FROM app.live_sandboxes l
+              WHERE l.id = $1 AND l.resumes AND l.door_hash IS NOT NULL AND l.ended_at IS NULL",
+        )
+        .bind(live.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            let rest =
+                match (row.try_get("paused")?, row.try_get("settles")?, row.try_get("started")?) {
+                    (true, true, _) => Rest::Settling,
+                    (true, false, _) => Rest::Paused,
+                    (false, _, false) => Rest::Starting,
+                    (false, _, true) => Rest::Running,
+                };
+            Ok(Door {
+                tenant: id("live_sandboxes.tenant_id", row.try_get("tenant_id")?)?,
+                key_id: row.try_get("key_id")?,
+                is_revoked: row.try_get("revoked")?,
+                envd: row.try_get("door_hash")?,
+                traffic: row.try_get("traffic_hash")?,
+                rest,
+            })
+        })
+        .transpose()
+    }
+
     /// Why the task of a life ended, in its own words.
     pub async fn cause(self, run: &RunId) -> Result<Option<String>> {
         let query =
@@ -258,7 +327,8 @@ impl LiveRows<'_> {
             "UPDATE app.live_sandboxes
                 SET started_at = coalesce(started_at, clock_timestamp()),
                     ends_at = coalesce(ends_at, clock_timestamp() + timeout_ms * interval '1 ms'),
-                    executor_id = $2, sandbox_id = $3, token_hash = $4, limits = $5
+                    executor_id = $2, sandbox_id = $3, token_hash = $4, limits = $5,
+                    door_hash = CASE WHEN resumes THEN $4 END, traffic_hash = CASE WHEN resumes THEN $6 END
               WHERE run_id = $1 AND ended_at IS NULL AND paused_at IS NULL AND (started_at IS NULL OR sandbox_id = $3)
              RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
         )
@@ -267,6 +337,7 @@ impl LiveRows<'_> {
         .bind(start.sandbox.as_str())
         .bind(digest_bytes(start.token.as_bytes()).as_str())
         .bind(json("live_sandboxes.limits", start.limits)?)
+        .bind(start.traffic.map(|token| digest_bytes(token.as_bytes()).as_str().to_owned()))
         .fetch_optional(self.pool())
         .await?;
         Ok(left)

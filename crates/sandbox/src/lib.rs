@@ -97,7 +97,7 @@ pub use host::runtime::{Runtime, Sealed};
 pub use host::traces::{Traces, locate};
 pub use life::{
     Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper, Name,
-    ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd, Still, abandoned,
+    ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd, Still, Unkept, abandoned,
     destroy_orphans, provision, provision_filled, provision_on, reconcile, remains, resume,
     verify_absent, verify_again,
 };

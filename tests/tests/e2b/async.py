@@ -53,6 +53,15 @@ async def main():
     sandbox = await AsyncSandbox.connect(sandbox.sandbox_id)
     check("resumed", await sandbox.files.read("/tmp/below/x") == "1")
     check("kill the sandbox", await sandbox.kill())
+    woken = await AsyncSandbox.create(timeout=8, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    await woken.files.write("kept", "y")
+    for _ in range(600):
+        if not await woken.is_running():
+            break
+        await asyncio.sleep(0.1)
+    done = await asyncio.gather(*[woken.commands.run("cat kept") for _ in range(5)])
+    check("commands at once resume it", [one.stdout for one in done] == ["y"] * 5)
+    check("kill what was resumed", await woken.kill())
     print("done", flush=True)
 
 

@@ -4,8 +4,10 @@ mod attack;
 mod commands;
 mod interpreter;
 mod kept;
+mod kept_faults;
 mod restart;
 mod seen;
+mod woken;
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -325,7 +327,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         (json!({"templateID": "base", "timeout": -1}), "body"),
         (
             json!({"templateID": "base", "autoResume": {"enabled": true}}),
-            "autoResume is not supported",
+            "autoResume needs autoPause",
         ),
         (json!({"templateID": "base", "surprise": 1}), "surprise"),
         (json!({"templateID": "base", "envVars": {"A=B": "x"}}), "env"),

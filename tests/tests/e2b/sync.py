@@ -232,6 +232,17 @@ ends = Sandbox.connect(ends.sandbox_id, timeout=60)
 check("and resumed", ends.files.read("kept") == "x")
 ends.pause()
 check("kill of a paused one", Sandbox.kill(ends.sandbox_id) and not Sandbox.kill(ends.sandbox_id))
+woken = Sandbox.create(timeout=8, lifecycle={"on_timeout": "pause", "auto_resume": True})
+woken.files.write("kept", "y")
+until = time.time() + 60
+while time.time() < until and Sandbox.get_info(woken.sandbox_id).state != SandboxState.PAUSED:
+    time.sleep(0.1)
+check("asked whether it runs, it stays paused", not woken.is_running())
+check("a command resumes it", woken.commands.run("cat kept").stdout == "y")
+left = Sandbox.get_info(woken.sandbox_id)
+check("for five minutes at least", (left.end_at - left.started_at).total_seconds() > 290)
+woken.pause()
+check("and so does a file", woken.files.read("kept") == "y" and woken.kill())
 brief = Sandbox.create(timeout=2)
 until = time.time() + 15
 while time.time() < until and brief.is_running():

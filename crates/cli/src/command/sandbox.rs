@@ -47,6 +47,9 @@ pub(crate) enum SandboxCommand {
         /// Pause it when its time is over, instead of ending it
         #[arg(long)]
         pause_on_timeout: bool,
+        /// Resume it by the first request to it while it is paused
+        #[arg(long, requires = "pause_on_timeout")]
+        resume_on_traffic: bool,
         /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
@@ -138,6 +141,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             mem_mb,
             from,
             pause_on_timeout,
+            resume_on_traffic,
             json: as_json,
         } => {
             let mut body = json!({
@@ -152,6 +156,9 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
                 }
                 if *pause_on_timeout {
                     fields.insert("pauseOnTimeout".into(), json!(true));
+                }
+                if *resume_on_traffic {
+                    fields.insert("resumeOnTraffic".into(), json!(true));
                 }
                 if let Some(mem_mb) = mem_mb {
                     fields.insert("limits".into(), json!({"memMB": mem_mb}));

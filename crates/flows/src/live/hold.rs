@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
@@ -18,7 +17,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
 use super::begin::begin;
-use super::registry::{Expected, Held, Made, Order};
+use super::registry::{Expected, Held, Made, Order, Tokens};
 use super::work::HOME;
 use crate::attempt::{End, blank};
 use crate::executor::{Executor, may_cancel};
@@ -27,8 +26,6 @@ use crate::planned::{refused_everywhere, unmade};
 use crate::settle::alert;
 use crate::up::{Up, up};
 
-/// Bytes of the random token that opens a sandbox's agent.
-const TOKEN_BYTES: usize = 20;
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
 const LOOK: Duration = Duration::from_millis(500);
 /// `user` of the base template.
@@ -89,20 +86,19 @@ async fn held(
     executor: &Executor,
     task: &TaskContext,
     work: &LiveWork,
-    (sandbox, expected): (Sandbox, Expected),
+    (sandbox, mut expected): (Sandbox, Expected),
     mut wakes: Receiver<Wake>,
 ) -> End {
     let since = Stopwatch::start();
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
-    let token = secret_hex(TOKEN_BYTES);
-    let over = match opened(executor, task, &sandbox, (&token, &expected)).await {
+    let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
+    let over = match opened(executor, task, &sandbox, (&tokens, &expected)).await {
         Ok(Some((left, env))) => {
             let made = Made {
                 agent: sandbox.agent().clone(),
                 env,
-                token,
-                traffic: expected.request.private.then(|| secret_hex(TOKEN_BYTES)),
+                tokens,
                 limits: sandbox.effective().limits,
                 egress: work.request.egress.clone(),
                 keeper: sandbox.keeper(),
@@ -174,14 +170,15 @@ async fn opened(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &Sandbox,
-    (token, expected): (&str, &Expected),
+    (tokens, expected): (&Tokens, &Expected),
 ) -> Result<Option<(i64, BTreeMap<String, String>)>, String> {
     let ledger = &executor.flows.ledger;
     let start = LiveStart {
         run: &task.run,
         executor: &executor.id,
         sandbox: sandbox.id(),
-        token,
+        token: &tokens.envd,
+        traffic: tokens.traffic.as_deref(),
         limits: &sandbox.effective().limits,
     };
     let recorded = patiently(|| ledger.live().started(&start));

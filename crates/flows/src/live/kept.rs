@@ -64,6 +64,27 @@ fn audit<'a>(who: &'a Principal, op: &'a str, held: &'a Held, kept: &KeptFile) -
     Audit { detail: Some(detail), ..Audit::by(who, op, held.id.as_str()) }
 }
 
+/// How a paused sandbox is to go on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    /// Time to live in seconds, as its caller says.
+    pub timeout_s: Option<u64>,
+    /// Whether the end of its time pauses it; `None`: as before.
+    pub pauses: Option<bool>,
+    /// A request to it resumes it.
+    pub by_traffic: bool,
+}
+
+impl Wish {
+    /// Time to live in seconds. A request has no word in it: as long as before, and not less than the default. Pure.
+    fn lives_s(&self, before: Option<u64>) -> u64 {
+        match self.by_traffic {
+            true => before.unwrap_or(DEFAULT_LIVE_S).max(DEFAULT_LIVE_S),
+            false => self.timeout_s.unwrap_or(DEFAULT_LIVE_S),
+        }
+    }
+}
+
 /// Where kept files are, and their key, sealed.
 struct Filed {
     shelf: Arc<Shelf>,
@@ -108,6 +129,27 @@ impl Flows {
         self.kept.clone().ok_or_else(|| conflict("this process keeps no snapshots"))
     }
 
+    /// Whether kept files are on record. A commit whose answer was lost may have happened: the ledger is asked until it says,
+    /// and where it does not, the file is left for the next start.
+    async fn recorded(
+        &self,
+        kept: &mut KeptFile,
+        outcome: cofferdam_ledger::Result<bool>,
+    ) -> Result<bool> {
+        let error = match outcome {
+            Ok(recorded) => return Ok(recorded),
+            Err(error) => error,
+        };
+        match patiently(|| self.ledger.snapshots().is_recorded(&kept.id)).await {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(error.into()),
+            Err(_) => {
+                kept.leave();
+                Err(error.into())
+            }
+        }
+    }
+
     /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record.
     ///
     /// # Errors
@@ -134,16 +176,14 @@ impl Flows {
     }
 
     /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
-    async fn keep_files(&self, held: &Arc<Held>) -> Result<(Still, KeptFile)> {
-        let Some(keeper) = held.keeper.clone() else {
-            let why = "the files of this sandbox cannot be kept: only the class `container` has pause, snapshot and fork";
-            return Err(refuse(ErrorCode::PolicyViolation, why));
-        };
+    async fn keep_files(&self, held: &Arc<Held>, again: Again) -> Result<(Still, KeptFile)> {
+        let keeper = held.keeper.clone();
+        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         self.ledger.runs().quota_admit(&held.tenant).await?;
         let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
         let kept = blocking(move || {
             let goes_on = || held.goes_on();
-            shelf.keep((&held.tenant, id), &held.again(), &keeper, &goes_on)
+            shelf.keep((&held.tenant, id), &again, &keeper, &goes_on)
         });
         kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
     }
@@ -165,28 +205,18 @@ impl Flows {
                 _ => over(),
             });
         }
-        let (still, kept) = self.keep_files(held).await?;
+        let (still, kept) = self.keep_files(held, held.itself()).await?;
         let mut kept = synced(kept).await?;
         let filed = self.filed(held, &kept)?;
         let new = filed.row(held, &kept, (SnapshotKind::Pause, None));
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
-        let recorded = match self.ledger.snapshots().pause(&new, &audit).await {
-            Ok(recorded) => recorded,
-            // The commit may have happened: the ledger is asked until it says.
-            Err(error) => {
-                let known = patiently(|| self.ledger.snapshots().is_recorded(&kept.id)).await;
-                match known {
-                    Ok(true) => true,
-                    Ok(false) => return Err(error.into()),
-                    Err(_) => {
-                        kept.leave();
-                        held.end(Order::Over);
-                        return Err(error.into());
-                    }
-                }
-            }
-        };
-        if !recorded {
+        let paused = self.ledger.snapshots().pause(&new, &audit).await;
+        let recorded = self.recorded(&mut kept, paused).await;
+        if recorded.is_err() && kept.is_left() {
+            // It may be paused on record, so it cannot go on.
+            held.end(Order::Over);
+        }
+        if !recorded? {
             return Err(over());
         }
         held.end(Order::Pause);
@@ -226,11 +256,7 @@ impl Flows {
         let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name));
         let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;
-        if added.is_err() {
-            // It may be on record; the next start finds out.
-            kept.leave();
-        }
-        if !added? {
+        if !self.recorded(&mut kept, added).await? {
             return Err(over());
         }
         filed.shelf.give_name(&mut kept);
@@ -244,7 +270,7 @@ impl Flows {
         if !held.goes_on() {
             return Err(over());
         }
-        let (still, kept) = self.keep_files(held).await?;
+        let (still, kept) = self.keep_files(held, held.again()).await?;
         drop(still);
         drop(keeping);
         synced(kept).await
@@ -256,7 +282,7 @@ impl Flows {
         &self,
         tenant: &TenantId,
         id: &SnapshotId,
-    ) -> Result<(LiveRequest, Filling)> {
+    ) -> Result<(Again, Filling)> {
         let kept = self.ledger.snapshots().kept(tenant, id).await?;
         let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
         let shelf = self.shelf()?;
@@ -279,7 +305,7 @@ impl Flows {
             damaged(id, &why.to_string())
         })?;
         self.fits(&again)?;
-        Ok((again.request, filling))
+        Ok((again, filling))
     }
 
     /// Refuses files whose template is another one now: what they change is not there, or is something else.
@@ -307,18 +333,18 @@ impl Flows {
         pauses: Option<bool>,
     ) -> Result<Arc<Held>> {
         let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
-        let resumed = detached(async move { flows.resume(&asker, &id, timeout_s, pauses).await });
+        let wish = Wish { timeout_s, pauses, by_traffic: false };
+        let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
         let held = resumed.await;
         self.snapshots_tidy().await;
         held
     }
 
-    async fn resume(
+    pub(super) async fn resume(
         &self,
         who: &Principal,
         id: &LiveId,
-        timeout_s: Option<u64>,
-        pauses: Option<bool>,
+        wish: Wish,
     ) -> Result<Arc<Held>> {
         let Some(snapshot) = self.ledger.live().paused_into(&who.tenant, id).await? else {
             return Err(match self.live_view(who, id).await?.state {
@@ -326,10 +352,11 @@ impl Flows {
                 _ => conflict("the sandbox is not paused"),
             });
         };
-        let (asked, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+        let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+        let Again { request: asked, tokens, .. } = again;
         let request = LiveRequest {
-            timeout_s: Some(timeout_s.unwrap_or(DEFAULT_LIVE_S)),
-            pause_on_timeout: pauses.unwrap_or(asked.pause_on_timeout),
+            timeout_s: Some(wish.lives_s(asked.timeout_s)),
+            pause_on_timeout: wish.pauses.unwrap_or(asked.pause_on_timeout),
             ..asked
         };
         let (name, timeout_s) = super::checked(&request)?;
@@ -350,7 +377,9 @@ impl Flows {
         let begun = work::RUN.start(self, start)?;
         let (intent, run) = (begun.intent(), &begun.run);
         let detail = json!({"snapshot": snapshot, "run": run.id});
-        let audit = Audit { detail: Some(detail), ..Audit::by(who, "sandbox.resume", id.as_str()) };
+        let reason = if wish.by_traffic { "traffic" } else { "" };
+        let audit = Audit::by(who, "sandbox.resume", id.as_str());
+        let audit = Audit { reason, detail: Some(detail), ..audit };
         let next = NextLife {
             id,
             intent: &intent,
@@ -368,6 +397,7 @@ impl Flows {
             template,
             inherited: BTreeMap::new(),
             filling: Some(filling),
+            tokens,
         };
         let _asked = self.live_expect(id, one)?;
         self.ledger.live().resume(&next).await?;
@@ -417,8 +447,8 @@ impl Flows {
             let mut asked = None;
             let mut fillings = Vec::new();
             for _ in 0..count {
-                let (request, filling) = self.live_opened(&who.tenant, &snapshot).await?;
-                asked = Some(request);
+                let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+                asked = Some(again.request);
                 fillings.push(filling);
             }
             return asked.map(|asked| (asked, fillings)).ok_or_else(over);
@@ -483,4 +513,19 @@ impl Flows {
 
 fn damaged(id: &SnapshotId, why: &str) -> Error {
     conflict(format!("the snapshot {id} cannot be used: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_gives_the_time_that_was_asked_for_and_never_less_than_the_default() {
+        let by = |by_traffic, timeout_s| Wish { timeout_s, pauses: None, by_traffic };
+        for (before, lives) in [(None, 300), (Some(2), 300), (Some(3_600), 3_600)] {
+            assert_eq!(by(true, None).lives_s(before), lives);
+        }
+        assert_eq!(by(false, Some(2)).lives_s(Some(3_600)), 2);
+        assert_eq!(by(false, None).lives_s(Some(3_600)), 300);
+    }
 }

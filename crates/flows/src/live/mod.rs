@@ -17,12 +17,13 @@ mod registry;
 mod sealed;
 mod shelf;
 mod templates;
+mod wake;
 mod work;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TemplateName};
@@ -48,6 +49,7 @@ pub(crate) use registry::Registry;
 use registry::{Expected, Expecting, Order};
 pub use registry::{Held, STREAMS, VISITORS};
 pub(crate) use shelf::Shelf;
+pub use wake::Knock;
 pub(crate) use work::RUN;
 
 use crate::built_in::Launch;
@@ -97,6 +99,10 @@ impl Flows {
     /// A request out of bounds, names without a grant, no room within [`CREATE_PATIENCE`], or another request with the
     /// same `dedup`.
     pub async fn live_create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
+        if request.resume_on_traffic && !request.pause_on_timeout {
+            let why = "resumeOnTraffic needs pauseOnTimeout: only a sandbox that its time pauses waits for requests";
+            return Err(refuse(ErrorCode::PolicyViolation, why));
+        }
         let (flows, who, request) = (self.clone(), who.clone(), request.clone());
         let held = detached(async move {
             let held = flows.live_make(&who, &request, None).await?;
@@ -128,10 +134,10 @@ impl Flows {
         let id = LiveId::parse(&fresh_letters()).map_err(Error::corrupt("id"))?;
         let (mut inherited, mut filling) = (BTreeMap::new(), filling);
         if let Some(snapshot) = &request.snapshot {
-            let (asked, files) = self.live_opened(&who.tenant, snapshot).await?;
-            (name, _) = checked(&asked)?;
+            let (again, files) = self.live_opened(&who.tenant, snapshot).await?;
+            (name, _) = checked(&again.request)?;
             filling = Some(files);
-            inherited = asked.env;
+            inherited = again.request.env;
         }
         let template = self.live_template(&name)?;
         let mut sandbox = work::request(request, template.as_ref());
@@ -158,6 +164,7 @@ impl Flows {
             egress: &egress,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
             pauses: request.pause_on_timeout,
+            resumes: request.resume_on_traffic,
             dedup: request.dedup.as_deref(),
         };
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
@@ -169,6 +176,7 @@ impl Flows {
             template,
             inherited,
             filling,
+            tokens: None,
         };
         let asked = self.live_expect(&id, one)?;
         match self.ledger.live().create(&new).await {
@@ -211,6 +219,7 @@ impl Flows {
     async fn live_wait(&self, who: &Principal, id: &LiveId, run: &RunId) -> Result<Arc<Held>> {
         let mut wakes = self.wakes.subscribe();
         let waited = tokio::time::timeout(CREATE_PATIENCE, async {
+            let mut unseen: Option<Stopwatch> = None;
             loop {
                 let changed = self.live.changed();
                 if let Some(held) = self.live.find(id) {
@@ -224,7 +233,13 @@ impl Flows {
                 match view.state {
                     LiveState::Ended => return Err(unmade(&view)),
                     LiveState::Paused => return Err(self.live_stays(&view.run_id).await?),
-                    LiveState::Running if self.live.find(id).is_none() => return Err(elsewhere()),
+                    // On record first, and shown a moment later.
+                    LiveState::Running
+                        if self.live.find(id).is_none()
+                            && unseen.get_or_insert_with(Stopwatch::start).elapsed() >= LOOK =>
+                    {
+                        return Err(elsewhere());
+                    }
                     _ => {}
                 }
             }

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_sandbox::templates::Template;
-use cofferdam_sandbox::{Agent, Filling, LayerKeeper};
+use cofferdam_sandbox::{Agent, Filling, LayerKeeper, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -27,7 +29,14 @@ pub(crate) struct Registry {
     held: Mutex<HashMap<LiveId, Arc<Held>>>,
     expected: Mutex<HashMap<LiveId, Expected>>,
     rung: Notify,
+    waking: Mutex<HashMap<LiveId, Woken>>,
 }
+
+/// What a resume for requests came to, once it is over.
+pub(crate) type Woken = watch::Receiver<Option<Result<Arc<Held>, Refusal>>>;
+
+/// Bytes of each token.
+const TOKEN_BYTES: usize = 20;
 
 /// One that was asked for.
 #[derive(Debug)]
@@ -45,6 +54,31 @@ pub(crate) struct Expected {
     pub inherited: BTreeMap<String, String>,
     /// Files that it begins with.
     pub filling: Option<Filling>,
+    /// Tokens of its lives before, where they stay; `None`: new ones.
+    pub tokens: Option<Tokens>,
+}
+
+/// What opens a sandbox from outside.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tokens {
+    /// Its agent.
+    pub envd: String,
+    /// Its ports, where they ask for it.
+    pub traffic: Option<String>,
+}
+
+impl Tokens {
+    pub(crate) fn fresh(private: bool) -> Self {
+        let traffic = private.then(|| secret_hex(TOKEN_BYTES));
+        Self { envd: secret_hex(TOKEN_BYTES), traffic }
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tokens")
+    }
 }
 
 /// When a sandbox is to end.
@@ -83,8 +117,8 @@ pub struct Held {
     pub limits: Limits,
     /// Since its start.
     pub since: Stopwatch,
-    /// What keeps its files; `None`: its class cannot.
-    pub(crate) keeper: Option<LayerKeeper>,
+    /// What keeps its files, or why its class cannot.
+    pub(crate) keeper: Result<LayerKeeper, Unkept>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
     /// The key that asked for it.
@@ -112,6 +146,9 @@ pub(crate) struct Again {
     pub request: LiveRequest,
     /// The image below its files; `None`: the host's programs.
     pub image: Option<String>,
+    /// Its tokens, where its next life has the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Tokens>,
 }
 
 /// What a sandbox that is up is made of.
@@ -120,18 +157,17 @@ pub(crate) struct Made {
     pub agent: Agent,
     /// The network's variables.
     pub env: BTreeMap<String, String>,
-    pub token: String,
-    pub traffic: Option<String>,
+    pub tokens: Tokens,
     pub limits: Limits,
     pub egress: Egress,
-    pub keeper: Option<LayerKeeper>,
+    pub keeper: Result<LayerKeeper, Unkept>,
 }
 
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected { tenant, key_id, request, name, template, inherited, filling: _ }: Expected,
-        Made { agent, mut env, token, traffic, limits, egress, keeper }: Made,
+        Expected { tenant, key_id, request, name, template, inherited, filling: _, tokens: _ }: Expected,
+        Made { agent, mut env, tokens, limits, egress, keeper }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
@@ -143,8 +179,8 @@ impl Held {
             run: run.clone(),
             agent,
             env,
-            token,
-            traffic,
+            token: tokens.envd,
+            traffic: tokens.traffic,
             limits,
             since: Stopwatch::start(),
             keeper,
@@ -170,7 +206,23 @@ impl Held {
         for (name, value) in &self.inherited {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        Again { request, image: self.image.clone() }
+        Again { request, image: self.image.clone(), tokens: None }
+    }
+
+    /// The same, with its tokens where they stay: for its own next life alone.
+    pub(crate) fn itself(&self) -> Again {
+        let stay = || Tokens { envd: self.token.clone(), traffic: self.traffic.clone() };
+        Again { tokens: self.asked.resume_on_traffic.then(stay), ..self.again() }
+    }
+
+    /// Whether it lives on, for a request that might resume it: waits while its files are read, for no longer than this.
+    pub async fn stays(&self, patience: Duration) -> bool {
+        if !self.asked.resume_on_traffic {
+            return true;
+        }
+        // Where it takes longer, the request meets what there is.
+        drop(tokio::time::timeout(patience, self.keeping.lock()).await);
+        self.goes_on()
     }
 
     /// Template that it was made of.
@@ -275,6 +327,22 @@ impl Registry {
         lock(&self.held).get(id).cloned()
     }
 
+    /// The resume of a sandbox that is under way for requests; with a sender, where the caller is the one to do it.
+    pub(crate) fn waking(self: &Arc<Self>, id: &LiveId) -> (Woken, Option<Waking>) {
+        let mut waking = lock(&self.waking);
+        if let Some(woken) = waking.get(id) {
+            return (woken.clone(), None);
+        }
+        let (told, woken) = watch::channel(None);
+        waking.insert(id.clone(), woken.clone());
+        (woken, Some(Waking { registry: Arc::clone(self), id: id.clone(), told }))
+    }
+
+    /// Whether a resume for requests is under way.
+    pub(crate) fn is_waking(&self, id: &LiveId) -> bool {
+        lock(&self.waking).contains_key(id)
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Held>> {
         lock(&self.held).values().cloned().collect()
     }
@@ -296,6 +364,27 @@ pub(crate) struct Expecting {
 impl Drop for Expecting {
     fn drop(&mut self) {
         lock(&self.registry.expected).remove(&self.id);
+    }
+}
+
+/// Requests wait for this resume while it lives.
+#[derive(Debug)]
+pub(crate) struct Waking {
+    registry: Arc<Registry>,
+    id: LiveId,
+    told: watch::Sender<Option<Result<Arc<Held>, Refusal>>>,
+}
+
+impl Waking {
+    /// Tells all that wait.
+    pub(crate) fn tell(self, outcome: Result<Arc<Held>, Refusal>) {
+        self.told.send_replace(Some(outcome));
+    }
+}
+
+impl Drop for Waking {
+    fn drop(&mut self) {
+        lock(&self.registry.waking).remove(&self.id);
     }
 }
 
@@ -339,6 +428,7 @@ mod tests {
                 template: None,
                 inherited: BTreeMap::new(),
                 filling: None,
+                tokens: None,
             };
             registry.expect(&id(n), one)
         };

@@ -200,6 +200,11 @@ impl KeptFile {
         self.recorded = true;
     }
 
+    /// Whether it stays, on record or not.
+    pub(crate) fn is_left(&self) -> bool {
+        self.recorded
+    }
+
     /// The files, for another sandbox.
     pub(crate) fn filling(&self, tenant: &TenantId) -> io::Result<Filling> {
         Ok(filling(File::open(&self.part)?, &self.key, (tenant, &self.id))?.1)

@@ -16,6 +16,7 @@ use crate::host::freeze::Frozen;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::sandbox::{KillHandle, Sandbox};
+use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
 
 /// Why the files of a sandbox could not be kept. It goes on.
@@ -29,6 +30,13 @@ pub enum KeepError {
     Files(#[source] io::Error),
 }
 
+/// Why nothing keeps the files of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the files of a sandbox of the class `{0}` cannot be kept: only the class `container` has pause, snapshot and fork"
+)]
+pub struct Unkept(&'static str);
+
 /// Keeps the files of one sandbox, from anywhere.
 #[derive(Debug, Clone)]
 pub struct LayerKeeper {
@@ -39,17 +47,26 @@ pub struct LayerKeeper {
 }
 
 impl Sandbox {
-    /// What keeps its files; `None`: its class cannot.
-    #[must_use]
-    pub fn keeper(&self) -> Option<LayerKeeper> {
-        self.subject.class.is_some_and(|class| class::of(class).keeps_files()).then(|| {
-            LayerKeeper {
-                facts: Arc::clone(&self.facts),
-                traces: self.subject.traces.clone(),
-                first: self.first_id(),
-                kill: self.kill_handle(),
-            }
+    /// What keeps its files.
+    ///
+    /// # Errors
+    /// Its class cannot.
+    pub fn keeper(&self) -> Result<LayerKeeper, Unkept> {
+        kept_by(self.subject.class)?;
+        Ok(LayerKeeper {
+            facts: Arc::clone(&self.facts),
+            traces: self.subject.traces.clone(),
+            first: self.first_id(),
+            kill: self.kill_handle(),
         })
+    }
+}
+
+/// Whether the files of a class's sandboxes can be kept. Pure.
+fn kept_by(class: Option<Class>) -> Result<(), Unkept> {
+    match class {
+        Some(class) if class::of(class).keeps_files() => Ok(()),
+        class => Err(Unkept(class.map_or("unknown", Class::as_str))),
     }
 }
 
@@ -108,5 +125,24 @@ impl Filling {
 
     pub(crate) fn stream(&mut self) -> &mut dyn Read {
         self.0.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_containers_files_are_kept_and_every_other_class_is_refused_by_its_name() {
+        for class in Class::ALL {
+            match kept_by(Some(class)) {
+                Ok(()) => assert_eq!(class, Class::Container),
+                Err(why) => {
+                    assert_ne!(class, Class::Container);
+                    let named = format!("class `{}` cannot", class.as_str());
+                    assert!(why.to_string().contains(&named), "{why}");
+                }
+            }
+        }
     }
 }

@@ -35,7 +35,7 @@ pub use boot::{provision, provision_filled, provision_on};
 pub use error::ProvisionError;
 pub use exec::{Dropped, ExecOutcome};
 pub use host::{Host, HostConfig};
-pub use keep::{Filling, KeepError, LayerKeeper, Still};
+pub use keep::{Filling, KeepError, LayerKeeper, Still, Unkept};
 pub use recheck::verify_again;
 pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absent};
 pub use resume::{ResumeError, resume};

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, kept, shape, templates};
+use super::{Front, kept, logs, shape, templates};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -152,6 +152,8 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
+        ("GET", ["sandboxes", id, "logs"]) => logs::logs(call, id, false).await,
+        ("GET", ["v2", "sandboxes", id, "logs"]) => logs::logs(call, id, true).await,
         ("GET", ["templates"]) => Ok(templates::list(&call.front.shared.flows)),
         ("GET", ["templates", "aliases", alias]) => {
             Ok(templates::alias(&call.front.shared.flows, alias))
@@ -164,9 +166,6 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
 fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
         ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
-        ["sandboxes", _, "logs"] | ["v2", "sandboxes", _, "logs"] => {
-            "logs: output goes to who follows the command"
-        }
         ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
             "template builds: see `cofferdam template`"
         }
@@ -325,7 +324,10 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
         let private = held.as_ref().is_some_and(|held| held.traffic.is_some());
         let network = json!({"allowOut": names, "denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": !private});
         fields.insert("network".into(), network);
-        fields.insert("lifecycle".into(), json!({"autoResume": false, "onTimeout": on_timeout}));
+        fields.insert(
+            "lifecycle".into(),
+            json!({"autoResume": view.resume_on_traffic, "onTimeout": on_timeout}),
+        );
         // Who may only read is not given what runs commands.
         if let Some(held) = held.filter(|_| may(&call.who, true)) {
             fields.insert("envdAccessToken".into(), held.token.clone().into());

@@ -34,8 +34,7 @@ pub(crate) struct NewSandbox {
     _allow_internet_access: Option<bool>,
     network: Option<Network>,
     auto_pause: Option<bool>,
-    #[serde(rename = "autoPauseMemory")]
-    _auto_pause_memory: Option<bool>,
+    auto_pause_memory: Option<bool>,
     auto_resume: Option<AutoResume>,
     /// Every sandbox is.
     #[serde(rename = "secure")]
@@ -49,8 +48,7 @@ pub(crate) struct NewSandbox {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct AutoResume {
     enabled: Option<bool>,
-    #[serde(rename = "timeout")]
-    _timeout: Option<Value>,
+    timeout: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,7 +76,6 @@ impl NewSandbox {
         dedup: Option<String>,
     ) -> Result<LiveRequest, String> {
         let absent = [
-            ("autoResume", self.auto_resume.is_some_and(|auto| auto.enabled == Some(true))),
             ("mcp", self.mcp.is_some_and(|mcp| !mcp.is_null())),
             ("iam", self.iam.is_some_and(|iam| !iam.is_null())),
             ("volumeMounts", self.volume_mounts.is_some_and(|mounts| !mounts.is_empty())),
@@ -86,6 +83,21 @@ impl NewSandbox {
         if let Some((field, _)) = absent.into_iter().find(|(_, asked)| *asked) {
             return Err(format!("{field} is not supported: leave it out"));
         }
+        let pauses = self.auto_pause == Some(true);
+        let resumes = match self.auto_resume {
+            Some(AutoResume { enabled: Some(true), timeout }) => {
+                if !pauses || self.auto_pause_memory == Some(false) {
+                    return Err(
+                        "autoResume needs autoPause, and not autoPauseMemory: false".to_owned()
+                    );
+                }
+                if timeout.is_some_and(|timeout| !timeout.is_null()) {
+                    return Err("autoResume.timeout is not supported: leave it out".to_owned());
+                }
+                true
+            }
+            _ => false,
+        };
         let network = self.network.map(Network::checked).transpose()?;
         let (egress, private) = network.unwrap_or((Egress::None, false));
         // The id of a snapshot is a template too, with or without a tag.
@@ -101,7 +113,8 @@ impl NewSandbox {
             limits: LIMITS,
             private,
             snapshot,
-            pause_on_timeout: self.auto_pause == Some(true),
+            pause_on_timeout: pauses,
+            resume_on_traffic: resumes,
             dedup,
         })
     }
@@ -167,7 +180,6 @@ mod tests {
     #[test]
     fn what_cannot_be_enforced_is_refused_by_name() {
         for (field, value) in [
-            ("autoResume", json!({"enabled": true})),
             ("mcp", json!({"x": {}})),
             ("iam", json!({"tokens": {}})),
             ("volumeMounts", json!([{"name": "v", "path": "/v"}])),
@@ -191,6 +203,28 @@ mod tests {
             assert!(refused.contains(field), "{refused}");
         }
         assert!(of(json!({"surprise": 1})).is_err());
+    }
+
+    #[test]
+    fn auto_resume_is_taken_with_auto_pause_alone() {
+        let asked = |more: Value| {
+            let mut body = json!({"autoPause": true, "autoResume": {"enabled": true}});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            of(body)
+        };
+        assert!(asked(json!({})).unwrap().resume_on_traffic);
+        assert!(asked(json!({"autoPauseMemory": true})).unwrap().resume_on_traffic);
+        for off in [json!({"enabled": false}), json!({}), Value::Null] {
+            assert!(!asked(json!({"autoResume": off})).unwrap().resume_on_traffic);
+        }
+        for bad in [
+            json!({"autoPause": false}),
+            json!({"autoPauseMemory": false}),
+            json!({"autoResume": {"enabled": true, "timeout": 9}}),
+        ] {
+            let refused = asked(bad).unwrap_err();
+            assert!(refused.starts_with("autoResume"), "{refused}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod envd;
 mod files;
 mod filesystem;
 mod kept;
+mod logs;
 mod multipart;
 mod packed;
 mod paths;
@@ -33,6 +34,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, Uri};
 use cofferdam_contracts::id::LiveId;
+use cofferdam_flows::Error;
+use cofferdam_flows::live::{CREATE_PATIENCE, Knock};
 use hyper::Request;
 use hyper::body::Incoming;
 
@@ -91,6 +94,16 @@ pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
     (first == "files" && signed()).then_some(Target::Signed)
 }
 
+/// What a request to a sandbox may wake it with; `None`: it asks whether it runs. Pure.
+fn knock<B>(port: u16, request: &Request<B>) -> Option<Knock<'_>> {
+    let carried = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    match port {
+        ENVD_PORT if request.uri().path() == "/health" => None,
+        ENVD_PORT => Some(Knock::Envd(carried("x-access-token"))),
+        _ => Some(Knock::Port(carried("e2b-traffic-access-token"))),
+    }
+}
+
 /// What serves E2B's clients.
 #[derive(Debug)]
 pub(crate) struct Front {
@@ -115,12 +128,33 @@ impl Front {
                 Some(room) => envd::answer(&room, request).await,
                 None => shape::error(401, "the signature fits no running sandbox"),
             },
-            Target::Sandbox { id, port } => match self.room(&id) {
-                None => shape::not_found(&id),
-                Some(room) if port == ENVD_PORT => envd::answer(&room, request).await,
-                Some(room) => proxy::answer(&room, port, request).await,
+            Target::Sandbox { id, port } => match self.reached(&id, port, &request).await {
+                Err(refused) => shape::refused(refused),
+                Ok(None) => shape::not_found(&id),
+                Ok(Some(room)) if port == ENVD_PORT => envd::answer(&room, request).await,
+                Ok(Some(room)) => proxy::answer(&room, port, request).await,
             },
         }
+    }
+
+    /// The running sandbox of this id; one that is paused and waits for requests is resumed by them. Whether it runs is no
+    /// such request.
+    async fn reached(
+        &self,
+        id: &str,
+        port: u16,
+        request: &Request<Incoming>,
+    ) -> Result<Option<Arc<Room>>, Error> {
+        if let Some(room) = self.room(id)
+            && room.held.stays(CREATE_PATIENCE).await
+        {
+            return Ok(Some(room));
+        }
+        let (Ok(live), Some(knock)) = (LiveId::parse(id), knock(port, request)) else {
+            return Ok(None);
+        };
+        let woken = self.shared.flows.live_woken(&live, knock).await?;
+        Ok(woken.and_then(|_| self.room(id)))
     }
 
     /// A running sandbox of this process, by its id.

@@ -1,0 +1,293 @@
+//! Paused sandboxes that the first request to them resumes.
+
+use std::fs;
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server, text};
+use serde_json::{Value, json};
+
+use super::kept::files;
+use super::{Caller, answered, gone};
+use crate::support::{count, texts, until};
+
+const STAT: &str = "/filesystem.Filesystem/Stat";
+const RESUMES: &str = "SELECT count(*) FROM app.audit WHERE op = 'sandbox.resume'";
+const SOON: Duration = Duration::from_secs(30);
+
+/// A sandbox that its time pauses and a request resumes, with a file in it.
+async fn made(ann: &Caller, more: Value) -> (String, String, Value) {
+    let mut body = json!({"templateID": "base", "timeout": 600, "autoPause": true, "autoResume": {"enabled": true}});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let (status, made) = ann.api("POST", "/v2/sandboxes", Some(body)).await;
+    assert_eq!(status, 201, "{made}");
+    let (id, token) = (text(&made, "sandboxID"), text(&made, "envdAccessToken"));
+    let upload = ann.upload((&id, &token), "/home/user/a").body("kept");
+    assert_eq!(answered(upload).await.0, 200);
+    (id, token, made)
+}
+
+async fn paused(ann: &Caller, id: &str) {
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+}
+
+async fn state(ann: &Caller, id: &str) -> Value {
+    ann.api("GET", &format!("/sandboxes/{id}"), None).await.1["state"].clone()
+}
+
+async fn killed(ann: &Caller, id: &str) {
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+}
+
+fn stat(ann: &Caller, id: &str, token: &str) -> reqwest::RequestBuilder {
+    ann.envd((id, token), STAT, &json!({"path": "/home/user/a"}))
+}
+
+fn port(ann: &Caller, id: &str, token: Option<&str>) -> reqwest::RequestBuilder {
+    let request = ann.http.get(format!("{}/x", ann.url)).header("e2b-sandbox-id", id);
+    let request = request.header("e2b-sandbox-port", "8000");
+    token
+        .into_iter()
+        .fold(request, |request, token| request.header("e2b-traffic-access-token", token))
+}
+
+#[tokio::test]
+async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token, _) = made(&ann, json!({})).await;
+    let (_, detail) = ann.api("GET", &format!("/sandboxes/{id}"), None).await;
+    assert_eq!(detail["lifecycle"], json!({"autoResume": true, "onTimeout": "pause"}));
+    for round in 1..=2 {
+        paused(&ann, &id).await;
+        // The last two come to a port, where nothing listens, by headers and by its name.
+        let host = format!("8000-{id}.localhost:{}", server.url.rsplit(':').next().unwrap());
+        let named = || ann.http.get(format!("{}/x", ann.url)).header("host", &host);
+        let all = (0..8).map(|n| match n {
+            6 => answered(named()),
+            7 => answered(port(&ann, &id, None)),
+            _ => answered(stat(&ann, &id, &token)),
+        });
+        for (n, (status, answer)) in
+            futures_util::future::join_all(all).await.into_iter().enumerate()
+        {
+            match n {
+                6 | 7 => {
+                    assert_eq!(answer["message"], "The sandbox is running but port is not open")
+                }
+                _ => assert_eq!((status, &answer["entry"]["size"]), (200, &json!("4")), "{answer}"),
+            }
+        }
+        assert_eq!(count(&sql, RESUMES).await, round);
+    }
+    // On record: who, why, and for how long.
+    let who = "SELECT DISTINCT reason || ' ' || (key_id = (SELECT key_id FROM app.live_sandboxes)) FROM app.audit WHERE op = 'sandbox.resume'";
+    assert_eq!(texts(&sql, who).await, ["traffic true"]);
+    assert_eq!(count(&sql, "SELECT timeout_ms FROM app.live_sandboxes").await, 600_000);
+    let logs = async |path: String| {
+        let (status, logs) = ann.api("GET", &path, None).await;
+        assert_eq!(status, 200, "{logs}");
+        let message = |entry: &Value| {
+            entry["message"].as_str().or(entry["line"].as_str()).unwrap().to_owned()
+        };
+        logs["logs"].as_array().unwrap().iter().map(message).collect::<Vec<_>>()
+    };
+    let told = [
+        "sandbox created",
+        "sandbox paused",
+        "sandbox resumed: traffic",
+        "sandbox paused",
+        "sandbox resumed: traffic",
+        "sandbox started",
+    ];
+    assert_eq!(logs(format!("/sandboxes/{id}/logs")).await, told);
+    assert_eq!(
+        logs(format!("/v2/sandboxes/{id}/logs?direction=backward&limit=1")).await,
+        told[5..]
+    );
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.runs").await, 3);
+    // A resume by hand leaves it the token that its callers hold.
+    paused(&ann, &id).await;
+    let (status, again) = ann.api("POST", &format!("/sandboxes/{id}/connect"), None).await;
+    assert_eq!((status, text(&again, "envdAccessToken")), (201, token.clone()));
+    // A fork is another sandbox.
+    let (_, forks) = ann.api("POST", &format!("/sandboxes/{id}/fork"), None).await;
+    let fork = &forks[0]["sandbox"];
+    assert_ne!(text(fork, "envdAccessToken"), token);
+    let fork = text(fork, "sandboxID");
+    assert_eq!(answered(stat(&ann, &fork, &token)).await.0, 401);
+    killed(&ann, &fork).await;
+    killed(&ann, &id).await;
+    assert_eq!(answered(stat(&ann, &id, &token)).await.0, 502);
+    let last = logs(format!("/v2/sandboxes/{id}/logs?direction=backward&limit=1")).await;
+    assert_eq!(last, ["sandbox ended: killed"]);
+    assert!(files(&home).is_empty());
+    let rows = texts(&sql, "SELECT to_jsonb(l)::text FROM app.live_sandboxes l").await;
+    assert!(rows.iter().all(|row| !row.contains(&token)), "no table has a token");
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_stranger_wakes_nothing_and_learns_nothing() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let (ann, bob) = (Caller::of(&server, "ann").await, Caller::of(&server, "bob").await);
+    let private = json!({"network": {"allowPublicTraffic": false}});
+    let (id, token, whole) = made(&ann, private).await;
+    let traffic = text(&whole, "trafficAccessToken");
+    let (other, others, _) = made(&bob, json!({})).await;
+    // One that does not wait for requests.
+    let (plain, plains) = ann.create(json!({"templateID": "base", "autoPause": true})).await;
+    for one in [&id, &plain] {
+        paused(&ann, one).await;
+    }
+    let none = "0".repeat(20);
+    let (_, unknown) = answered(stat(&ann, &none, &token)).await;
+    for request in [
+        stat(&bob, &id, ""),
+        stat(&bob, &id, "x"),
+        stat(&bob, &id, &others),
+        stat(&bob, &id, &traffic),
+        stat(&bob, &id, &bob.key),
+        port(&bob, &id, None),
+        port(&bob, &id, Some(&token)),
+        port(&bob, &id, Some("x")),
+        // Who asks whether it runs does not want it to.
+        ann.http
+            .get(format!("{}/health", ann.url))
+            .header("e2b-sandbox-id", &id)
+            .header("x-access-token", &token),
+        ann.http
+            .get(format!("{}/files?path=a&signature=v1_x", ann.url))
+            .header("e2b-sandbox-id", &id),
+        stat(&ann, &plain, &plains),
+        port(&ann, &plain, None),
+    ] {
+        let (status, answer) = answered(request).await;
+        assert_eq!((status, &answer["message"]), (502, &unknown["message"]), "{answer}");
+    }
+    for one in [&id, &plain] {
+        assert_eq!(state(&ann, one).await, "paused");
+    }
+    assert_eq!(count(&sql, RESUMES).await, 0);
+    let (_, closed) = answered(port(&ann, &id, Some(&traffic))).await;
+    assert_eq!(closed["message"], "The sandbox is running but port is not open");
+    assert_eq!(count(&sql, RESUMES).await, 1);
+    assert_eq!(answered(port(&ann, &id, None)).await.0, 403);
+    for one in [&id, &plain] {
+        killed(&ann, one).await;
+    }
+    killed(&bob, &other).await;
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token, _) = made(&ann, json!({})).await;
+    paused(&ann, &id).await;
+    let file = files(&home).remove(0);
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[1..]).unwrap();
+    let (one, two) =
+        tokio::join!(answered(stat(&ann, &id, &token)), answered(port(&ann, &id, None)));
+    for (status, answer) in [one, two] {
+        let why = answer["message"].as_str().unwrap();
+        assert!(status == 409 && why.contains("cannot be used"), "{answer}");
+    }
+    assert_eq!(state(&ann, &id).await, "paused");
+    fs::write(&file, &whole).unwrap();
+    // A key that is revoked makes no run any more, in whoever's hands its sandbox's token is.
+    let sql = server.sql().await;
+    let key = texts(&sql, "SELECT key_id FROM app.live_sandboxes").await.remove(0);
+    let second = Caller::of(&server, "ann").await;
+    sqlx::query("UPDATE app.api_keys SET revoked_at = now() WHERE key_id = $1")
+        .bind(key)
+        .execute(&sql)
+        .await
+        .unwrap();
+    let (status, answer) = answered(stat(&second, &id, &token)).await;
+    assert!(status == 409 && answer["message"].as_str().unwrap().contains("revoked"), "{answer}");
+    assert_eq!(second.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 201);
+    assert_eq!(answered(stat(&second, &id, &token)).await.0, 200);
+    killed(&second, &id).await;
+    sql.close().await;
+    gone(home, server).await;
+}
+
+/// While its time pauses it, and after its server was started anew.
+#[tokio::test]
+async fn a_request_finds_its_sandbox_whenever_it_comes() {
+    let home = Home::new();
+    let mut server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token, _) = made(&ann, json!({"timeout": 2})).await;
+    let sql = server.sql().await;
+    // One request at most is under way when everything stops, and ends with an error.
+    let mut cut = Vec::new();
+    while count(&sql, RESUMES).await == 0 {
+        let (status, answer) = answered(stat(&ann, &id, &token)).await;
+        cut.extend((status != 200).then_some(answer));
+        assert!(cut.len() <= 1, "{cut:?}");
+    }
+    // At every moment of a resume, and after it.
+    for _ in 0..4 {
+        paused(&ann, &id).await;
+        let all = (0..100).map(|n| {
+            let request = stat(&ann, &id, &token);
+            async move {
+                tokio::time::sleep(Duration::from_millis(4 * n)).await;
+                answered(request).await
+            }
+        });
+        for (status, answer) in futures_util::future::join_all(all).await {
+            assert_eq!(status, 200, "{answer}");
+        }
+    }
+    // Five minutes at least.
+    assert_eq!(count(&sql, "SELECT timeout_ms FROM app.live_sandboxes").await, 300_000);
+    paused(&ann, &id).await;
+    sql.close().await;
+    assert!(server.stop().success());
+    let mut server = home.up();
+    let again = Caller { url: server.url.clone(), ..ann };
+    assert_eq!(answered(stat(&again, &id, &token)).await.0, 200);
+    paused(&again, &id).await;
+    // Killed while requests wait for it, it is paused still, or has ended as it ran.
+    for wait_ms in [20, 60, 120, 200] {
+        let request = stat(&again_at(&server, &again), &id, &token);
+        let asking = tokio::spawn(async move { request.send().await.is_ok() });
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        server.kill();
+        asking.await.unwrap();
+        server = home.up();
+        let sql = server.sql().await;
+        let row = format!(
+            "SELECT count(*) FROM app.live_sandboxes l WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL)"
+        );
+        until("it is paused or ended", SOON, async || count(&sql, &row).await == 1).await;
+        let over =
+            count(&sql, "SELECT count(*) FROM app.live_sandboxes WHERE ended_at IS NOT NULL").await
+                == 1;
+        sql.close().await;
+        if over {
+            break;
+        }
+        let caller = again_at(&server, &again);
+        assert_eq!(answered(stat(&caller, &id, &token)).await.0, 200, "{wait_ms}");
+        paused(&caller, &id).await;
+    }
+    let _ = again_at(&server, &again).api("DELETE", &format!("/sandboxes/{id}"), None).await;
+    until("no file is left", SOON, async || files(&home).is_empty()).await;
+    gone(home, server).await;
+}
+
+fn again_at(server: &Server, ann: &Caller) -> Caller {
+    Caller { http: ann.http.clone(), url: server.url.clone(), key: ann.key.clone() }
+}
