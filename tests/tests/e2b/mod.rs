@@ -4,6 +4,7 @@ mod attack;
 mod commands;
 mod interpreter;
 mod kept;
+mod provider;
 mod restart;
 mod seen;
 
