@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
 
 /// The versions that this repository is tested with, the newest first.
-const PYTHON: [&str; 3] = ["2.63.0", "2.52.1", "2.40.0"];
+const PYTHON: [&str; 4] = ["2.63.0", "2.52.1", "2.40.0", "2.20.0"];
 const JAVASCRIPT: [&str; 3] = ["2.51.0", "2.45.0", "2.30.5"];
 /// A script of a client takes seconds; a loaded machine takes it ten times as long.
 const SCRIPT: Duration = Duration::from_secs(180);
