@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_flows::Error;
@@ -20,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, kept, shape, templates};
+use super::{Front, kept, logs, shape, templates};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -152,6 +153,7 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
+        ("GET", ["sandboxes", id, "logs"]) => logs::answer(call, id).await,
         ("GET", ["templates"]) => Ok(templates::list(&call.front.shared.flows)),
         ("GET", ["templates", "aliases", alias]) => {
             Ok(templates::alias(&call.front.shared.flows, alias))
@@ -164,8 +166,8 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
 fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
         ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
-        ["sandboxes", _, "logs"] | ["v2", "sandboxes", _, "logs"] => {
-            "logs: output goes to who follows the command"
+        ["v2", "sandboxes", _, "logs"] => {
+            "pages of logs: GET /sandboxes/{id}/logs has a sandbox's life, and output goes to who follows the command"
         }
         ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
             "template builds: see `cofferdam template`"
@@ -380,7 +382,15 @@ fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
                     .and_then(|(at, id)| Some((at.parse().ok()?, LiveId::parse(id).ok()?)));
                 filter.after = Some(token.ok_or("nextToken is not of this list")?);
             }
-            "order" if value == "desc" => {}
+            "order" => match value.as_str() {
+                "asc" => filter.oldest_first = true,
+                "desc" => {}
+                _ => return Err("order is neither asc nor desc".to_owned()),
+            },
+            "startedAfter" if paged => {
+                let at = value.parse::<Instant>().map_err(|why| format!("startedAfter: {why}"))?;
+                filter.started_from = Some(at.ms());
+            }
             other => return Err(format!("the query's {other} is not supported")),
         }
     }
@@ -493,12 +503,16 @@ mod tests {
         assert_eq!(states("", false), [LiveState::Running]);
         let read = filter(&format!("nextToken=12.{}", "a".repeat(20)), true).unwrap();
         assert_eq!(read.after.unwrap().0, 12);
+        let read =
+            filter("order=asc&startedAfter=2026-01-19T08%3A30%3A00.000%2B00%3A00", true).unwrap();
+        assert_eq!((read.oldest_first, read.started_from), (true, Some(1_768_811_400_000)));
+        assert!(!filter("order=desc", true).unwrap().oldest_first);
         for bad in [
             "limit=0",
             "limit=101",
             "nextToken=x",
             "metadata=x",
-            "order=asc",
+            "order=x",
             "startedAfter=1",
             "state=ended",
             "x=y",

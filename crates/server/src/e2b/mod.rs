@@ -17,6 +17,7 @@ mod envd;
 mod files;
 mod filesystem;
 mod kept;
+mod logs;
 mod multipart;
 mod packed;
 mod paths;
