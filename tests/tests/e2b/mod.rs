@@ -286,6 +286,16 @@ async fn tenants_of_e2b_clients_cannot_see_reach_or_guess_each_others_sandboxes(
     }
     let call = bob.envd((&id, &token), "/filesystem.Filesystem/ListDir", &list);
     assert_eq!(answered(call).await.0, 200);
+    // A token alone names its own sandbox, and a wrong one none.
+    let alone = |token: &str| {
+        let call = bob.http.post(format!("{}/filesystem.Filesystem/ListDir", bob.url));
+        answered(call.header("x-access-token", token).json(&list))
+    };
+    assert_eq!(alone(&token).await.0, 200);
+    for wrong in ["", "x", &token[1..]] {
+        let (status, answer) = alone(wrong).await;
+        assert_eq!((status, &answer["message"]), (502, &json!("The sandbox was not found")));
+    }
     // What is gone, and what never was, answer alike.
     for (who, id) in
         [(&bob, other.as_str()), (&bob, "zzzzzzzzzzzzzzzzzzzz"), (&bob, "../../api/runs")]
