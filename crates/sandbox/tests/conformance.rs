@@ -32,7 +32,8 @@ use cofferdam_sandbox::{
 use serde_json::{Value, json};
 use support::not_run::not_run;
 use support::{
-    Bench, assert_given, given, host, is_elsewhere, is_running, least, run, sh, verified, write,
+    Bench, SLEEPERS, assert_given, given, host, is_elsewhere, is_running, least, run, sh, verified,
+    write,
 };
 
 /// A bench, and the class that is held against the list.
@@ -496,7 +497,7 @@ async fn daemon(ground: Arc<Ground>) {
     let said = sh(&sandbox, &plan, "(setsid sleep 1000 &) ; echo done").await;
     assert_eq!((said.stdout.as_str(), said.outcome.exit), ("done\n", 0));
     assert!(clock.elapsed_ms() < 8_000);
-    let left = sh(&sandbox, &plan, "cat /proc/[0-9]*/comm | grep -c sleep").await;
+    let left = sh(&sandbox, &plan, SLEEPERS).await;
     assert_eq!(left.stdout, "0\n");
     wiped(&sandbox.wipe("task-end").await);
 }

@@ -270,6 +270,11 @@ pub async fn run(sandbox: &Sandbox, command: &Command) -> Said {
     Said { outcome, stdout: text(stdout), stderr: text(stderr) }
 }
 
+/// A script that counts the processes named `sleep`. One that was killed is on its way out for a moment, on a busy host
+/// for longer: it has five seconds. Within one command, since the end of another would kill what the first one spared.
+pub const SLEEPERS: &str = "i=0; while n=$(cat /proc/[0-9]*/comm | grep -c sleep); [ $n -gt 0 ] && [ $i -lt 100 ]; do \
+                            i=$((i+1)); perl -e 'select undef, undef, undef, 0.05'; done; echo $n";
+
 pub fn request(fields: Value) -> SandboxRequest {
     let mut whole = json!({
         "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000,
