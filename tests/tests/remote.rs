@@ -13,11 +13,12 @@ use provider::{KEY, StandIn};
 use serde_json::{Value, json};
 use support::{assert_proven, assert_wiped, count, texts, until};
 
-const SOON: Duration = Duration::from_secs(30);
-const OPEN: &str = "SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL";
-const TASKS: &str = "id: elsewhere\nv: \"1\"\nplan:\n  tasks:\n    - name: hello\n      build: {run: \"echo built > built.txt\", timeout: 60s}\n      exec: {run: \"cat built.txt; echo oops >&2; echo out > out.txt\", timeout: 60s}\n      artifacts: [out.txt]\n    - name: late\n      exec: {run: \"trap '' TERM; sleep 100\", timeout: 700ms}\n";
-const SLOW: &str = "id: slow\nv: \"1\"\nplan:\n  tasks:\n    - name: slow\n      exec: {run: \"echo begun; sleep 100\", timeout: 90s}\n";
-const LIMITED: &str = "id: limited\nv: \"1\"\nplan:\n  tasks:\n    - name: limited\n      exec: {run: \"true\", timeout: 60s}\n      limits: {mem_mb: 64}\n";
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const OPEN: &str =
+    "SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL";
+pub(crate) const TASKS: &str = "id: elsewhere\nv: \"1\"\nplan:\n  tasks:\n    - name: hello\n      build: {run: \"echo built > built.txt\", timeout: 60s}\n      exec: {run: \"cat built.txt; echo oops >&2; echo out > out.txt\", timeout: 60s}\n      artifacts: [out.txt]\n    - name: late\n      exec: {run: \"trap '' TERM; sleep 100\", timeout: 700ms}\n";
+pub(crate) const SLOW: &str = "id: slow\nv: \"1\"\nplan:\n  tasks:\n    - name: slow\n      exec: {run: \"echo begun; sleep 100\", timeout: 90s}\n";
+pub(crate) const LIMITED: &str = "id: limited\nv: \"1\"\nplan:\n  tasks:\n    - name: limited\n      exec: {run: \"true\", timeout: 60s}\n      limits: {mem_mb: 64}\n";
 
 /// A provider on a host of its own, for as long as the test.
 fn with_provider(test: impl AsyncFnOnce(&StandIn)) {
@@ -56,7 +57,7 @@ fn up(home: &Home, provider: &StandIn) -> Server {
     )
 }
 
-async fn start(up: &Server, recipe: &str, key: &str) -> (String, String) {
+pub(crate) async fn start(up: &Server, recipe: &str, key: &str) -> (String, String) {
     let header = up.run_recipe(recipe, json!({}), json!({"runKey": key})).await;
     let text = |name: &str| header[name].as_str().unwrap().to_owned();
     (text("runId"), text("workflowID"))
@@ -188,10 +189,10 @@ fn a_worker_that_is_killed_leaves_a_sandbox_that_the_next_one_or_its_own_term_en
 }
 
 /// Counts for some seconds, and leaves a line with its process beside each number.
-const COUNTS: &str = "id: counts\nv: \"1\"\nplan:\n  tasks:\n    - name: counts\n      build: {run: \"echo built >> built.txt; echo built\", timeout: 60s}\n      exec: {run: \"i=0; while [ $i -lt 120 ]; do i=$((i+1)); echo line $i; echo $$ >> ran.txt; sleep 0.1; done\", timeout: 120s}\n      artifacts: [\"*.txt\"]\n";
+pub(crate) const COUNTS: &str = "id: counts\nv: \"1\"\nplan:\n  tasks:\n    - name: counts\n      build: {run: \"echo built >> built.txt; echo built\", timeout: 60s}\n      exec: {run: \"i=0; while [ $i -lt 120 ]; do i=$((i+1)); echo line $i; echo $$ >> ran.txt; sleep 0.1; done\", timeout: 120s}\n      artifacts: [\"*.txt\"]\n";
 
 /// As text, each stream and file of the only task.
-async fn kept(sql: &sqlx::PgPool, run: &str, name: &str) -> String {
+pub(crate) async fn kept(sql: &sqlx::PgPool, run: &str, name: &str) -> String {
     let kept = format!(
         "SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8')) FROM app.artifacts a
            LEFT JOIN app.blobs b ON b.sha256 = a.sha256 WHERE a.run_id = '{run}' AND a.name = '{name}'"
@@ -200,7 +201,7 @@ async fn kept(sql: &sqlx::PgPool, run: &str, name: &str) -> String {
 }
 
 /// All of it was said once, by one process, and watchers were given every line once.
-async fn assert_counted_once(sql: &sqlx::PgPool, run: &str) {
+pub(crate) async fn assert_counted_once(sql: &sqlx::PgPool, run: &str) {
     let lines: String = (1..=120).map(|i| format!("line {i}\n")).collect();
     let whole = format!("built\n{lines}");
     assert_eq!(kept(sql, run, "stdout.log").await, whole);
@@ -218,7 +219,7 @@ async fn assert_counted_once(sql: &sqlx::PgPool, run: &str) {
 }
 
 /// Once watchers have so many bytes of its output.
-async fn has_said(sql: &sqlx::PgPool, run: &str, least: i64) {
+pub(crate) async fn has_said(sql: &sqlx::PgPool, run: &str, least: i64) {
     let said = format!(
         "SELECT coalesce(max(c.upto), 0) FROM app.run_streams c JOIN app.sbx_runs t ON t.task_key = c.run_id
           WHERE t.run_id = '{run}' AND c.key = 'stdout'"

@@ -119,7 +119,11 @@ pub struct LiveFilter {
     pub metadata: BTreeMap<String, String>,
     /// Only of this template.
     pub template: Option<String>,
-    /// Only those after this one, by creation, newest first: ms since the epoch, and the id.
+    /// Only those that started at this time or later, in ms since the epoch.
+    pub started_from: Option<i64>,
+    /// By creation, oldest first; default: newest first.
+    pub oldest_first: bool,
+    /// Only those after this one, in the list's order: its creation in ms since the epoch, and its id.
     pub after: Option<(i64, LiveId)>,
     /// At most so many.
     pub limit: i64,
@@ -391,12 +395,14 @@ impl LiveRows<'_> {
 
     /// A tenant's sandboxes, newest first.
     pub async fn list(self, tenant: &TenantId, filter: &LiveFilter) -> Result<Vec<LiveView>> {
+        let (beyond, order) = if filter.oldest_first { (">", "ASC") } else { ("<", "DESC") };
         let rows = sqlx::query(AssertSqlSafe(format!(
             "{VIEW} WHERE tenant_id = $1 AND ($2::text[] IS NULL OR state = ANY($2))
                 AND ($2::text[] IS NULL OR 'ended' = ANY($2) OR ended_at IS NULL) AND metadata @> $3
                 AND ($4::text IS NULL OR template = $4)
-                AND ($5::bigint IS NULL OR (created_ms, id) < ($5, $6))
-              ORDER BY created_ms DESC, id DESC LIMIT $7"
+                AND ($5::bigint IS NULL OR (created_ms, id) {beyond} ($5, $6))
+                AND ($8::bigint IS NULL OR started_ms >= $8)
+              ORDER BY created_ms {order}, id {order} LIMIT $7"
         )))
         .bind(tenant.as_str())
         .bind((!filter.states.is_empty()).then(|| states(&filter.states)))
@@ -405,6 +411,7 @@ impl LiveRows<'_> {
         .bind(filter.after.as_ref().map(|(at, _)| *at))
         .bind(filter.after.as_ref().map(|(_, id)| id.as_str()))
         .bind(filter.limit)
+        .bind(filter.started_from)
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(view_of).collect()

@@ -15,6 +15,7 @@ use crate::support;
 mod table;
 mod talk;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -25,12 +26,15 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
 use cofferdam_contracts::sandbox::{AccessMode, ErrCode, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Changes, Class, Command, Input, Offer, Plan, Sandbox, SandboxError, enter_private_mounts,
-    provision, reconcile,
+    Changes, Class, Command, Input, Key, Offer, Plan, RemoteConfig, Sandbox, SandboxError,
+    enter_private_mounts, provision, reconcile,
 };
 use serde_json::{Value, json};
 use support::not_run::not_run;
-use support::{Bench, assert_given, given, host, is_running, least, run, sh, verified, write};
+use support::{
+    Bench, SLEEPERS, assert_given, given, host, is_elsewhere, is_running, least, run, sh, verified,
+    write,
+};
 
 /// A bench, and the class that is held against the list.
 struct Ground {
@@ -102,6 +106,26 @@ const BEHAVIOURS: [(&str, Check); 40] = [
     }),
 ];
 
+/// Behaviours that the class `remote` does not have: limits and files of this host, an agent that is the first process,
+/// and a count of what a sandbox tries past its proxy.
+const HERE: [&str; 15] = [
+    "changes in a copy-on-write directory are reported",
+    "a task cannot kill, stop or read its agent",
+    "an attempt without a route is counted in its phase",
+    "files in: bytes, host file, host directory read-only or copy-on-write",
+    "memory beyond the limit is an OOM",
+    "a fork bomb stays within its processes and harms no other sandbox",
+    "a writable layer that is full is ENOSPC and leaves the sandbox usable",
+    "a quarter of a CPU is a quarter",
+    "an agent that is killed ends its command",
+    "a start that fails is wiped, with evidence",
+    "exhausted memory is named in the result",
+    "exhausted processes are named in the result",
+    "an exhausted layer is named in the result",
+    "open files end at their limit, which is named",
+    "a build's output is another task's base, copy-on-write",
+];
+
 /// Narrows the list to the behaviours whose name has this part, for whoever works on one.
 const ONLY: &str = "COFFERDAM_TEST_BEHAVIOUR";
 /// What is said of a class that holds every behaviour, and of one that the host does not have.
@@ -163,6 +187,34 @@ fn files_are_kept_of_a_container_alone_and_another_class_says_its_name() {
     }
 }
 
+/// A provider to hold the class `remote` against: its URL. The key is in `E2B_API_KEY`, the template is `base`.
+const PROVIDER: &str = "COFFERDAM_TEST_PROVIDER";
+
+#[test]
+fn the_class_remote_behaves_as_listed_where_a_provider_is_named() {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    let Some(url) = env::var(PROVIDER) else {
+        return not_run(
+            "the class remote",
+            &format!("no provider was named ({PROVIDER}, E2B_API_KEY)"),
+        );
+    };
+    let remote = RemoteConfig {
+        url,
+        sandbox_url: env::var("E2B_SANDBOX_URL"),
+        template: "base".to_owned(),
+        key: Key::new(&env::var("E2B_API_KEY").unwrap_or_default()),
+        term_s: RemoteConfig::TERM_S,
+    };
+    let bench = Arc::new(Bench::elsewhere(remote, BTreeMap::new()));
+    let only = env::var(ONLY);
+    let wanted = |name: &str| {
+        only.as_deref().is_none_or(|part| name.contains(part)) && !HERE.contains(&name)
+    };
+    held_against(&bench, Class::Remote, wanted);
+    bench.assert_clean();
+}
+
 /// A worker has `docker` in place of `container`, if its operator wants that.
 fn runtime_of(class: Class) -> Option<&'static str> {
     (class == Class::Docker).then_some("docker")
@@ -179,10 +231,23 @@ fn behaves_as_listed(class: Class) {
         return;
     }
     let bench = Arc::new(Bench::new(runtime_of(class)));
-    let (mut failed, mut seen) = (Vec::new(), Vec::new());
     let wanted = |name: &str| only.as_deref().is_none_or(|part| name.contains(part));
+    let seen = held_against(&bench, class, wanted);
+    bench.assert_clean();
+    if only.is_none() {
+        table::compare(class, &seen);
+    }
+}
+
+/// The wanted behaviours of the list, one after the other.
+fn held_against(
+    bench: &Arc<Bench>,
+    class: Class,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, &'static str)> {
+    let (mut failed, mut seen) = (Vec::new(), Vec::new());
     for (name, check) in BEHAVIOURS.iter().filter(|(name, _)| wanted(name)) {
-        let ground = Arc::new(Ground { bench: Arc::clone(&bench), class });
+        let ground = Arc::new(Ground { bench: Arc::clone(bench), class });
         let clock = Stopwatch::start();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -200,10 +265,7 @@ fn behaves_as_listed(class: Class) {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
-    bench.assert_clean();
-    if only.is_none() {
-        table::compare(class, &seen);
-    }
+    seen
 }
 
 impl Ground {
@@ -212,7 +274,16 @@ impl Ground {
         for (name, value) in fields.as_object().unwrap() {
             whole[name] = value.clone();
         }
-        whole
+        self.limited(whole)
+    }
+
+    /// Elsewhere all limits but that of output are the template's, and asking for them is refused.
+    fn limited(&self, mut fields: Value) -> Value {
+        if self.class == Class::Remote {
+            let output = fields["limits"]["outputBytes"].take();
+            fields["limits"] = json!({"outputBytes": output});
+        }
+        fields
     }
 
     async fn start(&self, fields: Value) -> (Sandbox, Plan) {
@@ -237,6 +308,9 @@ impl Ground {
 /// Verified, with everything that a sandbox is made of looked for.
 fn wiped(evidence: &WipeEvidence) {
     verified(evidence);
+    if is_elsewhere(evidence) {
+        return;
+    }
     assert_eq!(evidence.method, "tmpfs-unmount");
     assert!(evidence.base_before.is_some() && evidence.base_before == evidence.base_after);
     assert!(evidence.checks.iter().any(|check| check.kind() == "netns"), "{evidence:#?}");
@@ -459,7 +533,7 @@ async fn daemon(ground: Arc<Ground>) {
     let said = sh(&sandbox, &plan, "(setsid sleep 1000 &) ; echo done").await;
     assert_eq!((said.stdout.as_str(), said.outcome.exit), ("done\n", 0));
     assert!(clock.elapsed_ms() < 8_000);
-    let left = sh(&sandbox, &plan, "cat /proc/[0-9]*/comm | grep -c sleep").await;
+    let left = sh(&sandbox, &plan, SLEEPERS).await;
     assert_eq!(left.stdout, "0\n");
     wiped(&sandbox.wipe("task-end").await);
 }

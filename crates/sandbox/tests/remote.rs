@@ -26,7 +26,7 @@ use cofferdam_sandbox::{
 use provider::{Fault, StandIn};
 use serde_json::{Value, json};
 use support::plain::plain;
-use support::{Bench, fresh_id, run, sh, with_bench};
+use support::{Bench, SLEEPERS, fresh_id, run, sh, with_bench};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -213,7 +213,7 @@ fn what_a_command_leaves_behind_ends_with_it_and_the_wall_time_ends_it() {
         // It gets as far as the provider's own bound on processes.
         let bomb = "bomb() { bomb | bomb & sleep 0.01; bomb; }; bomb 2> /dev/null";
         assert_ne!(sh(&sandbox, &plan, bomb).await.outcome.err_code, ErrCode::None);
-        let left = sh(&sandbox, &plan, "cat /proc/[0-9]*/comm | grep -c sleep").await;
+        let left = sh(&sandbox, &plan, SLEEPERS).await;
         assert_eq!(left.stdout, "0\n");
         gone(&sandbox.wipe("task-end").await);
         worker.assert_clean();
@@ -284,7 +284,7 @@ fn a_service_beside_the_task_is_spared_by_what_ends_a_command() {
             let said = sh(&sandbox, &plan, ask).await;
             assert_eq!(said.stdout, "served\n", "{:?} {}", said.outcome, said.stderr);
         }
-        let left = sh(&sandbox, &plan, "cat /proc/[0-9]*/comm | grep -c sleep").await;
+        let left = sh(&sandbox, &plan, SLEEPERS).await;
         assert_eq!(left.stdout, "0\n");
         assert_eq!(sandbox.services()[0].report.exit, None, "the sweep after a command spares it");
         gone(&sandbox.wipe("task-end").await);

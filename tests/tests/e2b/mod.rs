@@ -1,10 +1,12 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
 mod attack;
+mod cli;
 mod commands;
 mod interpreter;
 mod kept;
 mod kept_faults;
+mod provider;
 mod restart;
 mod seen;
 mod woken;
@@ -21,7 +23,7 @@ use serde_json::{Value, json};
 use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
 
 /// The versions that this repository is tested with, the newest first.
-const PYTHON: [&str; 3] = ["2.63.0", "2.52.1", "2.40.0"];
+const PYTHON: [&str; 4] = ["2.63.0", "2.52.1", "2.40.0", "2.20.0"];
 const JAVASCRIPT: [&str; 3] = ["2.51.0", "2.45.0", "2.30.5"];
 /// A script of a client takes seconds; a loaded machine takes it ten times as long.
 const SCRIPT: Duration = Duration::from_secs(180);
@@ -286,6 +288,16 @@ async fn tenants_of_e2b_clients_cannot_see_reach_or_guess_each_others_sandboxes(
     }
     let call = bob.envd((&id, &token), "/filesystem.Filesystem/ListDir", &list);
     assert_eq!(answered(call).await.0, 200);
+    // A token alone names its own sandbox, and a wrong one none.
+    let alone = |token: &str| {
+        let call = bob.http.post(format!("{}/filesystem.Filesystem/ListDir", bob.url));
+        answered(call.header("x-access-token", token).json(&list))
+    };
+    assert_eq!(alone(&token).await.0, 200);
+    for wrong in ["", "x", &token[1..]] {
+        let (status, answer) = alone(wrong).await;
+        assert_eq!((status, &answer["message"]), (502, &json!("The sandbox was not found")));
+    }
     // What is gone, and what never was, answer alike.
     for (who, id) in
         [(&bob, other.as_str()), (&bob, "zzzzzzzzzzzzzzzzzzzz"), (&bob, "../../api/runs")]

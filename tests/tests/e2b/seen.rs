@@ -12,8 +12,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 /// The clients, as the table names them, and the file that each one's test writes.
-const CLIENTS: [(&str, &str); 3] =
-    [("Python", "sync"), ("Python, asynchronous", "async"), ("JavaScript", "javascript")];
+const CLIENTS: [(&str, &str); 4] = [
+    ("Python", "sync"),
+    ("Python, asynchronous", "async"),
+    ("JavaScript", "javascript"),
+    ("Command line", "cli"),
+];
 const BEGIN: &str = "<!-- what the clients' tests used; REFRESH_GOLDEN=1 writes it anew -->\n";
 const END: &str = "<!-- end -->\n";
 
@@ -186,8 +190,12 @@ fn endpoint(head: &str) -> String {
     let is_id = |name: &&str| {
         name.len() == 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
     };
-    let names: Vec<&str> =
+    let mut names: Vec<&str> =
         path.split('/').map(|name| if is_id(&name) { "{id}" } else { name }).collect();
+    // Those of templates are words.
+    if let [.., "templates", name] = &mut names[..] {
+        *name = "{id}";
+    }
     let path = names.join("/");
     let host = header(head, "host").unwrap_or_default();
     let port = header(head, "e2b-sandbox-port").unwrap_or("49983");
@@ -213,7 +221,7 @@ fn table() -> String {
     let endpoints: BTreeSet<&String> = seen.iter().flat_map(BTreeMap::keys).collect();
     let mut text = String::from("| Endpoint |");
     CLIENTS.iter().for_each(|(name, _)| text.push_str(&format!(" {name} |")));
-    text.push_str("\n|---|---|---|---|\n");
+    text.push_str(&format!("\n|---|{}\n", "---|".repeat(CLIENTS.len())));
     for endpoint in endpoints {
         text.push_str(&format!("| `{endpoint}` |"));
         for client in &seen {

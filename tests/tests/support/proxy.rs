@@ -1,4 +1,4 @@
-//! A wire between a process and its database that a test can silence, cut, or end after so many bytes.
+//! A wire between a process and its database, or another server, that a test can silence, cut, or end after so many bytes.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -103,6 +103,12 @@ impl Proxy {
         Self::before(Upstream::Address(direct), url).await
     }
 
+    /// To an HTTP server on loopback.
+    pub async fn to_http(server: &str) -> Self {
+        let address = server.strip_prefix("http://").unwrap().parse().unwrap();
+        Self::before(Upstream::Address(address), |address| format!("http://{address}")).await
+    }
+
     async fn before(upstream: Upstream, url: impl Fn(SocketAddr) -> String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -115,7 +121,7 @@ impl Proxy {
         Self { shared, url: url(address), task }
     }
 
-    /// The address, as `--db` takes it.
+    /// The address, as `--db` or a client takes it.
     pub fn url(&self) -> &str {
         &self.url
     }

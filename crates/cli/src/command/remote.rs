@@ -16,7 +16,7 @@ pub(crate) struct RemoteArgs {
     /// With --runtime remote: URL of the E2B API
     #[arg(long, env = "E2B_API_URL", value_name = "URL")]
     pub remote_url: Option<String>,
-    /// Single address of all its sandboxes; default: one name per sandbox
+    /// Single address of all its sandboxes; default: one name per sandbox, or on loopback --remote-url
     #[arg(long, env = "E2B_SANDBOX_URL", value_name = "URL")]
     pub remote_sandbox_url: Option<String>,
     /// Template of its sandboxes

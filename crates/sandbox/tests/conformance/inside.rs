@@ -2,6 +2,8 @@
 //!
 //! Each of these has a test of its own with more detail (`egress.rs`, `services.rs`, `cache.rs`).
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use cofferdam_contracts::id::TenantId;
@@ -16,10 +18,18 @@ use super::support::{Bench, fresh_id, least, request, run, sh};
 use super::{Ground, runtime_of, wiped};
 
 impl Ground {
+    /// Another bench of the same class, on which these names have addresses.
+    fn beside(&self, hosts: BTreeMap<String, SocketAddr>) -> Bench {
+        match &self.bench.remote {
+            Some(remote) => Bench::elsewhere(remote.clone(), hosts),
+            None => Bench::with_hosts(runtime_of(self.class), hosts),
+        }
+    }
+
     fn planned(&self, bench: &Bench, fields: Value) -> Plan {
         let mut whole = fields;
         whole["spec"]["isolation"] = json!({"class_min": least(self.class)});
-        plan(&request(whole), &fresh_id(), bench.host.facts()).unwrap()
+        plan(&request(self.limited(whole)), &fresh_id(), bench.host.facts()).unwrap()
     }
 }
 
@@ -30,8 +40,7 @@ fn in_build(plan: &Plan, script: &str) -> Command {
 
 pub async fn names(ground: Arc<Ground>) {
     let (address, _told) = plain();
-    let bench =
-        Bench::with_hosts(runtime_of(ground.class), [("b.example".to_owned(), address)].into());
+    let bench = ground.beside([("b.example".to_owned(), address)].into());
     let fields = json!({"net": ["b.example"]});
     let plan = ground.planned(&bench, fields);
     let sandbox = provision(&bench.host, &plan, &[]).await.unwrap();
@@ -123,8 +132,7 @@ pub async fn without_a_route(ground: Arc<Ground>) {
 
 pub async fn switch(ground: Arc<Ground>) {
     let (address, told) = plain();
-    let bench =
-        Bench::with_hosts(runtime_of(ground.class), [("b.example".to_owned(), address)].into());
+    let bench = ground.beside([("b.example".to_owned(), address)].into());
     let fields = json!({"build": {"cmd": ["true"], "net": ["b.example"]}});
     let plan = ground.planned(&bench, fields);
     let sandbox = Arc::new(provision(&bench.host, &plan, &[]).await.unwrap());

@@ -15,8 +15,8 @@ use cofferdam_ambient::{env, random};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{AccessMode, SandboxRequest, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Class, Command, ExecOutcome, Host, HostConfig, HostPath, Input, Offer, Plan, Sandbox, Stream,
-    enter_private_mounts, plan, provision,
+    Class, Command, ExecOutcome, Host, HostConfig, HostPath, Input, Offer, Plan, RemoteConfig,
+    Sandbox, Stream, enter_private_mounts, plan, provision,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,6 +32,8 @@ pub struct Bench {
     pub shared: TempDir,
     /// What its plans ask for at least.
     pub class: Class,
+    /// Who holds its sandboxes, if that is not this host.
+    pub remote: Option<RemoteConfig>,
 }
 
 /// A process of this binary that runs one ignored test alone: a worker to be killed, or with an environment or a memory
@@ -121,6 +123,22 @@ impl Bench {
     }
 
     pub fn with_hosts(runtime: Option<&str>, hosts: BTreeMap<String, SocketAddr>) -> Self {
+        let runtime = runtime.map(str::to_owned).or_else(|| env::var(RUNTIME));
+        Self::of(runtime, None, hosts)
+    }
+
+    /// One whose sandboxes a provider holds.
+    pub fn elsewhere(remote: RemoteConfig, hosts: BTreeMap<String, SocketAddr>) -> Self {
+        let mut bench = Self::of(Some("remote".to_owned()), Some(remote), hosts);
+        bench.class = Class::Remote;
+        bench
+    }
+
+    fn of(
+        runtime: Option<String>,
+        remote: Option<RemoteConfig>,
+        hosts: BTreeMap<String, SocketAddr>,
+    ) -> Self {
         // What the host warns of, such as a machine that waited and was lost, explains a test that fails.
         let _ = tracing_subscriber::fmt()
             .with_ansi(false)
@@ -131,12 +149,12 @@ impl Bench {
         let host = Host::detect(HostConfig {
             state_dir: state.path().to_owned(),
             allowed_roots: vec![shared.path().to_owned()],
-            runtime: runtime.map(str::to_owned).or_else(|| env::var(RUNTIME)),
+            runtime,
             hosts,
-            remote: None,
+            remote: remote.clone(),
         })
         .expect("these tests need root and an OCI runtime: apt-get install crun");
-        Self { host, state, shared, class: Class::Container }
+        Self { host, state, shared, class: Class::Container, remote }
     }
 
     /// Whether a worker of this host could ask a Docker engine; why not is printed.
@@ -252,6 +270,11 @@ pub async fn run(sandbox: &Sandbox, command: &Command) -> Said {
     Said { outcome, stdout: text(stdout), stderr: text(stderr) }
 }
 
+/// A script that counts the processes named `sleep`. One that was killed is on its way out for a moment, on a busy host
+/// for longer: it has five seconds. Within one command, since the end of another would kill what the first one spared.
+pub const SLEEPERS: &str = "i=0; while n=$(cat /proc/[0-9]*/comm | grep -c sleep); [ $n -gt 0 ] && [ $i -lt 100 ]; do \
+                            i=$((i+1)); perl -e 'select undef, undef, undef, 0.05'; done; echo $n";
+
 pub fn request(fields: Value) -> SandboxRequest {
     let mut whole = json!({
         "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000,
@@ -269,9 +292,18 @@ pub fn fresh_id() -> SandboxId {
 
 pub fn verified(evidence: &WipeEvidence) {
     assert_eq!(evidence.status, WipeStatus::Verified, "{evidence:#?}");
-    for kind in ["mount", "cgroup", "directory", "runtime-state", "sentinel", "process"] {
-        assert!(evidence.checks.iter().any(|check| check.kind() == kind), "{kind}: {evidence:#?}");
+    let kinds: &[&str] = match is_elsewhere(evidence) {
+        true => &["remote-sandbox", "remote-listing", "remote-marker", "directory"],
+        false => &["mount", "cgroup", "directory", "runtime-state", "sentinel", "process"],
+    };
+    for kind in kinds {
+        assert!(evidence.checks.iter().any(|check| check.kind() == *kind), "{kind}: {evidence:#?}");
     }
+}
+
+/// Of a sandbox that a provider held.
+pub fn is_elsewhere(evidence: &WipeEvidence) -> bool {
+    evidence.method == "remote-absence"
 }
 
 pub fn host(path: &str, source: PathBuf, access: AccessMode) -> Input {

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_flows::Error;
@@ -382,7 +383,15 @@ fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
                     .and_then(|(at, id)| Some((at.parse().ok()?, LiveId::parse(id).ok()?)));
                 filter.after = Some(token.ok_or("nextToken is not of this list")?);
             }
-            "order" if value == "desc" => {}
+            "order" => match value.as_str() {
+                "asc" => filter.oldest_first = true,
+                "desc" => {}
+                _ => return Err("order is neither asc nor desc".to_owned()),
+            },
+            "startedAfter" if paged => {
+                let at = value.parse::<Instant>().map_err(|why| format!("startedAfter: {why}"))?;
+                filter.started_from = Some(at.ms());
+            }
             other => return Err(format!("the query's {other} is not supported")),
         }
     }
@@ -495,12 +504,16 @@ mod tests {
         assert_eq!(states("", false), [LiveState::Running]);
         let read = filter(&format!("nextToken=12.{}", "a".repeat(20)), true).unwrap();
         assert_eq!(read.after.unwrap().0, 12);
+        let read =
+            filter("order=asc&startedAfter=2026-01-19T08%3A30%3A00.000%2B00%3A00", true).unwrap();
+        assert_eq!((read.oldest_first, read.started_from), (true, Some(1_768_811_400_000)));
+        assert!(!filter("order=desc", true).unwrap().oldest_first);
         for bad in [
             "limit=0",
             "limit=101",
             "nextToken=x",
             "metadata=x",
-            "order=asc",
+            "order=x",
             "startedAfter=1",
             "state=ended",
             "x=y",

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::control::{
     Asking, Fork, NewSnapshot, OLD_S, Outcome, Pause, Timeout, found, missing, running, sandbox,
 };
-use super::shape;
+use super::{shape, templates};
 
 /// Rows of one page of snapshots.
 const MAX_PAGE: usize = 100;
@@ -129,10 +129,18 @@ pub(super) async fn list(call: Asking<'_>) -> Outcome {
     Ok(response)
 }
 
+/// A snapshot is the caller's to delete; a template is the host's.
 pub(super) async fn delete(call: Asking<'_>, id: &str) -> Outcome {
-    let gone = || shape::error(404, "no snapshot has this id");
+    let gone = || templates::missing(id);
     let name = id.split(':').next().unwrap_or_default();
-    let snapshot = SnapshotId::parse(name).map_err(|_| gone())?;
+    let Ok(snapshot) = SnapshotId::parse(name) else {
+        let why = "not supported: templates are the host's; see `cofferdam template rm`";
+        let is_known = templates::is_known(&call.front.shared.flows, name);
+        return Err(match is_known.map_err(shape::refused)? {
+            true => shape::error(400, why),
+            false => gone(),
+        });
+    };
     let deleted = call.front.shared.flows.snapshot_delete(&call.who, &snapshot).await;
     match deleted {
         Ok(()) => Ok(shape::empty(204)),

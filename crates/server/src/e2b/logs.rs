@@ -93,6 +93,7 @@ fn entries(events: Vec<LiveEvent>, wanted: &Wanted) -> Vec<Value> {
         let is_wanted = LEVELS.iter().position(|known| *known == level) >= Some(wanted.level)
             && message.contains(&wanted.search);
         let mut fields = Map::from_iter([("event".to_owned(), json!(event.event))]);
+        fields.insert("logger".to_owned(), json!("cofferdam"));
         fields.extend(event.key_id.map(|key| ("key".to_owned(), json!(key))));
         is_wanted.then(|| {
             json!({"timestamp": shape::time(event.at), "level": level, "message": message, "fields": fields})
@@ -112,9 +113,14 @@ pub(super) async fn logs(call: Asking<'_>, id: &str, newer: bool) -> Outcome {
     if newer {
         return Ok(shape::json_of(200, &json!({"logs": entries})));
     }
-    let line = |entry: &Value| json!({"timestamp": entry["timestamp"], "line": entry["message"]});
     let lines: Vec<Value> = entries.iter().map(line).collect();
     Ok(shape::json_of(200, &json!({"logs": lines, "logEntries": entries})))
+}
+
+/// The older form of an entry: clients read `line` as JSON, of which they need `level` and may need `logger`. Pure.
+fn line(entry: &Value) -> Value {
+    let line = json!({"level": entry["level"], "logger": "cofferdam", "message": entry["message"]});
+    json!({"timestamp": entry["timestamp"], "line": line.to_string()})
 }
 
 #[cfg(test)]
@@ -133,6 +139,17 @@ mod tests {
         ];
         let entries = entries(events, &wanted(query, true).unwrap());
         entries.iter().map(|entry| entry["message"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn an_older_line_is_the_json_that_clients_parse() {
+        let all = entries(vec![event(1_000, "ended", "\"x\"")], &wanted("", false).unwrap());
+        let line = line(&all[0]);
+        assert_eq!(line["timestamp"], "1970-01-01T00:00:01Z");
+        let parsed: Value = serde_json::from_str(line["line"].as_str().unwrap()).unwrap();
+        let want =
+            json!({"level": "warn", "logger": "cofferdam", "message": "sandbox ended: \"x\""});
+        assert_eq!(parsed, want);
     }
 
     #[test]

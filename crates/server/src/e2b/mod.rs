@@ -4,6 +4,7 @@
 //! Host PORT-ID.domain, or E2b-Sandbox-Id --> a sandbox: 49983 = envd (process, filesystem, files), other = its own port
 //! /sandboxes, /v2/sandboxes, /health ...  --> the control plane: `X-API-Key`
 //! /files?signature=                       --> envd of the sandbox whose token signed it
+//! X-Access-Token alone                    --> envd of the sandbox whose token it is
 //! ```
 //! **A sandbox is reached by its id alone only on its own ports; envd asks for its token.** What we cannot enforce is a
 //! 400 that says so. The table of every endpoint is in `docs/e2b.md`.
@@ -48,6 +49,10 @@ use room::Room;
 pub(crate) const ENVD_PORT: u16 = 49_983;
 const ID: &str = "e2b-sandbox-id";
 const PORT: &str = "e2b-sandbox-port";
+const TOKEN: &str = "x-access-token";
+/// First path segments of envd.
+const ENVD: [&str; 6] =
+    ["process.Process", "filesystem.Filesystem", "files", "health", "envs", "metrics"];
 /// First path segments of the control plane. None of them is ours: our own routes begin with `/api` and `/healthz`.
 const CONTROL: [&str; 10] = [
     "sandboxes",
@@ -71,6 +76,8 @@ pub(crate) enum Target {
     Sandbox { id: String, port: u16 },
     /// envd of the sandbox that the signature fits.
     Signed,
+    /// envd of the sandbox that has this token.
+    Token(String),
 }
 
 /// Whom a request's headers and path name. Pure.
@@ -86,6 +93,12 @@ pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
             // Nothing listens on port 0, and the answer says so.
             return Some(Target::Sandbox { id, port: port.unwrap_or(0) });
         }
+    }
+    // Clients before 2.30 name no sandbox once they have connected to one; no other call has its token.
+    if let Some(token) = headers.get(TOKEN).and_then(|value| value.to_str().ok())
+        && (ENVD.contains(&first))
+    {
+        return Some(Target::Token(token.to_owned()));
     }
     if is_control {
         return Some(Target::Control);
@@ -128,6 +141,10 @@ impl Front {
                 Some(room) => envd::answer(&room, request).await,
                 None => shape::error(401, "the signature fits no running sandbox"),
             },
+            Target::Token(token) => match self.owner(&token) {
+                Some(room) => envd::answer(&room, request).await,
+                None => shape::not_found("unknown"),
+            },
             Target::Sandbox { id, port } => match self.reached(&id, port, &request).await {
                 Err(refused) => shape::refused(refused),
                 Ok(None) => shape::not_found(&id),
@@ -155,6 +172,13 @@ impl Front {
         };
         let woken = self.shared.flows.live_woken(&live, knock).await?;
         Ok(woken.and_then(|_| self.room(id)))
+    }
+
+    /// The running sandbox that has this token.
+    fn owner(&self, token: &str) -> Option<Arc<Room>> {
+        let all = self.shared.flows.live_here();
+        let held = all.into_iter().find(|held| room::is_same(token, &held.token))?;
+        self.room(held.id.as_str())
     }
 
     /// A running sandbox of this process, by its id.
@@ -224,6 +248,16 @@ mod tests {
             assert_eq!(of(path, &[]), Some(Target::Control), "{path}");
         }
         assert_eq!(of("/files?path=a&signature=v1_x", &[]), Some(Target::Signed));
+        for path in
+            ["/process.Process/Start", "/files?path=a", "/health", "/filesystem.Filesystem/Stat"]
+        {
+            assert_eq!(of(path, &[(TOKEN, "t")]), Some(Target::Token("t".into())), "{path}");
+            let named = Some(Target::Sandbox { id: "x".into(), port: ENVD_PORT });
+            assert_eq!(of(path, &[(TOKEN, "t"), (ID, "x")]), named, "{path}");
+        }
+        for ours in ["/sandboxes", "/v2/sandboxes"] {
+            assert_eq!(of(ours, &[(TOKEN, "t")]), Some(Target::Control), "{ours}");
+        }
         for ours in ["/healthz", "/api/sandboxes", "/api/runs", "/", "/files?path=a", "/v1/x"] {
             assert_eq!(of(ours, &[]), None, "{ours}");
         }

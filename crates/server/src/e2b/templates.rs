@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::http::Response;
 use cofferdam_contracts::live::BASE_TEMPLATE;
-use cofferdam_flows::Flows;
 use cofferdam_flows::live::Template;
+use cofferdam_flows::{Error, Flows};
 use serde_json::{Value, json};
 
 use super::envd::VERSION;
@@ -26,15 +26,22 @@ pub(crate) fn list(flows: &Flows) -> Response<Body> {
 
 /// `GET /templates/aliases/{alias}`.
 pub(crate) fn alias(flows: &Flows, alias: &str) -> Response<Body> {
-    let made = match flows.live_templates() {
-        Ok(made) => made,
-        Err(fault) => return shape::refused(fault),
-    };
-    if alias == BASE_TEMPLATE || made.iter().any(|template| template.name.as_str() == alias) {
-        return shape::json_of(200, &json!({"templateID": alias, "public": true}));
+    match is_known(flows, alias) {
+        Ok(true) => shape::json_of(200, &json!({"templateID": alias, "public": true})),
+        Ok(false) => missing(alias),
+        Err(fault) => shape::refused(fault),
     }
-    let alias: String = alias.chars().take(64).collect();
-    shape::error(404, format!("template {alias:?} not found"))
+}
+
+/// Whether this host has a template of this name.
+pub(crate) fn is_known(flows: &Flows, name: &str) -> Result<bool, Error> {
+    let made = flows.live_templates()?;
+    Ok(name == BASE_TEMPLATE || made.iter().any(|template| template.name.as_str() == name))
+}
+
+pub(crate) fn missing(name: &str) -> Response<Body> {
+    let name: String = name.chars().take(64).collect();
+    shape::error(404, format!("template {name:?} not found"))
 }
 
 /// `base` is there, built or not. Pure.

@@ -83,7 +83,10 @@ impl Provider {
         self.url.as_str().trim_end_matches('/').to_owned()
     }
 
-    /// Where a sandbox's own daemon answers. `domain` is what the provider said of it.
+    /// Where a sandbox's own daemon answers. `domain` is what the provider said of it, with a port or without.
+    ///
+    /// A provider on this host's loopback speaks plain HTTP, and no name below its domain has a certificate: there
+    /// the sandbox answers at the API's own address, and is told apart by headers.
     pub(super) fn daemon(
         &self,
         id: &str,
@@ -94,10 +97,15 @@ impl Provider {
         if let Some(url) = &self.sandboxes {
             return Ok(url.clone());
         }
+        if self.url.scheme() == "http" {
+            return Ok(self.url.clone());
+        }
         let own = self.url.host_str().map(|host| host.strip_prefix("api.").unwrap_or(host));
         let domain = domain.filter(|text| !text.is_empty()).or(own).ok_or(WRONG)?;
+        let (name, at) = domain.split_once(':').map_or((domain, None), |(n, p)| (n, Some(p)));
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
-        if !domain.bytes().all(is_name) {
+        let is_port = |at: &str| at.parse::<u16>().is_ok_and(|at| at > 0);
+        if !name.bytes().all(is_name) || !at.is_none_or(is_port) {
             return Err(WRONG);
         }
         Url::parse(&format!("https://{port}-{id}.{domain}/")).map_err(|_| WRONG)
@@ -143,5 +151,44 @@ fn tag(state: &Path) -> io::Result<String> {
     match tag.len() == 32 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(tag),
         false => Err(io::Error::other(format!("{} holds none", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::provider::Key;
+
+    fn at(url: &str, sandbox_url: Option<&str>, domain: Option<&str>) -> Option<String> {
+        let config = RemoteConfig {
+            url: url.to_owned(),
+            sandbox_url: sandbox_url.map(str::to_owned),
+            template: "base".to_owned(),
+            key: Key::new("k"),
+            term_s: 1,
+        };
+        let provider = Provider::of(&config, "t".to_owned()).unwrap();
+        provider.daemon("i1", domain, 49_983).ok().map(Url::into)
+    }
+
+    #[test]
+    fn a_sandbox_answers_at_a_name_of_its_own_but_on_loopback_where_its_provider_does() {
+        let api = "https://api.provider.example";
+        for (domain, want) in [
+            (None, "https://49983-i1.provider.example/"),
+            (Some(""), "https://49983-i1.provider.example/"),
+            (Some("other.example"), "https://49983-i1.other.example/"),
+            // As our own server says it where it listens on another port than 443.
+            (Some("other.example:7070"), "https://49983-i1.other.example:7070/"),
+        ] {
+            assert_eq!(at(api, None, domain).as_deref(), Some(want), "{domain:?}");
+        }
+        for domain in ["a/b", "a@b", "a:b", "a:0", "a:1:2", "a b", "[::1]:1"] {
+            assert_eq!(at(api, None, Some(domain)), None, "{domain}");
+        }
+        let own = "http://127.0.0.1:7070";
+        assert_eq!(at(own, None, Some("localhost:7070")).unwrap(), format!("{own}/"));
+        let said = at(own, Some("https://sandboxes.example"), Some("localhost:7070"));
+        assert_eq!(said.as_deref(), Some("https://sandboxes.example/"));
     }
 }
