@@ -52,6 +52,11 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/ledger/tests/cluster.rs", 2, "processes that the other tests start and kill"),
     ("crates/sandbox/tests/cache_store.rs", 1, "a process that another test starts and kills"),
     (
+        "crates/sandbox/tests/conformance.rs",
+        1,
+        "a list that a system test holds against a server of its own",
+    ),
+    (
         "crates/sandbox/tests/docker.rs",
         2,
         "processes that the other tests start, with engines of their own",

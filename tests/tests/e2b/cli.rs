@@ -207,6 +207,12 @@ async fn keeps(cli: &Cli, id: &str) {
     assert_eq!(ids(&paused), [id]);
     cli.good(&["sandbox", "resume", id]).await;
     assert_eq!(cli.run(&["sandbox", "exec", id, "cat a"]).await.stdout, b"kept\n");
+    let resumes = ["create", "-d", "--lifecycle.ontimeout", "pause", "--lifecycle.autoresume"];
+    let waits = cli.good(&[&["sandbox"], &resumes[..]].concat()).await;
+    let waits = waits.trim();
+    cli.good(&["sandbox", "pause", waits]).await;
+    assert_eq!(cli.run(&["sandbox", "exec", waits, "echo woken"]).await.stdout, b"woken\n");
+    cli.good(&["sandbox", "kill", waits]).await;
     cli.good(&["sandbox", "snapshot", "create", id]).await;
     let kept = cli.json(&["sandbox", "snapshot", "list", "-f", "json"]).await;
     let snapshot = kept[0]["snapshotId"].as_str().unwrap();
@@ -222,17 +228,6 @@ async fn refuses(cli: &Cli, dir: &Path) {
         (&["template", "unpublish", "base", "--yes"], "not supported: template builds"),
         (&["template", "delete", "base", "--yes"], "cofferdam template rm"),
         (&["template", "delete", "none", "--yes"], "not found"),
-        (
-            &[
-                "sandbox",
-                "create",
-                "-d",
-                "--lifecycle.ontimeout",
-                "pause",
-                "--lifecycle.autoresume",
-            ],
-            "autoResume is not supported",
-        ),
         (&["sandbox", "create", "-d", "none"], "\"none\" not found"),
     ] {
         let shown = cli.refused(args).await;

@@ -6,15 +6,17 @@
 //! ```
 
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, assert_nothing_left};
+use cofferdam_tests::{Home, Server, assert_nothing_left, repository};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::remote::{COUNTS, OPEN, SLOW, SOON, assert_counted_once, has_said, kept, start};
 use crate::support::proxy::{Proxy, Wire};
-use crate::support::{assert_proven, assert_wiped, count, texts, until};
+use crate::support::{assert_proven, assert_wiped, count, ended, said, texts, until};
 
 const TASKS: &str = "id: ends\nv: \"1\"\nplan:\n  tasks:\n    - name: good\n      files: [{text: \"given\", to: /work/in.txt}]\n      build: {run: \"echo built > built.txt\", timeout: 60s}\n      exec: {run: \"cat /work/in.txt built.txt; echo oops >&2; echo out > out.txt; mkdir d; echo deep > d/e.txt\", timeout: 60s}\n      artifacts: [\"*.txt\", \"d/*\"]\n    - name: bad\n      exec: {run: \"echo last words >&2; exit 3\", timeout: 60s}\n    - name: late\n      exec: {run: \"trap '' TERM; sleep 100\", timeout: 700ms}\n";
 const HELD: &str = "SELECT count(*) FROM app.live_sandboxes WHERE ended_at IS NULL";
@@ -67,7 +69,7 @@ impl Holder {
     }
 
     /// Both sides tell the same story of the same sandboxes, and it has ended everywhere.
-    async fn ended(mut self, home: &Home, worker: &PgPool) {
+    async fn ended(self, home: &Home, worker: &PgPool) {
         until("its end at the holder", SOON, async || self.held().await == 0).await;
         let unwiped = "SELECT s.sandbox_id FROM app.remote_execution_sessions s LEFT JOIN app.secure_wipe_evidence w
                           ON w.sandbox_id = s.sandbox_id AND w.look = s.wipe_looks AND w.wipe_status = 'verified'
@@ -84,6 +86,12 @@ impl Holder {
         let unheld = "SELECT count(*) FROM app.live_sandboxes l LEFT JOIN app.remote_execution_sessions s USING (run_id)
                        WHERE s.sandbox_id IS NULL OR s.state NOT IN ('COMPLETED', 'CANCELED', 'ORPHANED', 'FAILED')";
         assert_eq!(count(&self.sql, unheld).await, 0);
+        self.wiped().await;
+    }
+
+    /// It has wiped every sandbox, with evidence, and leaves nothing.
+    async fn wiped(mut self) {
+        until("the end of all", SOON, async || self.held().await == 0).await;
         assert_wiped(&self.home, &self.sql).await;
         assert_proven(&self.home);
         self.sql.close().await;
@@ -141,6 +149,37 @@ async fn a_cofferdam_holds_the_sandboxes_of_another() {
         assert!(!rows.is_empty() && rows.iter().all(|row| !row.contains(&holder.key)));
     }
     holder.ended(&home, &sql).await;
+}
+
+/// The newest binary of the sandbox's own tests, which lies beside this one.
+fn sandbox_tests() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let beside = std::fs::read_dir(own.parent().unwrap()).unwrap().flatten();
+    let found = beside.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("sandbox-") && path.extension().is_none()
+    });
+    let newest = found.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.expect("the sandbox's tests are built: `cargo test --workspace` does")
+}
+
+#[tokio::test]
+async fn a_cofferdam_behaves_as_listed_as_a_provider() {
+    let holder = Holder::new().await;
+    let mut list = Command::new(sandbox_tests());
+    list.args(["--ignored", "--exact", "conformance::the_class_remote_behaves_as_listed"])
+        .arg("--nocapture")
+        .current_dir(repository().join("crates/sandbox"))
+        .env("COFFERDAM_TEST_PROVIDER", &holder.server.url)
+        .env("E2B_API_KEY", &holder.key)
+        .env_remove("E2B_SANDBOX_URL")
+        .stdin(Stdio::null());
+    let output = ended(list, Duration::from_secs(300));
+    let text = said(&output);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    let held = text.lines().filter(|line| line.starts_with("remote ") && line.contains(": ok"));
+    assert!(held.count() >= 20, "{text}");
+    holder.wiped().await;
 }
 
 #[tokio::test]

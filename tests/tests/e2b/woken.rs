@@ -89,7 +89,8 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
         let (status, logs) = ann.api("GET", &path, None).await;
         assert_eq!(status, 200, "{logs}");
         let message = |entry: &Value| {
-            entry["message"].as_str().or(entry["line"].as_str()).unwrap().to_owned()
+            let older = entry["line"].as_str().map(|line| serde_json::from_str(line).unwrap());
+            text(older.as_ref().unwrap_or(entry), "message")
         };
         logs["logs"].as_array().unwrap().iter().map(message).collect::<Vec<_>>()
     };

@@ -1,0 +1,45 @@
+//! Files of a running sandbox, kept where its class can.
+
+use std::sync::Arc;
+
+use cofferdam_sandbox::{Class, Offer, enter_private_mounts};
+use serde_json::json;
+
+use super::support::{Bench, sh};
+use super::{Ground, not_run, runtime_of, wiped};
+
+/// Of every class that this host has, by a real sandbox, which goes on.
+#[test]
+fn files_are_kept_of_a_container_alone_and_another_class_says_its_name() {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    let found = Bench::new(None);
+    for class in Class::LOCAL {
+        let with_engine = found.host.with_engine();
+        let fact = with_engine.facts().classes.iter().find(|fact| fact.class == class).unwrap();
+        if let Offer::Absent { why, remedy } = &fact.offer {
+            not_run(&format!("the class {}", class.as_str()), &format!("{why} ({remedy})"));
+            continue;
+        }
+        let ground = Ground { bench: Arc::new(Bench::new(runtime_of(class))), class };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let (sandbox, plan) = ground.start(json!({})).await;
+            match sandbox.keeper() {
+                Ok(keeper) => {
+                    assert_eq!(class, Class::Container);
+                    let still = keeper.keep(&mut std::io::sink(), &|| true);
+                    drop(still.unwrap());
+                }
+                Err(why) => {
+                    assert_ne!(class, Class::Container);
+                    let named = format!("class `{}` cannot", class.as_str());
+                    assert!(why.to_string().contains(&named), "{why}");
+                }
+            }
+            assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
+            wiped(&sandbox.wipe("task-end").await);
+        });
+        drop(runtime);
+        ground.bench.assert_clean();
+    }
+}
