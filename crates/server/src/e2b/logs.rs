@@ -145,7 +145,7 @@ mod tests {
     fn an_older_line_is_the_json_that_clients_parse() {
         let all = entries(vec![event(1_000, "ended", "\"x\"")], &wanted("", false).unwrap());
         let line = line(&all[0]);
-        assert_eq!(line["timestamp"], "1970-01-01T00:00:01Z");
+        assert_eq!(line["timestamp"], "1970-01-01T00:00:01.000Z");
         let parsed: Value = serde_json::from_str(line["line"].as_str().unwrap()).unwrap();
         let want =
             json!({"level": "warn", "logger": "cofferdam", "message": "sandbox ended: \"x\""});
