@@ -121,28 +121,30 @@ enum Came {
 /// Until the gate is open no more, and how that came.
 async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result<String> {
     let run = format!("/api/runs/{}", segment(header.run_id.as_str()));
+    let look = async || -> anyhow::Result<Option<GateView>> {
+        let gates: Vec<GateView> = client.get(&format!("{run}/gates")).await?;
+        Ok(gates.into_iter().find(|found| found.gate_key.as_str() == gate))
+    };
     loop {
         clock::sleep(LOOK).await;
-        let gates: Vec<GateView> = client.get(&format!("{run}/gates")).await?;
-        let one = gates.iter().find(|found| found.gate_key.as_str() == gate);
-        let state = one.map(|found| found.state);
+        let mut one = look().await?;
+        let mut why = String::new();
+        let state = one.as_ref().map(|found| found.state);
         if matches!(state, Some(GateState::Pending | GateState::Canceled)) {
             let header: RunHeader = client.get(&run).await?;
-            match header.status {
-                RunStatus::WaitingInput if state == Some(GateState::Pending) => continue,
-                status if status.is_terminal() => {
-                    return Ok(format!(
-                        "no answer is awaited any more: the run is {}",
-                        status.as_str()
-                    ));
-                }
-                _ => return Ok("no answer is awaited any more".to_owned()),
+            if header.status == RunStatus::WaitingInput && state == Some(GateState::Pending) {
+                continue;
             }
+            if header.status.is_terminal() {
+                why = format!(": the run is {}", header.status.as_str());
+            }
+            // It may have been answered between the two looks.
+            one = look().await?;
         }
-        let made = one.and_then(|found| found.decision.as_ref());
+        let made = one.as_ref().and_then(|found| found.decision.as_ref());
         return Ok(match made {
             Some(made) => format!("answered elsewhere: {}", made.decision.as_str()),
-            None => "no answer is awaited any more".to_owned(),
+            None => format!("no answer is awaited any more{why}"),
         });
     }
 }
