@@ -235,6 +235,8 @@ impl Client {
         let (_, key) = server.new_key(&wish).await;
         let http = reqwest::Client::builder()
             .no_proxy()
+            // The server bounds the connections of one address.
+            .pool_max_idle_per_host(1)
             .timeout(Duration::from_secs(120))
             .build()
             .unwrap();
