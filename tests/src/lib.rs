@@ -15,6 +15,7 @@
 )]
 
 pub mod declared;
+pub mod e2b;
 pub mod leftovers;
 pub mod not_run;
 pub mod postgres;

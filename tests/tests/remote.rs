@@ -218,6 +218,38 @@ pub(crate) async fn assert_counted_once(sql: &sqlx::PgPool, run: &str) {
     assert_eq!(texts(sql, &watched).await.concat(), whole);
 }
 
+/// One sandbox, one session, and the second execution on record that went on with it.
+pub(crate) async fn assert_met_again(sql: &sqlx::PgPool) {
+    let sessions =
+        "SELECT concat_ws(' ', state, remote->>'attached') FROM app.remote_execution_sessions";
+    assert_eq!(texts(sql, sessions).await, ["COMPLETED 1"]);
+    let executions = "SELECT concat_ws(' ', execution_no, sandbox_id IS NOT NULL) FROM app.sbx_executions ORDER BY 1";
+    assert_eq!(texts(sql, executions).await, ["1 t", "2 f"]);
+}
+
+/// The second execution began in a sandbox of its own, and the first one's is gone.
+pub(crate) async fn assert_begun_anew(sql: &sqlx::PgPool, run: &str) {
+    let ran = kept(sql, run, "files/ran.txt").await;
+    assert_eq!(ran.lines().count(), 120, "the second began in a sandbox of its own");
+    let ends = "SELECT state FROM app.remote_execution_sessions ORDER BY created_at";
+    assert_eq!(texts(sql, ends).await, ["ORPHANED", "COMPLETED"]);
+}
+
+/// A run whose client is killed once it has said something.
+pub(crate) async fn left_by_its_client(home: &Home, sql: &sqlx::PgPool) -> String {
+    let recipe = home.path().join("counts.yaml");
+    std::fs::write(&recipe, COUNTS).unwrap();
+    let mut command = home.command(&["run", recipe.to_str().unwrap(), "--yes"]);
+    let mut client = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let begun = "SELECT count(*) FROM app.sbx_runs";
+    until("its task", SOON, async || count(sql, begun).await == 1).await;
+    let run = texts(sql, "SELECT id FROM app.runs").await.concat();
+    has_said(sql, &run, 60).await;
+    client.kill().unwrap();
+    client.wait().unwrap();
+    run
+}
+
 /// Once watchers have so many bytes of its output.
 pub(crate) async fn has_said(sql: &sqlx::PgPool, run: &str, least: i64) {
     let said = format!(
@@ -243,12 +275,7 @@ fn a_worker_that_is_killed_is_followed_by_one_that_goes_on_with_its_command() {
         let sql = next.sql().await;
         assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
         assert_counted_once(&sql, &run).await;
-        // One sandbox, one session, and the second execution on record that went on with it.
-        let sessions =
-            "SELECT concat_ws(' ', state, remote->>'attached') FROM app.remote_execution_sessions";
-        assert_eq!(texts(&sql, sessions).await, ["COMPLETED 1"]);
-        let executions = "SELECT concat_ws(' ', execution_no, sandbox_id IS NOT NULL) FROM app.sbx_executions ORDER BY 1";
-        assert_eq!(texts(&sql, executions).await, ["1 t", "2 f"]);
+        assert_met_again(&sql).await;
         let made = provider.calls().iter().filter(|call| *call == "POST /sandboxes").count();
         assert_eq!((made, provider.held()), (1, 0));
         assert_wiped(&home, &sql).await;
@@ -289,10 +316,7 @@ fn what_the_provider_lost_with_the_worker_begins_anew() {
         let next = up(&home, provider);
         let sql = next.sql().await;
         assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
-        let ran = kept(&sql, &run, "files/ran.txt").await;
-        assert_eq!(ran.lines().count(), 120, "the second began in a sandbox of its own");
-        let ends = "SELECT state FROM app.remote_execution_sessions ORDER BY created_at";
-        assert_eq!(texts(&sql, ends).await, ["ORPHANED", "COMPLETED"]);
+        assert_begun_anew(&sql, &run).await;
         assert_wiped(&home, &sql).await;
         assert_proven(&home);
     });
@@ -304,16 +328,7 @@ fn a_client_that_is_killed_and_a_stream_that_is_cut_change_nothing_of_a_run_else
         let home = Home::new();
         let up = up(&home, provider);
         let sql = up.sql().await;
-        let recipe = home.path().join("counts.yaml");
-        std::fs::write(&recipe, COUNTS).unwrap();
-        let mut command = home.command(&["run", recipe.to_str().unwrap(), "--yes"]);
-        let mut client = command.stdout(std::process::Stdio::null()).spawn().unwrap();
-        let begun = "SELECT count(*) FROM app.sbx_runs";
-        until("its task", SOON, async || count(&sql, begun).await == 1).await;
-        let run = texts(&sql, "SELECT id FROM app.runs").await.concat();
-        has_said(&sql, &run, 60).await;
-        client.kill().unwrap();
-        client.wait().unwrap();
+        let run = left_by_its_client(&home, &sql).await;
         provider.cut().await;
         assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
         assert_counted_once(&sql, &run).await;

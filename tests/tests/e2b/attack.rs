@@ -30,23 +30,6 @@ async fn exec(caller: &Caller, id: &str, script: &str) -> (i64, String) {
     (done["exit"].as_i64().unwrap(), text(&done, "stdout"))
 }
 
-/// A command over envd, followed to its end: all of the stream.
-async fn started(caller: &Caller, (id, token): (&str, &str), cmd: &str, args: &[&str]) -> String {
-    let message = json!({"process": {"cmd": cmd, "args": args}, "stdin": false}).to_string();
-    let mut body = vec![0];
-    body.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
-    body.extend_from_slice(message.as_bytes());
-    let request = caller
-        .http
-        .post(format!("{}/process.Process/Start", caller.url))
-        .header("e2b-sandbox-id", id)
-        .header("x-access-token", token)
-        .header("content-type", "application/connect+json")
-        .body(body);
-    let answer = request.send().await.unwrap().bytes().await.unwrap();
-    String::from_utf8_lossy(&answer).into_owned()
-}
-
 fn address(server: &Server) -> &str {
     server.url.split_once("://").unwrap().1
 }
@@ -77,14 +60,14 @@ async fn commands_that_ended_are_no_longer_counted_and_many_at_once_take_turns()
     let server = home.up();
     let (ann, id, token) = one(&server).await;
     for n in 0..100 {
-        let ended = started(&ann, (&id, &token), "true", &[]).await;
+        let ended = ann.started((&id, &token), "true", &[]).await;
         assert!(ended.contains("\"exitCode\":0"), "{n}: {ended}");
     }
     let ann = std::sync::Arc::new(ann);
     let mut all = JoinSet::new();
     for _ in 0..80 {
         let (ann, id, token) = (std::sync::Arc::clone(&ann), id.clone(), token.clone());
-        all.spawn(async move { started(&ann, (&id, &token), "sleep", &["1"]).await });
+        all.spawn(async move { ann.started((&id, &token), "sleep", &["1"]).await });
     }
     while let Some(ended) = tokio::time::timeout(AT_ONCE * 3, all.join_next()).await.unwrap() {
         let ended = ended.unwrap();
@@ -186,17 +169,8 @@ async fn input_that_nobody_reads_waits_with_its_sender() {
     let server = home.up();
     let (ann, id, token) = one(&server).await;
     let at = (id.as_str(), token.as_str());
-    let message = json!({"process": {"cmd": "sleep", "args": ["60"]}, "tag": "s"}).to_string();
-    let mut body = vec![0];
-    body.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
-    body.extend_from_slice(message.as_bytes());
-    let follower = ann
-        .http
-        .post(format!("{}/process.Process/Start", ann.url))
-        .header("e2b-sandbox-id", &id)
-        .header("x-access-token", &token)
-        .header("content-type", "application/connect+json")
-        .body(body);
+    let message = json!({"process": {"cmd": "sleep", "args": ["60"]}, "tag": "s"});
+    let follower = ann.start(at, &message);
     let mut follower = follower.send().await.unwrap();
     assert!(follower.chunk().await.unwrap().is_some());
     let input = base64::Engine::encode(

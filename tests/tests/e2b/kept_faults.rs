@@ -79,9 +79,35 @@ async fn resumed_once(ann: &Caller, id: &str) {
     assert_eq!(ann.api("POST", &path, body()).await.0, 404);
 }
 
-/// The same tenant, at the server that was started after the killed one.
-async fn again(server: &Server) -> Caller {
-    Caller::of(server, "ann").await
+/// A server with a sandbox that holds the large file.
+async fn begun(home: &Home) -> (Server, Caller, String) {
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, _) = filled(&ann, json!({})).await;
+    (server, ann, id)
+}
+
+/// The server that is started after a killed one, and the same tenant at it.
+struct Next {
+    server: Server,
+    ann: Caller,
+    sql: PgPool,
+    /// What it made of the sandbox.
+    state: String,
+}
+
+impl Next {
+    async fn of(home: &Home, id: &str) -> Self {
+        let server = home.up();
+        let sql = server.sql().await;
+        let state = settled(&sql, id).await;
+        Self { ann: Caller::of(&server, "ann").await, server, sql, state }
+    }
+
+    async fn stop(self) {
+        self.sql.close().await;
+        stop(self.server).await;
+    }
 }
 
 async fn stop(mut server: Server) {
@@ -93,19 +119,15 @@ async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
     for wait_ms in MOMENTS {
-        let mut server = home.up();
-        let ann = Caller::of(&server, "ann").await;
-        let (id, _) = filled(&ann, json!({})).await;
+        let (mut server, ann, id) = begun(&home).await;
         let pause = (format!("/sandboxes/{id}/pause"), json!({}));
         let said = killed(&mut server, &ann, pause, wait_ms).await;
-        let server = home.up();
-        let sql = server.sql().await;
-        let state = settled(&sql, &id).await;
-        let ann = again(&server).await;
-        match state.as_str() {
+        let next = Next::of(&home, &id).await;
+        let ann = &next.ann;
+        match next.state.as_str() {
             "paused" => {
                 done += 1;
-                resumed_once(&ann, &id).await;
+                resumed_once(ann, &id).await;
             }
             _ => {
                 undone += 1;
@@ -114,8 +136,7 @@ async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
             }
         }
         assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
-        sql.close().await;
-        stop(server).await;
+        next.stop().await;
     }
     assert!(done > 0 && undone > 0, "{done} were paused, {undone} were not");
     let server = home.up();
@@ -129,36 +150,35 @@ async fn a_server_that_is_killed_around_a_resume_leaves_it_paused_or_ended_with_
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
     for wait_ms in MOMENTS.into_iter().chain([600]) {
-        let mut server = home.up();
-        let ann = Caller::of(&server, "ann").await;
-        let (id, _) = filled(&ann, json!({})).await;
+        let (mut server, ann, id) = begun(&home).await;
         assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
         let connect = (format!("/sandboxes/{id}/connect"), json!({"timeout": 600}));
         let said = killed(&mut server, &ann, connect, wait_ms).await;
-        let server = home.up();
-        let sql = server.sql().await;
-        let state = settled(&sql, &id).await;
-        let ann = again(&server).await;
+        let next = Next::of(&home, &id).await;
+        let ann = &next.ann;
         let ran = format!(
             "SELECT count(*) FROM app.live_sandboxes WHERE id = '{id}' AND started_at IS NOT NULL AND end_reason LIKE 'its worker was lost%'"
         );
-        match state.as_str() {
+        match next.state.as_str() {
             "paused" => {
                 undone += 1;
                 assert_ne!(said, 201, "what was acknowledged had run");
                 assert_eq!(files(&home).len(), 1, "{wait_ms}");
-                resumed_once(&ann, &id).await;
+                resumed_once(ann, &id).await;
             }
             _ => {
                 done += 1;
-                assert_eq!(count(&sql, &ran).await, 1, "{wait_ms}: it ends only with its server");
+                assert_eq!(
+                    count(&next.sql, &ran).await,
+                    1,
+                    "{wait_ms}: it ends only with its server"
+                );
                 assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 404);
             }
         }
         let empty = "the files of what is over are erased";
         until(empty, SOON, async || files(&home).is_empty()).await;
-        sql.close().await;
-        stop(server).await;
+        next.stop().await;
     }
     assert!(done > 0 && undone > 0, "{done} ran, {undone} did not");
     let server = home.up();
@@ -170,15 +190,12 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
     for wait_ms in MOMENTS {
-        let mut server = home.up();
-        let ann = Caller::of(&server, "ann").await;
-        let (id, _) = filled(&ann, json!({})).await;
+        let (mut server, ann, id) = begun(&home).await;
         let snapshot = (format!("/sandboxes/{id}/snapshots"), json!({}));
         let said = killed(&mut server, &ann, snapshot, wait_ms).await;
-        let server = home.up();
-        let sql = server.sql().await;
-        assert_eq!(settled(&sql, &id).await, "ended");
-        let ann = again(&server).await;
+        let next = Next::of(&home, &id).await;
+        assert_eq!(next.state, "ended");
+        let ann = &next.ann;
         let (_, listed) = ann.api("GET", "/snapshots", None).await;
         match listed.as_array().unwrap().as_slice() {
             [] => {
@@ -191,7 +208,7 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
                 let of = json!({"templateID": snapshot, "timeout": 60});
                 for _ in 0..2 {
                     let (made, token) = ann.create(of.clone()).await;
-                    assert_filled(&ann, &made, &token).await;
+                    assert_filled(ann, &made, &token).await;
                     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{made}"), None).await.0, 204);
                 }
                 let path = format!("/templates/{snapshot}");
@@ -200,8 +217,7 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
             more => panic!("{more:?}"),
         }
         assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
-        sql.close().await;
-        stop(server).await;
+        next.stop().await;
     }
     assert!(done > 0 && undone > 0, "{done} were kept, {undone} were not");
     let server = home.up();
@@ -213,31 +229,25 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
 async fn a_server_that_is_killed_around_a_fork_leaves_no_file_and_a_paused_origin_as_it_was() {
     let home = Home::new();
     for (n, wait_ms) in MOMENTS.into_iter().chain([600]).enumerate() {
-        let mut server = home.up();
-        let ann = Caller::of(&server, "ann").await;
-        let (id, _) = filled(&ann, json!({})).await;
+        let (mut server, ann, id) = begun(&home).await;
         let is_paused = n % 2 == 1;
         if is_paused {
             assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
         }
         let fork = (format!("/sandboxes/{id}/fork"), json!({"count": 2, "timeout": 600}));
         killed(&mut server, &ann, fork, wait_ms).await;
-        let server = home.up();
-        let sql = server.sql().await;
-        let state = settled(&sql, &id).await;
-        assert_eq!(state, if is_paused { "paused" } else { "ended" }, "{wait_ms}");
-        for fork in texts(&sql, "SELECT id FROM app.live_sandboxes").await {
+        let next = Next::of(&home, &id).await;
+        assert_eq!(next.state, if is_paused { "paused" } else { "ended" }, "{wait_ms}");
+        for fork in texts(&next.sql, "SELECT id FROM app.live_sandboxes").await {
             if fork != id {
-                assert_eq!(settled(&sql, &fork).await, "ended", "{wait_ms}");
+                assert_eq!(settled(&next.sql, &fork).await, "ended", "{wait_ms}");
             }
         }
-        let ann = again(&server).await;
         if is_paused {
-            resumed_once(&ann, &id).await;
+            resumed_once(&next.ann, &id).await;
         }
         assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
-        sql.close().await;
-        stop(server).await;
+        next.stop().await;
     }
     let server = home.up();
     gone(home, server).await;

@@ -16,9 +16,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cofferdam_tests::e2b::{Caller, answered};
 use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, Server, assert_nothing_left, repository, text};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
 
@@ -193,65 +194,6 @@ async fn older_clients_work_unmodified() {
     for version in &JAVASCRIPT[1..] {
         by_javascript(version, None).await;
     }
-}
-
-/// A caller by hand.
-struct Caller {
-    http: reqwest::Client,
-    url: String,
-    key: String,
-}
-
-impl Caller {
-    async fn of(server: &Server, tenant: &str) -> Self {
-        let body = json!({"tenant": tenant, "roles": ["submitter"], "format": "e2b"});
-        let (_, key) = server.new_key(&body).await;
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { http, url: server.url.clone(), key }
-    }
-
-    async fn api(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
-        let mut request = self
-            .http
-            .request(method.parse().unwrap(), format!("{}{path}", self.url))
-            .header("x-api-key", &self.key);
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        answered(request).await
-    }
-
-    async fn create(&self, body: Value) -> (String, String) {
-        let (status, made) = self.api("POST", "/v2/sandboxes", Some(body)).await;
-        assert_eq!(status, 201, "{made}");
-        (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
-    }
-
-    /// Of a file, whose bytes are to be added.
-    fn upload(&self, (id, token): (&str, &str), path: &str) -> reqwest::RequestBuilder {
-        self.http
-            .post(format!("{}/files?path={path}", self.url))
-            .header("e2b-sandbox-id", id)
-            .header("x-access-token", token)
-            .header("content-type", "application/octet-stream")
-    }
-
-    fn envd(&self, (id, token): (&str, &str), path: &str, body: &Value) -> reqwest::RequestBuilder {
-        self.http
-            .post(format!("{}{path}", self.url))
-            .header("e2b-sandbox-id", id)
-            .header("e2b-sandbox-port", "49983")
-            .header("x-access-token", token)
-            .json(body)
-    }
-}
-
-async fn answered(request: reqwest::RequestBuilder) -> (u16, Value) {
-    let answer = request.send().await.unwrap();
-    let status = answer.status().as_u16();
-    let body = answer.bytes().await.unwrap();
-    let shown = || Value::String(String::from_utf8_lossy(&body).into_owned());
-    (status, serde_json::from_slice(&body).unwrap_or_else(|_| shown()))
 }
 
 #[tokio::test]

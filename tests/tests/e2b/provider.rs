@@ -14,7 +14,10 @@ use cofferdam_tests::{Home, Server, assert_nothing_left, repository};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::remote::{COUNTS, OPEN, SLOW, SOON, assert_counted_once, has_said, kept, start};
+use crate::remote::{
+    COUNTS, OPEN, SLOW, SOON, assert_begun_anew, assert_counted_once, assert_met_again, has_said,
+    kept, left_by_its_client, start,
+};
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::{assert_proven, assert_wiped, count, ended, said, texts, until};
 
@@ -196,11 +199,7 @@ async fn a_worker_that_is_killed_is_met_again_at_a_cofferdam_by_the_next_one() {
     let sql = next.sql().await;
     assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
     assert_counted_once(&sql, &run).await;
-    let sessions =
-        "SELECT concat_ws(' ', state, remote->>'attached') FROM app.remote_execution_sessions";
-    assert_eq!(texts(&sql, sessions).await, ["COMPLETED 1"]);
-    let executions = "SELECT concat_ws(' ', execution_no, sandbox_id IS NOT NULL) FROM app.sbx_executions ORDER BY 1";
-    assert_eq!(texts(&sql, executions).await, ["1 t", "2 f"]);
+    assert_met_again(&sql).await;
     assert_eq!(count(&holder.sql, MADE).await, 1);
     holder.ended(&home, &sql).await;
 }
@@ -222,10 +221,7 @@ async fn what_a_cofferdam_ended_with_the_worker_begins_anew() {
     let next = holder.worker(&home);
     let sql = next.sql().await;
     assert_eq!(next.wait_terminal(&run).await["status"], "succeeded");
-    let ran = kept(&sql, &run, "files/ran.txt").await;
-    assert_eq!(ran.lines().count(), 120, "the second began in a sandbox of its own");
-    let ends = "SELECT state FROM app.remote_execution_sessions ORDER BY created_at";
-    assert_eq!(texts(&sql, ends).await, ["ORPHANED", "COMPLETED"]);
+    assert_begun_anew(&sql, &run).await;
     holder.ended(&home, &sql).await;
 }
 
@@ -237,16 +233,7 @@ async fn a_worker_that_stops_and_a_line_that_is_cut_change_nothing_of_a_run_at_a
     let home = Home::new();
     let mut first = holder.worker_by(&home, line.url());
     let sql = first.sql().await;
-    let recipe = home.path().join("counts.yaml");
-    std::fs::write(&recipe, COUNTS).unwrap();
-    let mut command = home.command(&["run", recipe.to_str().unwrap(), "--yes"]);
-    let mut client = command.stdout(Stdio::null()).spawn().unwrap();
-    until("its task", SOON, async || count(&sql, "SELECT count(*) FROM app.sbx_runs").await == 1)
-        .await;
-    let run = texts(&sql, "SELECT id FROM app.runs").await.concat();
-    has_said(&sql, &run, 60).await;
-    client.kill().unwrap();
-    client.wait().unwrap();
+    let run = left_by_its_client(&home, &sql).await;
     line.present(Wire::Cut);
     has_said(&sql, &run, 200).await;
     first.stop();

@@ -50,6 +50,7 @@ pub(crate) const ENVD_PORT: u16 = 49_983;
 const ID: &str = "e2b-sandbox-id";
 const PORT: &str = "e2b-sandbox-port";
 const TOKEN: &str = "x-access-token";
+const TRAFFIC: &str = "e2b-traffic-access-token";
 /// First path segments of envd.
 const ENVD: [&str; 6] =
     ["process.Process", "filesystem.Filesystem", "files", "health", "envs", "metrics"];
@@ -95,8 +96,8 @@ pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
         }
     }
     // Clients before 2.30 name no sandbox once they have connected to one; no other call has its token.
-    if let Some(token) = headers.get(TOKEN).and_then(|value| value.to_str().ok())
-        && (ENVD.contains(&first))
+    if let Some(token) = carried(headers, TOKEN)
+        && ENVD.contains(&first)
     {
         return Some(Target::Token(token.to_owned()));
     }
@@ -107,13 +108,18 @@ pub(crate) fn target(uri: &Uri, headers: &HeaderMap) -> Option<Target> {
     (first == "files" && signed()).then_some(Target::Signed)
 }
 
+/// A header's text.
+fn carried<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
 /// What a request to a sandbox may wake it with; `None`: it asks whether it runs. Pure.
 fn knock<B>(port: u16, request: &Request<B>) -> Option<Knock<'_>> {
-    let carried = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let headers = request.headers();
     match port {
         ENVD_PORT if request.uri().path() == "/health" => None,
-        ENVD_PORT => Some(Knock::Envd(carried("x-access-token"))),
-        _ => Some(Knock::Port(carried("e2b-traffic-access-token"))),
+        ENVD_PORT => Some(Knock::Envd(carried(headers, TOKEN))),
+        _ => Some(Knock::Port(carried(headers, TRAFFIC))),
     }
 }
 

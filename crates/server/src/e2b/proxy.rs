@@ -12,19 +12,13 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::room::{PLACE_PATIENCE, Room, is_same};
-use super::shape;
+use super::{ID, PORT, TOKEN, TRAFFIC, carried, shape};
 use crate::bound::Place;
 
 /// The agent says so where nobody listens.
 const CLOSED: u16 = 502;
 /// Of this server, or of its clients: nothing for a program inside.
-const OURS: [&str; 5] = [
-    "e2b-sandbox-id",
-    "e2b-sandbox-port",
-    "e2b-traffic-access-token",
-    "x-access-token",
-    "x-api-key",
-];
+const OURS: [&str; 5] = [ID, PORT, TRAFFIC, TOKEN, "x-api-key"];
 
 /// Passes one request on, and an upgraded connection with it.
 pub(crate) async fn answer(
@@ -98,6 +92,5 @@ pub(crate) async fn answer(
 }
 
 fn opens(headers: &HeaderMap, traffic: &str) -> bool {
-    let given = headers.get("e2b-traffic-access-token").and_then(|value| value.to_str().ok());
-    given.is_some_and(|given| is_same(given, traffic))
+    carried(headers, TRAFFIC).is_some_and(|given| is_same(given, traffic))
 }

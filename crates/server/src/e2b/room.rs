@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::connect::Fault;
 use super::process::Process;
 use super::watchers::Watcher;
+use super::{TOKEN, carried};
 
 /// How long a command, transfer, watch or connection waits for a stream of its own.
 pub(crate) const PLACE_PATIENCE: Duration = Duration::from_secs(10);
@@ -99,8 +100,7 @@ impl Room {
 
     /// Whether a request may talk to envd.
     pub(crate) fn opens(&self, headers: &HeaderMap) -> bool {
-        let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
-        token.is_some_and(|token| is_same(token, &self.held.token))
+        carried(headers, TOKEN).is_some_and(|token| is_same(token, &self.held.token))
     }
 
     /// So many of the agent's streams.

@@ -16,14 +16,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::{Home, Server, text};
-use reqwest::RequestBuilder;
-use serde_json::{Value, json};
+use cofferdam_tests::e2b::{Caller, answered};
+use cofferdam_tests::{Home, Server};
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::bare::Bare;
 use super::figures::{emit, median, percentile, rounded};
 use super::life::ms;
+use super::runs::proc_kb;
 
 /// Turns; the first few warm the caches.
 const TURNS: usize = 60;
@@ -42,18 +43,7 @@ const A_TENANT: usize = 20;
 const ROOM_MIB: &str = "1048576";
 const BARE: &str = "crun run of crun spec with own ids";
 
-/// A client of E2B's API, as thin as one can be.
-struct Client {
-    http: reqwest::Client,
-    url: String,
-    key: String,
-}
-
-#[derive(Clone)]
-struct Made {
-    id: String,
-    token: String,
-}
+type Made = (String, String);
 
 pub async fn run() {
     let scratch = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
@@ -64,7 +54,7 @@ pub async fn run() {
     let bare = all.swap_remove(at).1.unwrap();
     let home = Home::new();
     let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
-    let client = Client::of(&server, "bench").await;
+    let client = caller(&server, "bench").await;
     let sql = server.sql().await;
     let many = "UPDATE dbos.queues SET worker_concurrency = 2000, partition_concurrency = 200 WHERE name = 'sbxQ'";
     sqlx::query(many).execute(&sql).await.unwrap();
@@ -80,15 +70,15 @@ pub async fn run() {
     server.stop();
 }
 
-async fn lives(client: &Client, bare: &Bare) {
+async fn lives(client: &Caller, bare: &Bare) {
     let (mut outputs, mut kills, mut bares) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 0..TURNS + COLD {
         let clock = Instant::now();
-        let made = client.create(60).await;
-        client.command(&made).await;
+        let made = create(client, 60).await;
+        command(client, &made).await;
         let output = ms(clock);
         let clock = Instant::now();
-        client.kill(&made).await;
+        kill(client, &made).await;
         let kill = ms(clock);
         let one = bare.run();
         if turn >= COLD {
@@ -107,30 +97,30 @@ async fn lives(client: &Client, bare: &Bare) {
     }
 }
 
-async fn commands(client: &Client) {
-    let made = client.create(300).await;
+async fn commands(client: &Caller) {
+    let made = create(client, 300).await;
     let mut times = Vec::new();
     for turn in 0..COMMANDS + COLD {
         let clock = Instant::now();
-        client.command(&made).await;
+        command(client, &made).await;
         if turn >= COLD {
             times.push(ms(clock));
         }
     }
     let more = json!({"n": COMMANDS, "p90": rounded(percentile(times.clone(), 90))});
     emit("e2b_command", median(times), "ms", 4.0, more);
-    client.kill(&made).await;
+    kill(client, &made).await;
 }
 
-async fn files(client: &Client) {
-    let made = client.create(300).await;
+async fn files(client: &Caller) {
+    let made = create(client, 300).await;
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for _ in 0..FILES {
         let clock = Instant::now();
-        client.write(&made, "/tmp/file", FILE).await;
+        write(client, &made, "/tmp/file", FILE).await;
         up.push(mb_per_s(FILE, clock));
         let clock = Instant::now();
-        let read = client.of_sandbox(client.http.get(client.file("/tmp/file")), &made);
+        let read = client.download((&made.0, &made.1), "/tmp/file");
         let bytes = read.send().await.unwrap().bytes().await.unwrap();
         down.push(mb_per_s(bytes.len(), clock));
         assert_eq!(bytes.len(), FILE);
@@ -138,32 +128,32 @@ async fn files(client: &Client) {
     let more = json!({"n": FILES, "bytes": FILE});
     emit("e2b_upload", median(up), "MB/s", 200.0, more.clone());
     emit("e2b_download", median(down), "MB/s", 200.0, more);
-    client.kill(&made).await;
+    kill(client, &made).await;
 }
 
-async fn pauses(client: &Client) {
-    let mut made = client.create(300).await;
-    client.write(&made, "/home/changes", CHANGES).await;
+async fn pauses(client: &Caller) {
+    let mut made = create(client, 300).await;
+    write(client, &made, "/home/changes", CHANGES).await;
     let (mut pauses, mut resumes) = (Vec::new(), Vec::new());
     for _ in 0..PAUSES {
         let clock = Instant::now();
-        let pause = format!("/sandboxes/{}/pause", made.id);
-        let (status, answer) = client.api("POST", &pause, Some(&json!({"memory": false}))).await;
+        let pause = format!("/sandboxes/{}/pause", made.0);
+        let (status, answer) = client.api("POST", &pause, Some(json!({"memory": false}))).await;
         pauses.push(ms(clock));
         assert_eq!(status, 204, "{answer}");
         let clock = Instant::now();
-        let connect = format!("/v2/sandboxes/{}/connect", made.id);
-        let (status, answer) = client.api("POST", &connect, Some(&json!({"timeout": 300}))).await;
+        let connect = format!("/v2/sandboxes/{}/connect", made.0);
+        let (status, answer) = client.api("POST", &connect, Some(json!({"timeout": 300}))).await;
         resumes.push(ms(clock));
         assert!(status == 200 || status == 201, "{status} {answer}");
         if let Some(token) = answer["envdAccessToken"].as_str() {
-            token.clone_into(&mut made.token);
+            token.clone_into(&mut made.1);
         }
     }
     let more = json!({"n": PAUSES, "bytes": CHANGES});
     emit("e2b_pause", median(pauses), "ms", 15.0, more.clone());
     emit("e2b_resume", median(resumes), "ms", 15.0, more);
-    client.kill(&made).await;
+    kill(client, &made).await;
 }
 
 async fn at_once(server: &Server) {
@@ -188,22 +178,22 @@ async fn idle(server: &Server) {
     killed(all).await;
 }
 
-async fn tenants(server: &Server, sandboxes: usize) -> Vec<Arc<Client>> {
+async fn tenants(server: &Server, sandboxes: usize) -> Vec<Arc<Caller>> {
     let mut all = Vec::new();
     for n in 0..sandboxes / A_TENANT {
-        all.push(Arc::new(Client::of(server, &format!("bench-{n}")).await));
+        all.push(Arc::new(caller(server, &format!("bench-{n}")).await));
     }
     all
 }
 
 /// So many of each tenant, all asked for at once.
-async fn made(tenants: &[Arc<Client>], each: usize) -> Vec<(Arc<Client>, Made)> {
+async fn made(tenants: &[Arc<Caller>], each: usize) -> Vec<(Arc<Caller>, Made)> {
     let mut creates = JoinSet::new();
     for client in tenants {
         for _ in 0..each {
             let client = Arc::clone(client);
             creates.spawn(async move {
-                let made = client.create(600).await;
+                let made = create(&client, 600).await;
                 (client, made)
             });
         }
@@ -211,89 +201,44 @@ async fn made(tenants: &[Arc<Client>], each: usize) -> Vec<(Arc<Client>, Made)> 
     creates.join_all().await
 }
 
-async fn killed(all: Vec<(Arc<Client>, Made)>) {
+async fn killed(all: Vec<(Arc<Caller>, Made)>) {
     for (client, made) in all {
-        client.kill(&made).await;
+        kill(&client, &made).await;
     }
-}
-
-/// What the kernel says that programs could still take.
-fn available_mib() -> f64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:")).unwrap();
-    let kib = line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap();
-    kib / 1024.0
 }
 
 fn mb_per_s(bytes: usize, since: Instant) -> f64 {
     bytes as f64 / 1e3 / ms(since)
 }
 
-impl Client {
-    async fn of(server: &Server, tenant: &str) -> Self {
-        let wish = json!({"tenant": tenant, "roles": ["submitter"], "format": "e2b"});
-        let (_, key) = server.new_key(&wish).await;
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            // The server bounds the connections of one address.
-            .pool_max_idle_per_host(1)
-            .timeout(Duration::from_secs(120))
-            .build()
-            .unwrap();
-        Self { http, url: server.url.clone(), key }
-    }
+/// What the kernel says that programs could still take.
+fn available_mib() -> f64 {
+    proc_kb("/proc/meminfo", "MemAvailable:") / 1024.0
+}
 
-    async fn api(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
-        let url = format!("{}{path}", self.url);
-        let mut request = self.http.request(method.parse().unwrap(), url);
-        request = request.header("x-api-key", &self.key);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let answer = request.send().await.unwrap();
-        let status = answer.status().as_u16();
-        (status, serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap_or_default())
-    }
+async fn caller(server: &Server, tenant: &str) -> Caller {
+    // The server bounds the connections of one address.
+    let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(1);
+    let http = http.timeout(Duration::from_secs(120)).build().unwrap();
+    Caller { http, ..Caller::of(server, tenant).await }
+}
 
-    async fn create(&self, seconds: u32) -> Made {
-        let wish = json!({"templateID": "base", "timeout": seconds});
-        let (status, made) = self.api("POST", "/v2/sandboxes", Some(&wish)).await;
-        assert_eq!(status, 201, "{made}");
-        Made { id: text(&made, "sandboxID"), token: text(&made, "envdAccessToken") }
-    }
+async fn create(caller: &Caller, seconds: u32) -> Made {
+    caller.create(json!({"templateID": "base", "timeout": seconds})).await
+}
 
-    async fn kill(&self, made: &Made) {
-        let (status, answer) = self.api("DELETE", &format!("/sandboxes/{}", made.id), None).await;
-        assert_eq!(status, 204, "{answer}");
-    }
+async fn kill(caller: &Caller, made: &Made) {
+    let (status, answer) = caller.api("DELETE", &format!("/sandboxes/{}", made.0), None).await;
+    assert_eq!(status, 204, "{answer}");
+}
 
-    /// `echo`, to the end of its stream.
-    async fn command(&self, made: &Made) {
-        let message =
-            json!({"process": {"cmd": "/bin/echo", "args": ["hi"]}, "stdin": false}).to_string();
-        let mut body = vec![0];
-        body.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
-        body.extend_from_slice(message.as_bytes());
-        let start = self.http.post(format!("{}/process.Process/Start", self.url));
-        let start = self.of_sandbox(start, made).header("content-type", "application/connect+json");
-        let answer = start.body(body).send().await.unwrap().bytes().await.unwrap();
-        let answer = String::from_utf8_lossy(&answer);
-        assert!(answer.contains("\"exitCode\":0"), "{answer}");
-    }
+/// `echo`, to the end of its stream.
+async fn command(caller: &Caller, (id, token): &Made) {
+    let answer = caller.started((id, token), "/bin/echo", &["hi"]).await;
+    assert!(answer.contains("\"exitCode\":0"), "{answer}");
+}
 
-    async fn write(&self, made: &Made, path: &str, bytes: usize) {
-        let write = self.of_sandbox(self.http.post(self.file(path)), made);
-        let write = write.header("content-type", "application/octet-stream");
-        let answer = write.body(vec![7; bytes]).send().await.unwrap();
-        let (status, said) = (answer.status(), answer.text().await.unwrap());
-        assert!(status.is_success(), "{said}");
-    }
-
-    fn file(&self, path: &str) -> String {
-        format!("{}/files?path={path}", self.url)
-    }
-
-    fn of_sandbox(&self, request: RequestBuilder, made: &Made) -> RequestBuilder {
-        request.header("e2b-sandbox-id", &made.id).header("x-access-token", &made.token)
-    }
+async fn write(caller: &Caller, (id, token): &Made, path: &str, bytes: usize) {
+    let (status, said) = answered(caller.upload((id, token), path).body(vec![7; bytes])).await;
+    assert_eq!(status, 200, "{said}");
 }

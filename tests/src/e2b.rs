@@ -1,0 +1,93 @@
+//! A caller of E2B's API by hand, as thin as one can be.
+
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+use crate::{Server, text};
+
+/// A tenant with a key of E2B's form.
+#[derive(Debug)]
+pub struct Caller {
+    /// Its connections.
+    pub http: reqwest::Client,
+    /// The server.
+    pub url: String,
+    /// Its key.
+    pub key: String,
+}
+
+impl Caller {
+    /// With a fresh key of this tenant.
+    pub async fn of(server: &Server, tenant: &str) -> Self {
+        let body = json!({"tenant": tenant, "roles": ["submitter"], "format": "e2b"});
+        let (_, key) = server.new_key(&body).await;
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { http, url: server.url.clone(), key }
+    }
+
+    /// A call of the control plane: its status and answer.
+    pub async fn api(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        let mut request = self
+            .http
+            .request(method.parse().unwrap(), format!("{}{path}", self.url))
+            .header("x-api-key", &self.key);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        answered(request).await
+    }
+
+    /// A sandbox: its id, and its agent's token.
+    pub async fn create(&self, body: Value) -> (String, String) {
+        let (status, made) = self.api("POST", "/v2/sandboxes", Some(body)).await;
+        assert_eq!(status, 201, "{made}");
+        (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
+    }
+
+    /// Of a file, whose bytes are to be added.
+    pub fn upload(&self, at: (&str, &str), path: &str) -> RequestBuilder {
+        let request = self.http.post(format!("{}/files?path={path}", self.url));
+        of_sandbox(request, at).header("content-type", "application/octet-stream")
+    }
+
+    /// Of a file.
+    pub fn download(&self, at: (&str, &str), path: &str) -> RequestBuilder {
+        of_sandbox(self.http.get(format!("{}/files?path={path}", self.url)), at)
+    }
+
+    /// A call of the agent with one message.
+    pub fn envd(&self, at: (&str, &str), path: &str, body: &Value) -> RequestBuilder {
+        let request = self.http.post(format!("{}{path}", self.url));
+        of_sandbox(request, at).header("e2b-sandbox-port", "49983").json(body)
+    }
+
+    /// The start of a command, whose answer is a stream.
+    pub fn start(&self, at: (&str, &str), message: &Value) -> RequestBuilder {
+        let message = message.to_string();
+        let mut body = vec![0];
+        body.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
+        body.extend_from_slice(message.as_bytes());
+        let request = self.http.post(format!("{}/process.Process/Start", self.url));
+        of_sandbox(request, at).header("content-type", "application/connect+json").body(body)
+    }
+
+    /// A command, followed to its end: all of the stream.
+    pub async fn started(&self, at: (&str, &str), cmd: &str, args: &[&str]) -> String {
+        let message = json!({"process": {"cmd": cmd, "args": args}, "stdin": false});
+        let answer = self.start(at, &message).send().await.unwrap().bytes().await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+fn of_sandbox(request: RequestBuilder, (id, token): (&str, &str)) -> RequestBuilder {
+    request.header("e2b-sandbox-id", id).header("x-access-token", token)
+}
+
+/// The status of an answer and its body; one that is no JSON as a text.
+pub async fn answered(request: RequestBuilder) -> (u16, Value) {
+    let answer = request.send().await.unwrap();
+    let status = answer.status().as_u16();
+    let body = answer.bytes().await.unwrap();
+    let shown = || Value::String(String::from_utf8_lossy(&body).into_owned());
+    (status, serde_json::from_slice(&body).unwrap_or_else(|_| shown()))
+}
