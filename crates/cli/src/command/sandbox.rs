@@ -38,6 +38,9 @@ pub(crate) enum SandboxCommand {
         /// Host that it may reach (repeatable); default: no network
         #[arg(long = "allow", value_name = "HOST")]
         allow: Vec<String>,
+        /// Weakest isolation class accepted: container or gvisor
+        #[arg(long)]
+        class: Option<String>,
         /// Memory in MiB
         #[arg(long)]
         mem_mb: Option<u64>,
@@ -138,6 +141,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             labels,
             env,
             allow,
+            class,
             mem_mb,
             from,
             pause_on_timeout,
@@ -159,6 +163,9 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
                 }
                 if *resume_on_traffic {
                     fields.insert("resumeOnTraffic".into(), json!(true));
+                }
+                if let Some(class) = class {
+                    fields.insert("classMin".into(), json!(class));
                 }
                 if let Some(mem_mb) = mem_mb {
                     fields.insert("limits".into(), json!({"memMB": mem_mb}));

@@ -69,6 +69,11 @@ impl Isolation for GvisorClass {
         command(plan, groups)
     }
 
+    /// Its file server opens each file on the host, and what is written to it, mapped pages included, goes there at once.
+    fn keeps_files(&self) -> bool {
+        true
+    }
+
     fn hides_files(&self) -> bool {
         true
     }
