@@ -73,6 +73,9 @@ pub struct LiveRequest {
     /// Whether the end of its time pauses it instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause_on_timeout: bool,
+    /// Whether that pause keeps its memory, where its class can; `false`: files alone. Default: it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_memory: Option<bool>,
     /// Whether the first request to it resumes it while it is paused; needs `pauseOnTimeout`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume_on_traffic: bool,
@@ -269,6 +272,7 @@ impl LiveRequest {
             private: false,
             snapshot: None,
             pause_on_timeout: false,
+            pause_memory: None,
             resume_on_traffic: false,
             dedup: None,
         }

@@ -3,6 +3,7 @@
 mod attack;
 mod cli;
 mod commands;
+mod gvisor;
 mod interpreter;
 mod kept;
 mod kept_faults;

@@ -88,16 +88,22 @@ pub(crate) enum SandboxCommand {
     Cp(CpArgs),
     /// Set when a sandbox ends: so many seconds from now
     Extend { id: String, seconds: u64 },
-    /// Pause a sandbox: its files are kept, its processes end
+    /// Pause a sandbox: its files are kept, and its memory where its class can
     Pause {
         id: String,
+        /// Keep its files alone: its processes end
+        #[arg(long)]
+        files_only: bool,
         /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
-    /// Resume a paused sandbox with its files; answers once it runs
+    /// Resume a paused sandbox with what was kept; answers once it runs
     Resume {
         id: String,
+        /// Begin with its files alone, whatever was kept
+        #[arg(long)]
+        files_only: bool,
         /// Seconds to live, 1 to 86400
         #[arg(long, default_value_t = 300)]
         timeout: u64,

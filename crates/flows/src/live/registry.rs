@@ -1,6 +1,7 @@
 //! What this process holds, and what it asked for and does not hold yet.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -90,6 +91,8 @@ pub(crate) enum Order {
     Kill,
     /// Now: its files are kept, on record, and its processes are dead.
     Pause,
+    /// Now: its processes ended for a pause that failed after that.
+    Unkept,
     /// Now: its worker stops.
     Stop,
     /// It is over, however that came.
@@ -121,6 +124,10 @@ pub struct Held {
     pub(crate) keeper: Result<LayerKeeper, Unkept>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
+    /// Whether it went on where a pause had stopped it, with its processes.
+    pub went_on: bool,
+    /// Its processes end for a pause, before the record says so.
+    leaves: AtomicBool,
     /// The key that asked for it.
     pub(crate) key_id: String,
     /// Variables of the sandbox whose files it began with.
@@ -149,6 +156,9 @@ pub(crate) struct Again {
     /// Its tokens, where its next life has the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
+    /// Whether its memory is before its files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// What a sandbox that is up is made of.
@@ -161,13 +171,14 @@ pub(crate) struct Made {
     pub limits: Limits,
     pub egress: Egress,
     pub keeper: Result<LayerKeeper, Unkept>,
+    pub went_on: bool,
 }
 
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
         Expected { tenant, key_id, request, name, template, inherited, filling: _, tokens: _ }: Expected,
-        Made { agent, mut env, tokens, limits, egress, keeper }: Made,
+        Made { agent, mut env, tokens, limits, egress, keeper, went_on }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
@@ -185,6 +196,8 @@ impl Held {
             since: Stopwatch::start(),
             keeper,
             keeping: tokio::sync::Mutex::default(),
+            went_on,
+            leaves: AtomicBool::new(false),
             key_id,
             inherited,
             template: name,
@@ -206,7 +219,7 @@ impl Held {
         for (name, value) in &self.inherited {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        Again { request, image: self.image.clone(), tokens: None }
+        Again { request, image: self.image.clone(), tokens: None, memory: false }
     }
 
     /// The same, with its tokens where they stay: for its own next life alone.
@@ -234,6 +247,15 @@ impl Held {
     /// Orders its end. It is not taken back, and no other order follows.
     pub(crate) fn end(&self, how: Order) {
         self.replace(how);
+    }
+
+    /// From now on the end of its processes is a pause's.
+    pub(crate) fn leave(&self) {
+        self.leaves.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Acquire)
     }
 
     /// Ends it if its time is over.

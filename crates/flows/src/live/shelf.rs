@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{Filling, LayerKeeper, Still};
+use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
 
 use super::registry::Again;
 use super::sealed::{Opening, Sealing, sha256};
@@ -38,6 +38,8 @@ pub(crate) struct KeptFile {
     pub bytes: u64,
     pub sha256: Digest,
     pub key: FileKey,
+    /// Whether its memory is in it, whole.
+    pub memory: bool,
     /// Locked, so that nobody takes it for a dead process's.
     file: File,
     part: PathBuf,
@@ -59,6 +61,10 @@ impl Shelf {
         self.dir.join(format!("{id}.{ending}"))
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub(crate) fn make(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -74,6 +80,30 @@ impl Shelf {
         keeper: &LayerKeeper,
         goes_on: &dyn Fn() -> bool,
     ) -> io::Result<(Still, KeptFile)> {
+        self.write((tenant, id), again, |out| keeper.keep(out, goes_on))
+    }
+
+    /// The same with its memory, and why that is not in it where it is not. Blocking.
+    pub(crate) fn keep_memory(
+        &self,
+        (tenant, id): (&TenantId, SnapshotId),
+        again: &Again,
+        sleeping: Sleeping,
+        goes_on: &dyn Fn() -> bool,
+    ) -> io::Result<(Still, KeptFile, Option<io::Error>)> {
+        let written = self.write((tenant, id), again, |out| sleeping.keep(out, goes_on))?;
+        let ((still, fault), mut kept) = written;
+        kept.memory = fault.is_none();
+        Ok((still, kept, fault))
+    }
+
+    /// Writes a file with what was asked for at its head.
+    fn write<T>(
+        &self,
+        (tenant, id): (&TenantId, SnapshotId),
+        again: &Again,
+        body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
+    ) -> io::Result<(T, KeptFile)> {
         self.make()?;
         let part = self.at(&id, PART);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
@@ -82,18 +112,26 @@ impl Shelf {
         let digest = Digest::parse(&"0".repeat(64)).map_err(io::Error::other)?;
         let locked = file.try_clone()?;
         // From here on it is removed, however this ends.
-        let mut kept =
-            KeptFile { id, bytes: 0, sha256: digest, key, file: locked, part, recorded: false };
+        let mut kept = KeptFile {
+            id,
+            bytes: 0,
+            sha256: digest,
+            key,
+            memory: false,
+            file: locked,
+            part,
+            recorded: false,
+        };
         let out = BufWriter::with_capacity(BUFFER, &file);
         let mut sealing = Sealing::new(out, &kept.key, (tenant, &kept.id))?;
         let head = zeroize::Zeroizing::new(serde_json::to_vec(again)?);
         sealing.write_all(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes())?;
         sealing.write_all(&head)?;
-        let still = keeper.keep(&mut sealing, goes_on).map_err(io::Error::other)?;
+        let done = body(&mut sealing).map_err(io::Error::other)?;
         let (out, bytes, sha256) = sealing.finish()?;
         drop(out);
         (kept.bytes, kept.sha256) = (bytes, sha256);
-        Ok((still, kept))
+        Ok((done, kept))
     }
 
     /// Once it is on record.
@@ -186,7 +224,12 @@ fn filling(
     }
     let mut head = zeroize::Zeroizing::new(vec![0; size]);
     opening.read_exact(&mut head)?;
-    Ok((serde_json::from_slice(&head)?, Filling::new(opening)))
+    let again: Again = serde_json::from_slice(&head)?;
+    let filling = match again.memory {
+        true => Filling::with_memory(opening, true),
+        false => Filling::new(opening),
+    };
+    Ok((again, filling))
 }
 
 impl KeptFile {

@@ -47,9 +47,8 @@ pub(super) type Outcome = Result<Response<Body>, Response<Body>>;
 #[serde(deny_unknown_fields)]
 pub(super) struct Timeout {
     pub(super) timeout: Option<u64>,
-    /// Of a connect and a resume: nothing that was kept has memory, so there is none to bring back.
-    #[serde(rename = "memory")]
-    _memory: Option<bool>,
+    /// Of a connect and a resume; `false`: its files alone, whatever was kept.
+    pub(super) memory: Option<bool>,
     #[serde(rename = "autoPause")]
     pub(super) auto_pause: Option<bool>,
 }
@@ -57,9 +56,9 @@ pub(super) struct Timeout {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pause {
-    /// Clients say `true`, or nothing, where their user says nothing: the answer has files alone, which is documented.
-    #[serde(rename = "memory")]
-    _memory: Option<bool>,
+    /// Clients say `true`, or nothing, where their user says nothing: a class that keeps files alone does so, which is
+    /// documented.
+    pub(super) memory: Option<bool>,
     #[serde(rename = "requireHealthyGuest")]
     _require_healthy_guest: Option<bool>,
 }

@@ -116,6 +116,7 @@ impl NewSandbox {
             private,
             snapshot,
             pause_on_timeout: pauses,
+            pause_memory: self.auto_pause_memory.filter(|_| pauses),
             resume_on_traffic: resumes,
             dedup,
         })

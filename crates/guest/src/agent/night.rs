@@ -1,0 +1,83 @@
+//! The time in which the agent sleeps: see [`cofferdam_guest::sleep`].
+
+use std::io::{self, Read as _};
+use std::os::unix::net::UnixStream as Socket;
+
+use cofferdam_guest::sleep::WAKE;
+use tokio::sync::watch;
+
+use super::clock::sleep_ms;
+
+/// Between two looks at the stream: little of a resume.
+const LOOK_MS: u64 = 2;
+
+/// Whether it is night.
+#[derive(Debug, Clone, Default)]
+pub struct Night(watch::Sender<bool>);
+
+impl Night {
+    pub fn fall(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub fn end(&self) {
+        self.0.send_replace(false);
+    }
+
+    /// Once it falls.
+    pub async fn fallen(&self) {
+        // An error would mean that there is no sender, which is ours.
+        let _ = self.0.subscribe().wait_for(|is_night| *is_night).await;
+    }
+}
+
+/// Reads the stream up to the word that wakes us. An end of the stream is an error: nobody holds us any more.
+///
+/// It looks, and waits for no notice: a kernel that was stored may have none of what had come before it went on.
+pub async fn woken(socket: &Socket) -> io::Result<()> {
+    let (mut stream, mut seen) = (socket, [0; WAKE.len()]);
+    loop {
+        // One byte at a time: what follows the word is the next connection's.
+        let mut next = [0];
+        match stream.read(&mut next) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                sleep_ms(LOOK_MS).await;
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        seen.rotate_left(1);
+        if let (Some(last), [next]) = (seen.last_mut(), next) {
+            *last = next;
+        }
+        if seen == *WAKE {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_word_wakes_after_what_was_left_and_takes_nothing_of_what_follows() {
+        let (ours, mut theirs) = Socket::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.write_all(b"the end of what was before").unwrap();
+        theirs.write_all(&WAKE[..5]).unwrap();
+        theirs.write_all(WAKE).unwrap();
+        theirs.write_all(b"next").unwrap();
+        woken(&ours).await.unwrap();
+        let mut rest = [0; 4];
+        (&ours).read_exact(&mut rest).unwrap();
+        assert_eq!(&rest, b"next");
+        drop(theirs);
+        assert!(woken(&ours).await.is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! An agent that sleeps while its sandbox is stored, and goes on with the next stream. These routes came with level 9.
+//!
+//! | route | request | answer |
+//! |---|---|---|
+//! | `POST /v1/sleep` | | 204; 409: what could not be stored, in words |
+//! | `GET /v1/commands` | | frames: [`Command`]s, one [`crate::wire::CollectEnd`] |
+//! | `POST /v1/follow` | [`Follow`] | as of a run, from now on; 404: it has ended |
+//!
+//! ```text
+//! sleep -> 204 -> the connection ends, the stream stays open ... stored ... [`WAKE`] on the stream that is there then
+//!       -> a new connection
+//! ```
+//! Until then the stream is the agent's life line as before: where it closes, the agent exits. A sleeping agent reads no
+//! output; once it wakes, what nobody follows is read and dropped.
+
+use serde::{Deserialize, Serialize};
+
+/// `POST`: ends the connection and waits for the next one.
+pub const SLEEP: &str = "/v1/sleep";
+/// `GET`: commands that run and may be followed.
+pub const COMMANDS: &str = "/v1/commands";
+/// `POST`: follows one.
+pub const FOLLOW: &str = "/v1/follow";
+
+/// Wakes a sleeping agent. What comes before it on the stream is the end of the connection before.
+pub const WAKE: &[u8; 32] = b"cofferdam: wake, the next begins";
+
+/// Bytes of a command's note: it and what is told of the command fit into one frame, whatever JSON makes of them.
+pub const MAX_NOTE: usize = 24 * 1024;
+
+/// A command that runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// Of [`crate::process::RunRequest`].
+    pub id: u64,
+    /// Its process id, as processes of its sandbox see it.
+    pub pid: u32,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// Whether it takes input that nobody gives now.
+    pub stdin: bool,
+    /// What the host noted with its request.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// Which command is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Follow {
+    /// Of [`crate::process::RunRequest`].
+    pub id: u64,
+}

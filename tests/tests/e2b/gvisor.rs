@@ -1,0 +1,243 @@
+//! Long-lived sandboxes of the class `gvisor`: by the clients, and where a pause of their memory fails.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use cofferdam_tests::e2b::{Caller, answered};
+use cofferdam_tests::not_run::not_run;
+use cofferdam_tests::{Home, repository, text};
+use serde_json::{Value, json};
+
+use super::kept::files;
+use super::{PYTHON, gone, installed, run};
+use crate::support::{count, said, texts, until};
+
+const SOON: Duration = Duration::from_secs(30);
+/// After a pause was sent, in ms: spread over the time that it takes.
+const MOMENTS: [u64; 6] = [0, 40, 120, 200, 300, 450];
+/// In the memory of a process, and in no file.
+const SECRET: &str = "a-word-that-only-memory-has";
+
+fn has_gvisor() -> bool {
+    let found = Command::new("runsc").arg("--version").output().is_ok();
+    if !found {
+        not_run("sandboxes of the class gvisor", "runsc is not installed");
+    }
+    found
+}
+
+async fn by_python(script: &str) {
+    let (true, Some(python)) = (has_gvisor(), installed(PYTHON[0])) else { return };
+    let home = Home::new();
+    let server = home.up();
+    let mut command = Command::new(python);
+    command.arg(repository().join("tests/tests/e2b").join(script));
+    command.env("SANDBOX_CLASS", "gvisor");
+    run(&server, command, None).await;
+    let sql = server.sql().await;
+    let classes = "SELECT DISTINCT effective->>'isolation_class' FROM app.sbx_executions";
+    assert_eq!(texts(&sql, classes).await, ["gvisor"]);
+    sql.close().await;
+    assert_eq!(files(&home), Vec::<PathBuf>::new(), "what nobody needs is erased");
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn the_python_client_works_unmodified_in_the_class_gvisor() {
+    by_python("sync.py").await;
+}
+
+#[tokio::test]
+async fn processes_of_the_class_gvisor_go_on_after_a_pause() {
+    by_python("memory.py").await;
+}
+
+/// A sandbox of this class.
+async fn create(ann: &Caller, class: &str, body: Value) -> (u16, Value) {
+    let asked = ann.http.post(format!("{}/v2/sandboxes", ann.url));
+    let asked = asked.header("x-api-key", &ann.key).header("x-cofferdam-class", class);
+    answered(asked.json(&body)).await
+}
+
+async fn created(ann: &Caller, body: Value) -> (String, String) {
+    let (status, made) = create(ann, "gvisor", body).await;
+    assert_eq!(status, 201, "{made}");
+    (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
+}
+
+/// A process that has the secret in its memory, and says how often it was asked.
+async fn begin(ann: &Caller, at: (&str, &str)) {
+    let script = format!(
+        "nohup python3 -c 'import time; s = \"-\".join(\"{}\".split()); open(\"/tmp/up\", \"w\")\nwhile True: time.sleep(1)' > /dev/null 2>&1 &",
+        SECRET.replace('-', " ")
+    );
+    ann.started(at, "sh", &["-c", &script]).await;
+    until("it runs", SOON, async || {
+        ann.started(at, "sh", &["-c", "test -e /tmp/up && echo it-is-up"])
+            .await
+            .contains(&encoded("it-is-up\n"))
+    })
+    .await;
+}
+
+fn encoded(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+async fn runs(ann: &Caller, at: (&str, &str)) -> bool {
+    let script = "pgrep -f time.slee[p] > /dev/null && echo it-runs || echo it-does-not";
+    ann.started(at, "sh", &["-c", script]).await.contains(&encoded("it-runs\n"))
+}
+
+#[tokio::test]
+async fn a_class_that_is_not_one_is_refused_by_name() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (status, refused) = create(&ann, "strong", json!({"templateID": "base"})).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(
+        refused["message"].as_str().unwrap().contains("x-cofferdam-class: \"strong\""),
+        "{refused}"
+    );
+    let (status, refused) = create(&ann, "remote", json!({"templateID": "base"})).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("class_min"), "{refused}");
+    let done = home.run(&["sandbox", "create", "--class", "strong"]);
+    assert!(!done.status.success() && said(&done).contains("classMin"), "{}", said(&done));
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
+    if !has_gvisor() {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token) = created(&ann, json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let kept = files(&home);
+    assert_eq!(kept.len(), 1);
+    let bytes = fs::read(&kept[0]).unwrap();
+    let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
+    // A kernel's file begins with words of its own.
+    assert!(!has(SECRET.as_bytes()) && !has(b"gvisor"), "it is sealed");
+    let sql = server.sql().await;
+    let row = "SELECT memory || ' ' || kind || ' ' || bytes FROM app.snapshots";
+    assert_eq!(texts(&sql, row).await, [format!("true pause {}", bytes.len())]);
+    let usage =
+        "SELECT coalesce(sum(bytes), 0)::bigint FROM app.blob_usage_parts WHERE tenant_id = 'ann'";
+    assert_eq!(count(&sql, usage).await, i64::try_from(bytes.len()).unwrap());
+    // Another server of the same state directory finds all of it in the file.
+    let mut server = server;
+    assert!(server.stop().success());
+    let server = home.up();
+    let ann = Caller { url: server.url.clone(), ..ann };
+    let resume = format!("/sandboxes/{id}/resume");
+    let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    assert_eq!(status, 201, "{resumed}");
+    assert!(runs(&ann, (&id, &text(&resumed, "envdAccessToken"))).await);
+    until("the file is erased", SOON, async || {
+        count(&sql, "SELECT count(*) FROM app.snapshots WHERE gone_at IS NULL").await == 0
+    })
+    .await;
+    assert_eq!((files(&home), count(&sql, usage).await), (Vec::<PathBuf>::new(), 0));
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
+    if !has_gvisor() {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (id, token) = created(&ann, json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let kept = files(&home).remove(0);
+    let mut bytes = fs::read(&kept).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&kept, &bytes).unwrap();
+    let resume = format!("/sandboxes/{id}/resume");
+    let (status, refused) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    assert_eq!(status, 409, "{refused}");
+    bytes[at] ^= 1;
+    fs::write(&kept, &bytes).unwrap();
+    let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    assert_eq!(status, 201, "{resumed}");
+    assert!(runs(&ann, (&id, &text(&resumed, "envdAccessToken"))).await);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undone() {
+    if !has_gvisor() {
+        return;
+    }
+    let home = Home::new();
+    let (mut done, mut undone) = (0, 0);
+    for wait_ms in MOMENTS {
+        let mut server = home.up();
+        let ann = Caller::of(&server, "ann").await;
+        let (id, token) = created(&ann, json!({"templateID": "base", "timeout": 300})).await;
+        begin(&ann, (&id, &token)).await;
+        let path = format!("/sandboxes/{id}/pause");
+        let asking = ann
+            .http
+            .post(format!("{}{path}", server.url))
+            .header("x-api-key", &ann.key)
+            .json(&json!({}));
+        let asking =
+            tokio::spawn(async move { asking.send().await.map(|answer| answer.status().as_u16()) });
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        server.kill();
+        let answer = asking.await.unwrap().unwrap_or(0);
+        let server = home.up();
+        let ann = Caller { url: server.url.clone(), ..ann };
+        let sql = server.sql().await;
+        let row = format!(
+            "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END \
+               FROM app.live_sandboxes l \
+              WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL) \
+                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)"
+        );
+        until("it is paused or ended", SOON, async || !texts(&sql, &row).await.is_empty()).await;
+        match texts(&sql, &row).await.remove(0).as_str() {
+            "paused" => {
+                done += 1;
+                let resume = format!("/sandboxes/{id}/resume");
+                let (status, resumed) =
+                    ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+                assert_eq!(status, 201, "{resumed}");
+                assert!(runs(&ann, (&id, &text(&resumed, "envdAccessToken"))).await);
+                assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+            }
+            _ => {
+                undone += 1;
+                assert_ne!(answer, 204, "what was acknowledged is kept");
+            }
+        }
+        until("nothing is kept for nobody", SOON, async || files(&home).is_empty()).await;
+        sql.close().await;
+        gone_for_now(server).await;
+    }
+    assert!(undone > 0 && done + undone == MOMENTS.len(), "{done} {undone}");
+    let server = home.up();
+    gone(home, server).await;
+}
+
+async fn gone_for_now(mut server: cofferdam_tests::Server) {
+    assert!(server.stop().success());
+}
