@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use cofferdam_tests::e2b::{Caller, answered};
+use cofferdam_tests::e2b::Caller;
 use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, repository, text};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::kept::files;
+use super::restart::{How, by};
 use super::{PYTHON, gone, installed, run};
 use crate::support::{count, said, texts, until};
 
@@ -54,19 +55,6 @@ async fn processes_of_the_class_gvisor_go_on_after_a_pause() {
     by_python("memory.py").await;
 }
 
-/// A sandbox of this class.
-async fn create(ann: &Caller, class: &str, body: Value) -> (u16, Value) {
-    let asked = ann.http.post(format!("{}/v2/sandboxes", ann.url));
-    let asked = asked.header("x-api-key", &ann.key).header("x-cofferdam-class", class);
-    answered(asked.json(&body)).await
-}
-
-async fn created(ann: &Caller, body: Value) -> (String, String) {
-    let (status, made) = create(ann, "gvisor", body).await;
-    assert_eq!(status, 201, "{made}");
-    (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
-}
-
 /// A process that has the secret in its memory, and says how often it was asked.
 async fn begin(ann: &Caller, at: (&str, &str)) {
     let script = format!(
@@ -93,10 +81,25 @@ async fn runs(ann: &Caller, at: (&str, &str)) -> bool {
 }
 
 #[tokio::test]
+async fn a_killed_server_leaves_no_sandbox_of_the_class_gvisor() {
+    if has_gvisor() {
+        super::killed_server("gvisor").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_that_its_sandbox_of_the_class_gvisor_ended_with_its_server() {
+    if has_gvisor() {
+        by(How::Stopped, "gvisor").await;
+        by(How::Killed, "gvisor").await;
+    }
+}
+
+#[tokio::test]
 async fn a_class_that_is_not_one_is_refused_by_name() {
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await;
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
     let (status, refused) = create(&ann, "strong", json!({"templateID": "base"})).await;
     assert_eq!(status, 400, "{refused}");
     assert!(
@@ -118,8 +121,8 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
     }
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await;
-    let (id, token) = created(&ann, json!({"templateID": "base", "timeout": 300})).await;
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
     begin(&ann, (&id, &token)).await;
     assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
     let kept = files(&home);
@@ -160,8 +163,8 @@ async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
     }
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await;
-    let (id, token) = created(&ann, json!({"templateID": "base", "timeout": 300})).await;
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
     begin(&ann, (&id, &token)).await;
     assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
     let kept = files(&home).remove(0);
@@ -190,8 +193,8 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
     let (mut done, mut undone) = (0, 0);
     for wait_ms in MOMENTS {
         let mut server = home.up();
-        let ann = Caller::of(&server, "ann").await;
-        let (id, token) = created(&ann, json!({"templateID": "base", "timeout": 300})).await;
+        let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+        let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
         begin(&ann, (&id, &token)).await;
         let path = format!("/sandboxes/{id}/pause");
         let asking = ann
