@@ -1,9 +1,10 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
 mod attack;
+mod classes;
 mod cli;
 mod commands;
-mod gvisor;
+
 mod interpreter;
 mod kept;
 mod kept_faults;

@@ -38,7 +38,7 @@ pub(crate) enum SandboxCommand {
         /// Host that it may reach (repeatable); default: no network
         #[arg(long = "allow", value_name = "HOST")]
         allow: Vec<String>,
-        /// Weakest isolation class accepted: container or gvisor
+        /// Weakest isolation class accepted: container, gvisor, microvm
         #[arg(long)]
         class: Option<String>,
         /// Memory in MiB

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use super::{Agent, AgentError, Frames, Result, Running, encode, parse};
 
 /// From the agent's answer to the end of its connection: the agent's own bound is 0.3 s.
 const FALL_ASLEEP: Duration = Duration::from_secs(5);
-/// Commands of one sandbox that are told of: more than run in any.
-const MAX_COMMANDS: usize = 4_096;
+/// Commands of one sandbox that are listed: five times as many as it serves at once. Each has a note of some KiB.
+const MAX_COMMANDS: usize = 256;
+/// Commands that are told of, whoever tells.
+const MAX_TOLD: usize = 65_536;
 const LEVEL: u32 = 9;
 
 /// Where an agent is with its sleep.
@@ -59,20 +62,20 @@ impl Agent {
         let response = self.send(Method::GET, sleep::COMMANDS, Bytes::new()).await?;
         let mut frames = Frames::of(response);
         let mut commands: Vec<Command> = Vec::new();
-        loop {
+        for _ in 0..MAX_TOLD {
             match frames.next().await? {
-                (Kind::Item, payload) if commands.len() < MAX_COMMANDS => {
-                    commands.push(parse(&payload)?);
+                (Kind::Item, payload) => {
+                    let command: Command = parse(&payload)?;
+                    self.last_id.fetch_max(command.id.saturating_add(1), Ordering::Relaxed);
+                    if commands.len() < MAX_COMMANDS {
+                        commands.push(command);
+                    }
                 }
-                (Kind::End, _) => break,
+                (Kind::End, _) => return Ok(commands),
                 _ => return Err(AgentError::Forged("something else in a list of commands")),
             }
         }
-        for command in &commands {
-            let next = command.id.saturating_add(1);
-            self.last_id.fetch_max(next, std::sync::atomic::Ordering::Relaxed);
-        }
-        Ok(commands)
+        Err(AgentError::Forged("more commands than any sandbox has"))
     }
 
     /// Follows a command that was started before the agent slept. Dropping what is given kills the command.

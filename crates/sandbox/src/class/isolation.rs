@@ -312,9 +312,14 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
-    /// Has the kernel of a sandbox write itself, in at most so many bytes. Its agent sleeps. Whatever comes of it, the
-    /// sandbox is over. Blocking.
-    fn store_memory(&self, _traces: &Traces, _out: &mut dyn Write, _most: u64) -> io::Result<()> {
+    /// Has the kernel of a sandbox write itself, in at most so many bytes. Its agent sleeps. `_members` are its
+    /// processes. Whatever comes of it, the sandbox is over. Blocking.
+    fn store_memory(
+        &self,
+        (_traces, _members): (&Traces, &[u32]),
+        _out: &mut dyn Write,
+        _most: u64,
+    ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -178,7 +178,9 @@ impl Sleeping {
         let Self(keeper) = self;
         let mut pieces = StoredPieces::to(&mut *out);
         let most = Memory::most(keeper.mem_bytes);
-        let stored = class::of(keeper.class).store_memory(&keeper.traces, &mut pieces, most);
+        let members = keeper.facts.cgroups.members(&keeper.traces);
+        let of = (&keeper.traces, members.as_slice());
+        let stored = class::of(keeper.class).store_memory(of, &mut pieces, most);
         let fault = pieces.finish(stored.is_ok()).map_err(KeepError::Files);
         // What did not write itself is not to go on either.
         if stored.is_err() || fault.is_err() {

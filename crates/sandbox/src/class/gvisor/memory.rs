@@ -41,11 +41,16 @@ struct Answer {
     err: String,
 }
 
-/// Has the kernel write itself to `out`, in at most so many bytes.
-pub(super) fn store(traces: &Traces, out: &mut dyn Write, most: u64) -> io::Result<()> {
+/// Has the kernel write itself to `out`, in at most so many bytes. `members`: the processes of its sandbox.
+pub(super) fn store(
+    (traces, members): (&Traces, &[u32]),
+    out: &mut dyn Write,
+    most: u64,
+) -> io::Result<()> {
     let control = UnixStream::connect_addr(&address(traces.id.as_str())?)?;
-    // Names of this kind are anybody's to take.
-    if !socket_peercred(&control)?.uid.is_root() {
+    // A name of this kind is anybody's to take.
+    let peer = u32::try_from(socket_peercred(&control)?.pid.as_raw_nonzero().get()).ok();
+    if !peer.is_some_and(|pid| members.contains(&pid)) {
         return Err(io::Error::other("the kernel's control socket is not its own"));
     }
     control.set_read_timeout(Some(PATIENCE))?;
@@ -164,7 +169,8 @@ mod tests {
         let traces = locate(Path::new("/nowhere"), &id);
         kernel(traces.id.as_str(), act);
         let mut out = Vec::new();
-        store(&traces, &mut out, 1_000).map(|()| out)
+        let own = [std::process::id()];
+        store((&traces, &own), &mut out, 1_000).map(|()| out)
     }
 
     #[test]
@@ -186,5 +192,14 @@ mod tests {
             control.write_all(br#"{"success":false,"err":"unknown method"}"#).unwrap();
         });
         assert!(refused.unwrap_err().to_string().contains("unknown method"));
+    }
+
+    #[test]
+    fn a_socket_of_another_process_is_asked_nothing() {
+        let id = SandboxId::parse(&format!("sb{:012x}ffffffff", std::process::id())).unwrap();
+        let traces = locate(Path::new("/nowhere"), &id);
+        let _other = UnixListener::bind_addr(&address(id.as_str()).unwrap()).unwrap();
+        let refused = store((&traces, &[1]), &mut Vec::new(), 1_000).unwrap_err();
+        assert!(refused.to_string().contains("not its own"), "{refused}");
     }
 }

@@ -80,8 +80,13 @@ impl Isolation for GvisorClass {
         true
     }
 
-    fn store_memory(&self, traces: &Traces, out: &mut dyn Write, most: u64) -> io::Result<()> {
-        memory::store(traces, out, most)
+    fn store_memory(
+        &self,
+        of: (&Traces, &[u32]),
+        out: &mut dyn Write,
+        most: u64,
+    ) -> io::Result<()> {
+        memory::store(of, out, most)
     }
 
     fn restore(&self, plan: &Plan, groups: &[PathBuf], memory: &Path) -> Option<Command> {

@@ -1,6 +1,8 @@
-//! Long-lived sandboxes of the class `gvisor`: by the clients, and where a pause of their memory fails.
+//! Long-lived sandboxes of other classes than `container`: by the clients, and where a pause of gVisor's memory fails.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -22,37 +24,47 @@ const MOMENTS: [u64; 6] = [0, 40, 120, 200, 300, 450];
 const SECRET: &str = "a-word-that-only-memory-has";
 
 fn has_gvisor() -> bool {
-    let found = Command::new("runsc").arg("--version").output().is_ok();
+    has("gvisor")
+}
+
+/// Whether this host has a class; where it has not, that is reported.
+fn has(class: &str) -> bool {
+    let doctor = Home::new().run_json(&["doctor", "--json"]);
+    let found = doctor["classes"][class] == true;
     if !found {
-        not_run("sandboxes of the class gvisor", "runsc is not installed");
+        not_run(&format!("the class {class}"), &doctor["classNotes"][class].to_string());
     }
     found
 }
 
-async fn by_python(script: &str) {
-    let (true, Some(python)) = (has_gvisor(), installed(PYTHON[0])) else { return };
+async fn by_python(class: &str, script: &str) {
+    let (true, Some(python)) = (has(class), installed(PYTHON[0])) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
-    command.arg(repository().join("tests/tests/e2b").join(script));
-    command.env("SANDBOX_CLASS", "gvisor");
+    command.arg(repository().join("tests/tests/e2b").join(script)).env("SANDBOX_CLASS", class);
     run(&server, command, None).await;
     let sql = server.sql().await;
-    let classes = "SELECT DISTINCT effective->>'isolation_class' FROM app.sbx_executions";
-    assert_eq!(texts(&sql, classes).await, ["gvisor"]);
+    let classes = "SELECT DISTINCT effective->>'isolationClass' FROM app.sbx_executions";
+    assert_eq!(texts(&sql, classes).await, [class]);
     sql.close().await;
-    assert_eq!(files(&home), Vec::<PathBuf>::new(), "what nobody needs is erased");
+    assert_eq!(files(&home), Vec::<PathBuf>::new(), "what is not needed is erased");
     gone(home, server).await;
 }
 
 #[tokio::test]
 async fn the_python_client_works_unmodified_in_the_class_gvisor() {
-    by_python("sync.py").await;
+    by_python("gvisor", "sync.py").await;
+}
+
+#[tokio::test]
+async fn the_python_client_works_unmodified_in_the_class_microvm() {
+    by_python("microvm", "sync.py").await;
 }
 
 #[tokio::test]
 async fn processes_of_the_class_gvisor_go_on_after_a_pause() {
-    by_python("memory.py").await;
+    by_python("gvisor", "memory.py").await;
 }
 
 /// A process that has the secret in its memory, and says how often it was asked.
@@ -99,16 +111,13 @@ async fn a_client_learns_that_its_sandbox_of_the_class_gvisor_ended_with_its_ser
 async fn a_class_that_is_not_one_is_refused_by_name() {
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
-    let (status, refused) = create(&ann, "strong", json!({"templateID": "base"})).await;
-    assert_eq!(status, 400, "{refused}");
-    assert!(
-        refused["message"].as_str().unwrap().contains("x-cofferdam-class: \"strong\""),
-        "{refused}"
-    );
-    let (status, refused) = create(&ann, "remote", json!({"templateID": "base"})).await;
-    assert_eq!(status, 400, "{refused}");
-    assert!(refused["message"].as_str().unwrap().contains("class_min"), "{refused}");
+    for (class, why) in [("strong", "x-cofferdam-class: \"strong\""), ("remote", "class_min")] {
+        let ann = Caller::of(&server, "ann").await.in_class(class);
+        let asked = json!({"templateID": "base"});
+        let (status, refused) = ann.api("POST", "/v2/sandboxes", Some(asked)).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    }
     let done = home.run(&["sandbox", "create", "--class", "strong"]);
     assert!(!done.status.success() && said(&done).contains("classMin"), "{}", said(&done));
     gone(home, server).await;
@@ -243,4 +252,62 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
 
 async fn gone_for_now(mut server: cofferdam_tests::Server) {
     assert!(server.stop().success());
+}
+
+/// A server on loopback that says hello to everybody.
+fn greets() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut asked) = (stream.unwrap(), [0; 4096]);
+            let _ = stream.read(&mut asked);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+        }
+    });
+    address
+}
+
+/// Granted names are reached by what goes on after a pause too, and no other name is.
+#[tokio::test]
+async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_pause() {
+    if !has_gvisor() {
+        return;
+    }
+    let home = Home::new();
+    let address = greets();
+    let table = ["a", "b"].map(|name| format!("--egress-host={name}.example={address}"));
+    let server = home.up_with(&[&table[0], &table[1]], &[]);
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let sql = server.sql().await;
+    let list = "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', 1, '[\"a.example\"]', 'sec')";
+    sqlx::query(list).execute(&sql).await.unwrap();
+    let network = json!({"allowOut": ["a.example"]});
+    let body = json!({"templateID": "base", "timeout": 300, "network": network});
+    let (id, mut token) = ann.create(body).await;
+    let reach = "for name in a b; do curl -sf http://$name.example/ || echo no; done";
+    // One that runs through the pause, and tries when it is told to.
+    let waits = format!(
+        "nohup sh -c 'until test -e /tmp/go; do sleep 0.1; done; ({reach}) > /tmp/told' > /dev/null 2>&1 &"
+    );
+    ann.started((&id, &token), "sh", &["-c", &waits]).await;
+    for _ in 0..2 {
+        let said = ann
+            .started((&id, &token), "sh", &["-c", &format!("({reach}) > /tmp/now; cat /tmp/now")])
+            .await;
+        assert!(said.contains(&encoded("hello\nno\n")), "{said}");
+        assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+        let resume = format!("/sandboxes/{id}/resume");
+        let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+        assert_eq!(status, 201, "{resumed}");
+        token = text(&resumed, "envdAccessToken");
+    }
+    ann.started((&id, &token), "touch", &["/tmp/go"]).await;
+    until("what went on reached its name alone", SOON, async || {
+        ann.started((&id, &token), "cat", &["/tmp/told"]).await.contains(&encoded("hello\nno\n"))
+    })
+    .await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    sql.close().await;
+    gone(home, server).await;
 }
