@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -310,4 +311,51 @@ async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_p
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     sql.close().await;
     gone(home, server).await;
+}
+
+/// A runsc that restores nothing, as another version of it would refuse an image.
+#[tokio::test]
+async fn a_memory_that_does_not_start_leaves_its_sandbox_paused_and_its_files_usable() {
+    if !has_gvisor() {
+        return;
+    }
+    let home = Home::new();
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let real = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|dir| dir.join("runsc"))
+        .find(|path| path.is_file())
+        .unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *\" restore \"*) echo 'another version' >&2; exit 1;; esac\nexec {} \"$@\"\n",
+        real.display()
+    );
+    fs::write(bin.join("runsc"), script).unwrap();
+    fs::set_permissions(bin.join("runsc"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let server = home.up_with(&[], &[("PATH", &path)]);
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let resume = format!("/sandboxes/{id}/resume");
+    let (status, refused) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    let why = refused["message"].as_str().unwrap();
+    assert!(
+        status == 409 && why.contains("stays paused") && why.contains("another version"),
+        "{refused}"
+    );
+    let files_alone = json!({"timeout": 60, "memory": false});
+    let (status, resumed) = ann.api("POST", &resume, Some(files_alone)).await;
+    assert_eq!(status, 201, "{resumed}");
+    assert_files_alone(&ann, (&id, &text(&resumed, "envdAccessToken"))).await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+/// Its files are there, and its process is not.
+async fn assert_files_alone(ann: &Caller, at: (&str, &str)) {
+    let said = ann.started(at, "sh", &["-c", "test -e /tmp/up && echo it-is-up"]).await;
+    assert!(said.contains(&encoded("it-is-up\n")), "{said}");
+    assert!(!runs(ann, at).await);
 }
