@@ -7,8 +7,8 @@
 //! | `POST /v1/follow` | [`Follow`] | as of a run, from now on; 404: it has ended |
 //!
 //! ```text
-//! sleep -> 204 -> the connection ends, the stream stays open ... stored ... [`WAKE`] on the stream that is there then
-//!       -> a new connection
+//! sleep -> 204 -> the connection ends, the stream stays open, [`ASLEEP`] on it ... stored ...
+//!       -> [`WAKE`] on the stream that is there then -> a new connection
 //! ```
 //! Until then the stream is the agent's life line as before: where it closes, the agent exits. A sleeping agent reads no
 //! output; once it wakes, what nobody follows is read and dropped.
@@ -22,7 +22,9 @@ pub const COMMANDS: &str = "/v1/commands";
 /// `POST`: follows one.
 pub const FOLLOW: &str = "/v1/follow";
 
-/// Wakes a sleeping agent. What comes before it on the stream is the end of the connection before.
+/// Says that the agent reads the stream for [`WAKE`] alone. What comes before it is the end of the connection before.
+pub const ASLEEP: &[u8; 32] = b"cofferdam: asleep, store me now ";
+/// Wakes a sleeping agent. What comes before it is the end of the connection before.
 pub const WAKE: &[u8; 32] = b"cofferdam: wake, the next begins";
 
 /// Bytes of a command's note: it and what is told of the command fit into one frame, whatever JSON makes of them.
@@ -51,4 +53,43 @@ pub struct Command {
 pub struct Follow {
     /// Of [`crate::process::RunRequest`].
     pub id: u64,
+}
+
+/// Looks for a word in a stream, byte by byte.
+#[derive(Debug)]
+pub struct Listening {
+    word: &'static [u8; 32],
+    last: [u8; 32],
+}
+
+impl Listening {
+    /// For this word.
+    #[must_use]
+    pub const fn to(word: &'static [u8; 32]) -> Self {
+        Self { word, last: [0; 32] }
+    }
+
+    /// Whether the word ends with this byte.
+    pub fn hears(&mut self, byte: u8) -> bool {
+        self.last.rotate_left(1);
+        if let Some(last) = self.last.last_mut() {
+            *last = byte;
+        }
+        self.last == *self.word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_heard_after_anything_and_at_its_last_byte_only() {
+        let mut listening = Listening::to(WAKE);
+        let before = [b"what was before".as_slice(), &WAKE[..31], ASLEEP].concat();
+        assert!(!before.iter().any(|byte| listening.hears(*byte)));
+        let heard: Vec<bool> = WAKE.iter().map(|byte| listening.hears(*byte)).collect();
+        assert_eq!(heard.iter().filter(|heard| **heard).count(), 1);
+        assert!(heard[31]);
+    }
 }

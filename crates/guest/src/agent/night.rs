@@ -1,9 +1,9 @@
 //! The time in which the agent sleeps: see [`cofferdam_guest::sleep`].
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream as Socket;
 
-use cofferdam_guest::sleep::WAKE;
+use cofferdam_guest::sleep::{ASLEEP, Listening, WAKE};
 use tokio::sync::watch;
 
 use super::clock::sleep_ms;
@@ -31,38 +31,39 @@ impl Night {
     }
 }
 
-/// Reads the stream up to the word that wakes us. An end of the stream is an error: nobody holds us any more.
+/// Says that we sleep, and reads the stream up to the word that wakes us. An end of the stream is an error: nobody holds us
+/// any more.
 ///
 /// It looks, and waits for no notice: a kernel that was stored may have none of what had come before it went on.
 pub async fn woken(socket: &Socket) -> io::Result<()> {
-    let (mut stream, mut seen) = (socket, [0; WAKE.len()]);
-    loop {
-        // One byte at a time: what follows the word is the next connection's.
-        let mut next = [0];
-        match stream.read(&mut next) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                sleep_ms(LOOK_MS).await;
-                continue;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        }
-        seen.rotate_left(1);
-        if let (Some(last), [next]) = (seen.last_mut(), next) {
-            *last = next;
-        }
-        if seen == *WAKE {
+    let (mut stream, mut listening, mut left) = (socket, Listening::to(WAKE), ASLEEP.as_slice());
+    while !left.is_empty() {
+        let written = looked(|| stream.write(left)).await?;
+        left = left.get(written..).unwrap_or_default();
+    }
+    // One byte at a time: what follows the word is the next connection's.
+    let mut next = [0];
+    while looked(|| stream.read(&mut next)).await? > 0 {
+        if next.into_iter().any(|byte| listening.hears(byte)) {
             return Ok(());
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// What a call gives, once it need not be waited for.
+async fn looked(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep_ms(LOOK_MS).await,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
 
     #[tokio::test]
@@ -74,6 +75,9 @@ mod tests {
         theirs.write_all(WAKE).unwrap();
         theirs.write_all(b"next").unwrap();
         woken(&ours).await.unwrap();
+        let mut said = [0; ASLEEP.len()];
+        theirs.read_exact(&mut said).unwrap();
+        assert_eq!(said, *ASLEEP);
         let mut rest = [0; 4];
         (&ours).read_exact(&mut rest).unwrap();
         assert_eq!(&rest, b"next");

@@ -278,18 +278,13 @@ async fn handshake(
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an agent's connection ended");
         }
-        let sleeps = sleep.send_if_modified(|sleep| {
-            let sleeps = *sleep == Sleep::Called;
-            if sleeps {
-                *sleep = Sleep::Asleep;
-            }
-            sleeps
-        });
-        if sleeps {
+        let is_called = *sleep.borrow() == Sleep::Called;
+        if is_called && let Ok(stream) = sleep::asleep(held).await {
+            sleep.send_replace(Sleep::Asleep);
             // Its agent ends with the stream, whose other handle is here: until this task is dropped.
             std::future::pending::<()>().await;
+            drop(stream);
         }
-        drop(held);
     });
     Ok((requests, Driver(driver)))
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::process::Begun;
-use cofferdam_guest::sleep::{self, Command, Follow};
+use cofferdam_guest::sleep::{self, Command, Follow, Listening};
 use hyper::Method;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::UnixStream;
 
 use super::{Agent, AgentError, Frames, Result, Running, encode, parse};
@@ -23,6 +23,8 @@ const MAX_COMMANDS: usize = 256;
 /// Commands that are told of, whoever tells.
 const MAX_TOLD: usize = 65_536;
 const LEVEL: u32 = 9;
+/// What may come of an ended connection before the agent sleeps: what its streams may have had on their way.
+const MAX_LAST_BYTES: usize = 1024 * 1024;
 
 /// Where an agent is with its sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,17 @@ impl Agent {
         let agent = self.clone();
         Ok(Running { agent, id: command.id, frames, limit: u64::MAX, pid, first })
     }
+}
+
+/// Waits until the agent says that it sleeps, and gives the stream.
+pub(super) async fn asleep(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
+    let (mut stream, mut listening) = (UnixStream::from_std(stream)?, Listening::to(sleep::ASLEEP));
+    for _ in 0..MAX_LAST_BYTES {
+        if listening.hears(stream.read_u8().await?) {
+            return Ok(stream);
+        }
+    }
+    Err(io::ErrorKind::InvalidData.into())
 }
 
 /// A stream that outlives the connection on it: its end is not said when the connection ends.
