@@ -7,7 +7,7 @@
 //! | `POST /v1/follow` | [`Follow`] | as of a run, from now on; 404: it has ended |
 //!
 //! ```text
-//! sleep -> 204 -> the connection ends, the stream stays open, [`ASLEEP`] on it ... stored ...
+//! sleep -> 204 -> the connection ends, the stream stays open -> [`ASK`]ed until [`ASLEEP`] is said ... stored ...
 //!       -> [`WAKE`] on the stream that is there then -> a new connection
 //! ```
 //! Until then the stream is the agent's life line as before: where it closes, the agent exits. A sleeping agent reads no
@@ -22,6 +22,10 @@ pub const COMMANDS: &str = "/v1/commands";
 /// `POST`: follows one.
 pub const FOLLOW: &str = "/v1/follow";
 
+/// Ends a connection of HTTP/2 whose other end does not end it: no stream may have such a frame. Between words it is nothing.
+pub const CUT: &[u8; 9] = &[0; 9];
+/// Asks whether the agent sleeps; an ending connection may still have read it, so it is asked again.
+pub const ASK: &[u8; 32] = b"cofferdam: are you asleep now?  ";
 /// Says that the agent reads the stream for [`WAKE`] alone. What comes before it is the end of the connection before.
 pub const ASLEEP: &[u8; 32] = b"cofferdam: asleep, store me now ";
 /// Wakes a sleeping agent. What comes before it is the end of the connection before.

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream as Socket;
 
-use cofferdam_guest::sleep::{ASLEEP, Listening, WAKE};
+use cofferdam_guest::sleep::{ASK, ASLEEP, CUT, Listening, WAKE};
 use tokio::sync::watch;
 
 use super::clock::sleep_ms;
@@ -31,24 +31,34 @@ impl Night {
     }
 }
 
-/// Says that we sleep, and reads the stream up to the word that wakes us. An end of the stream is an error: nobody holds us
-/// any more.
+/// Reads the stream up to the word that wakes us, and says that we sleep as often as we are asked. An end of the stream is an
+/// error: nobody holds us any more.
 ///
 /// It looks, and waits for no notice: a kernel that was stored may have none of what had come before it went on.
 pub async fn woken(socket: &Socket) -> io::Result<()> {
-    let (mut stream, mut listening, mut left) = (socket, Listening::to(WAKE), ASLEEP.as_slice());
-    while !left.is_empty() {
-        let written = looked(|| stream.write(left)).await?;
-        left = left.get(written..).unwrap_or_default();
-    }
+    // Where the connection was cut off here, it ends there.
+    say(socket, CUT).await?;
+    let (mut stream, mut asked, mut called) = (socket, Listening::to(ASK), Listening::to(WAKE));
     // One byte at a time: what follows the word is the next connection's.
     let mut next = [0];
     while looked(|| stream.read(&mut next)).await? > 0 {
-        if next.into_iter().any(|byte| listening.hears(byte)) {
+        let [byte] = next;
+        if called.hears(byte) {
             return Ok(());
+        }
+        if asked.hears(byte) {
+            say(socket, ASLEEP).await?;
         }
     }
     Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+async fn say(mut stream: &Socket, mut word: &[u8]) -> io::Result<()> {
+    while !word.is_empty() {
+        let written = looked(|| stream.write(word)).await?;
+        word = word.get(written..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// What a call gives, once it need not be waited for.
@@ -72,12 +82,14 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         theirs.write_all(b"the end of what was before").unwrap();
         theirs.write_all(&WAKE[..5]).unwrap();
+        theirs.write_all(ASK).unwrap();
+        theirs.write_all(CUT).unwrap();
         theirs.write_all(WAKE).unwrap();
         theirs.write_all(b"next").unwrap();
         woken(&ours).await.unwrap();
-        let mut said = [0; ASLEEP.len()];
+        let mut said = [0; CUT.len() + ASLEEP.len()];
         theirs.read_exact(&mut said).unwrap();
-        assert_eq!(said, *ASLEEP);
+        assert_eq!(said[CUT.len()..], *ASLEEP);
         let mut rest = [0; 4];
         (&ours).read_exact(&mut rest).unwrap();
         assert_eq!(&rest, b"next");

@@ -49,7 +49,7 @@ const HUNG_UP_MS: u64 = 4_000;
 
 /// How long answers may take to their end when the agent falls asleep. Those that have none, such as connections to ports,
 /// are cut off then.
-const LAST_WORDS_MS: u64 = 300;
+const LAST_WORDS_MS: u64 = 150;
 
 /// What all connections share.
 struct Agent {
