@@ -151,9 +151,11 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
     let bytes = i64::try_from(bytes.len()).unwrap();
     assert!(count(&sql, usage).await >= before + bytes);
     // Another server of the same state directory finds all of it in the file.
+    sql.close().await;
     let mut server = server;
     assert!(server.stop().success());
     let server = home.up();
+    let sql = server.sql().await;
     let ann = Caller { url: server.url.clone(), ..ann };
     let resume = format!("/sandboxes/{id}/resume");
     let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
