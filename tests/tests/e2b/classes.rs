@@ -24,12 +24,8 @@ const MOMENTS: [u64; 6] = [0, 40, 120, 200, 300, 450];
 /// In the memory of a process, and in no file.
 const SECRET: &str = "a-word-that-only-memory-has";
 
-fn has_gvisor() -> bool {
-    has("gvisor")
-}
-
 /// Whether this host has a class; where it has not, that is reported.
-fn has(class: &str) -> bool {
+fn has_class(class: &str) -> bool {
     let doctor = Home::new().run_json(&["doctor", "--json"]);
     let found = doctor["classes"][class] == true;
     if !found {
@@ -39,7 +35,7 @@ fn has(class: &str) -> bool {
 }
 
 async fn by_python(class: &str, script: &str) {
-    let (true, Some(python)) = (has(class), installed(PYTHON[0])) else { return };
+    let (true, Some(python)) = (has_class(class), installed(PYTHON[0])) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
@@ -95,14 +91,14 @@ async fn runs(ann: &Caller, at: (&str, &str)) -> bool {
 
 #[tokio::test]
 async fn a_killed_server_leaves_no_sandbox_of_the_class_gvisor() {
-    if has_gvisor() {
+    if has_class("gvisor") {
         super::killed_server("gvisor").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_learns_that_its_sandbox_of_the_class_gvisor_ended_with_its_server() {
-    if has_gvisor() {
+    if has_class("gvisor") {
         by(How::Stopped, "gvisor").await;
         by(How::Killed, "gvisor").await;
     }
@@ -126,7 +122,7 @@ async fn a_class_that_is_not_one_is_refused_by_name() {
 
 #[tokio::test]
 async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
-    if !has_gvisor() {
+    if !has_class("gvisor") {
         return;
     }
     let home = Home::new();
@@ -174,7 +170,7 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
 
 #[tokio::test]
 async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
-    if !has_gvisor() {
+    if !has_class("gvisor") {
         return;
     }
     let home = Home::new();
@@ -202,7 +198,7 @@ async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
 
 #[tokio::test]
 async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undone() {
-    if !has_gvisor() {
+    if !has_class("gvisor") {
         return;
     }
     let home = Home::new();
@@ -278,7 +274,7 @@ fn greets() -> String {
 /// Granted names are reached by what goes on after a pause too, and no other name is.
 #[tokio::test]
 async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_pause() {
-    if !has_gvisor() {
+    if !has_class("gvisor") {
         return;
     }
     let home = Home::new();
@@ -322,7 +318,7 @@ async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_p
 /// A runsc that restores nothing, as another version of it would refuse an image.
 #[tokio::test]
 async fn a_memory_that_does_not_start_leaves_its_sandbox_paused_and_its_files_usable() {
-    if !has_gvisor() {
+    if !has_class("gvisor") {
         return;
     }
     let home = Home::new();

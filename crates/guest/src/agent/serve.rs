@@ -124,7 +124,7 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
 async fn by_day(socket: &std::os::unix::net::UnixStream, agent: &Arc<Agent>) -> io::Result<()> {
     loop {
         let stream = Kept(UnixStream::from_std(socket.try_clone()?)?);
-        if let Ended::Over = connection(stream, Arc::clone(agent)).await? {
+        if let ConnectionEnd::Over = connection(stream, Arc::clone(agent)).await? {
             return Ok(());
         }
         woken(socket).await?;
@@ -149,7 +149,7 @@ fn is_hung_up(stream: &impl AsFd) -> bool {
 }
 
 /// How a connection ended.
-enum Ended {
+enum ConnectionEnd {
     Over,
     /// The agent sleeps.
     Asleep,
@@ -158,7 +158,7 @@ enum Ended {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     agent: Arc<Agent>,
-) -> io::Result<Ended> {
+) -> io::Result<ConnectionEnd> {
     let night = agent.running.night().clone();
     let service = service_fn(move |request| {
         let agent = Arc::clone(&agent);
@@ -174,12 +174,12 @@ async fn connection(
     tokio::pin!(served);
     tokio::select! {
         // An error is an end like any other.
-        _ = served.as_mut() => return Ok(Ended::Over),
+        _ = served.as_mut() => return Ok(ConnectionEnd::Over),
         () = night.fallen() => {}
     }
     served.as_mut().graceful_shutdown();
     drop(within_ms(LAST_WORDS_MS, served).await);
-    Ok(Ended::Asleep)
+    Ok(ConnectionEnd::Asleep)
 }
 
 /// `POST /v1/sleep`.

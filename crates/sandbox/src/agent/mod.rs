@@ -13,6 +13,7 @@ pub(crate) mod excess;
 mod forged;
 pub(crate) mod ignored;
 mod job;
+mod lasting;
 mod run;
 mod sleep;
 mod snapshot;
@@ -32,8 +33,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use lasting::{LastingStream, Sleep, asleep};
 use serde::de::DeserializeOwned;
-use sleep::{Kept, Sleep};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
@@ -271,7 +272,7 @@ async fn handshake(
         // What was on its way when a stream was let go is reset, and the library ends a connection after
         // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
         .max_local_error_reset_streams(None)
-        .handshake(TokioIo::new(Kept(stream)))
+        .handshake(TokioIo::new(LastingStream(stream)))
         .await?;
     let sleep = sleep.clone();
     let driver = tokio::spawn(async move {
@@ -279,7 +280,7 @@ async fn handshake(
             tracing::debug!(%error, "an agent's connection ended");
         }
         let is_called = *sleep.borrow() == Sleep::Called;
-        if is_called && let Ok(stream) = sleep::asleep(held).await {
+        if is_called && let Ok(stream) = asleep(held).await {
             sleep.send_replace(Sleep::Asleep);
             // Its agent ends with the stream, whose other handle is here: until this task is dropped.
             std::future::pending::<()>().await;

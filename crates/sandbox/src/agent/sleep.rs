@@ -1,19 +1,18 @@
 //! An agent that sleeps while its sandbox is stored: see [`cofferdam_guest::sleep`].
 
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::process::Begun;
-use cofferdam_guest::sleep::{self, Command, Follow, Listening};
+use cofferdam_guest::sleep::{self, Command, Follow};
 use hyper::Method;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 
+use super::lasting::Sleep;
 use super::{Agent, AgentError, Frames, Result, Running, encode, parse};
 
 /// From the agent's answer to its sleep: its own bound is 0.15 s.
@@ -23,19 +22,6 @@ const MAX_COMMANDS: usize = 256;
 /// Commands that are told of, whoever tells.
 const MAX_TOLD: usize = 65_536;
 const LEVEL: u32 = 9;
-/// An agent that sleeps answers within some milliseconds.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// What may come of an ended connection before the agent sleeps: what its streams may have had on their way.
-const MAX_LAST_BYTES: usize = 1024 * 1024;
-
-/// Where an agent is with its sleep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sleep {
-    Awake,
-    /// It was asked to, and its connection ends.
-    Called,
-    Asleep,
-}
 
 impl Agent {
     /// Ends the connection to the agent, which waits on its stream until it is woken. What it cannot do is refused, and
@@ -95,73 +81,5 @@ impl Agent {
         }
         let agent = self.clone();
         Ok(Running { agent, id: command.id, frames, limit: u64::MAX, pid, first })
-    }
-}
-
-/// Asks until the agent says that it sleeps, and gives the stream. Its owner has a bound of time.
-pub(super) async fn asleep(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
-    let (mut stream, mut listening) = (UnixStream::from_std(stream)?, Listening::to(sleep::ASLEEP));
-    // Where the agent waits for the end of the connection, it has it.
-    stream.write_all(sleep::CUT).await?;
-    let mut left = MAX_LAST_BYTES;
-    loop {
-        stream.write_all(sleep::ASK).await?;
-        let said = async {
-            while left > 0 {
-                left -= 1;
-                if listening.hears(stream.read_u8().await?) {
-                    return Ok(());
-                }
-            }
-            Err(io::ErrorKind::InvalidData.into())
-        };
-        match tokio::time::timeout(ASK_AGAIN, said).await {
-            Ok(said) => return said.map(|()| stream),
-            // What was asked was read by the connection that ended.
-            Err(_) => {}
-        }
-    }
-}
-
-/// A stream that outlives the connection on it: its end is not said when the connection ends.
-pub(super) struct Kept(pub UnixStream);
-
-impl AsyncRead for Kept {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Kept {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush(cx)
     }
 }

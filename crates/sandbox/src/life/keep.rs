@@ -24,7 +24,7 @@ use crate::class;
 use crate::host::freeze::Frozen;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
-use crate::life::memory::{Memory, StoredPieces};
+use crate::life::memory::{StoredMemory, StoredPieces};
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
@@ -135,7 +135,7 @@ impl LayerKeeper {
     /// find that it does not.
     #[must_use]
     pub fn fits(&self, dir: &Path) -> bool {
-        Memory::fits(dir, self.mem_bytes.saturating_add(self.disk_bytes))
+        StoredMemory::fits(dir, self.mem_bytes.saturating_add(self.disk_bytes))
     }
 
     /// Has its agent sleep, so that its memory can be kept.
@@ -177,7 +177,7 @@ impl Sleeping {
     ) -> Result<(Still, Option<io::Error>), KeepError> {
         let Self(keeper) = self;
         let mut pieces = StoredPieces::to(&mut *out);
-        let most = Memory::most(keeper.mem_bytes);
+        let most = StoredMemory::most(keeper.mem_bytes);
         let members = keeper.facts.cgroups.members(&keeper.traces);
         let of = (&keeper.traces, members.as_slice());
         let stored = class::of(keeper.class).store_memory(of, &mut pieces, most);
@@ -269,12 +269,12 @@ impl Filling {
     }
 
     /// The memory that it begins with, for a sandbox whose directory this is. Before the files; blocking.
-    pub(crate) fn memory(&mut self, dir: &Path) -> io::Result<Option<Memory>> {
+    pub(crate) fn memory(&mut self, dir: &Path) -> io::Result<Option<StoredMemory>> {
         if !self.has_memory {
             return Ok(None);
         }
         self.has_memory = false;
-        Memory::read(self.stream.as_mut(), self.wants_memory.then_some(dir))
+        StoredMemory::read(self.stream.as_mut(), self.wants_memory.then_some(dir))
     }
 
     pub(crate) fn stream(&mut self) -> &mut dyn Read {

@@ -28,14 +28,14 @@ const IMAGE: &str = "checkpoint.img";
 
 /// The memory that a sandbox begins with.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct StoredMemory {
     /// What the link leads to.
     _file: File,
     /// The directory with the link.
     pub dir: PathBuf,
 }
 
-impl Memory {
+impl StoredMemory {
     /// Bytes that a sandbox with so many of memory may have in a stream. Pure.
     pub(crate) fn most(mem_bytes: u64) -> u64 {
         mem_bytes.saturating_add(OWN_BYTES)
@@ -81,7 +81,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for StoredMemory {
     fn drop(&mut self) {
         // With the sandbox's directory at the latest.
         let _ = fs::remove_file(self.dir.join(IMAGE));
@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn a_disk_takes_no_more_than_it_has() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Memory::fits(dir.path(), 1));
-        assert!(!Memory::fits(dir.path(), u64::MAX));
+        assert!(StoredMemory::fits(dir.path(), 1));
+        assert!(!StoredMemory::fits(dir.path(), u64::MAX));
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
         let bytes = vec![7; MAX_PIECE + 3];
         let whole = stream(&bytes, true);
         let mut from = whole.as_slice();
-        let memory = Memory::read(&mut from, Some(dir.path())).unwrap().unwrap();
+        let memory = StoredMemory::read(&mut from, Some(dir.path())).unwrap().unwrap();
         assert_eq!(
             (fs::read(memory.dir.join(IMAGE)).unwrap(), from),
             (bytes.clone(), &b"files"[..])
@@ -158,10 +158,10 @@ mod tests {
             (stream(b"", false), None),
         ] {
             let mut from = stream.as_slice();
-            assert!(Memory::read(&mut from, dir).unwrap().is_none());
+            assert!(StoredMemory::read(&mut from, dir).unwrap().is_none());
             assert_eq!(from, b"files");
         }
         let mut cut = &whole[..MAX_PIECE];
-        assert!(Memory::read(&mut cut, Some(dir.path())).is_err());
+        assert!(StoredMemory::read(&mut cut, Some(dir.path())).is_err());
     }
 }

@@ -26,7 +26,7 @@ use crate::life::hold::{Ground, Ready, StartedRuntime, ready};
 use crate::life::host::Host;
 use crate::life::intake::Intake;
 use crate::life::keep::Filling;
-use crate::life::memory::Memory;
+use crate::life::memory::StoredMemory;
 use crate::life::raised::Raised;
 use crate::life::root::Root;
 use crate::life::sandbox::KillHandle;
@@ -111,7 +111,7 @@ struct Made {
     /// Its ids, where it has some of its own.
     ids: Option<Taken>,
     /// What its kernel goes on with, until it does.
-    memory: Option<Memory>,
+    memory: Option<StoredMemory>,
 }
 
 /// What lies on the host before the runtime starts.

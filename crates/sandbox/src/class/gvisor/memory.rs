@@ -35,7 +35,7 @@ const REQUEST: &[u8] = br#"{"method":"containerManager.Checkpoint","arg":{}}"#;
 
 /// How it went, as the kernel says.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct CheckpointEnd {
     success: bool,
     #[serde(default)]
     err: String,
@@ -62,10 +62,10 @@ pub(super) fn store(
     let mut said = Vec::new();
     let mut piece = [0; 4096];
     loop {
-        let answer: Result<Answer, _> = serde_json::from_slice(&said);
+        let answer: Result<CheckpointEnd, _> = serde_json::from_slice(&said);
         match answer {
-            Ok(Answer { success: true, .. }) => return Ok(()),
-            Ok(Answer { err, .. }) => return Err(io::Error::other(format!("runsc: {err}"))),
+            Ok(CheckpointEnd { success: true, .. }) => return Ok(()),
+            Ok(CheckpointEnd { err, .. }) => return Err(io::Error::other(format!("runsc: {err}"))),
             Err(_) => {}
         }
         match (&control).take(MAX_ANSWER_BYTES).read(&mut piece)? {
