@@ -24,6 +24,8 @@ pub const FOLLOW: &str = "/v1/follow";
 
 /// Ends a connection of HTTP/2 whose other end does not end it: no stream may have such a frame. Between words it is nothing.
 pub const CUT: &[u8; 9] = &[0; 9];
+/// Bytes after which a connection that was cut off within a frame has read [`CUT`]: the largest frame, and one of those.
+pub const CUT_WITHIN: usize = 16_384 + 9;
 /// Asks whether the agent sleeps; an ending connection may still have read it, so it is asked again.
 pub const ASK: &[u8; 32] = b"cofferdam: are you asleep now?  ";
 /// Says that the agent reads the stream for [`WAKE`] alone. What comes before it is the end of the connection before.

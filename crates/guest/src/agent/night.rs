@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream as Socket;
 
-use cofferdam_guest::sleep::{ASK, ASLEEP, CUT, Listening, WAKE};
+use cofferdam_guest::sleep::{ASK, ASLEEP, CUT_WITHIN, Listening, WAKE};
 use tokio::sync::watch;
 
 use super::clock::sleep_ms;
@@ -36,8 +36,6 @@ impl Night {
 ///
 /// It looks, and waits for no notice: a kernel that was stored may have none of what had come before it went on.
 pub async fn woken(socket: &Socket) -> io::Result<()> {
-    // Where the connection was cut off here, it ends there.
-    say(socket, CUT).await?;
     let (mut stream, mut asked, mut called) = (socket, Listening::to(ASK), Listening::to(WAKE));
     // One byte at a time: what follows the word is the next connection's.
     let mut next = [0];
@@ -51,6 +49,11 @@ pub async fn woken(socket: &Socket) -> io::Result<()> {
         }
     }
     Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Ends the connection at the other end, where it was cut off at this one.
+pub async fn cut(socket: &Socket) -> io::Result<()> {
+    say(socket, &[0; CUT_WITHIN]).await
 }
 
 async fn say(mut stream: &Socket, mut word: &[u8]) -> io::Result<()> {
@@ -83,13 +86,13 @@ mod tests {
         theirs.write_all(b"the end of what was before").unwrap();
         theirs.write_all(&WAKE[..5]).unwrap();
         theirs.write_all(ASK).unwrap();
-        theirs.write_all(CUT).unwrap();
+        theirs.write_all(&[0; 9]).unwrap();
         theirs.write_all(WAKE).unwrap();
         theirs.write_all(b"next").unwrap();
         woken(&ours).await.unwrap();
-        let mut said = [0; CUT.len() + ASLEEP.len()];
+        let mut said = [0; ASLEEP.len()];
         theirs.read_exact(&mut said).unwrap();
-        assert_eq!(said[CUT.len()..], *ASLEEP);
+        assert_eq!(said, *ASLEEP);
         let mut rest = [0; 4];
         (&ours).read_exact(&mut rest).unwrap();
         assert_eq!(&rest, b"next");

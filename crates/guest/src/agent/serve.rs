@@ -30,7 +30,7 @@ use super::answer::{self, Answer, json, refuse};
 use super::clock::{sleep_ms, within_ms};
 use super::jobs::Jobs;
 use super::kept::Kept;
-use super::night::woken;
+use super::night::{cut, woken};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
@@ -124,8 +124,10 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
 async fn by_day(socket: &std::os::unix::net::UnixStream, agent: &Arc<Agent>) -> io::Result<()> {
     loop {
         let stream = Kept(UnixStream::from_std(socket.try_clone()?)?);
-        if let ConnectionEnd::Over = connection(stream, Arc::clone(agent)).await? {
-            return Ok(());
+        match connection(stream, Arc::clone(agent)).await? {
+            ConnectionEnd::Over => return Ok(()),
+            ConnectionEnd::CutOff => cut(socket).await?,
+            ConnectionEnd::Asleep => {}
         }
         woken(socket).await?;
         agent.running.wake();
@@ -153,6 +155,8 @@ enum ConnectionEnd {
     Over,
     /// The agent sleeps.
     Asleep,
+    /// The same, and the host may not know yet that it ended.
+    CutOff,
 }
 
 async fn connection(
@@ -178,8 +182,10 @@ async fn connection(
         () = night.fallen() => {}
     }
     served.as_mut().graceful_shutdown();
-    drop(within_ms(LAST_WORDS_MS, served).await);
-    Ok(ConnectionEnd::Asleep)
+    Ok(match within_ms(LAST_WORDS_MS, served).await {
+        Some(_) => ConnectionEnd::Asleep,
+        None => ConnectionEnd::CutOff,
+    })
 }
 
 /// `POST /v1/sleep`.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cofferdam_guest::sleep::{ASK, ASLEEP, CUT, Listening};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, ReadBuf};
 use tokio::net::UnixStream;
 
 /// An agent that sleeps answers within some milliseconds.
@@ -25,25 +25,26 @@ pub(super) enum Sleep {
 
 /// Asks until the agent says that it sleeps, and gives the stream. Its owner has a bound of time.
 pub(super) async fn asleep(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
-    let (mut stream, mut listening) = (UnixStream::from_std(stream)?, Listening::to(ASLEEP));
+    let mut stream = UnixStream::from_std(stream)?;
+    let (from, mut to) = stream.split();
+    let (mut from, mut listening) = (BufReader::new(from), Listening::to(ASLEEP));
     // Where the agent waits for the end of the connection, it has it.
-    stream.write_all(CUT).await?;
+    to.write_all(CUT).await?;
     let mut left = MAX_LAST_BYTES;
     loop {
-        stream.write_all(ASK).await?;
+        to.write_all(ASK).await?;
         let said = async {
             while left > 0 {
                 left -= 1;
-                if listening.hears(stream.read_u8().await?) {
+                if listening.hears(from.read_u8().await?) {
                     return Ok(());
                 }
             }
-            Err(io::ErrorKind::InvalidData.into())
+            Err(io::Error::from(io::ErrorKind::InvalidData))
         };
-        match tokio::time::timeout(ASK_AGAIN, said).await {
-            Ok(said) => return said.map(|()| stream),
-            // What was asked was read by the connection that ended.
-            Err(_) => {}
+        // Otherwise what was asked was read by the connection that ended.
+        if let Ok(said) = tokio::time::timeout(ASK_AGAIN, said).await {
+            return said.map(|()| stream);
         }
     }
 }
