@@ -31,7 +31,7 @@ pub(super) async fn asleep(stream: std::os::unix::net::UnixStream) -> io::Result
     // Where the agent waits for the end of the connection, it has it.
     to.write_all(CUT).await?;
     let mut left = MAX_LAST_BYTES;
-    loop {
+    let said = loop {
         to.write_all(ASK).await?;
         let said = async {
             while left > 0 {
@@ -44,9 +44,10 @@ pub(super) async fn asleep(stream: std::os::unix::net::UnixStream) -> io::Result
         };
         // Otherwise what was asked was read by the connection that ended.
         if let Ok(said) = tokio::time::timeout(ASK_AGAIN, said).await {
-            return said.map(|()| stream);
+            break said;
         }
-    }
+    };
+    said.map(|()| stream)
 }
 
 /// A stream that outlives the connection on it: its end is not said when the connection ends.
