@@ -18,7 +18,7 @@ use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest, WipeStatus}
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::tasks::{NewTask, Place, TaskContext};
+use cofferdam_ledger::tasks::{NewTask, TaskContext, WorkerPlace};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
@@ -51,7 +51,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
     // Before the start is on record: whoever cancels a recorded start must be heard.
     let wakes = executor.flows.wakes.subscribe();
-    let place = Place {
+    let place = WorkerPlace {
         executor: &executor.id,
         host_id: &executor.host_id,
         state_dir: &state_dir,

@@ -47,7 +47,7 @@ mod template;
 /// Images: pulled, imported, built and kept.
 pub mod image {
     pub use crate::build::{BuildNote, ImageFile, Step, build};
-    pub use crate::images::{Bounds, ImageError, ImageName, ImageRoot, Images, NamedImage};
+    pub use crate::images::{ImageError, ImageName, ImageRoot, Images, NamedImage, StoreBounds};
 }
 
 /// Templates of long-lived sandboxes.

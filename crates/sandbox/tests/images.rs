@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_sandbox::image::{Bounds, ImageError, ImageFile, ImageName, Images, build};
+use cofferdam_sandbox::image::{ImageError, ImageFile, ImageName, Images, StoreBounds, build};
 use cofferdam_sandbox::{Sandbox, provision};
 use serde_json::{Value, json};
 use support::{Bench, fresh_id, request, sh, verified, with_bench};
@@ -265,7 +265,7 @@ fn a_link_of_an_image_leads_nowhere_but_into_its_sandbox() {
 #[test]
 fn bombs_stop_at_the_bounds() {
     with_bench(|bench| async move {
-        let bounds = Bounds { blob_bytes: 2_000_000, layer_bytes: 100_000, layer_entries: 10 };
+        let bounds = StoreBounds { blob_bytes: 2_000_000, layer_bytes: 100_000, layer_entries: 10 };
         let store = Images::bounded(bench.state.path(), bounds).unwrap();
         let big = Item { bytes: vec![0; 1_000_000], ..file("big", "") };
         let many = (0..20).map(|n| file(format!("f{n}").leak(), "")).collect::<Vec<_>>();

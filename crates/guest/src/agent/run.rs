@@ -34,7 +34,7 @@ const END_OF_INPUT: &[u8] = &[4];
 const LAST_WORD_MS: u64 = 5_000;
 
 /// What is known of a running command.
-struct Entry {
+struct RunningCommand {
     pid: Option<Pid>,
     /// Until somebody takes it.
     stdin: Option<Pipe>,
@@ -44,11 +44,11 @@ struct Entry {
 /// The running commands.
 #[derive(Default)]
 pub struct Running {
-    entries: Mutex<HashMap<u64, Entry>>,
+    entries: Mutex<HashMap<u64, RunningCommand>>,
 }
 
 impl Running {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, RunningCommand>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +137,7 @@ async fn begun(started: &Started, frames: &Sender<Bytes>) {
     let _ = frames.send(frame::encode(Kind::Begun, &json)).await;
 }
 
-fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), StartError> {
+fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, RunningCommand), StartError> {
     let mut command = exec::prepare(&request.exec)?;
     if request.exec.jail.is_some() {
         return jailed(reaper, request, command);
@@ -150,7 +150,7 @@ fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), Star
     }
     let (started, stdin) = exec::start(reaper, &mut command, request.service)?;
     let stdin = stdin.and_then(|pipe| Pipe::from_owned_fd(pipe.into()).ok());
-    let entry = Entry { pid: Some(started.pid), stdin, terminal: None };
+    let entry = RunningCommand { pid: Some(started.pid), stdin, terminal: None };
     Ok((started, entry))
 }
 
@@ -159,14 +159,14 @@ fn jailed(
     reaper: &Reaper,
     request: &RunRequest,
     command: std::process::Command,
-) -> Result<(Started, Entry), StartError> {
+) -> Result<(Started, RunningCommand), StartError> {
     if request.stdin || request.terminal.is_some() || request.service {
         let words = "it has neither input from the host nor a terminal, and is not a service";
         let unheld = io::Error::new(io::ErrorKind::InvalidInput, words);
         return Err(StartError::Jail(unheld));
     }
     let started = exec::begin(reaper, &request.exec, command)?;
-    let entry = Entry { pid: Some(started.pid), stdin: None, terminal: None };
+    let entry = RunningCommand { pid: Some(started.pid), stdin: None, terminal: None };
     Ok((started, entry))
 }
 
@@ -175,7 +175,7 @@ fn with_terminal(
     request: &RunRequest,
     command: &std::process::Command,
     size: cofferdam_guest::process::Size,
-) -> Result<(Started, Entry), StartError> {
+) -> Result<(Started, RunningCommand), StartError> {
     let (mut session, master) = terminal::attach(command, size).map_err(StartError::Terminal)?;
     exec::drop_to(&mut session, &request.exec);
     let clock = Stopwatch::start();
@@ -193,7 +193,7 @@ fn with_terminal(
     };
     started.stdout = Some(output);
     started.clock = clock;
-    let entry = Entry {
+    let entry = RunningCommand {
         pid: Some(started.pid),
         stdin: request.stdin.then_some(input),
         terminal: Some(Arc::new(master)),

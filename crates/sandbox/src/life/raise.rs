@@ -10,7 +10,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 
 use super::error::{BootError, fault, make_dir};
-use crate::class::microvm::{Disk, Images, Parts};
+use crate::class::microvm::{Disk, ImageCache, Parts};
 use crate::class::shown::Resolved;
 use crate::host::crypt::Volume;
 use crate::host::hostpath::Place;
@@ -93,7 +93,7 @@ pub(crate) async fn raise(
 /// What came of making a bundle.
 struct Made {
     /// Keeps the image that it lies on.
-    hold: Option<images::Hold>,
+    hold: Option<images::RootHold>,
     /// The base as it was before.
     digest: Option<Digest>,
     /// The cgroups that were made.
@@ -194,7 +194,7 @@ impl Bundle {
     /// Makes it, once the image that it lies on is held. A runtime that is ready is started first: it loads meanwhile.
     fn make(
         &self,
-        (facts, images): (&HostFacts, &Images),
+        (facts, images): (&HostFacts, &ImageCache),
         filling: Option<Filling>,
         early: Option<Ready>,
         ahead: &mut Option<StartedRuntime>,

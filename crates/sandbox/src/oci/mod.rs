@@ -74,7 +74,7 @@ const READ_ONLY: [&str; 5] =
 pub(crate) struct OciInput<'a> {
     pub root: &'a Path,
     pub cgroup: &'a Path,
-    pub shown: Shown<'a>,
+    pub shown: ShownDirs<'a>,
     pub limits: Limits,
     pub cpus: u32,
     pub ceilings: Ceilings,
@@ -87,7 +87,7 @@ pub(crate) struct OciInput<'a> {
 
 /// Directories of the host that the configuration shows read-only at their own place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Shown<'a> {
+pub(crate) enum ShownDirs<'a> {
     /// None: they are in the root already.
     Not,
     Binds(&'a [PathBuf]),
@@ -193,7 +193,7 @@ fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
     })
 }
 
-fn mounts(shown: Shown<'_>) -> Vec<Value> {
+fn mounts(shown: ShownDirs<'_>) -> Vec<Value> {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc",
                "options": ["nosuid", "noexec", "nodev"]}),
@@ -207,11 +207,11 @@ fn mounts(shown: Shown<'_>) -> Vec<Value> {
                "options": ["nosuid", "noexec", "nodev", "ro"]}),
     ];
     match shown {
-        Shown::Not => {}
-        Shown::Binds(paths) => {
+        ShownDirs::Not => {}
+        ShownDirs::Binds(paths) => {
             mounts.extend(paths.iter().map(|path| bind(path, &path.to_string_lossy())));
         }
-        Shown::Apart { paths, empty } => {
+        ShownDirs::Apart { paths, empty } => {
             mounts.extend(paths.iter().map(|path| apart(path, empty)));
         }
     }

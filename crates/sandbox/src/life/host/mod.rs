@@ -33,8 +33,8 @@ pub use config::HostConfig;
 pub struct Host {
     facts: Arc<HostFacts>,
     egress: Arc<egress::Resources>,
-    programs: Arc<attest::Programs>,
-    images: Arc<microvm::Images>,
+    programs: Arc<attest::ProgramDigests>,
+    images: Arc<microvm::ImageCache>,
     pool: Arc<microvm::Pool>,
     warm: Arc<WarmPool>,
     waits: Arc<Waits>,
@@ -107,7 +107,7 @@ impl Host {
         blocking(move || cache::identify(&plan, &inputs, &facts, &org)).await
     }
 
-    pub(crate) fn programs(&self) -> &attest::Programs {
+    pub(crate) fn programs(&self) -> &attest::ProgramDigests {
         &self.programs
     }
 
@@ -121,7 +121,7 @@ impl Host {
         &self.egress
     }
 
-    pub(crate) fn images(&self) -> Arc<microvm::Images> {
+    pub(crate) fn images(&self) -> Arc<microvm::ImageCache> {
         Arc::clone(&self.images)
     }
 
