@@ -17,6 +17,7 @@ use crate::audit::{Audit, append};
 use crate::error::{Checked, Result, id, json, load};
 use crate::families::LiveRows;
 use crate::intents::NewIntent;
+use crate::quota::live_admit;
 use crate::runs::{NewRun, run_insert};
 
 /// A sandbox to be recorded with its run.
@@ -175,13 +176,14 @@ fn states(all: &[LiveState]) -> Vec<&'static str> {
 }
 
 impl LiveRows<'_> {
-    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all.
+    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all: its tenant has as many as it may.
     pub async fn create(self, new: &NewLive<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, new.intent).await?;
         if !run_insert(&mut tx, new.run, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
+        live_admit(&mut tx, &new.run.tenant).await?;
         sqlx::query(
             "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses, resumes)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
@@ -204,14 +206,15 @@ impl LiveRows<'_> {
         Ok(())
     }
 
-    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped, or
-    /// another request was faster.
+    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped,
+    /// another request was faster, or its tenant has as many live ones as it may.
     pub async fn resume(self, next: &NextLife<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, next.intent).await?;
         if !run_insert(&mut tx, next.run, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
+        live_admit(&mut tx, &next.run.tenant).await?;
         let resumed = sqlx::query(
             "UPDATE app.live_sandboxes l
                 SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,

@@ -1,6 +1,7 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
 mod attack;
+mod beside;
 mod cli;
 mod commands;
 mod interpreter;

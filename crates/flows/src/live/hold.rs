@@ -104,6 +104,7 @@ async fn held(
                 keeper: sandbox.keeper(),
             };
             let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
+            executor.slots.stepped_aside(task.key.as_str());
             let shown = executor.flows.live.show(Arc::clone(&held));
             executor.board.set(sandbox.id(), SessionState::Executing);
             let kill = sandbox.kill_handle();
