@@ -167,6 +167,7 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
         resume_on_traffic: row.try_get("resumes")?,
         ended_at: row.try_get("ended_ms")?,
         end_reason: row.try_get("end_reason")?,
+        program_failed: row.try_get("program_failed")?,
         wiped: row.try_get("wiped")?,
     })
 }
@@ -218,7 +219,8 @@ impl LiveRows<'_> {
         let resumed = sqlx::query(
             "UPDATE app.live_sandboxes l
                 SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,
-                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL
+                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL,
+                    program_failed_at = NULL, program_failed = NULL
               WHERE id = $1 AND tenant_id = $2 AND snapshot_id = $6 AND paused_at IS NOT NULL AND ended_at IS NULL
                 AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
         )
@@ -348,6 +350,20 @@ impl LiveRows<'_> {
         .fetch_optional(self.pool())
         .await?;
         Ok(left)
+    }
+
+    /// Records that its template's program ended without success while it goes on, once for each life. `false`: it is over.
+    pub async fn program_failed(self, run: &RunId, how: &str) -> Result<bool> {
+        let done = sqlx::query(
+            "UPDATE app.live_sandboxes SET program_failed_at = clock_timestamp(), program_failed = $2
+              WHERE run_id = $1 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
+                AND program_failed IS NULL",
+        )
+        .bind(run.as_str())
+        .bind(how.replace('\0', ""))
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() > 0)
     }
 
     /// Sets the end of a running sandbox to so many ms from now; with `longer`, only if that is later. Gives the ms

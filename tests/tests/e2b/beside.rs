@@ -18,8 +18,7 @@ const WORKERS: i64 = 32;
 const TENANTS: i64 = 24;
 /// Of workflows that count in a queue.
 const COUNTED: &str = "SELECT count(*) FROM dbos.workflow_status WHERE status IN ('PENDING','ENQUEUED') AND queue_name <> 'liveQ'";
-const BESIDE: &str =
-    "SELECT count(*) FROM dbos.workflow_status WHERE status = 'PENDING' AND queue_name = 'liveQ'";
+const BESIDE: &str = "SELECT count(*) FROM dbos.workflow_status WHERE status IN ('PENDING','ENQUEUED') AND queue_name = 'liveQ'";
 const LIVE: &str =
     "SELECT count(*) FROM app.live_sandboxes WHERE ended_at IS NULL AND paused_at IS NULL";
 
