@@ -55,6 +55,7 @@ mod run;
 pub mod secrets;
 pub mod settle;
 mod sign;
+mod slots;
 mod staged;
 pub mod submit;
 mod takeover;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::time::Duration;
 
 use cofferdam_ambient::random::secret_hex;
@@ -107,6 +106,7 @@ impl Worker {
             board: Board::default(),
             handed: Handed::default(),
             promoted: Notify::new(),
+            slots: Arc::default(),
         });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
@@ -134,11 +134,7 @@ impl Worker {
             flows,
             id,
             registered,
-            running: AtomicI32::new(0),
-            room: Notify::new(),
-            tasks_wait: AtomicBool::new(true),
-            turn: Notify::new(),
-            runs_ended: AtomicU32::new(0),
+            slots: Arc::clone(&executor.slots),
             started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);

@@ -17,6 +17,7 @@ use crate::audit::{Audit, append};
 use crate::error::{Checked, Result, id, json, load};
 use crate::families::LiveRows;
 use crate::intents::NewIntent;
+use crate::quota::live_admit;
 use crate::runs::{NewRun, run_insert};
 
 /// A sandbox to be recorded with its run.
@@ -166,6 +167,7 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
         resume_on_traffic: row.try_get("resumes")?,
         ended_at: row.try_get("ended_ms")?,
         end_reason: row.try_get("end_reason")?,
+        program_failed: row.try_get("program_failed")?,
         wiped: row.try_get("wiped")?,
     })
 }
@@ -175,13 +177,14 @@ fn states(all: &[LiveState]) -> Vec<&'static str> {
 }
 
 impl LiveRows<'_> {
-    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all.
+    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all: its tenant has as many as it may.
     pub async fn create(self, new: &NewLive<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, new.intent).await?;
         if !run_insert(&mut tx, new.run, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
+        live_admit(&mut tx, &new.run.tenant).await?;
         sqlx::query(
             "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses, resumes)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
@@ -204,18 +207,20 @@ impl LiveRows<'_> {
         Ok(())
     }
 
-    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped, or
-    /// another request was faster.
+    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped,
+    /// another request was faster, or its tenant has as many live ones as it may.
     pub async fn resume(self, next: &NextLife<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, next.intent).await?;
         if !run_insert(&mut tx, next.run, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
+        live_admit(&mut tx, &next.run.tenant).await?;
         let resumed = sqlx::query(
             "UPDATE app.live_sandboxes l
                 SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,
-                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL
+                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL,
+                    program_failed_at = NULL, program_failed = NULL
               WHERE id = $1 AND tenant_id = $2 AND snapshot_id = $6 AND paused_at IS NOT NULL AND ended_at IS NULL
                 AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
         )
@@ -345,6 +350,20 @@ impl LiveRows<'_> {
         .fetch_optional(self.pool())
         .await?;
         Ok(left)
+    }
+
+    /// Records that its template's program ended without success while it goes on, once for each life. `false`: it is over.
+    pub async fn program_failed(self, run: &RunId, how: &str) -> Result<bool> {
+        let done = sqlx::query(
+            "UPDATE app.live_sandboxes SET program_failed_at = clock_timestamp(), program_failed = $2
+              WHERE run_id = $1 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
+                AND program_failed IS NULL",
+        )
+        .bind(run.as_str())
+        .bind(how.replace('\0', ""))
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() > 0)
     }
 
     /// Sets the end of a running sandbox to so many ms from now; with `longer`, only if that is later. Gives the ms

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::TemplateName;
 use cofferdam_sandbox::image::{ImageError, ImageFile, ImageName, Images, StoreBounds, build};
+use cofferdam_sandbox::templates::{Begin, TemplateUser, templates};
 use cofferdam_sandbox::{Sandbox, provision};
 use serde_json::{Value, json};
 use support::{Bench, fresh_id, request, sh, verified, with_bench};
@@ -408,6 +410,57 @@ fn an_image_in_use_is_not_removed_and_what_others_share_stays() {
         // A plan that was made before is not run on what is gone.
         let stale = provision(&bench.host, &plan, &[]).await.unwrap_err();
         assert!(stale.message.contains("image"), "{stale}");
+    });
+}
+
+#[test]
+fn an_image_stays_while_a_template_is_made_of_it_and_goes_with_the_last() {
+    with_bench(|bench| async move {
+        let settings = || json!({"Env": ["PATH=/bin"]});
+        import(&bench, &[tools()], settings(), "template/own");
+        import(&bench, &[layer(&[file("b", "b")])], settings(), "other");
+        let store = images(&bench);
+        let begin = Begin {
+            start: None,
+            ready: None,
+            ports: Vec::new(),
+            user: TemplateUser::User,
+            mem_mb: None,
+        };
+        let named = |text: &str| TemplateName::parse(text).unwrap();
+        let add = |template: &str, image: &str| {
+            store.template_add(&named(template), image, &begin).unwrap();
+        };
+        add("own", "template/own");
+        add("second", "template/own");
+        add("third", "other");
+        let kept = || -> Vec<String> {
+            let all = templates(bench.state.path()).unwrap();
+            all.iter().map(|one| one.name.to_string()).collect()
+        };
+        for (image, of) in [("template/own", "own, second"), ("other", "third")] {
+            let refused = store.image_remove(&name(image)).unwrap_err();
+            let says = refused.to_string();
+            assert!(
+                matches!(refused, ImageError::OfTemplates { .. }) && says.contains(of),
+                "{says}"
+            );
+        }
+        // The image that was built for the first one is what the second one is made of.
+        assert!(store.template_remove(&named("own")).unwrap());
+        assert_eq!(kept(), ["second", "third"]);
+        assert_eq!(store.list().unwrap().len(), 2);
+        assert!(store.template_remove(&named("second")).unwrap());
+        store.image_remove(&name("template/own")).unwrap();
+        // One that is built for its template alone goes with it, and no file of it stays.
+        import(&bench, &[tools()], settings(), "template/own");
+        add("own", "template/own");
+        assert!(store.template_remove(&named("own")).unwrap());
+        assert_eq!(kept(), ["third"]);
+        assert_eq!(store.list().unwrap().len(), 1);
+        assert!(store.template_remove(&named("third")).unwrap());
+        assert_eq!(store.list().unwrap().len(), 1, "an image that nobody built for it");
+        store.image_remove(&name("other")).unwrap();
     });
 }
 

@@ -1,11 +1,13 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
 mod attack;
+mod beside;
 mod cli;
 mod commands;
 mod interpreter;
 mod kept;
 mod kept_faults;
+mod many;
 mod provider;
 mod restart;
 mod seen;

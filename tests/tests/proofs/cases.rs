@@ -218,6 +218,7 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("webhook_events_recorded_once":
         "INSERT INTO app.webhook_attempts SELECT delivery_id, 2, true, 204, NULL, 1, worker, ended_at FROM app.webhook_attempts"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'intentQ' WHERE name = 'task'"),
+    tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'liveQ' WHERE name = 'task'"),
     tamper!("cache_keys_hold": CACHED, "double app.dependency_cache_index"),
     tamper!("cache_keys_hold":
         CACHED,

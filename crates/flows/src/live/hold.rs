@@ -16,9 +16,10 @@ use cofferdam_sandbox::{KillHandle, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
-use super::begin::begin;
+use super::begin::{Program, begin};
 use super::registry::{Expected, Held, Made, Order, Tokens};
 use super::work::HOME;
+use crate::Flows;
 use crate::attempt::{End, blank};
 use crate::executor::{Executor, may_cancel};
 use crate::patience::patiently;
@@ -94,7 +95,7 @@ async fn held(
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
     let over = match opened(executor, task, &sandbox, (&tokens, &expected)).await {
-        Ok(Some((left, env))) => {
+        Ok(Some(Opened { left, env, program })) => {
             let made = Made {
                 agent: sandbox.agent().clone(),
                 env,
@@ -104,7 +105,11 @@ async fn held(
                 keeper: sandbox.keeper(),
             };
             let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
+            executor.slots.stepped_aside(task.key.as_str());
             let shown = executor.flows.live.show(Arc::clone(&held));
+            if let Some(program) = program {
+                tokio::spawn(told_of(program, executor.flows.clone(), Arc::clone(&held)));
+            }
             executor.board.set(sandbox.id(), SessionState::Executing);
             let kill = sandbox.kill_handle();
             let over = until(executor, task, (&kill, &held, &mut orders), &mut wakes).await;
@@ -164,14 +169,35 @@ fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
     (reason, canceled)
 }
 
-/// Opens its network, gives `user` a home, starts its template's program, and records its start; the ms that it has and the network's variables.
+/// One that is up, and on record as such.
+struct Opened {
+    /// The ms that it has.
+    left: i64,
+    /// The network's variables.
+    env: BTreeMap<String, String>,
+    program: Option<Program>,
+}
+
+/// Records how its template's program failed while the sandbox goes on; one that ends with its sandbox did not.
+async fn told_of(program: Program, flows: Flows, held: Arc<Held>) {
+    let Ok(Some(how)) = program.await else { return };
+    if !held.goes_on() {
+        return;
+    }
+    tracing::warn!(sandbox = %held.id, template = %held.template(), how, "a template's program failed");
+    if let Err(error) = patiently(|| flows.ledger.live().program_failed(&held.run, &how)).await {
+        tracing::warn!(sandbox = %held.id, %error, "how a template's program failed is not on record");
+    }
+}
+
+/// Opens its network, gives `user` a home, starts its template's program, and records its start.
 /// `None`: it is not wanted any more.
 async fn opened(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &Sandbox,
     (tokens, expected): (&Tokens, &Expected),
-) -> Result<Option<(i64, BTreeMap<String, String>)>, String> {
+) -> Result<Option<Opened>, String> {
     let ledger = &executor.flows.ledger;
     let start = LiveStart {
         run: &task.run,
@@ -183,10 +209,10 @@ async fn opened(
     };
     let recorded = patiently(|| ledger.live().started(&start));
     let beginning = expected.template.as_ref().filter(|template| template.start.is_some());
-    let (env, left) = match beginning {
+    let (env, left, program) = match beginning {
         None => {
             let (env, left) = tokio::join!(furnished(sandbox), recorded);
-            (env?, left)
+            (env?, left, None)
         }
         // On record as running only once its program is ready.
         Some(template) => {
@@ -195,12 +221,12 @@ async fn opened(
             all.extend(expected.inherited.clone());
             all.extend(expected.request.env.clone());
             let begun = begin(sandbox.agent(), template, &all).await;
-            begun.map_err(|why| format!("template {}: {why}", template.name))?;
-            (env, recorded.await)
+            let program = begun.map_err(|why| format!("template {}: {why}", template.name))?;
+            (env, recorded.await, program)
         }
     };
     let left = left.map_err(|error| format!("its start was not recorded: {error}"))?;
-    Ok(left.map(|left| (left, env)))
+    Ok(left.map(|left| Opened { left, env, program }))
 }
 
 /// Its time is over, and it is to be paused then. Where that fails it ends, as if it had not asked for it.
