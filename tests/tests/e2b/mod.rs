@@ -6,6 +6,7 @@ mod commands;
 mod interpreter;
 mod kept;
 mod kept_faults;
+mod kept_plain;
 mod provider;
 mod restart;
 mod seen;

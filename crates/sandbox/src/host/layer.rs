@@ -53,6 +53,13 @@ impl Layer {
         WipeCheck::new(Looked::Layer { file_system, place }, self.look())
     }
 
+    /// What is on record of one that stays: which it is, and that whoever holds it has yet to end it.
+    pub(crate) fn stays(self) -> WipeCheck {
+        let (file_system, place) = (self.own.text(), self.place.display().to_string());
+        let observed = Some("kept: to be sealed, or for the next life".to_owned());
+        WipeCheck { looked: Looked::Layer { file_system, place }, ok: true, observed }
+    }
+
     /// Who keeps it, and keeps its watch where somebody does.
     fn look(self) -> Option<String> {
         let proven = match &self.witness {

@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
@@ -25,6 +26,7 @@ use crate::host::holders::Tables;
 use crate::host::hostpath::Place;
 use crate::host::idrange::{self, Taken};
 use crate::host::layer::Layer;
+use crate::host::plain::PlainLayer;
 use crate::host::process::{self, Netns, Process};
 use crate::host::setid::Through;
 use crate::host::traces::Traces;
@@ -66,6 +68,8 @@ pub(crate) struct Subject {
     pub base_after: Option<BaseLook>,
     /// Its own ids, where it has some and this process took them.
     pub ids: Option<Taken>,
+    /// Who holds its layer, where that does not end with it.
+    pub left: Option<Arc<PlainLayer>>,
     /// Whether our own runtime process was waited for, so that no other can exist.
     pub runtime_reaped: bool,
 }
@@ -107,6 +111,7 @@ impl Subject {
             base_after: None,
             through: Through::default(),
             ids: None,
+            left: None,
             runtime_reaped: false,
         }
     }
@@ -174,10 +179,12 @@ pub(crate) fn destroy_ended(
     let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, has_dev, mounted } =
         cleared;
     let dev_apart = !has_dev && subject.class.is_none_or(Class::is_on_host_kernel);
+    let stays = subject.left.is_some() && volume.is_none() && layer.is_some();
+    let method = if stays { WipeMethod::LayerKept } else { method };
     let method = elsewhere.as_ref().map_or(method, |gone| gone.method);
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
-    checks.extend(layer.map(Layer::check));
+    checks.extend(layer.map(if stays { Layer::stays } else { Layer::check }));
     checks.extend(subject.through.strip());
     checks.push(absent(Looked::Sentinel, &traces.sentinel()));
     remove_dirs(traces, mounted.as_deref(), &mut checks);
@@ -269,7 +276,8 @@ fn classes_of(class: Option<Class>) -> Vec<&'static dyn Isolation> {
 /// Its ids are another's once it is known to be gone, and nobody's before.
 fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
     let dir = &subject.traces.dir;
-    if !is_gone {
+    // The files that stay have owners among them.
+    if !is_gone || subject.left.is_some() {
         return idrange::keep(dir);
     }
     idrange::give_back(dir);
