@@ -139,9 +139,9 @@ async fn a_paused_sandbox_that_is_killed_before_it_is_sealed_leaves_nothing() {
 }
 
 /// Asks, and waits until the server that is to die of it has died.
-async fn fatal(server: &mut Server, ann: &Caller, path: &str) {
+async fn fatal(server: &mut Server, ann: &Caller, (path, body): (&str, Value)) {
     let asked = ann.http.post(format!("{}{path}", server.url)).header("x-api-key", &ann.key);
-    let asked = asked.json(&json!({"timeout": 600})).send();
+    let asked = asked.json(&body).send();
     let _ = tokio::time::timeout(SOON, asked).await;
     let pid = Pid::from_raw(server.pid());
     let dead = || {
@@ -191,7 +191,7 @@ async fn a_server_that_dies_between_kept_and_sealed_loses_nothing_that_is_on_rec
     ] {
         let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
         let (ann, id) = marked(&server, base()).await;
-        fatal(&mut server, &ann, &format!("/sandboxes/{id}/pause")).await;
+        fatal(&mut server, &ann, (&format!("/sandboxes/{id}/pause"), json!({}))).await;
         settled(&home, &id, want).await;
     }
     let server = home.up();
@@ -210,7 +210,8 @@ async fn a_server_that_dies_while_a_layer_is_lent_gives_it_back_until_its_next_l
         let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
         let (ann, id) = marked(&server, base()).await;
         pause(&ann, &id).await;
-        fatal(&mut server, &ann, &format!("/v2/sandboxes/{id}/connect")).await;
+        fatal(&mut server, &ann, (&format!("/v2/sandboxes/{id}/connect"), json!({"timeout": 600})))
+            .await;
         settled(&home, &id, want).await;
     }
     let server = home.up();

@@ -40,6 +40,9 @@ use crate::{Flows, config};
 
 /// Between two looks at a file that another process writes.
 const SEAL_LOOK: Duration = Duration::from_millis(50);
+/// A sealer that lost its worker ends within seconds: a minute, half a second apart.
+const TIDIES: usize = 120;
+const TIDY_PAUSE: Duration = Duration::from_millis(500);
 /// Of a sandbox whose layer was lost with its host's power, or with the process that held it.
 const LOST: &str = "its files were lost before they were sealed: its host or its worker's processes were stopped at once";
 
@@ -681,7 +684,14 @@ impl Flows {
                     tracing::warn!(snapshot = %id, %error, "a file that is not on record is still there");
                 }
             }
-            flows.snapshots_tidy().await;
+            // What is erased and still written, too.
+            for _ in 0..TIDIES {
+                flows.snapshots_tidy().await;
+                match flows.ledger.snapshots().erased(&shelf.place()).await {
+                    Ok(left) if left.is_empty() => return,
+                    _ => clock::sleep(TIDY_PAUSE).await,
+                }
+            }
         });
         Ok(())
     }
