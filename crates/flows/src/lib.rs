@@ -98,6 +98,8 @@ pub struct Flows {
     vault: Option<Arc<Vault>>,
     /// Where this host keeps the files of snapshots.
     kept: Option<Arc<live::Shelf>>,
+    /// Layers of paused sandboxes that are to be sealed.
+    plain: Arc<live::PlainLayers>,
     /// Which addresses webhooks may reach.
     reach: Reach,
     guesses: Arc<links::Guesses>,
@@ -123,6 +125,7 @@ impl Flows {
             signer: None,
             vault: None,
             kept: None,
+            plain: Arc::default(),
             reach: Reach::default(),
             guesses: Arc::default(),
             model_clients: Arc::default(),

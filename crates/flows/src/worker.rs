@@ -116,7 +116,7 @@ impl Worker {
             .await
             .map_err(Error::from)?;
         reconcile(&executor).await?;
-        flows.snapshots_sweep().await?;
+        flows.snapshots_sweep(&executor.host).await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
             executor_id: Some(id.to_string()),
@@ -184,6 +184,11 @@ impl Worker {
         }
         // Their users hear why, and it is on record before the next start.
         self.executor.flows.live_stop(&self.executor.id, LIVE_PATIENCE).await;
+        // What is not sealed by then is sealed by the processes that hold it.
+        let sealed = self.executor.flows.plain.settled();
+        if tokio::time::timeout(LIVE_PATIENCE, sealed).await.is_err() {
+            tracing::warn!("the files of a paused sandbox are still being sealed");
+        }
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         if tokio::time::timeout(STOP_PATIENCE, self.engine.shutdown()).await.is_err() {
             tracing::warn!("the engine does not end: the database does not answer");

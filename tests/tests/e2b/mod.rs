@@ -7,6 +7,7 @@ mod commands;
 mod interpreter;
 mod kept;
 mod kept_faults;
+mod kept_plain;
 mod many;
 mod provider;
 mod restart;

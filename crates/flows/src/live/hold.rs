@@ -1,13 +1,14 @@
 //! The task that holds a sandbox, on its worker.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
+use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::live::LiveStart;
@@ -22,6 +23,7 @@ use super::work::HOME;
 use crate::Flows;
 use crate::attempt::{End, blank};
 use crate::executor::{Executor, may_cancel};
+use crate::memory::MemoryShare;
 use crate::patience::patiently;
 use crate::planned::{refused_everywhere, unmade};
 use crate::settle::alert;
@@ -72,7 +74,7 @@ pub(crate) async fn hold(
         Ok(false) => return gone("it is not recorded, or was started before").await,
         Err(error) => return gone(&format!("the record could not be read: {error}")).await,
     }
-    let Up { sandbox, memory: _memory, .. } =
+    let Up { sandbox, memory, .. } =
         match up(executor, task, &work.request, (None, expected.filling.take()), id, &mut wakes)
             .await
         {
@@ -80,22 +82,28 @@ pub(crate) async fn hold(
             // A second attempt would find the same, and its caller is told now.
             Err(end) => return refused_everywhere(*end),
         };
-    held(executor, task, work, (sandbox, expected), wakes).await
+    held(executor, task, work, (sandbox, expected, memory), wakes).await
 }
 
 async fn held(
     executor: &Executor,
     task: &TaskContext,
     work: &LiveWork,
-    (sandbox, mut expected): (Sandbox, Expected),
+    (mut sandbox, mut expected, memory): (Sandbox, Expected, MemoryShare),
     mut wakes: Receiver<Wake>,
 ) -> End {
     let since = Stopwatch::start();
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
+    let mut memory = Some(memory);
     let over = match opened(executor, task, &sandbox, (&tokens, &expected)).await {
         Ok(Some(Opened { left, env, program })) => {
+            if let Some(lent) = expected.lent.take() {
+                fail_point("layer.begun");
+                sandbox.has_begun();
+                lent.begun();
+            }
             let made = Made {
                 agent: sandbox.agent().clone(),
                 env,
@@ -118,6 +126,10 @@ async fn held(
             drop(shown);
             // Who reads its files stops at once, and nothing is wiped under its hands.
             drop(held.keeping.lock().await);
+            if let Some(left) = held.leaves() {
+                sandbox.leave(&left.layer);
+                *left.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory.take();
+            }
             over
         }
         Ok(None) => Over::Canceled,
@@ -135,6 +147,7 @@ async fn held(
     let evidence = sandbox.wipe(reason).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
     alert(&evidence);
+    drop(memory);
     End {
         result,
         effective: Some(effective),

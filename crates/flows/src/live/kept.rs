@@ -1,16 +1,20 @@
 //! Pause, resume, snapshot and fork: the files of long-lived sandboxes, kept and brought back.
 //!
 //! ```text
-//! pause:    stop -> file -> fsync -> snapshot and pause on record -> processes killed -> wiped -> answer
-//! resume:   file checked -> the next life on record, with a run of its own -> its layer filled -> started -> answer
+//! pause:    stop -> layer held by its sealer, room for its file -> snapshot and pause on record -> processes killed
+//!           -> wiped but for the layer -> answer; meanwhile sealed, fsync -> layer ended -> on record (`plain`)
+//! resume:   layer lent, or its sealed file checked -> the next life on record, with a run of its own -> started -> answer
 //! snapshot: stop -> file -> go on -> fsync -> on record            fork: the same without a record, once for all its sandboxes
 //! ```
-//! Killed at any point, a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its file is
-//! whole.
+//! A layer that does not lie in memory is sealed before its pause is on record, as those of snapshots are. Killed at any point,
+//! a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its files are in a whole file or
+//! in a layer that a living process seals. One whose layer is lost before (a reboot) is reported as ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, LiveId, SnapshotId, TenantId};
@@ -18,19 +22,29 @@ use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState, LiveView
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
 use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::NextLife;
-use cofferdam_ledger::snapshots::FilesToKeep;
-use cofferdam_sandbox::{Filling, Still};
+use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot, Unsealed};
+use cofferdam_sandbox::{Filling, Host, Still};
 use serde_json::json;
 
-use super::registry::{Again, Expected, Held, Order};
-use super::shelf::{KeptFile, Shelf};
+use super::plain::{Lending, Lent, Plain};
+use super::registry::{Again, Expected, Held, Left, Order};
+use super::shelf::{Found, KeptFile, Shelf};
 use super::{detached, elsewhere, fresh_letters, moved, refuse, unverified, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
 use crate::{Flows, config};
+
+/// Between two looks at a file that another process writes.
+const SEAL_LOOK: Duration = Duration::from_millis(50);
+/// A sealer that lost its worker ends within seconds: a minute, half a second apart.
+const TIDIES: usize = 120;
+const TIDY_PAUSE: Duration = Duration::from_millis(500);
+/// Of a sandbox whose layer was lost with its host's power, or with the process that held it.
+const LOST: &str = "its files were lost before they were sealed: its host or its worker's processes were stopped at once";
 
 fn conflict(why: impl Into<String>) -> Error {
     refuse(ErrorCode::StateConflict, why)
@@ -45,7 +59,7 @@ fn fresh() -> Result<SnapshotId> {
 }
 
 /// Work that waits for a disk.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work)
@@ -99,6 +113,7 @@ impl Filed {
         held: &'a Held,
         kept: &'a KeptFile,
         (kind, name): (SnapshotKind, Option<&'a str>),
+        form: Form<'a>,
     ) -> FilesToKeep<'a> {
         FilesToKeep {
             id: &kept.id,
@@ -108,11 +123,17 @@ impl Filed {
             name,
             place: &self.place,
             bytes: kept.bytes,
-            sha256: &kept.sha256,
+            form,
             sealed_key: &self.sealed_key,
             sealed_by: &self.sealed_by,
         }
     }
+}
+
+/// A sandbox that stands still for its pause: what there is of its files.
+enum Stood {
+    Plain(Box<Plain>),
+    Sealed(KeptFile),
 }
 
 impl Flows {
@@ -170,9 +191,7 @@ impl Flows {
                 moved(&mut wakes, &run).await;
             }
         });
-        let view = wiped.await.unwrap_or_else(|_| Err(unverified()))?;
-        self.snapshots_tidy().await;
-        Ok(view)
+        wiped.await.unwrap_or_else(|_| Err(unverified()))
     }
 
     /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
@@ -205,10 +224,83 @@ impl Flows {
                 _ => over(),
             });
         }
-        let (still, kept) = self.keep_files(held, held.itself()).await?;
-        let mut kept = synced(kept).await?;
+        let (still, stood) = self.stand(held).await?;
+        match stood {
+            Stood::Plain(plain) => self.pause_plain(who, (held, reason), (still, *plain)).await,
+            Stood::Sealed(kept) => self.pause_sealed(who, (held, reason), (still, kept)).await,
+        }
+    }
+
+    /// Stops a sandbox and has its layer held by its sealer; one that does not lie in memory is written.
+    async fn stand(&self, held: &Arc<Held>) -> Result<(Still, Stood)> {
+        let keeper = held.keeper.clone();
+        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
+        self.ledger.runs().quota_admit(&held.tenant).await?;
+        let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
+        let stood = blocking(move || {
+            let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {
+                return Ok(None);
+            };
+            let again = of.itself();
+            let kept = shelf.reserve(id, layer.size()?, &again)?;
+            let plain = Plain::begin(&of.tenant, layer, kept, again, of.itself())?;
+            Ok(Some((still, Stood::Plain(Box::new(plain)))))
+        });
+        let stood = stood.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        match stood {
+            Some(stood) => Ok(stood),
+            None => {
+                let (still, kept) = self.keep_files(held, held.itself()).await?;
+                Ok((still, Stood::Sealed(synced(kept).await?)))
+            }
+        }
+    }
+
+    /// Pauses a sandbox whose layer stays: it is sealed after the answer.
+    async fn pause_plain(
+        &self,
+        who: &Principal,
+        (held, reason): (&Arc<Held>, &str),
+        (still, mut plain): (Still, Plain),
+    ) -> Result<()> {
+        fail_point("pause.held");
+        let filed = self.filed(held, &plain.kept)?;
+        let file_system = plain.layer.file_system();
+        let form = Form::Plain(&file_system);
+        let new = filed.row(held, &plain.kept, (SnapshotKind::Pause, None), form);
+        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &plain.kept) };
+        let paused = self.ledger.snapshots().pause(&new, &audit).await;
+        let recorded = self.recorded(&mut plain.kept, paused).await;
+        let is_unknown = recorded.is_err() && plain.kept.is_left();
+        if !is_unknown && !matches!(recorded, Ok(true)) {
+            plain.abandon().await;
+            return recorded.and_then(|_| Err(over()));
+        }
+        fail_point("pause.recorded");
+        held.leave(Left { layer: Arc::clone(&plain.layer), memory: Arc::clone(&plain.memory) });
+        self.tend(filed.shelf, plain);
+        if is_unknown {
+            // It may be paused on record, so it cannot go on.
+            held.end(Order::Over);
+            return recorded.map(|_| ());
+        }
+        held.end(Order::Pause);
+        still.end();
+        fail_point("pause.ended");
+        Ok(())
+    }
+
+    /// Pauses a sandbox whose files are sealed.
+    async fn pause_sealed(
+        &self,
+        who: &Principal,
+        (held, reason): (&Arc<Held>, &str),
+        (still, mut kept): (Still, KeptFile),
+    ) -> Result<()> {
         let filed = self.filed(held, &kept)?;
-        let new = filed.row(held, &kept, (SnapshotKind::Pause, None));
+        let sha256 = kept.sha256.clone();
+        let form = Form::Sealed(&sha256);
+        let new = filed.row(held, &kept, (SnapshotKind::Pause, None), form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
         let paused = self.ledger.snapshots().pause(&new, &audit).await;
         let recorded = self.recorded(&mut kept, paused).await;
@@ -253,7 +345,9 @@ impl Flows {
         self.vault()?;
         let mut kept = self.keep_and_go_on(held).await?;
         let filed = self.filed(held, &kept)?;
-        let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name));
+        let sha256 = kept.sha256.clone();
+        let form = Form::Sealed(&sha256);
+        let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name), form);
         let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;
         if !self.recorded(&mut kept, added).await? {
@@ -276,6 +370,49 @@ impl Flows {
         synced(kept).await
     }
 
+    /// A snapshot on record, once its files are sealed.
+    async fn once_sealed(&self, tenant: &TenantId, id: &SnapshotId) -> Result<KeptSnapshot> {
+        let waited = Stopwatch::start();
+        loop {
+            let kept = self.ledger.snapshots().kept(tenant, id).await?;
+            let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
+            if kept.sha256.is_some() {
+                return Ok(kept);
+            }
+            let left = super::CREATE_PATIENCE.saturating_sub(waited.elapsed());
+            if left.is_zero() {
+                let why = "the sandbox's files are still being sealed; try again";
+                return Err(refuse(ErrorCode::Unavailable, why));
+            }
+            let over = async {
+                if !self.plain.over(id).await {
+                    // Another process has it, or its worker was lost.
+                    clock::sleep(SEAL_LOOK).await;
+                }
+            };
+            let _ = tokio::time::timeout(left, over).await;
+        }
+    }
+
+    /// The layer of a pause that is not sealed yet, for the next life of its sandbox, and what was asked for with it; `None`:
+    /// the file is to be used.
+    async fn lent(&self, id: &SnapshotId) -> Result<Option<(Again, Filling, Lent)>> {
+        let Some(again) = self.plain.again(id) else { return Ok(None) };
+        self.fits(&again)?;
+        let (name, _) = super::checked(&again.request)?;
+        // What a template starts changes files before its life is on record; a life that is not is to leave none changed.
+        if self.live_template(&name)?.is_some_and(|template| template.start.is_some()) {
+            return Ok(None);
+        }
+        match self.plain.lend(id).await {
+            Some(Lending::Lent(lent, layer)) => {
+                Ok(Some((Again::clone(&again), Filling::Layer(layer), lent)))
+            }
+            Some(Lending::Busy) => Err(conflict("the sandbox is being resumed")),
+            None => Ok(None),
+        }
+    }
+
     /// The files of a snapshot on record, once they are checked, and what was asked for with them. They lie on the image of
     /// their template as it is now.
     pub(super) async fn live_opened(
@@ -283,8 +420,7 @@ impl Flows {
         tenant: &TenantId,
         id: &SnapshotId,
     ) -> Result<(Again, Filling)> {
-        let kept = self.ledger.snapshots().kept(tenant, id).await?;
-        let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
+        let kept = self.once_sealed(tenant, id).await?;
         let shelf = self.shelf()?;
         if kept.place != shelf.place() {
             return Err(conflict(
@@ -298,8 +434,8 @@ impl Flows {
         }
         let key = vault.open_key(tenant, id, &kept.sealed_key);
         let key = key.ok_or_else(|| damaged(id, "its key does not open"))?;
-        let (tenant, name, sha256) = (tenant.clone(), id.clone(), kept.sha256);
-        let opened = blocking(move || shelf.open((&tenant, &name), &key, &sha256)).await;
+        let (tenant, name) = (tenant.clone(), id.clone());
+        let opened = blocking(move || shelf.open((&tenant, &name), &key)).await;
         let (again, filling) = opened.map_err(|why| {
             tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
             damaged(id, &why.to_string())
@@ -336,7 +472,8 @@ impl Flows {
         let wish = Wish { timeout_s, pauses, by_traffic: false };
         let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
         let held = resumed.await;
-        self.snapshots_tidy().await;
+        let flows = self.clone();
+        tokio::spawn(async move { flows.snapshots_tidy().await });
         held
     }
 
@@ -352,7 +489,14 @@ impl Flows {
                 _ => conflict("the sandbox is not paused"),
             });
         };
-        let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+        let (again, filling, lent) = match self.lent(&snapshot).await? {
+            Some((again, filling, lent)) => (again, filling, Some(lent)),
+            None => {
+                let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+                (again, filling, None)
+            }
+        };
+        fail_point("resume.opened");
         let Again { request: asked, tokens, .. } = again;
         let request = LiveRequest {
             timeout_s: Some(wish.lives_s(asked.timeout_s)),
@@ -397,10 +541,12 @@ impl Flows {
             template,
             inherited: BTreeMap::new(),
             filling: Some(filling),
+            lent,
             tokens,
         };
         let _asked = self.live_expect(id, one)?;
         self.ledger.live().resume(&next).await?;
+        fail_point("resume.recorded");
         self.live_wait(who, id, &run.id).await
     }
 
@@ -485,7 +631,15 @@ impl Flows {
         let Some(shelf) = &self.kept else { return Ok(()) };
         self.ledger.snapshots().erase_unneeded().await?;
         for id in self.ledger.snapshots().erased(&shelf.place()).await? {
+            if let Err(why) = self.plain.end(&id).await {
+                tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
+                continue;
+            }
             let (shelf, name) = (Arc::clone(shelf), id.clone());
+            if shelf.is_written(&id) {
+                // By the sealer of a worker that was lost, which ends within seconds.
+                continue;
+            }
             match blocking(move || shelf.remove(&name)).await {
                 Ok(()) => self.ledger.snapshots().gone(&id).await?,
                 Err(why) => {
@@ -496,17 +650,99 @@ impl Flows {
         Ok(())
     }
 
-    /// Puts in order what killed processes left: files that are on record get their names, others are removed.
-    pub(crate) async fn snapshots_sweep(&self) -> Result<()> {
+    /// Puts in order what killed processes left: files that are on record get their names, others are removed. What their
+    /// sealers still write is waited for beside this.
+    pub(crate) async fn snapshots_sweep(&self, host: &Host) -> Result<()> {
         let Some(shelf) = &self.kept else { return Ok(()) };
         let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
+        let mut written = Vec::new();
         for id in shelf.left().map_err(fault)? {
             match self.ledger.snapshots().is_recorded(&id).await? {
-                true => shelf.rename(&id).map_err(fault)?,
+                true if self.ledger.snapshots().is_sealed(&id).await? => {
+                    shelf.rename(&id).map_err(fault)?;
+                }
+                // Looked at below.
+                true => {}
+                false if shelf.is_written(&id) => written.push(id),
                 false => shelf.remove(&id).map_err(fault)?,
             }
         }
+        let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
         self.snapshots_tidy().await;
+        let (flows, shelf, host) = (self.clone(), Arc::clone(shelf), host.clone());
+        tokio::spawn(async move {
+            for one in &unsealed {
+                if let Err(error) = flows.settled(&shelf, one).await {
+                    tracing::error!(snapshot = %one.id, %error, "the files of a paused sandbox are unsealed on record");
+                }
+                if let Some(session) = &one.session {
+                    host.forget_ids(session);
+                }
+            }
+            for id in written {
+                if let Err(error) = flows.unwritten(&shelf, &id).await {
+                    tracing::warn!(snapshot = %id, %error, "a file that is not on record is still there");
+                }
+            }
+            // What is erased and still written, too.
+            for _ in 0..TIDIES {
+                flows.snapshots_tidy().await;
+                match flows.ledger.snapshots().erased(&shelf.place()).await {
+                    Ok(left) if left.is_empty() => return,
+                    _ => clock::sleep(TIDY_PAUSE).await,
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Waits for the file of a pause whose worker was lost, and records that its files are sealed, or lost.
+    async fn settled(&self, shelf: &Arc<Shelf>, one: &Unsealed) -> Result<()> {
+        let vault = self.vault()?;
+        if *vault.fingerprint() != one.sealed_by {
+            return Err(conflict("its key is sealed under another secrets key"));
+        }
+        let key = vault.open_key(&one.tenant, &one.id, &one.sealed_key);
+        let key = key.ok_or_else(|| damaged(&one.id, "its key does not open"))?;
+        let place = shelf.place();
+        loop {
+            // Its own worker may live, and record it.
+            if patiently(|| self.ledger.snapshots().unsealed(&place, Some(&one.id)))
+                .await?
+                .is_empty()
+            {
+                return Ok(());
+            }
+            let (shelf, of, key) = (Arc::clone(shelf), one.clone(), key.clone());
+            let found = blocking(move || shelf.find((&of.tenant, &of.id), &key)).await;
+            let found = found.map_err(|why| damaged(&one.id, &why.to_string()))?;
+            match found {
+                Found::Written => {}
+                Found::Whole(bytes, sha256) => {
+                    patiently(|| self.ledger.snapshots().sealed(&one.id, bytes, &sha256)).await?;
+                    return Ok(());
+                }
+                Found::Lost => {
+                    if patiently(|| self.ledger.snapshots().lost(&one.id, LOST)).await? {
+                        tracing::error!(snapshot = %one.id, "the files of a paused sandbox were lost before they were sealed");
+                        return Ok(());
+                    }
+                }
+            }
+            clock::sleep(SEAL_LOOK).await;
+        }
+    }
+
+    /// Waits for the sealer of a pause that is not on record, and removes what it wrote: its key is nowhere.
+    async fn unwritten(&self, shelf: &Arc<Shelf>, id: &SnapshotId) -> Result<()> {
+        while shelf.is_written(id) {
+            clock::sleep(SEAL_LOOK).await;
+        }
+        // It was another living worker's, and was recorded meanwhile.
+        if !patiently(|| self.ledger.snapshots().is_recorded(id)).await? {
+            let removed = shelf.remove(id);
+            removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        }
         Ok(())
     }
 }

@@ -13,8 +13,11 @@
 mod begin;
 mod hold;
 mod kept;
+mod opened;
+mod plain;
 mod registry;
 mod sealed;
+mod sealer;
 mod shelf;
 mod templates;
 mod wake;
@@ -45,9 +48,11 @@ use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
 pub(crate) use hold::hold;
+pub(crate) use plain::PlainLayers;
 pub(crate) use registry::Registry;
 use registry::{Expected, Expecting, Order};
 pub use registry::{Held, STREAMS, VISITORS};
+pub use sealer::{SEAL_COMMAND, seal_layer};
 pub(crate) use shelf::Shelf;
 pub use wake::Knock;
 pub(crate) use work::RUN;
@@ -176,6 +181,7 @@ impl Flows {
             template,
             inherited,
             filling,
+            lent: None,
             tokens: None,
         };
         let asked = self.live_expect(&id, one)?;

@@ -11,9 +11,12 @@ use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_sandbox::templates::Template;
-use cofferdam_sandbox::{Agent, Filling, LayerKeeper, Unkept};
+use cofferdam_sandbox::{Agent, Filling, LayerKeeper, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+
+use super::plain::Lent;
+use crate::memory::MemoryShare;
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
 /// are for calls that are answered at once, and for what its worker asks.
@@ -54,6 +57,8 @@ pub(crate) struct Expected {
     pub inherited: BTreeMap<String, String>,
     /// Files that it begins with.
     pub filling: Option<Filling>,
+    /// Layer among them that is its pause's until it begins.
+    pub lent: Option<Lent>,
     /// Tokens of its lives before, where they stay; `None`: new ones.
     pub tokens: Option<Tokens>,
 }
@@ -119,6 +124,8 @@ pub struct Held {
     pub since: Stopwatch,
     /// What keeps its files, or why its class cannot.
     pub(crate) keeper: Result<LayerKeeper, Unkept>,
+    /// What its pause leaves of it.
+    pub(crate) left: Mutex<Option<Left>>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
     /// The key that asked for it.
@@ -139,8 +146,16 @@ pub struct Held {
     visitors: Arc<Semaphore>,
 }
 
+/// A layer that stays when its sandbox is wiped.
+#[derive(Debug, Clone)]
+pub(crate) struct Left {
+    pub layer: Arc<PlainLayer>,
+    /// Its memory, which is taken as long as the layer is.
+    pub memory: Arc<Mutex<Option<MemoryShare>>>,
+}
+
 /// What is asked for once more, with the files of a sandbox.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Again {
     pub request: LiveRequest,
@@ -166,7 +181,17 @@ pub(crate) struct Made {
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected { tenant, key_id, request, name, template, inherited, filling: _, tokens: _ }: Expected,
+        Expected {
+            tenant,
+            key_id,
+            request,
+            name,
+            template,
+            inherited,
+            filling: _,
+            lent: _,
+            tokens: _,
+        }: Expected,
         Made { agent, mut env, tokens, limits, egress, keeper }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
@@ -184,6 +209,7 @@ impl Held {
             limits,
             since: Stopwatch::start(),
             keeper,
+            left: Mutex::default(),
             keeping: tokio::sync::Mutex::default(),
             key_id,
             inherited,
@@ -245,6 +271,16 @@ impl Held {
             }
             is_due
         });
+    }
+
+    /// What its pause leaves.
+    pub(crate) fn leaves(&self) -> Option<Left> {
+        lock(&self.left).clone()
+    }
+
+    /// A pause leaves this of it.
+    pub(crate) fn leave(&self, left: Left) {
+        *lock(&self.left) = Some(left);
     }
 
     /// Whether it is to live on.
@@ -428,6 +464,7 @@ mod tests {
                 template: None,
                 inherited: BTreeMap::new(),
                 filling: None,
+                lent: None,
                 tokens: None,
             };
             registry.expect(&id(n), one)

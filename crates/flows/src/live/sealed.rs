@@ -7,7 +7,9 @@
 //! The key is the file's own, so no nonce is used twice under it. **A piece that is missing, moved, altered, of another
 //! file or of another tenant's does not open, and neither does a file that is cut off.**
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt as _;
 
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -38,6 +40,14 @@ fn nonce(number: u64, is_last: bool) -> Nonce {
     let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
     let bytes: [u8; NONCE_LEN] = [a, b, c, d, e, f, g, h, 0, 0, 0, u8::from(is_last)];
     Nonce::assume_unique_for_key(bytes)
+}
+
+/// Bytes of the file of a stream, at most. Pure.
+pub(crate) fn sealed_size(stream: u64) -> u64 {
+    let piece = u64::try_from(PIECE).unwrap_or(u64::MAX);
+    let more = u64::try_from(TAG + size_of::<u32>()).unwrap_or(u64::MAX);
+    let pieces = stream.div_ceil(piece).saturating_add(1);
+    stream.saturating_add(pieces.saturating_mul(more)).saturating_add(more)
 }
 
 /// Seals what is written to it.
@@ -133,80 +143,79 @@ pub(crate) fn sha256(mut from: impl Read) -> io::Result<Digest> {
     }
 }
 
-/// Opens what is read from it.
-pub(crate) struct Opening<R> {
-    from: R,
-    key: LessSafeKey,
-    of: Vec<u8>,
-    piece: Vec<u8>,
-    /// What of the piece was read.
-    read: usize,
-    /// What of it there is.
-    size: usize,
+/// Where a piece of a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Framed {
+    /// Its first byte in the file.
+    pub at: u64,
+    /// Its bytes with the tag.
+    pub size: usize,
     number: u64,
-    was_last: bool,
+    is_last: bool,
 }
 
-impl<R: Read> Opening<R> {
-    pub(crate) fn new(
-        mut from: R,
-        key: &FileKey,
-        (tenant, snapshot): (&TenantId, &SnapshotId),
-    ) -> io::Result<Self> {
-        let mut magic = [0; 8];
-        from.read_exact(&mut magic)?;
-        if magic != *MAGIC {
-            return Err(damaged());
-        }
-        let (key, of) = (key_of(key)?, of(tenant, snapshot));
-        let piece = Vec::with_capacity(PIECE + TAG);
-        Ok(Self { from, key, of, piece, read: 0, size: 0, number: 0, was_last: false })
+/// Where the pieces of a file are. One that is cut off, or goes on behind its last piece, is damaged.
+pub(crate) fn index(file: &File) -> io::Result<Vec<Framed>> {
+    let length = file.metadata()?.len();
+    let mut magic = [0; 8];
+    whole(file.read_exact_at(&mut magic, 0))?;
+    if magic != *MAGIC {
+        return Err(damaged());
     }
-
-    fn next(&mut self) -> io::Result<()> {
+    let mut pieces = Vec::new();
+    let mut at = 8u64;
+    for number in 0.. {
         let mut size = [0; 4];
-        self.from.read_exact(&mut size)?;
+        whole(file.read_exact_at(&mut size, at))?;
         let size = u32::from_le_bytes(size);
         let is_last = size & LAST != 0;
         let size = usize::try_from(size & !LAST).unwrap_or(usize::MAX);
         if !(TAG..=PIECE + TAG).contains(&size) {
             return Err(damaged());
         }
-        self.piece.resize(size, 0);
-        self.from.read_exact(&mut self.piece)?;
-        let nonce = nonce(self.number, is_last);
-        let opened = self.key.open_in_place(nonce, Aad::from(&self.of), &mut self.piece);
-        self.size = opened.map_err(|_| damaged())?.len();
-        self.read = 0;
-        self.number = self.number.saturating_add(1);
-        self.was_last = is_last;
-        // Nothing follows the last one.
-        if is_last && self.from.read(&mut [0])? != 0 {
-            return Err(damaged());
+        at = at.saturating_add(4);
+        pieces.push(Framed { at, size, number, is_last });
+        at = at.saturating_add(u64::try_from(size).unwrap_or(u64::MAX));
+        if is_last {
+            break;
         }
+    }
+    match at == length {
+        true => Ok(pieces),
+        false => Err(damaged()),
+    }
+}
+
+fn whole(read: io::Result<()>) -> io::Result<()> {
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => damaged(),
+        _ => error,
+    })
+}
+
+/// Opens the pieces of one file.
+pub(crate) struct PieceKey {
+    key: LessSafeKey,
+    of: Vec<u8>,
+}
+
+impl PieceKey {
+    pub(crate) fn new(key: &FileKey, of_file: (&TenantId, &SnapshotId)) -> io::Result<Self> {
+        let (tenant, snapshot) = of_file;
+        Ok(Self { key: key_of(key)?, of: of(tenant, snapshot) })
+    }
+
+    /// Opens a piece where it is.
+    pub(crate) fn open(&self, framed: &Framed, piece: &mut Vec<u8>) -> io::Result<()> {
+        let nonce = nonce(framed.number, framed.is_last);
+        let opened = self.key.open_in_place(nonce, Aad::from(&self.of), piece);
+        let size = opened.map_err(|_| damaged())?.len();
+        piece.truncate(size);
         Ok(())
     }
 }
 
-impl<R: Read> Read for Opening<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while self.read == self.size {
-            if self.was_last {
-                return Ok(0);
-            }
-            self.next()?;
-        }
-        let left = self.piece.get(self.read..self.size).unwrap_or_default();
-        let count = left.len().min(into.len());
-        if let (Some(into), Some(from)) = (into.get_mut(..count), left.get(..count)) {
-            into.copy_from_slice(from);
-        }
-        self.read = self.read.saturating_add(count);
-        Ok(count)
-    }
-}
-
-fn damaged() -> io::Error {
+pub(crate) fn damaged() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         "the snapshot's file is damaged, or is not this one's",
@@ -215,6 +224,7 @@ fn damaged() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::opened::Opened;
     use super::*;
 
     fn names(letter: &str) -> (TenantId, SnapshotId) {
@@ -229,12 +239,14 @@ mod tests {
         sealing.finish().unwrap()
     }
 
-    fn opened(file: &[u8], letter: &str, digit: u8) -> io::Result<Vec<u8>> {
+    fn opened(bytes: &[u8], letter: &str, digit: u8) -> io::Result<Vec<u8>> {
         let (tenant, id) = names(letter);
         let key = FileKey::new([digit; 32]);
-        let mut bytes = Vec::new();
-        Opening::new(file, &key, (&tenant, &id))?.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let mut file = tempfile::tempfile()?;
+        file.write_all(bytes)?;
+        let mut read = Vec::new();
+        Opened::new(file, &key, (&tenant, &id))?.read_to_end(&mut read)?;
+        Ok(read)
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | processes | `process`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods` |
-//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `upper`, `crypt` |
+//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
 //! | programs, work, errors | `runtime`, `task`, `error` |
@@ -30,6 +30,7 @@ pub(crate) mod limit;
 pub(crate) mod live;
 pub(crate) mod mounts;
 pub(crate) mod nofile;
+pub(crate) mod plain;
 pub(crate) mod process;
 pub(crate) mod runtime;
 pub(crate) mod setid;

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! Sandbox --keeper--> LayerKeeper --keep--> freeze -> stream -> Still --dropped--> it goes on
-//!                                                            \--end--> its processes are killed where they stand
-//! stream -> Filling --provision_filled--> a sandbox with these files
+//!                         |                                      ^   \--end--> its processes are killed where they stand
+//!                         \--stand--> freeze -> PlainLayer ------/
+//! stream or PlainLayer -> Filling --provision_filled--> a sandbox with these files
 //! ```
 //! While the stream is written every process stands still, so it has the files of one moment: what was written, in the
 //! order in which it was written. What a program still has in its own memory is not in it.
@@ -13,6 +14,8 @@ use std::sync::Arc;
 
 use crate::class;
 use crate::host::freeze::Frozen;
+use crate::host::idrange::Taken;
+use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::sandbox::{KillHandle, Sandbox};
@@ -43,6 +46,7 @@ pub struct LayerKeeper {
     facts: Arc<HostFacts>,
     traces: Traces,
     first: u32,
+    ids: Option<Taken>,
     kill: KillHandle,
 }
 
@@ -57,6 +61,7 @@ impl Sandbox {
             facts: Arc::clone(&self.facts),
             traces: self.subject.traces.clone(),
             first: self.first_id(),
+            ids: self.subject.ids.clone(),
             kill: self.kill_handle(),
         })
     }
@@ -88,6 +93,20 @@ impl LayerKeeper {
     }
 }
 
+impl LayerKeeper {
+    /// Stops the sandbox and holds its layer, which then outlives it: nothing is copied. Blocking. `None`: the layer does not
+    /// lie in memory, and its files have to be written. The sandbox must not be wiped meanwhile.
+    ///
+    /// # Errors
+    /// It could not be stopped, or its layer not be held; then it goes on.
+    pub fn stand(&self) -> Result<Option<(Still, PlainLayer)>, KeepError> {
+        let Traces { layer, dir, .. } = &self.traces;
+        let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
+        let plain = PlainLayer::of(layer, dir, self.ids.clone()).map_err(KeepError::Files)?;
+        Ok(plain.map(|plain| (Still { frozen, keeper: self.clone() }, plain)))
+    }
+}
+
 /// A sandbox that stands still. It goes on when this is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -108,8 +127,13 @@ impl Still {
     }
 }
 
-/// A stream of files for the layer of a sandbox.
-pub struct Filling(Box<dyn Read + Send + Sync>);
+/// Files that a sandbox begins with.
+pub enum Filling {
+    /// What [`LayerKeeper::keep`] wrote.
+    Stream(Box<dyn Read + Send + Sync>),
+    /// The layer itself.
+    Layer(Arc<PlainLayer>),
+}
 
 impl std::fmt::Debug for Filling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -120,11 +144,18 @@ impl std::fmt::Debug for Filling {
 impl Filling {
     /// What [`LayerKeeper::keep`] wrote.
     pub fn new(stream: impl Read + Send + Sync + 'static) -> Self {
-        Self(Box::new(stream))
+        Self::Stream(Box::new(stream))
     }
 
-    pub(crate) fn stream(&mut self) -> &mut dyn Read {
-        self.0.as_mut()
+    pub(crate) fn is_layer(&self) -> bool {
+        self.layer().is_some()
+    }
+
+    pub(crate) fn layer(&self) -> Option<&Arc<PlainLayer>> {
+        match self {
+            Self::Layer(layer) => Some(layer),
+            Self::Stream(_) => None,
+        }
     }
 }
 

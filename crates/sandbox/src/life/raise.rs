@@ -52,7 +52,8 @@ pub(crate) async fn raise(
     let parts = bundle.parts.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
     // Files to fill in take longer than a runtime may be kept waiting.
-    let is_early = filling.is_none() && plan.isolation().starts_ahead();
+    let is_read = matches!(&filling, Some(Filling::Stream(_)));
+    let is_early = !is_read && plan.isolation().starts_ahead();
     let early = is_early.then(|| ready(plan, &[], None, facts, None)).transpose()?;
     let (made, ahead) = blocking(move || {
         let mut ahead = None;
@@ -208,7 +209,10 @@ impl Bundle {
         let Some(layer_mb) = self.layer_mb else {
             return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None, ids: None });
         };
+        let plain = filling.as_ref().and_then(Filling::layer);
         let ids = match (self.has_users, &facts.ids) {
+            // Those of its files.
+            (true, Ok(_)) if plain.is_some() => plain.and_then(|plain| plain.ids()),
             (true, Ok(ranges)) => {
                 let dir = &self.traces.dir;
                 Some(ranges.take(dir).map_err(fault("taking ids of its own for", dir))?)
@@ -222,10 +226,17 @@ impl Bundle {
             Some(known) => Some(known.clone()),
             None => base::tree_digest(&self.base.path()).map_err(fault("describing", &name))?,
         };
-        if self.large {
+        if let Some(plain) = plain {
+            let attached = plain.attach(layer, layer_mb, &self.traces.dir, self.has_users);
+            attached.map_err(|source| BootError::Fill { source })?;
+        } else if self.large {
             Volume::of(&self.traces).make(&facts.large, layer_mb)?;
         } else {
-            mounts::mount_tmpfs(layer, layer_mb)
+            let mount = match filling {
+                Some(_) => mounts::mount_tmpfs_for_files,
+                None => mounts::mount_tmpfs,
+            };
+            mount(layer, layer_mb)
                 .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
         }
         let sentinel = self.traces.sentinel();

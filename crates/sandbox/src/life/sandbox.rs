@@ -24,6 +24,7 @@ use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
 use crate::class::remote::Line;
 use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
+use crate::host::plain::PlainLayer;
 use crate::host::process;
 use crate::host::sockets::SocketLimits;
 use crate::host::task::{Driver, blocking};
@@ -477,6 +478,16 @@ impl Sandbox {
     #[must_use]
     pub fn first_id(&self) -> u32 {
         self.subject.ids.as_ref().map_or(0, |ids| ids.first)
+    }
+
+    /// Its layer, which a pause left, is its own from now on, and ends with it.
+    pub fn has_begun(&mut self) {
+        self.subject.left = None;
+    }
+
+    /// Its layer stays with this one when it is wiped.
+    pub fn leave(&mut self, layer: &Arc<PlainLayer>) {
+        self.subject.left = Some(Arc::clone(layer));
     }
 
     /// Reads the regular files below `root` whose relative path matches a glob, in the order of

@@ -7,15 +7,16 @@ mod plan;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cofferdam_contracts::id::{IdError, TenantId};
+use cofferdam_contracts::id::{IdError, SandboxId, TenantId};
 
 use crate::cache::{self, CacheWanted};
 use crate::class::{docker, microvm};
 use crate::egress;
 use crate::host::dynmods::Dynmods;
 use crate::host::error::HostError;
-use crate::host::live;
 use crate::host::task::blocking;
+use crate::host::traces::Traces;
+use crate::host::{idrange, live};
 use crate::life::attest;
 use crate::life::waits::{Name, Waits};
 use crate::life::warm::WarmPool;
@@ -82,6 +83,12 @@ impl Host {
     #[must_use]
     pub fn facts(&self) -> &HostFacts {
         &self.facts
+    }
+
+    /// The user ids that a sandbox had are nobody's: what was left of its files is not there any more.
+    pub fn forget_ids(&self, id: &SandboxId) {
+        let Traces { dir, .. } = Traces::of(&self.facts.state_dir, &self.facts.live_dir, id);
+        idrange::give_back(&dir);
     }
 
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
