@@ -1,6 +1,7 @@
 //! OpenCode as a planner and builder: the real daemon, a scripted model, whose log is the judge of what was asked.
 
 mod behind;
+mod put_back;
 mod world;
 
 use std::fs;
