@@ -14,6 +14,8 @@ pub struct Caller {
     pub url: String,
     /// Its key.
     pub key: String,
+    /// The isolation class of its sandboxes; `None`: what the server chooses.
+    pub class: Option<&'static str>,
 }
 
 impl Caller {
@@ -22,7 +24,13 @@ impl Caller {
         let body = json!({"tenant": tenant, "roles": ["submitter"], "format": "e2b"});
         let (_, key) = server.new_key(&body).await;
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { http, url: server.url.clone(), key }
+        Self { http, url: server.url.clone(), key, class: None }
+    }
+
+    /// The same with sandboxes of this class.
+    #[must_use]
+    pub fn in_class(self, class: &'static str) -> Self {
+        Self { class: Some(class), ..self }
     }
 
     /// A call of the control plane: its status and answer.
@@ -31,6 +39,9 @@ impl Caller {
             .http
             .request(method.parse().unwrap(), format!("{}{path}", self.url))
             .header("x-api-key", &self.key);
+        if let Some(class) = self.class {
+            request = request.header("x-cofferdam-class", class);
+        }
         if let Some(body) = body {
             request = request.json(&body);
         }

@@ -8,8 +8,15 @@ use std::process::{Command, Output};
 use cofferdam_tests::repository;
 
 /// Helpers that say so themselves, each with `not_run` in its body.
-const SAY_SO: [&str; 6] =
-    ["has_engine()", "is_absent(", "chromium()", "machines(", "installed()", "has_npm("];
+const SAY_SO: [&str; 7] = [
+    "has_engine()",
+    "is_absent(",
+    "chromium()",
+    "machines(",
+    "installed()",
+    "has_npm(",
+    "has_class(",
+];
 
 /// Early ends of tests that pass over nothing: (file, what the line or those before it say, why).
 const NO_SKIPS: [(&str, &str, &str); 3] = [

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{LiveId, RunId, SandboxId, SnapshotId, TemplateName};
 use crate::named::named;
-use crate::sandbox::{Egress, Limits, SandboxRequest};
+use crate::sandbox::{Egress, IsolationClass, Limits, SandboxRequest};
 
 /// Longest time to live that one call may set, in seconds: one day, as for the wall time of a task.
 pub const MAX_LIVE_S: u64 = 86_400;
@@ -61,6 +61,9 @@ pub struct LiveRequest {
     /// Resource limits.
     #[serde(default)]
     pub limits: Limits,
+    /// Weakest isolation class accepted. Default: the cheapest that the host has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_min: Option<IsolationClass>,
     /// Whether requests for its ports need a token of their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
@@ -70,6 +73,9 @@ pub struct LiveRequest {
     /// Whether the end of its time pauses it instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause_on_timeout: bool,
+    /// Whether that pause keeps its memory, where its class can; `false`: files alone. Default: it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_memory: Option<bool>,
     /// Whether the first request to it resumes it while it is paused; needs `pauseOnTimeout`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume_on_traffic: bool,
@@ -265,9 +271,11 @@ impl LiveRequest {
             env: BTreeMap::new(),
             egress: Egress::None,
             limits: Limits::default(),
+            class_min: None,
             private: false,
             snapshot: None,
             pause_on_timeout: false,
+            pause_memory: None,
             resume_on_traffic: false,
             dedup: None,
         }

@@ -23,6 +23,15 @@ named! {
     }
 }
 
+/// `POST /api/sandboxes/{id}/pause`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LivePause {
+    /// Whether its processes are to go on with a resume. `false`: its files alone are kept. Default: where its class can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+}
+
 /// `POST /api/sandboxes/{id}/resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -31,6 +40,9 @@ pub struct LiveResume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_s: Option<u64>,
+    /// `false`: it begins with its files alone, whatever the pause kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
 }
 
 /// `POST /api/sandboxes/{id}/fork`.
@@ -79,6 +91,9 @@ pub struct SnapshotView {
     pub sandbox: LiveId,
     /// What it is for.
     pub kind: SnapshotKind,
+    /// Whether its memory is in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
     /// Its name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

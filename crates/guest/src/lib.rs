@@ -19,6 +19,7 @@ pub mod job;
 pub mod name;
 pub mod process;
 pub mod setup;
+pub mod sleep;
 pub mod snmp;
 pub mod tree;
 pub mod users;

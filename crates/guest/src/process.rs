@@ -35,6 +35,9 @@ pub struct RunRequest {
     /// What it leaves running lives on after its end, as in a shell, and its first frame is [`Begun`]. Level 8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves: bool,
+    /// Kept beside it for the host, at most [`crate::sleep::MAX_NOTE`] bytes. Level 9.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }
 
 /// A command has started.

@@ -67,6 +67,8 @@ pub struct FilesToKeep<'a> {
     pub run: &'a RunId,
     /// What it is for.
     pub kind: SnapshotKind,
+    /// Whether the memory is in it.
+    pub memory: bool,
     /// Its name for people.
     pub name: Option<&'a str>,
     /// The host and the directory that have the file.
@@ -97,7 +99,7 @@ pub struct KeptSnapshot {
 }
 
 const COLUMNS: &str =
-    "id, tenant_id, live_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by,
+    "id, tenant_id, live_id, kind, memory, name, template, place, bytes, sha256, sealed_key, sealed_by,
     app.ms(created_at) AS created_ms, app.ms(sealed_at) AS sealed_ms, app.ms(erased_at) AS erased_ms";
 
 fn view_of(row: &PgRow) -> Result<SnapshotView> {
@@ -106,6 +108,7 @@ fn view_of(row: &PgRow) -> Result<SnapshotView> {
         id: id("snapshots.id", row.try_get("id")?)?,
         sandbox: id("snapshots.live_id", row.try_get("live_id")?)?,
         kind: load("snapshots.kind", Value::String(row.try_get("kind")?))?,
+        memory: row.try_get("memory")?,
         name: row.try_get("name")?,
         template: row.try_get("template")?,
         bytes: u64::try_from(bytes).unwrap_or(0),
@@ -124,9 +127,9 @@ async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_
     let written = sqlx::query(
         "INSERT INTO app.snapshots
                 (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, plain,
-                 sealed_at)
+                 sealed_at, memory)
          SELECT $1, l.tenant_id, l.id, l.run_id, $4, $5, l.template, $6, $7, $8, $9, $10, $11, l.origin, $13,
-                CASE WHEN $8::text IS NOT NULL THEN clock_timestamp() END
+                CASE WHEN $8::text IS NOT NULL THEN clock_timestamp() END, $14
            FROM app.live_sandboxes l
           WHERE l.id = $2 AND l.run_id = $3 AND l.tenant_id = $12 AND l.started_at IS NOT NULL AND l.ended_at IS NULL
             AND l.paused_at IS NULL",
@@ -144,6 +147,7 @@ async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_
     .bind(audit.key_id)
     .bind(audit.tenant.as_str())
     .bind(new.form.plain())
+    .bind(new.memory)
     .execute(&mut *conn)
     .await?;
     append(conn, audit).await?;

@@ -60,6 +60,7 @@ pub mod templates {
 /// What is said to the agent inside a sandbox, and what it answers.
 pub mod inside {
     pub use cofferdam_guest::process::{Size, Usage};
+    pub use cofferdam_guest::sleep::{Command, MAX_NOTE};
     pub use cofferdam_guest::tree::{Change, ChangeKind, Entry, NodeKind};
     pub use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest, User};
 }
@@ -98,9 +99,9 @@ pub use host::runtime::{Runtime, Sealed};
 pub use host::traces::{Traces, locate};
 pub use life::{
     Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper, Name,
-    ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd, Still, Unkept, abandoned,
-    destroy_orphans, provision, provision_filled, provision_on, reconcile, remains, resume,
-    verify_absent, verify_again,
+    ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd, SleepError, Sleeping, Still,
+    Unkept, abandoned, destroy_orphans, provision, provision_filled, provision_on, reconcile,
+    remains, resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

@@ -38,7 +38,7 @@ use cofferdam_contracts::secret::{
 };
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::snapshot::{
-    LiveFork, LiveForked, LiveResume, SnapshotRequest, SnapshotView,
+    LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest, SnapshotView,
 };
 use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::webhook::{
@@ -250,8 +250,8 @@ pub const ROUTES: &[Route] = &[
     route!("DELETE" "/api/sandboxes/{live}", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::kill, "Kills a long-lived sandbox; answers once its wipe is verified"),
     route!("POST" "/api/sandboxes/{live}/exec", SUBMIT, [], s::<LiveExec>(), 200, s::<LiveExecuted>(), handlers::sandboxes::exec, "Runs a command in a long-lived sandbox and waits for its end"),
     route!("POST" "/api/sandboxes/{live}/fork", SUBMIT, [], s::<LiveFork>(), 201, s::<Vec<LiveForked>>(), handlers::sandboxes::fork, "Creates sandboxes with the files of one that runs or is paused"),
-    route!("POST" "/api/sandboxes/{live}/pause", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::pause, "Pauses a long-lived sandbox: its files are kept, its processes end"),
-    route!("POST" "/api/sandboxes/{live}/resume", SUBMIT, [], s::<LiveResume>(), 200, s::<LiveView>(), handlers::sandboxes::resume, "Resumes a paused sandbox with its files; answers once it runs"),
+    route!("POST" "/api/sandboxes/{live}/pause", SUBMIT, [], s::<LivePause>(), 200, s::<LiveView>(), handlers::sandboxes::pause, "Pauses a long-lived sandbox: its files are kept, and its memory where its class can"),
+    route!("POST" "/api/sandboxes/{live}/resume", SUBMIT, [], s::<LiveResume>(), 200, s::<LiveView>(), handlers::sandboxes::resume, "Resumes a paused sandbox with what was kept; answers once it runs"),
     route!("POST" "/api/sandboxes/{live}/snapshots", SUBMIT, [], s::<SnapshotRequest>(), 201, s::<SnapshotView>(), handlers::sandboxes::snapshot, "Keeps the files of a long-lived sandbox, which goes on"),
     route!("GET" "/api/snapshots", READ, [], None, 200, s::<Vec<SnapshotView>>(), handlers::sandboxes::snapshots, "Kept files of sandboxes, newest first; at most 1,000"),
     route!("DELETE" "/api/snapshots/{snapshot}", SUBMIT, [], None, 200, s::<SnapshotView>(), handlers::sandboxes::snapshot_delete, "Deletes a snapshot: its key is destroyed and its file removed"),

@@ -44,7 +44,7 @@ async fn a_key_that_only_reads_is_given_no_token() {
     for role in ["auditor", "approver", "operator"] {
         let body = json!({"tenant": "ann", "roles": [role], "format": "e2b"});
         let (_, key) = server.new_key(&body).await;
-        let reader = Caller { key, http: ann.http.clone(), url: ann.url.clone() };
+        let reader = Caller { key, http: ann.http.clone(), url: ann.url.clone(), class: None };
         let (status, detail) = reader.api("GET", &path, None).await;
         assert_eq!((status, text(&detail, "sandboxID")), (200, id.clone()), "{role}");
         assert!(!detail.to_string().contains(&token), "{role} {detail}");

@@ -237,6 +237,7 @@ async fn what_a_killed_server_held_is_counted_nowhere_afterwards() {
                 http: caller.http.clone(),
                 url: server.url.clone(),
                 key: caller.key.clone(),
+                class: caller.class,
             };
             let all = at_once(&caller, 7).await;
             let mut statuses: Vec<u16> = all.iter().map(|(status, _)| *status).collect();

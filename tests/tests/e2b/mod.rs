@@ -2,8 +2,10 @@
 
 mod attack;
 mod beside;
+mod classes;
 mod cli;
 mod commands;
+
 mod interpreter;
 mod kept;
 mod kept_faults;
@@ -388,9 +390,13 @@ async fn a_repeated_creation_is_the_same_sandbox() {
 
 #[tokio::test]
 async fn a_killed_server_leaves_no_sandbox_and_makes_none_anew() {
+    killed_server("container").await;
+}
+
+async fn killed_server(class: &'static str) {
     let home = Home::new();
     let mut server = home.up();
-    let ann = Caller::of(&server, "ann").await;
+    let ann = Caller::of(&server, "ann").await.in_class(class);
     let (id, token) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
     assert_eq!(
         answered(ann.envd((&id, &token), "/filesystem.Filesystem/Stat", &json!({"path": "/"})))

@@ -1,4 +1,6 @@
 """The unmodified Python SDK while its server is stopped or killed and started again at the same address."""
+import functools
+import os
 import sys
 import time
 
@@ -11,7 +13,8 @@ def check(name, good):
     print(name, flush=True)
 
 
-sandbox = Sandbox.create(timeout=600)
+create = functools.partial(Sandbox.create, headers={"X-Cofferdam-Class": os.environ["SANDBOX_CLASS"]})
+sandbox = create(timeout=600)
 sandbox.files.write("kept", "x")
 command = sandbox.commands.run("sleep 300", background=True)
 print(f"created {sandbox.sandbox_id}", flush=True)
@@ -55,7 +58,7 @@ for name, call in {
 sandbox.kill()
 check("kill says that there is none", not sandbox.kill())
 check("none is listed", Sandbox.list().next_items() == [])
-fresh = Sandbox.create(timeout=60)
+fresh = create(timeout=60)
 check("another is made", fresh.sandbox_id != sandbox.sandbox_id and not fresh.files.exists("kept"))
 check("and killed", fresh.kill())
 print("done", flush=True)

@@ -13,12 +13,12 @@ use crate::support::{texts, until};
 
 /// How the server ends.
 #[derive(Clone, Copy, PartialEq)]
-enum How {
+pub(super) enum How {
     Stopped,
     Killed,
 }
 
-async fn by(how: How) {
+pub(super) async fn by(how: How, class: &str) {
     let Some(python) = installed(PYTHON[0]) else { return };
     let home = Home::new();
     // A client keeps its address.
@@ -29,6 +29,7 @@ async fn by(how: How) {
     let (_, key) = server.new_key(&body).await;
     let mut client = Command::new(python)
         .arg(repository().join("tests/tests/e2b/restart.py"))
+        .env("SANDBOX_CLASS", class)
         .env("E2B_API_KEY", key)
         .env("E2B_API_URL", &server.url)
         .env("E2B_SANDBOX_URL", &server.url)
@@ -81,10 +82,10 @@ async fn by(how: How) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_learns_that_its_sandbox_ended_with_a_server_that_was_stopped() {
-    by(How::Stopped).await;
+    by(How::Stopped, "container").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_learns_that_its_sandbox_ended_with_a_server_that_was_killed() {
-    by(How::Killed).await;
+    by(How::Killed, "container").await;
 }

@@ -291,5 +291,5 @@ async fn a_request_finds_its_sandbox_whenever_it_comes() {
 }
 
 fn again_at(server: &Server, ann: &Caller) -> Caller {
-    Caller { http: ann.http.clone(), url: server.url.clone(), key: ann.key.clone() }
+    Caller { http: ann.http.clone(), url: server.url.clone(), key: ann.key.clone(), class: None }
 }

@@ -184,7 +184,8 @@ impl World {
                 "payload": {"choice": "yes"}, "dedupeKey": "k", "origin": "webhook",
             }),
             (_, "/api/sandboxes/{live}/fork") => json!({"timeoutS": 9, "count": 2}),
-            (_, "/api/sandboxes/{live}/resume") => json!({"timeoutS": 9}),
+            (_, "/api/sandboxes/{live}/resume") => json!({"timeoutS": 9, "memory": false}),
+            (_, "/api/sandboxes/{live}/pause") => json!({"memory": false}),
             (_, "/api/sandboxes/{live}/snapshots") => json!({"name": "n"}),
             (_, path) if path.ends_with("/fork") => {
                 json!({"actor": "ann", "reason": "because", "stepN": 0})
@@ -231,6 +232,7 @@ impl World {
             (_, "/api/sandboxes") => json!({
                 "template": "base", "timeoutS": 9, "metadata": {"a": "b"}, "env": {"A": "b"}, "net": "none",
                 "limits": {"memMB": 64}, "private": true, "dedup": "k", "snapshot": "a".repeat(20), "pauseOnTimeout": true,
+                "pauseMemory": false, "classMin": "gvisor",
             }),
             (_, path) if path.starts_with("/api/sandboxes/") && path.ends_with("/exec") => {
                 json!({"cmd": ["true"], "env": {"A": "b"}, "cwd": "/", "user": "root", "timeoutS": 1})

@@ -38,6 +38,9 @@ pub(crate) enum SandboxCommand {
         /// Host that it may reach (repeatable); default: no network
         #[arg(long = "allow", value_name = "HOST")]
         allow: Vec<String>,
+        /// Weakest isolation class accepted: container, gvisor, microvm
+        #[arg(long)]
+        class: Option<String>,
         /// Memory in MiB
         #[arg(long)]
         mem_mb: Option<u64>,
@@ -85,16 +88,22 @@ pub(crate) enum SandboxCommand {
     Cp(CpArgs),
     /// Set when a sandbox ends: so many seconds from now
     Extend { id: String, seconds: u64 },
-    /// Pause a sandbox: its files are kept, its processes end
+    /// Pause a sandbox: its files are kept, and its memory where its class can
     Pause {
         id: String,
+        /// Keep its files alone: its processes end
+        #[arg(long)]
+        files_only: bool,
         /// Print one JSON object with a schema version
         #[arg(long)]
         json: bool,
     },
-    /// Resume a paused sandbox with its files; answers once it runs
+    /// Resume a paused sandbox with what was kept; answers once it runs
     Resume {
         id: String,
+        /// Begin with its files alone, whatever was kept
+        #[arg(long)]
+        files_only: bool,
         /// Seconds to live, 1 to 86400
         #[arg(long, default_value_t = 300)]
         timeout: u64,
@@ -138,6 +147,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             labels,
             env,
             allow,
+            class,
             mem_mb,
             from,
             pause_on_timeout,
@@ -159,6 +169,9 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
                 }
                 if *resume_on_traffic {
                     fields.insert("resumeOnTraffic".into(), json!(true));
+                }
+                if let Some(class) = class {
+                    fields.insert("classMin".into(), json!(class));
                 }
                 if let Some(mem_mb) = mem_mb {
                     fields.insert("limits".into(), json!({"memMB": mem_mb}));

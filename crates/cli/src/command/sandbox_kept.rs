@@ -41,15 +41,19 @@ pub(crate) enum SnapshotCommand {
 pub(crate) async fn kept(client: &Client, command: &SandboxCommand) -> anyhow::Result<Exit> {
     let path = |id: &str| format!("/api/sandboxes/{}", segment(id));
     match command {
-        SandboxCommand::Pause { id, json: as_json } => {
-            let view: LiveView = client.post(&format!("{}/pause", path(id)), &json!({})).await?;
+        SandboxCommand::Pause { id, files_only, json: as_json } => {
+            let body = if *files_only { json!({"memory": false}) } else { json!({}) };
+            let view: LiveView = client.post(&format!("{}/pause", path(id)), &body).await?;
             match as_json {
                 true => output::json(&json!({"schemaVersion": 1, "sandbox": view})),
                 false => output::line("paused"),
             }
         }
-        SandboxCommand::Resume { id, timeout, json: as_json } => {
-            let body = json!({"timeoutS": timeout});
+        SandboxCommand::Resume { id, files_only, timeout, json: as_json } => {
+            let mut body = json!({"timeoutS": timeout});
+            if *files_only && let Some(fields) = body.as_object_mut() {
+                fields.insert("memory".into(), json!(false));
+            }
             let view: LiveView = client.post(&format!("{}/resume", path(id)), &body).await?;
             match as_json {
                 true => output::json(&json!({"schemaVersion": 1, "sandbox": view})),

@@ -18,6 +18,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
 use super::begin::{Program, begin};
+use super::memory::KeptMemory;
 use super::registry::{Expected, Held, Made, Order, Tokens};
 use super::work::HOME;
 use crate::Flows;
@@ -39,6 +40,8 @@ enum Over {
     Killed,
     /// Its files are kept, and on record.
     Paused,
+    /// Its processes ended for a pause that failed after that.
+    Unkept,
     Expired,
     Canceled,
     /// Its worker stops.
@@ -111,6 +114,7 @@ async fn held(
                 limits: sandbox.effective().limits,
                 egress: work.request.egress.clone(),
                 keeper: sandbox.keeper(),
+                went_on: sandbox.went_on(),
             };
             let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
             executor.slots.stepped_aside(task.key.as_str());
@@ -163,6 +167,10 @@ fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
     let (code, cause, reason, canceled) = match over {
         Over::Killed => (ErrCode::None, "killed".to_owned(), "killed", false),
         Over::Paused => (ErrCode::None, "paused".to_owned(), "paused", false),
+        Over::Unkept => {
+            let cause = "a pause of it failed after its processes had ended".to_owned();
+            (ErrCode::CmdNonzero, cause, "task-end", false)
+        }
         Over::Expired => (ErrCode::None, "its time was over".to_owned(), "expired", false),
         Over::Canceled => (ErrCode::CmdNonzero, "canceled".to_owned(), "canceled", true),
         Over::Stopped => {
@@ -222,6 +230,8 @@ async fn opened(
     };
     let recorded = patiently(|| ledger.live().started(&start));
     let beginning = expected.template.as_ref().filter(|template| template.start.is_some());
+    // It runs, as it did.
+    let beginning = beginning.filter(|_| !sandbox.went_on());
     let (env, left, program) = match beginning {
         None => {
             let (env, left) = tokio::join!(furnished(sandbox), recorded);
@@ -246,7 +256,12 @@ async fn opened(
 async fn pause_at_end(executor: &Executor, held: &Arc<Held>) {
     let who =
         Principal { key_id: held.key_id.clone(), tenant: held.tenant.clone(), roles: Vec::new() };
-    if let Err(error) = executor.flows.pause_held(&who, held, "its time was over").await {
+    let memory = match held.asked.pause_memory {
+        Some(false) => KeptMemory::No,
+        _ => KeptMemory::IfPossible,
+    };
+    let paused = executor.flows.pause_held(&who, held, ("its time was over", memory)).await;
+    if let Err(error) = paused {
         tracing::warn!(sandbox = %held.id, %error, "a sandbox whose time is over could not be paused, and ends");
     }
 }
@@ -270,6 +285,7 @@ async fn until(
         let left = match *orders.borrow_and_update() {
             Order::Kill => return Over::Killed,
             Order::Pause => return Over::Paused,
+            Order::Unkept => return Over::Unkept,
             Order::Stop => return Over::Stopped,
             Order::Over => return Over::Expired,
             Order::At(since, after) => after.saturating_sub(since.elapsed()),
@@ -297,7 +313,7 @@ async fn until(
                 }
             }
             () = clock::sleep(left.min(LOOK)) => {
-                if !kill.is_alive() {
+                if !kill.is_alive() && !held.is_asleep() {
                     return Over::Died;
                 }
             }
@@ -323,6 +339,7 @@ mod tests {
         assert_eq!(end(Over::Expired), (ErrCode::None, false, "expired", false));
         assert_eq!(end(Over::Canceled), (ErrCode::CmdNonzero, true, "canceled", true));
         assert_eq!(end(Over::Stopped), (ErrCode::CmdNonzero, true, "stopped", false));
+        assert_eq!(end(Over::Unkept), (ErrCode::CmdNonzero, true, "task-end", false));
         assert_eq!(end(Over::Died), (ErrCode::CmdNonzero, true, "task-end", false));
     }
 }

@@ -29,6 +29,7 @@ use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot, Unsealed};
 use cofferdam_sandbox::{Filling, Host, Still};
 use serde_json::json;
 
+use super::memory::KeptMemory;
 use super::plain::{Lending, Lent, Plain};
 use super::registry::{Again, Expected, Held, Left, Order};
 use super::shelf::{Found, KeptFile, Shelf};
@@ -46,7 +47,7 @@ const TIDY_PAUSE: Duration = Duration::from_millis(500);
 /// Of a sandbox whose layer was lost with its host's power, or with the process that held it.
 const LOST: &str = "its files were lost before they were sealed: its host or its worker's processes were stopped at once";
 
-fn conflict(why: impl Into<String>) -> Error {
+pub(super) fn conflict(why: impl Into<String>) -> Error {
     refuse(ErrorCode::StateConflict, why)
 }
 
@@ -54,7 +55,7 @@ fn over() -> Error {
     Refusal::not_found("running sandbox").into()
 }
 
-fn fresh() -> Result<SnapshotId> {
+pub(super) fn fresh() -> Result<SnapshotId> {
     SnapshotId::parse(&fresh_letters()).map_err(Error::corrupt("id"))
 }
 
@@ -74,22 +75,30 @@ async fn synced(kept: KeptFile) -> Result<KeptFile> {
 }
 
 fn audit<'a>(who: &'a Principal, op: &'a str, held: &'a Held, kept: &KeptFile) -> Audit<'a> {
-    let detail = json!({"snapshot": kept.id, "bytes": kept.bytes});
+    let detail = json!({"snapshot": kept.id, "bytes": kept.bytes, "memory": kept.memory});
     Audit { detail: Some(detail), ..Audit::by(who, op, held.id.as_str()) }
 }
 
 /// How a paused sandbox is to go on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
+pub struct Wish {
     /// Time to live in seconds, as its caller says.
-    pub timeout_s: Option<u64>,
+    pub(super) timeout_s: Option<u64>,
     /// Whether the end of its time pauses it; `None`: as before.
-    pub pauses: Option<bool>,
+    pub(super) pauses: Option<bool>,
     /// A request to it resumes it.
-    pub by_traffic: bool,
+    pub(super) by_traffic: bool,
+    /// Whether its processes go on, where they were kept.
+    pub(super) memory: bool,
 }
 
 impl Wish {
+    /// What a caller asks for; `memory`: whether its processes are to go on, where they were kept, as they do by default.
+    #[must_use]
+    pub fn of(timeout_s: Option<u64>, pauses: Option<bool>, memory: Option<bool>) -> Self {
+        Self { timeout_s, pauses, by_traffic: false, memory: memory != Some(false) }
+    }
+
     /// Time to live in seconds. A request has no word in it: as long as before, and not less than the default. Pure.
     fn lives_s(&self, before: Option<u64>) -> u64 {
         match self.by_traffic {
@@ -120,6 +129,7 @@ impl Filed {
             live: &held.id,
             run: &held.run,
             kind,
+            memory: kept.memory,
             name,
             place: &self.place,
             bytes: kept.bytes,
@@ -146,7 +156,7 @@ impl Flows {
         Ok(Filed { shelf, place, sealed_key, sealed_by })
     }
 
-    fn shelf(&self) -> Result<Arc<Shelf>> {
+    pub(super) fn shelf(&self) -> Result<Arc<Shelf>> {
         self.kept.clone().ok_or_else(|| conflict("this process keeps no snapshots"))
     }
 
@@ -171,16 +181,23 @@ impl Flows {
         }
     }
 
-    /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record.
+    /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record. With `memory`
+    /// its processes go on with a resume; by default they do where its class can.
     ///
     /// # Errors
     /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
-    pub async fn live_pause(&self, who: &Principal, id: &LiveId) -> Result<LiveView> {
+    pub async fn live_pause(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        memory: Option<bool>,
+    ) -> Result<LiveView> {
         let mut wakes = self.wakes.subscribe();
         let held = self.live_held(who, id).await?;
         let run = held.run.clone();
         let (flows, asker) = (self.clone(), who.clone());
-        detached(async move { flows.pause_held(&asker, &held, "").await }).await?;
+        let memory = KeptMemory::asked(memory);
+        detached(async move { flows.pause_held(&asker, &held, ("", memory)).await }).await?;
         let wiped = tokio::time::timeout(super::KILL_PATIENCE, async {
             loop {
                 let view = self.live_view(who, id).await?;
@@ -212,7 +229,7 @@ impl Flows {
         &self,
         who: &Principal,
         held: &Arc<Held>,
-        reason: &str,
+        (reason, memory): (&str, KeptMemory),
     ) -> Result<()> {
         // Before anything is stopped: without it nothing can be kept.
         self.vault()?;
@@ -224,11 +241,19 @@ impl Flows {
                 _ => over(),
             });
         }
-        let (still, stood) = self.stand(held).await?;
-        match stood {
+        let (still, stood) = match self.keep_memory(held, memory).await? {
+            Some((still, kept)) => (still, Stood::Sealed(kept)),
+            None => self.stand(held).await?,
+        };
+        let paused = match stood {
             Stood::Plain(plain) => self.pause_plain(who, (held, reason), (still, *plain)).await,
             Stood::Sealed(kept) => self.pause_sealed(who, (held, reason), (still, kept)).await,
+        };
+        if paused.is_err() && held.is_asleep() {
+            // There is nothing left of it that could go on.
+            held.end(Order::Unkept);
         }
+        paused
     }
 
     /// Stops a sandbox and has its layer held by its sealer; one that does not lie in memory is written.
@@ -251,7 +276,7 @@ impl Flows {
             Some(stood) => Ok(stood),
             None => {
                 let (still, kept) = self.keep_files(held, held.itself()).await?;
-                Ok((still, Stood::Sealed(synced(kept).await?)))
+                Ok((still, Stood::Sealed(kept)))
             }
         }
     }
@@ -295,8 +320,9 @@ impl Flows {
         &self,
         who: &Principal,
         (held, reason): (&Arc<Held>, &str),
-        (still, mut kept): (Still, KeptFile),
+        (still, kept): (Still, KeptFile),
     ) -> Result<()> {
+        let mut kept = synced(kept).await?;
         let filed = self.filed(held, &kept)?;
         let sha256 = kept.sha256.clone();
         let form = Form::Sealed(&sha256);
@@ -461,15 +487,8 @@ impl Flows {
     ///
     /// # Errors
     /// It is not paused, its file is damaged or elsewhere, or there is no room: then it stays paused.
-    pub async fn live_resume(
-        &self,
-        who: &Principal,
-        id: &LiveId,
-        timeout_s: Option<u64>,
-        pauses: Option<bool>,
-    ) -> Result<Arc<Held>> {
+    pub async fn live_resume(&self, who: &Principal, id: &LiveId, wish: Wish) -> Result<Arc<Held>> {
         let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
-        let wish = Wish { timeout_s, pauses, by_traffic: false };
         let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
         let held = resumed.await;
         let flows = self.clone();
@@ -493,6 +512,7 @@ impl Flows {
             Some((again, filling, lent)) => (again, filling, Some(lent)),
             None => {
                 let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+                let filling = if wish.memory { filling } else { filling.files_alone() };
                 (again, filling, None)
             }
         };
@@ -595,7 +615,8 @@ impl Flows {
             for _ in 0..count {
                 let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
                 asked = Some(again.request);
-                fillings.push(filling);
+                // Two sandboxes with one memory would have the same secrets and numbers in it.
+                fillings.push(filling.files_alone());
             }
             return asked.map(|asked| (asked, fillings)).ok_or_else(over);
         }
@@ -757,7 +778,7 @@ mod tests {
 
     #[test]
     fn traffic_gives_the_time_that_was_asked_for_and_never_less_than_the_default() {
-        let by = |by_traffic, timeout_s| Wish { timeout_s, pauses: None, by_traffic };
+        let by = |by_traffic, timeout_s| Wish { by_traffic, ..Wish::of(timeout_s, None, None) };
         for (before, lives) in [(None, 300), (Some(2), 300), (Some(3_600), 3_600)] {
             assert_eq!(by(true, None).lives_s(before), lives);
         }

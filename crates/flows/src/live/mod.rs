@@ -13,6 +13,7 @@
 mod begin;
 mod hold;
 mod kept;
+mod memory;
 mod opened;
 mod plain;
 mod registry;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
 pub(crate) use hold::hold;
+pub use kept::Wish;
 pub(crate) use plain::PlainLayers;
 pub(crate) use registry::Registry;
 use registry::{Expected, Expecting, Order};
@@ -141,7 +143,7 @@ impl Flows {
         if let Some(snapshot) = &request.snapshot {
             let (again, files) = self.live_opened(&who.tenant, snapshot).await?;
             (name, _) = checked(&again.request)?;
-            filling = Some(files);
+            filling = Some(files.files_alone());
             inherited = again.request.env;
         }
         let template = self.live_template(&name)?;

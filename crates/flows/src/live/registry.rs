@@ -1,6 +1,7 @@
 //! What this process holds, and what it asked for and does not hold yet.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +96,8 @@ pub(crate) enum Order {
     Kill,
     /// Now: its files are kept, on record, and its processes are dead.
     Pause,
+    /// Now: its processes ended for a pause that failed after that.
+    Unkept,
     /// Now: its worker stops.
     Stop,
     /// It is over, however that came.
@@ -128,6 +131,10 @@ pub struct Held {
     pub(crate) left: Mutex<Option<Left>>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
+    /// Whether it went on where a pause had stopped it, with its processes.
+    pub went_on: bool,
+    /// Its processes end for a pause, before the record says so.
+    asleep: AtomicBool,
     /// The key that asked for it.
     pub(crate) key_id: String,
     /// Variables of the sandbox whose files it began with.
@@ -164,6 +171,9 @@ pub(crate) struct Again {
     /// Its tokens, where its next life has the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
+    /// Whether its memory is before its files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// What a sandbox that is up is made of.
@@ -176,6 +186,7 @@ pub(crate) struct Made {
     pub limits: Limits,
     pub egress: Egress,
     pub keeper: Result<LayerKeeper, Unkept>,
+    pub went_on: bool,
 }
 
 impl Held {
@@ -192,7 +203,7 @@ impl Held {
             lent: _,
             tokens: _,
         }: Expected,
-        Made { agent, mut env, tokens, limits, egress, keeper }: Made,
+        Made { agent, mut env, tokens, limits, egress, keeper, went_on }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
@@ -211,6 +222,8 @@ impl Held {
             keeper,
             left: Mutex::default(),
             keeping: tokio::sync::Mutex::default(),
+            went_on,
+            asleep: AtomicBool::new(false),
             key_id,
             inherited,
             template: name,
@@ -232,7 +245,7 @@ impl Held {
         for (name, value) in &self.inherited {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        Again { request, image: self.image.clone(), tokens: None }
+        Again { request, image: self.image.clone(), tokens: None, memory: false }
     }
 
     /// The same, with its tokens where they stay: for its own next life alone.
@@ -260,6 +273,15 @@ impl Held {
     /// Orders its end. It is not taken back, and no other order follows.
     pub(crate) fn end(&self, how: Order) {
         self.replace(how);
+    }
+
+    /// From now on the end of its processes is a pause's.
+    pub(crate) fn fell_asleep(&self) {
+        self.asleep.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Acquire)
     }
 
     /// Ends it if its time is over.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{Filling, LayerKeeper, Still};
+use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
 
 use rustix::fs::FallocateFlags;
 
@@ -42,6 +42,8 @@ pub(crate) struct KeptFile {
     pub bytes: u64,
     pub sha256: Digest,
     pub key: FileKey,
+    /// Whether its memory is in it, whole.
+    pub memory: bool,
     /// Locked, so that nobody takes it for a dead process's.
     file: File,
     part: PathBuf,
@@ -63,6 +65,10 @@ impl Shelf {
         self.dir.join(format!("{id}.{ending}"))
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub(crate) fn make(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -79,7 +85,9 @@ impl Shelf {
         let key = FileKey::new(secret_bytes());
         let sha256 = Digest::parse(&"0".repeat(64)).map_err(io::Error::other)?;
         // From here on it is removed, however this ends.
-        let kept = KeptFile { id, bytes: 0, sha256, key, file: locked, part, recorded: false };
+        let memory = false;
+        let kept =
+            KeptFile { id, bytes: 0, sha256, key, memory, file: locked, part, recorded: false };
         file.lock()?;
         Ok((kept, file))
     }
@@ -102,15 +110,39 @@ impl Shelf {
         keeper: &LayerKeeper,
         goes_on: &dyn Fn() -> bool,
     ) -> io::Result<(Still, KeptFile)> {
+        self.write((tenant, id), again, |out| keeper.keep(out, goes_on))
+    }
+
+    /// The same with its memory, and why that is not in it where it is not. Blocking.
+    pub(crate) fn keep_memory(
+        &self,
+        (tenant, id): (&TenantId, SnapshotId),
+        again: &Again,
+        sleeping: Sleeping,
+        goes_on: &dyn Fn() -> bool,
+    ) -> io::Result<(Still, KeptFile, Option<io::Error>)> {
+        let written = self.write((tenant, id), again, |out| sleeping.keep(out, goes_on))?;
+        let ((still, fault), mut kept) = written;
+        kept.memory = fault.is_none();
+        Ok((still, kept, fault))
+    }
+
+    /// Writes a file with what was asked for at its head.
+    fn write<T>(
+        &self,
+        (tenant, id): (&TenantId, SnapshotId),
+        again: &Again,
+        body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
+    ) -> io::Result<(T, KeptFile)> {
         let (mut kept, file) = self.begin(id)?;
         let out = BufWriter::with_capacity(BUFFER, &file);
         let mut sealing = Sealing::new(out, &kept.key, (tenant, &kept.id))?;
         put_head(&mut sealing, again)?;
-        let still = keeper.keep(&mut sealing, goes_on).map_err(io::Error::other)?;
+        let done = body(&mut sealing).map_err(io::Error::other)?;
         let (out, bytes, sha256) = sealing.finish()?;
         drop(out);
         (kept.bytes, kept.sha256) = (bytes, sha256);
-        Ok((still, kept))
+        Ok((done, kept))
     }
 
     /// Once it is on record.
@@ -248,7 +280,12 @@ fn filling(
     }
     let mut head = zeroize::Zeroizing::new(vec![0; size]);
     opening.read_exact(&mut head)?;
-    Ok((serde_json::from_slice(&head)?, Filling::new(opening)))
+    let again: Again = serde_json::from_slice(&head)?;
+    let filling = match again.memory {
+        true => Filling::with_memory(opening, true),
+        false => Filling::new(opening),
+    };
+    Ok((again, filling))
 }
 
 impl KeptFile {

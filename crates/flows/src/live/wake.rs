@@ -110,7 +110,7 @@ impl Flows {
         match ready.await.unwrap_or_else(|_| Err(still()))? {
             Some(held) => Ok(held),
             None => {
-                let wish = Wish { timeout_s: None, pauses: None, by_traffic: true };
+                let wish = Wish { by_traffic: true, ..Wish::of(None, None, None) };
                 self.resume(who, id, wish).await
             }
         }

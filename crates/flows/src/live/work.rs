@@ -3,7 +3,9 @@
 use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::{LiveRequest, LiveWork};
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::sandbox::{DEFAULT_MEM_MB, MAX_TIMEOUT_MS, SandboxRequest};
+use cofferdam_contracts::sandbox::{
+    DEFAULT_MEM_MB, IsolationSpec, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
+};
 use cofferdam_sandbox::templates::Template;
 
 use crate::built_in::BuiltIn;
@@ -34,9 +36,12 @@ pub(crate) fn request(asked: &LiveRequest, template: Option<&Template>) -> Sandb
     // The layer is memory: one as large as the limit would, once full, have the kernel end the agent too.
     let mem_mb = limits.mem_mb.unwrap_or(DEFAULT_MEM_MB);
     limits.disk_mb = limits.disk_mb.or(Some(mem_mb / 4 * 3));
+    let isolation = asked.class_min.map(|class_min| IsolationSpec { class_min });
+    let spec = isolation.map(|_| SandboxSpec { isolation, ..SandboxSpec::default() });
     SandboxRequest {
         limits,
         egress: asked.egress.clone(),
+        spec,
         ..SandboxRequest::plain(&root, vec!["/bin/true".to_owned()], MAX_TIMEOUT_MS)
     }
 }

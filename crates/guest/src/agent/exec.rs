@@ -28,9 +28,10 @@ use tokio::task::JoinHandle;
 
 use crate::machine::{self, LayerWatch};
 
-use super::clock::{Stopwatch, sleep_ms, within_ms};
+use super::clock::{Stopwatch, within_ms};
 use super::jail::{self, Jailed, Watch};
 use super::metrics;
+use super::outlet::Outlet;
 use super::reaper::{Reaped, Reaper};
 
 /// One read of a pipe. A pipe holds 64 KiB; a quarter keeps two streams small in the agent.
@@ -83,7 +84,7 @@ pub struct Started {
 /// Runs the command; the last frame is always an [`ExecEnd`] unless the host hung up.
 pub async fn exec(reaper: Arc<Reaper>, request: ExecRequest, frames: Sender<Bytes>) {
     let started = prepare(&request).and_then(|command| begin(&reaper, &request, command));
-    follow(&reaper, &request, started, false, &frames).await;
+    follow(&reaper, &request, started, false, &Arc::new(Outlet::to(frames))).await;
 }
 
 /// Starts it, in its jail where it has one.
@@ -143,15 +144,15 @@ pub async fn follow(
     request: &ExecRequest,
     started: Result<Started, StartError>,
     leaves: bool,
-    frames: &Sender<Bytes>,
+    outlet: &Arc<Outlet>,
 ) {
     let end = match started {
-        Ok(started) => ended(reaper, request, started, leaves, frames).await,
+        Ok(started) => ended(reaper, request, started, leaves, outlet).await,
         Err(error) => unstarted(&error),
     };
     let json = serde_json::to_vec(&end).unwrap_or_default();
     // An error means that the host hung up.
-    let _ = frames.send(frame::encode(Kind::End, &json)).await;
+    let _ = outlet.send(frame::encode(Kind::End, &json)).await;
 }
 
 async fn ended(
@@ -159,7 +160,7 @@ async fn ended(
     request: &ExecRequest,
     started: Started,
     leaves: bool,
-    frames: &Sender<Bytes>,
+    outlet: &Arc<Outlet>,
 ) -> ExecEnd {
     let before = machine::counted();
     // Of what was tried before it only the number is told.
@@ -167,14 +168,14 @@ async fn ended(
     let layer = LayerWatch::default();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
-    let stdout = pump(Kind::Stdout, stdout, (limit, leaves), frames);
-    let stderr = pump(Kind::Stderr, stderr, (limit, leaves), frames);
+    let stdout = pump(Kind::Stdout, stdout, (limit, leaves), outlet);
+    let stderr = pump(Kind::Stderr, stderr, (limit, leaves), outlet);
     let mut timed_out = false;
     let first = tokio::select! {
         biased;
         reaped = &mut exit => reaped.ok(),
-        () = sleep_ms(request.timeout_ms) => { timed_out = true; None }
-        () = frames.closed() => None,
+        () = outlet.awake_for(request.timeout_ms) => { timed_out = true; None }
+        () = outlet.closed() => None,
         () = stopped(watch.as_ref()) => None,
         () = layer.during() => None,
     };
@@ -248,9 +249,9 @@ fn pump(
     kind: Kind,
     pipe: Option<Receiver>,
     (limit, leaves): (u64, bool),
-    frames: &Sender<Bytes>,
+    outlet: &Arc<Outlet>,
 ) -> JoinHandle<u64> {
-    let frames = frames.clone();
+    let outlet = Arc::clone(outlet);
     tokio::spawn(async move {
         let Some(mut pipe) = pipe else { return 0 };
         let mut buffer = vec![0; READ_BYTES];
@@ -263,7 +264,7 @@ fn pump(
             room -= wide(kept);
             dropped += wide(count - kept);
             let piece = buffer.get(..kept).unwrap_or_default();
-            if !piece.is_empty() && frames.send(frame::encode(kind, piece)).await.is_err() {
+            if !piece.is_empty() && outlet.send(frame::encode(kind, piece)).await.is_err() {
                 if !leaves {
                     break;
                 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, pack, unpack, watch | dial | doors
-//!                                       | exec, run, job }
+//!                                       | exec, run, job, follow | sleep }
 //!                                           |
 //! SIGCHLD -> reaper --- status -------------+
 //! end of stdin -> run returns -> the pid namespace ends; a lodger waits for the next stream at its socket
@@ -19,8 +19,11 @@ mod exec;
 mod file;
 mod jail;
 mod jobs;
+mod kept;
 mod lodge;
 mod metrics;
+mod night;
+mod outlet;
 mod pack;
 mod port;
 mod reaper;
@@ -29,6 +32,7 @@ mod serve;
 mod terminal;
 mod tree;
 mod unpack;
+mod unsaved;
 mod watch;
 
 pub use clock::{now_ms, sleep_blocking_ms, sleep_ms};

@@ -1,7 +1,7 @@
 //! Commands that can be talked to while they run.
 //!
 //! ```text
-//! run -> Running --- stdin, control find it by its id --> it ends, or the host hangs up -> forgotten
+//! run -> Running --- stdin, control, follow find it by its id --> it ends, or the host hangs up -> forgotten
 //! ```
 
 use std::collections::HashMap;
@@ -10,9 +10,11 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::process::{Begun, Control, RunRequest};
+use cofferdam_guest::sleep::{Command, Follow, MAX_NOTE};
+use cofferdam_guest::wire::CollectEnd;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
@@ -20,11 +22,12 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::{Receiver, Sender as Pipe};
-use tokio::sync::mpsc::Sender;
 
 use super::answer::{self, Answer, done, refuse};
 use super::clock::{Stopwatch, within_ms};
 use super::exec::{self, StartError, Started};
+use super::night::Night;
+use super::outlet::Outlet;
 use super::reaper::Reaper;
 use super::terminal;
 
@@ -37,14 +40,36 @@ const LAST_WORD_MS: u64 = 5_000;
 struct RunningCommand {
     pid: Option<Pid>,
     /// Until somebody takes it.
-    stdin: Option<Pipe>,
+    stdin: Option<Input>,
     terminal: Option<Arc<OwnedFd>>,
+    /// Of one that may be followed again.
+    followed: Option<Followed>,
+}
+
+/// Where a command takes its input.
+struct Input {
+    pipe: Pipe,
+    /// What came before the agent slept, and was not taken.
+    left: BytesMut,
+}
+
+/// A command that the host may follow again, after its agent slept.
+struct Followed {
+    outlet: Arc<Outlet>,
+    note: String,
+}
+
+impl Input {
+    fn of(pipe: Pipe) -> Self {
+        Self { pipe, left: BytesMut::new() }
+    }
 }
 
 /// The running commands.
 #[derive(Default)]
 pub struct Running {
     entries: Mutex<HashMap<u64, RunningCommand>>,
+    night: Night,
 }
 
 impl Running {
@@ -54,28 +79,102 @@ impl Running {
 
     /// `POST /v1/run`. When it answers, the id is known.
     pub fn run(self: &Arc<Self>, reaper: &Arc<Reaper>, request: RunRequest) -> Response<Answer> {
+        if request.note.len() > MAX_NOTE {
+            return refuse(StatusCode::BAD_REQUEST, format!("a note has at most {MAX_NOTE} bytes"));
+        }
         if self.lock().contains_key(&request.id) {
             return refuse(StatusCode::CONFLICT, StartError::Busy(request.id).to_string());
         }
+        let (frames, response) = answer::frames();
+        let outlet = Arc::new(Outlet::to(frames));
         let started = match begin(reaper, &request) {
-            Ok((started, entry)) => {
+            Ok((started, mut entry)) => {
+                let (outlet, note) = (Arc::clone(&outlet), request.note.clone());
+                entry.followed = request.leaves.then_some(Followed { outlet, note });
                 self.lock().insert(request.id, entry);
                 Ok(started)
             }
             Err(error) => Err(error),
         };
-        let (frames, response) = answer::frames();
         let (running, reaper) = (Arc::clone(self), Arc::clone(reaper));
         tokio::spawn(async move {
             if let Ok(started) = &started
                 && request.leaves
             {
-                begun(started, &frames).await;
+                // An error means that the host hung up, which following it sees.
+                let _ = outlet.send(begun(started.pid)).await;
             }
-            exec::follow(&reaper, &request.exec, started, request.leaves, &frames).await;
+            exec::follow(&reaper, &request.exec, started, request.leaves, &outlet).await;
             running.lock().remove(&request.id);
         });
         response
+    }
+
+    /// `POST /v1/follow`.
+    pub fn follow(&self, wanted: Follow) -> Response<Answer> {
+        let entries = self.lock();
+        let found = entries.get(&wanted.id);
+        let Some((pid, followed)) =
+            found.and_then(|entry| Some((entry.pid?, entry.followed.as_ref()?)))
+        else {
+            return refuse(StatusCode::NOT_FOUND, "no command of this id runs");
+        };
+        let (frames, response) = answer::frames();
+        // It is the first in an empty queue.
+        let _ = frames.try_send(begun(pid));
+        followed.outlet.lead(frames);
+        response
+    }
+
+    /// `GET /v1/commands`.
+    pub fn commands(&self) -> Response<Answer> {
+        let entries = self.lock();
+        let told = entries.iter().filter_map(|(id, entry)| {
+            let followed = entry.followed.as_ref()?;
+            Some(Command {
+                id: *id,
+                pid: u32::try_from(entry.pid?.as_raw()).ok()?,
+                terminal: entry.terminal.is_some(),
+                stdin: entry.stdin.is_some(),
+                note: followed.note.clone(),
+            })
+        });
+        let told: Vec<Command> = told.collect();
+        let (frames, response) = answer::frames();
+        tokio::spawn(async move {
+            for command in &told {
+                let json = serde_json::to_vec(command).unwrap_or_default();
+                if frames.send(frame::encode(Kind::Item, &json)).await.is_err() {
+                    return;
+                }
+            }
+            let end = CollectEnd { files: 0, error: None, over: None };
+            let json = serde_json::to_vec(&end).unwrap_or_default();
+            // An error means that the host hung up.
+            let _ = frames.send(frame::encode(Kind::End, &json)).await;
+        });
+        response
+    }
+
+    /// What falls with the night: whoever serves connections waits for it.
+    pub fn night(&self) -> &Night {
+        &self.night
+    }
+
+    /// The host goes away, and comes back after the sandbox was stored.
+    pub fn sleep(&self) {
+        for followed in self.lock().values().filter_map(|entry| entry.followed.as_ref()) {
+            followed.outlet.sleep();
+        }
+        self.night.fall();
+    }
+
+    /// The host is back. Commands go on, and are heard once it follows them.
+    pub fn wake(&self) {
+        self.night.end();
+        for followed in self.lock().values().filter_map(|entry| entry.followed.as_ref()) {
+            followed.outlet.wake();
+        }
     }
 
     /// `PUT /v1/stdin?id=`.
@@ -86,21 +185,31 @@ impl Running {
             let entry = entries.get_mut(&id)?;
             Some((entry.stdin.take()?, entry.terminal.is_some()))
         });
-        let Some((mut pipe, is_terminal)) = taken else {
+        let Some((mut input, is_terminal)) = taken else {
             return refuse(StatusCode::NOT_FOUND, "no command of this id waits for input");
         };
-        while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else {
-                return refuse(StatusCode::BAD_REQUEST, "the input broke off");
-            };
-            let Ok(bytes) = frame.into_data() else { continue };
-            if pipe.write_all(&bytes).await.is_err() {
-                return refuse(StatusCode::GONE, "the command reads no more");
+        let given = tokio::select! {
+            biased;
+            given = give(&mut input, &mut body) => Some(given),
+            () = self.night.fallen() => None,
+        };
+        match given {
+            // What came is kept with the command, and whoever comes next gives it the rest.
+            None => {
+                keep(&mut input, &mut body).await;
+                let mut entries = self.lock();
+                if let Some(entry) = id.and_then(|id| entries.get_mut(&id)) {
+                    entry.stdin = Some(input);
+                }
+                return done();
             }
+            Some(Given::All) => {}
+            Some(Given::BrokeOff) => return refuse(StatusCode::BAD_REQUEST, "the input broke off"),
+            Some(Given::Gone) => return refuse(StatusCode::GONE, "the command reads no more"),
         }
         if is_terminal {
             // Closing our end would hang up on it instead.
-            let _ = within_ms(LAST_WORD_MS, pipe.write_all(END_OF_INPUT)).await;
+            let _ = within_ms(LAST_WORD_MS, input.pipe.write_all(END_OF_INPUT)).await;
         }
         done()
     }
@@ -129,12 +238,53 @@ impl Running {
     }
 }
 
+/// How the giving of input ended.
+enum Given {
+    All,
+    BrokeOff,
+    Gone,
+}
+
+/// Gives a command what was left and what comes. It may be dropped at any point: nothing is lost but what the body has.
+async fn give(input: &mut Input, body: &mut Incoming) -> Given {
+    loop {
+        while !input.left.is_empty() {
+            match input.pipe.write_buf(&mut input.left).await {
+                Ok(1..) => {}
+                _ => return Given::Gone,
+            }
+        }
+        match body.frame().await {
+            None => return Given::All,
+            Some(Err(_)) => return Given::BrokeOff,
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    input.left.extend_from_slice(&bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Keeps what of the input has arrived: no more than a stream's window.
+async fn keep(input: &mut Input, body: &mut Incoming) {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            () = std::future::ready(()) => None,
+        };
+        let Some(Ok(frame)) = frame else { return };
+        if let Ok(bytes) = frame.into_data() {
+            input.left.extend_from_slice(&bytes);
+        }
+    }
+}
+
 /// Tells its process id.
-async fn begun(started: &Started, frames: &Sender<Bytes>) {
-    let begun = Begun { pid: u32::try_from(started.pid.as_raw()).unwrap_or(0) };
-    let json = serde_json::to_vec(&begun).unwrap_or_default();
-    // An error means that the host hung up, which following it sees.
-    let _ = frames.send(frame::encode(Kind::Begun, &json)).await;
+fn begun(pid: Pid) -> Bytes {
+    let begun = Begun { pid: u32::try_from(pid.as_raw()).unwrap_or(0) };
+    frame::encode(Kind::Begun, &serde_json::to_vec(&begun).unwrap_or_default())
 }
 
 fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, RunningCommand), StartError> {
@@ -149,8 +299,8 @@ fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, RunningComma
         command.stdin(Stdio::piped());
     }
     let (started, stdin) = exec::start(reaper, &mut command, request.service)?;
-    let stdin = stdin.and_then(|pipe| Pipe::from_owned_fd(pipe.into()).ok());
-    let entry = RunningCommand { pid: Some(started.pid), stdin, terminal: None };
+    let stdin = stdin.and_then(|pipe| Pipe::from_owned_fd(pipe.into()).ok()).map(Input::of);
+    let entry = RunningCommand { pid: Some(started.pid), stdin, terminal: None, followed: None };
     Ok((started, entry))
 }
 
@@ -166,7 +316,8 @@ fn jailed(
         return Err(StartError::Jail(unheld));
     }
     let started = exec::begin(reaper, &request.exec, command)?;
-    let entry = RunningCommand { pid: Some(started.pid), stdin: None, terminal: None };
+    let entry =
+        RunningCommand { pid: Some(started.pid), stdin: None, terminal: None, followed: None };
     Ok((started, entry))
 }
 
@@ -195,8 +346,9 @@ fn with_terminal(
     started.clock = clock;
     let entry = RunningCommand {
         pid: Some(started.pid),
-        stdin: request.stdin.then_some(input),
+        stdin: request.stdin.then(|| Input::of(input)),
         terminal: Some(Arc::new(master)),
+        followed: None,
     };
     Ok((started, entry))
 }

@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use cofferdam_guest::sleep;
 use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -25,12 +27,14 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::answer::{self, Answer, json, refuse};
-use super::clock::sleep_ms;
+use super::clock::{sleep_ms, within_ms};
 use super::jobs::Jobs;
+use super::kept::Kept;
+use super::night::{cut, woken};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
-use super::{collect, dial, doors, exec, file, lodge, metrics, pack, tree, unpack, watch};
+use super::{collect, dial, doors, exec, file, lodge, metrics, pack, tree, unpack, unsaved, watch};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -43,8 +47,14 @@ const CONNECTION_BYTES: u32 = 1024 * 1024;
 /// worker, and a thousand idle agents cost a host 250 system calls a second.
 const HUNG_UP_MS: u64 = 4_000;
 
+/// How long answers may take to their end when the agent falls asleep. Those that have none, such as connections to ports,
+/// are cut off then.
+const LAST_WORDS_MS: u64 = 150;
+
 /// What all connections share.
 struct Agent {
+    /// Whether its stream can be followed by another: it is one socket.
+    sleeps: AtomicBool,
     reaper: Arc<Reaper>,
     running: Arc<Running>,
     jobs: Jobs,
@@ -55,7 +65,8 @@ pub async fn serve(reaper: Reaper) -> io::Result<()> {
     let reaper = Arc::new(reaper);
     let (waiter, running) = (Arc::clone(&reaper), Arc::new(Running::default()));
     let reaping = tokio::spawn(async move { waiter.run().await });
-    let agent = Arc::new(Agent { reaper, running, jobs: Jobs::default() });
+    let sleeps = AtomicBool::new(false);
+    let agent = Arc::new(Agent { sleeps, reaper, running, jobs: Jobs::default() });
     let served = async {
         if !agent.reaper.is_lodger() {
             return first(&agent).await;
@@ -67,7 +78,8 @@ pub async fn serve(reaper: Reaper) -> io::Result<()> {
         loop {
             let (stream, _) = streams.accept().await?;
             served.abort();
-            served = tokio::spawn(connection(stream, Arc::clone(&agent)));
+            let agent = Arc::clone(&agent);
+            served = tokio::spawn(async move { connection(stream, agent).await.map(drop) });
         }
     };
     tokio::select! {
@@ -92,21 +104,34 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
     };
     let agent = Arc::clone(agent);
     if kind == FileType::CharacterDevice || kind == FileType::Socket && !is_unix() {
-        return connection(Port::new(stdin)?, agent).await;
+        return connection(Port::new(stdin)?, agent).await.map(drop);
     }
     if kind == FileType::Socket {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
-        let looked_at = socket.try_clone()?;
-        let served = connection(UnixStream::from_std(socket)?, agent);
+        agent.sleeps.store(!agent.reaper.is_lodger(), Ordering::Release);
         return tokio::select! {
-            served = served => served,
-            () = hung_up(&looked_at) => Ok(()),
+            served = by_day(&socket, &agent) => served,
+            () = hung_up(&socket) => Ok(()),
         };
     }
     let stdout = io::stdout().as_fd().try_clone_to_owned()?;
     let pipes = join(Receiver::from_owned_fd(stdin)?, Sender::from_owned_fd(stdout)?);
-    connection(pipes, agent).await
+    connection(pipes, agent).await.map(drop)
+}
+
+/// One connection after the other on this stream; between them the agent sleeps.
+async fn by_day(socket: &std::os::unix::net::UnixStream, agent: &Arc<Agent>) -> io::Result<()> {
+    loop {
+        let stream = Kept(UnixStream::from_std(socket.try_clone()?)?);
+        match connection(stream, Arc::clone(agent)).await? {
+            ConnectionEnd::Over => return Ok(()),
+            ConnectionEnd::CutOff => cut(socket).await?,
+            ConnectionEnd::Asleep => {}
+        }
+        woken(socket).await?;
+        agent.running.wake();
+    }
 }
 
 /// Returns once nobody has the stream's other end. gVisor tells about one of a hundred agents on a busy host nothing
@@ -125,24 +150,54 @@ fn is_hung_up(stream: &impl AsFd) -> bool {
     looked.is_ok() && asked.iter().any(|one| one.revents().contains(PollFlags::HUP))
 }
 
+/// How a connection ended.
+enum ConnectionEnd {
+    Over,
+    /// The agent sleeps.
+    Asleep,
+    /// The same, and the host may not know yet that it ended.
+    CutOff,
+}
+
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     agent: Arc<Agent>,
-) -> io::Result<()> {
+) -> io::Result<ConnectionEnd> {
+    let night = agent.running.night().clone();
     let service = service_fn(move |request| {
         let agent = Arc::clone(&agent);
         async move { Ok::<_, Infallible>(route(&agent, request).await) }
     });
-    // An error is an end like any other.
-    let _ = http2::Builder::new(TokioExecutor::new())
+    let served = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_BYTES)
         // The host lets streams go in the middle, as often as its clients do: see its own end.
         .max_local_error_reset_streams(None)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    Ok(())
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(served);
+    tokio::select! {
+        // An error is an end like any other.
+        _ = served.as_mut() => return Ok(ConnectionEnd::Over),
+        () = night.fallen() => {}
+    }
+    served.as_mut().graceful_shutdown();
+    Ok(match within_ms(LAST_WORDS_MS, served).await {
+        Some(_) => ConnectionEnd::Asleep,
+        None => ConnectionEnd::CutOff,
+    })
+}
+
+/// `POST /v1/sleep`.
+fn fall_asleep(agent: &Agent) -> Response<Answer> {
+    if !agent.sleeps.load(Ordering::Acquire) {
+        return refuse(StatusCode::CONFLICT, "this agent's stream cannot be followed by another");
+    }
+    if let Some(why) = unsaved::find() {
+        return refuse(StatusCode::CONFLICT, why);
+    }
+    agent.running.sleep();
+    answer::done()
 }
 
 async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
@@ -153,6 +208,8 @@ async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
             let version = env!("CARGO_PKG_VERSION").to_owned();
             json(StatusCode::OK, &Health { version, level: wire::LEVEL })
         }
+        (&Method::GET, sleep::COMMANDS) => agent.running.commands(),
+        (&Method::POST, sleep::SLEEP) => fall_asleep(agent),
         (&Method::GET, wire::METRICS) => json(StatusCode::OK, &metrics::usage()),
         (&Method::PUT, wire::FILE) => file::put(query, body).await,
         (&Method::PUT, wire::UNPACK) => unpack::unpack(query, body).await,
@@ -168,7 +225,7 @@ async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
 
 /// Routes whose request is JSON.
 async fn posted(
-    Agent { reaper, running, jobs }: &Agent,
+    Agent { reaper, running, jobs, .. }: &Agent,
     path: &str,
     body: Incoming,
 ) -> Result<Response<Answer>, Response<Answer>> {
@@ -187,6 +244,7 @@ async fn posted(
         }
         wire::RUN => running.run(reaper, parse(body).await?),
         wire::JOB => jobs.job(reaper, parse(body).await?),
+        sleep::FOLLOW => running.follow(parse(body).await?),
         wire::CONTROL => running.control(reaper, &parse(body).await?),
         wire::READ => tree::read(parse(body).await?),
         wire::STAT => tree::stat(&parse(body).await?),

@@ -286,3 +286,25 @@ async fn a_tar_is_bounded_by_what_was_asked_for() {
         assert!(matches!(old, Err(AgentError::Old { has: 2, needs: 3 })));
     }
 }
+
+#[tokio::test]
+async fn a_forged_list_of_commands_is_an_error_or_bounded() {
+    let one = |id: u64| format!("{{\"id\":{id},\"pid\":2,\"terminal\":false,\"stdin\":false}}");
+    let end = b"{\"files\":0,\"error\":null}".as_slice();
+    for frames in [
+        vec![(Kind::Item, b"{}".as_slice())],
+        vec![(Kind::Stdout, b"x")],
+        vec![(Kind::Item, one(1).as_bytes()), (Kind::Begun, b"{}")],
+    ] {
+        let (agent, _driver) = new_forger(&frames).await;
+        assert!(matches!(agent.commands().await.unwrap_err(), AgentError::Forged(_)), "{frames:?}");
+    }
+    let items: Vec<String> = (0..600).map(one).collect();
+    let mut frames: Vec<(Kind, &[u8])> =
+        items.iter().map(|item| (Kind::Item, item.as_bytes())).collect();
+    frames.push((Kind::End, end));
+    let (agent, _driver) = new_forger(&frames).await;
+    assert_eq!(agent.commands().await.unwrap().len(), 256);
+    // The next command has a name of its own all the same.
+    assert_eq!(agent.last_id.load(Ordering::Relaxed), 600);
+}

@@ -25,7 +25,7 @@ impl Agent {
 
     /// Goes on over another stream to the same agent. Whatever still went over the one before is lost.
     pub(crate) async fn rejoin(&self, stream: UnixStream) -> Result<Driver> {
-        let (requests, driver) = handshake(stream).await?;
+        let (requests, driver) = handshake(stream, &self.sleep).await?;
         *self.lock() = requests;
         self.health().await?;
         Ok(driver)

@@ -13,7 +13,9 @@ pub(crate) mod excess;
 mod forged;
 pub(crate) mod ignored;
 mod job;
+mod lasting;
 mod run;
+mod sleep;
 mod snapshot;
 mod tree;
 
@@ -31,8 +33,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use lasting::{LastingStream, Sleep, asleep};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 
 use crate::agent::excess::Excess;
 use crate::host::task::Driver;
@@ -140,15 +144,17 @@ pub struct Agent {
     /// What its health said; the first level until then.
     level: Arc<AtomicU32>,
     last_id: Arc<AtomicU64>,
+    sleep: watch::Sender<Sleep>,
 }
 
 impl Agent {
     /// Starts HTTP/2 on the stream. What drives it owns the stream: dropping it closes our end, which ends
     /// the sandbox, unless that is elsewhere.
     pub(crate) async fn connect(stream: UnixStream) -> Result<(Self, Driver)> {
-        let (requests, driver) = handshake(stream).await?;
+        let sleep = watch::Sender::new(Sleep::Awake);
+        let (requests, driver) = handshake(stream, &sleep).await?;
         let (requests, level) = (Arc::new(Mutex::new(requests)), Arc::new(AtomicU32::new(1)));
-        Ok((Self { requests, level, last_id: Arc::default() }, driver))
+        Ok((Self { requests, level, last_id: Arc::default(), sleep }, driver))
     }
 
     fn lock(&self) -> MutexGuard<'_, AgentRequests> {
@@ -255,21 +261,40 @@ impl Agent {
     }
 }
 
-async fn handshake(stream: UnixStream) -> Result<(AgentRequests, Driver)> {
+async fn handshake(
+    stream: UnixStream,
+    sleep: &watch::Sender<Sleep>,
+) -> Result<(AgentRequests, Driver)> {
+    let (stream, held) = twice(stream).map_err(|error| AgentError::Request(error.into()))?;
     let (requests, connection) = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         // What was on its way when a stream was let go is reset, and the library ends a connection after
         // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
         .max_local_error_reset_streams(None)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(LastingStream(stream)))
         .await?;
+    let sleep = sleep.clone();
     let driver = tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an agent's connection ended");
         }
+        let is_called = *sleep.borrow() == Sleep::Called;
+        if is_called && let Ok(stream) = asleep(held).await {
+            sleep.send_replace(Sleep::Asleep);
+            // Its agent ends with the stream, whose other handle is here: until this task is dropped.
+            std::future::pending::<()>().await;
+            drop(stream);
+        }
     });
     Ok((requests, Driver(driver)))
+}
+
+/// Two handles of one stream.
+fn twice(stream: UnixStream) -> std::io::Result<(UnixStream, std::os::unix::net::UnixStream)> {
+    let stream = stream.into_std()?;
+    let held = stream.try_clone()?;
+    Ok((UnixStream::from_std(stream)?, held))
 }
 
 /// Gives a command's output to `sink` up to its end, at most so many bytes of each stream.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use bytes::{Bytes, BytesMut};
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::process::{Begun, Control, RunRequest, Size, Usage};
+use cofferdam_guest::sleep::MAX_NOTE;
 use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -46,13 +47,13 @@ pub enum Said {
 /// A command that runs. Dropping it, or what [`Running::follow`] gave, kills the command.
 #[derive(Debug)]
 pub struct Running {
-    agent: Agent,
-    id: u64,
-    frames: Frames,
-    limit: u64,
-    pid: Option<u32>,
+    pub(super) agent: Agent,
+    pub(super) id: u64,
+    pub(super) frames: Frames,
+    pub(super) limit: u64,
+    pub(super) pid: Option<u32>,
     /// What came in the place of its process id.
-    first: Option<(Kind, Bytes)>,
+    pub(super) first: Option<(Kind, Bytes)>,
 }
 
 /// What can be said to a running command.
@@ -120,6 +121,16 @@ impl Remote {
 impl Agent {
     /// Starts a command; its end tells whether it could be.
     pub async fn start(&self, exec: ExecRequest, manner: Manner) -> Result<Running> {
+        self.start_noted(exec, manner, String::new()).await
+    }
+
+    /// The same with a note that is kept beside the command while it runs, for whoever follows it after a sleep.
+    pub async fn start_noted(
+        &self,
+        exec: ExecRequest,
+        manner: Manner,
+        mut note: String,
+    ) -> Result<Running> {
         self.needs(2)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let limit = exec.stream_limit_bytes;
@@ -127,7 +138,10 @@ impl Agent {
         if leaves {
             self.needs(8)?;
         }
-        let request = RunRequest { exec, id, stdin, terminal, service, leaves };
+        if note.len() > MAX_NOTE || self.needs(9).is_err() {
+            note.clear();
+        }
+        let request = RunRequest { exec, id, stdin, terminal, service, leaves, note };
         let response = self.send(Method::POST, wire::RUN, encode(&request)?).await?;
         let (mut frames, mut pid, mut first) = (Frames::of(response), None, None);
         if leaves {

@@ -9,7 +9,7 @@
 //! What an operation does where a class says nothing is what most classes do: a program of this host is started on
 //! a root, a layer and cgroups of this host.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -302,9 +302,30 @@ pub(crate) trait Isolation: Sync {
     }
 
     /// Whether all that a sandbox writes lies in a layer of this host as soon as it is written, so that it can be kept
-    /// and put into another sandbox. A kernel of its own holds written pages back, and an engine or a provider has layers of its own.
+    /// and put into another sandbox. A kernel of its own may hold written pages back, and an engine or a provider has layers of its own.
     fn keeps_files(&self) -> bool {
         false
+    }
+
+    /// Whether its kernel can write itself and all processes to a file, and begin another sandbox with it.
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
+    /// Has the kernel of a sandbox write itself, in at most so many bytes. Its agent sleeps. `_members` are its
+    /// processes. Whatever comes of it, the sandbox is over. Blocking.
+    fn store_memory(
+        &self,
+        (_traces, _members): (&Traces, &[u32]),
+        _out: &mut dyn Write,
+        _most: u64,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The program that begins a sandbox with what a kernel wrote, which lies in this directory; in place of `command`.
+    fn restore(&self, _plan: &Plan, _groups: &[PathBuf], _memory: &Path) -> Option<Command> {
+        None
     }
 
     /// The process that stands for a sandbox among the members of its cgroup, where that is not the first of a pid

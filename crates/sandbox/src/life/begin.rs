@@ -69,7 +69,8 @@ async fn start(
     if let Some(mut restoring) = pool.take(plan, facts) {
         let shown = ground.shown();
         let (life, stream) =
-            ready(plan, ground.groups, shown.as_ref(), facts, Some(&mut restoring))?.start()?;
+            ready(plan, ground.groups, shown.as_ref(), facts, (Some(&mut restoring), None))?
+                .start()?;
         match life.meet_or_end(stream, ground.parts.clone()).await {
             Ok(begun) => return Ok(begun),
             // The sandbox's own, which a boot would not change.
@@ -81,15 +82,21 @@ async fn start(
         }
     }
     let holder = plan.isolation().holder(plan);
-    let (mut life, stream) = match (ahead, holder) {
+    let (mut life, mut stream) = match (ahead, holder) {
         (Some(started), _) => started,
         (None, Holder::Monitor(kind)) => start_monitor(plan, ground, facts, kind).await?,
         (None, Holder::Engine) => start_container(plan, ground.mounts, ground.groups).await?,
         (None, Holder::Provider) => start_remote(plan, facts).await?,
         (None, Holder::Program) => {
-            ready(plan, ground.groups, ground.shown().as_ref(), facts, None)?.start()?
+            let shown = ground.shown();
+            ready(plan, ground.groups, shown.as_ref(), facts, (None, ground.memory))?.start()?
         }
     };
+    if ground.memory.is_some()
+        && let Err(error) = Agent::wake(&mut stream).await
+    {
+        tracing::warn!(sandbox = %plan.traces.id, %error, "a stored agent could not be woken");
+    }
     match life.meet(stream, ground.parts.clone()).await {
         Ok(agent) => {
             // Not before: its boot would have to share the processors.

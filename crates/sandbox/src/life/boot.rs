@@ -139,7 +139,7 @@ async fn start(
             raise(host, facts, plan, begun, subject, &Intake::default()).await?
         }
     };
-    let Raised { hold, life, agent, kill, heard } = raised;
+    let Raised { hold, life, agent, kill, heard, went_on } = raised;
     let (unrouted, hearing) = heard.unzip();
     let mut effective = plan.effective.clone();
     if let Some(line) = life.line() {
@@ -154,6 +154,7 @@ async fn start(
         subject: subject.clone(),
         agent,
         life,
+        went_on,
         kill,
         boot_ms,
         peak_mem_mb: AtomicU64::new(0),

@@ -65,6 +65,8 @@ pub(crate) enum BootError {
     Fill { source: io::Error },
     #[error("the class {0} cannot take the files of a snapshot")]
     Unfillable(&'static str),
+    #[error("its agent went on and does not say which commands run")]
+    Woken { source: AgentError },
     #[error("an input cannot be given")]
     Input(#[from] InputError),
     #[error("{path:?} could not be given to the sandbox")]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,6 +216,8 @@ pub(crate) struct Ground<'a> {
     pub parts: Option<Parts>,
     /// For an engine: what is shown besides the root.
     pub mounts: &'a [Value],
+    /// The directory of what its kernel goes on with.
+    pub memory: Option<&'a Path>,
 }
 
 impl Ground<'_> {
@@ -252,7 +254,7 @@ pub(crate) fn ready(
     groups: &[PathBuf],
     disk: Option<&Arc<ShownDisk>>,
     facts: &HostFacts,
-    restoring: Option<&mut Restoring>,
+    (restoring, memory): (Option<&mut Restoring>, Option<&Path>),
 ) -> Result<Ready, BootError> {
     let (runtime, isolation) = (&plan.runtime, plan.isolation());
     let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
@@ -267,7 +269,12 @@ pub(crate) fn ready(
         None => OwnedFd::from(theirs),
     };
     let lent = restoring.and_then(|restoring| restoring.lent.take());
-    let mut command = isolation.command(plan, groups, facts, lent.as_ref());
+    let mut command = match memory {
+        Some(memory) => isolation
+            .restore(plan, groups, memory)
+            .ok_or(BootError::Unfillable(plan.class.as_str()))?,
+        None => isolation.command(plan, groups, facts, lent.as_ref()),
+    };
     command
         .env_clear()
         .stdin(stdin)

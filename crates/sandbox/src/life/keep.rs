@@ -6,21 +6,35 @@
 //!                         \--stand--> freeze -> PlainLayer ------/
 //! stream or PlainLayer -> Filling --provision_filled--> a sandbox with these files
 //! ```
+//! With its memory, where its class can: the agent sleeps, the kernel writes itself and ends, then the files follow, which
+//! nobody changes any more. `memory` has that part of a stream.
+//!
 //! While the stream is written every process stands still, so it has the files of one moment: what was written, in the
 //! order in which it was written. What a program still has in its own memory is not in it.
 
 use std::io::{self, Read, Write};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cofferdam_ambient::clock;
+use cofferdam_contracts::sandbox::{DEFAULT_DISK_MB, DEFAULT_MEM_MB};
+
+use crate::agent::{Agent, AgentError};
 use crate::class;
 use crate::host::freeze::Frozen;
 use crate::host::idrange::Taken;
 use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
+use crate::life::memory::{StoredMemory, StoredPieces};
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
+
+/// The processes of a kernel that has ended go within milliseconds; ten seconds, two milliseconds apart.
+const END_TRIES: usize = 5_000;
+const MIB: u64 = 1024 * 1024;
 
 /// Why the files of a sandbox could not be kept. It goes on.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +50,8 @@ pub enum KeepError {
 /// Why nothing keeps the files of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the files of a sandbox of the class `{0}` cannot be kept: only the class `container` has pause, snapshot and fork"
+    "the files of a sandbox of the class `{0}` cannot be kept: the classes with pause, snapshot and fork are {keeping}",
+    keeping = keeping()
 )]
 pub struct Unkept(&'static str);
 
@@ -48,7 +63,17 @@ pub struct LayerKeeper {
     first: u32,
     ids: Option<Taken>,
     kill: KillHandle,
+    class: Class,
+    agent: Agent,
+    /// Bytes that its memory and its layer may have.
+    mem_bytes: u64,
+    disk_bytes: u64,
 }
+
+/// A sandbox whose agent sleeps. It does not go on.
+#[derive(Debug)]
+#[must_use]
+pub struct Sleeping(LayerKeeper);
 
 impl Sandbox {
     /// What keeps its files.
@@ -56,8 +81,15 @@ impl Sandbox {
     /// # Errors
     /// Its class cannot.
     pub fn keeper(&self) -> Result<LayerKeeper, Unkept> {
-        kept_by(self.subject.class)?;
+        let class = kept_by(self.subject.class)?;
+        let limits = self.effective.limits;
+        let mem_mb = limits.mem_mb.unwrap_or(DEFAULT_MEM_MB);
+        let disk_mb = limits.disk_mb.unwrap_or(DEFAULT_DISK_MB);
         Ok(LayerKeeper {
+            class,
+            agent: self.agent.clone(),
+            mem_bytes: mem_mb.saturating_mul(MIB),
+            disk_bytes: disk_mb.saturating_mul(MIB),
             facts: Arc::clone(&self.facts),
             traces: self.subject.traces.clone(),
             first: self.first_id(),
@@ -67,10 +99,16 @@ impl Sandbox {
     }
 }
 
+/// The classes whose sandboxes' files can be kept.
+fn keeping() -> String {
+    let names = Class::ALL.iter().filter(|class| class::of(**class).keeps_files());
+    names.map(|class| format!("`{}`", class.as_str())).collect::<Vec<_>>().join(", ")
+}
+
 /// Whether the files of a class's sandboxes can be kept. Pure.
-fn kept_by(class: Option<Class>) -> Result<(), Unkept> {
+fn kept_by(class: Option<Class>) -> Result<Class, Unkept> {
     match class {
-        Some(class) if class::of(class).keeps_files() => Ok(()),
+        Some(class) if class::of(class).keeps_files() => Ok(class),
         class => Err(Unkept(class.map_or("unknown", Class::as_str))),
     }
 }
@@ -89,7 +127,95 @@ impl LayerKeeper {
         let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
         let written = upper::pack(&self.traces.layer.join("upper"), self.first, out, goes_on);
         written.map_err(KeepError::Files)?;
-        Ok(Still { frozen, keeper: self.clone() })
+        Ok(Still { frozen: Some(frozen), keeper: self.clone() })
+    }
+
+    /// Whether its memory can be kept with its files.
+    #[must_use]
+    pub fn keeps_memory(&self) -> bool {
+        class::of(self.class).keeps_memory()
+    }
+
+    /// Whether the disk of this directory takes all that the sandbox may have. Once its processes have ended it is too late to
+    /// find that it does not.
+    #[must_use]
+    pub fn fits(&self, dir: &Path) -> bool {
+        StoredMemory::fits(dir, self.mem_bytes.saturating_add(self.disk_bytes))
+    }
+
+    /// Has its agent sleep, so that its memory can be kept.
+    ///
+    /// # Errors
+    /// What of it cannot be kept, in words; then it goes on. Any other means that it does not answer any more.
+    pub async fn sleep(&self) -> Result<Sleeping, SleepError> {
+        match self.agent.sleep().await {
+            Ok(()) => Ok(Sleeping(self.clone())),
+            Err(AgentError::Refused { error, .. }) => Err(SleepError::Refused(error)),
+            Err(error @ AgentError::Old { .. }) => Err(SleepError::Refused(error.to_string())),
+            Err(error) => Err(SleepError::Lost(error)),
+        }
+    }
+}
+
+/// Why a sandbox's memory is not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum SleepError {
+    /// It cannot be, and the sandbox goes on.
+    #[error("{0}")]
+    Refused(String),
+    /// Its agent is gone.
+    #[error("the sandbox's agent does not sleep")]
+    Lost(#[source] AgentError),
+}
+
+impl Sleeping {
+    /// Writes its memory, then its files, and gives the sandbox, whose processes have ended. Where its kernel could not
+    /// write the memory, its files alone are in the stream, and the reason is given. Blocking; once `goes_on` says no, it
+    /// is an error.
+    ///
+    /// # Errors
+    /// The stream could not be written, or a file not be read.
+    pub fn keep(
+        self,
+        out: &mut dyn Write,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(Still, Option<io::Error>), KeepError> {
+        let Self(keeper) = self;
+        let mut pieces = StoredPieces::to(&mut *out);
+        let most = StoredMemory::most(keeper.mem_bytes);
+        let members = keeper.facts.cgroups.members(&keeper.traces);
+        let of = (&keeper.traces, members.as_slice());
+        let stored = class::of(keeper.class).store_memory(of, &mut pieces, most);
+        let fault = pieces.finish(stored.is_ok()).map_err(KeepError::Files);
+        // What did not write itself is not to go on either.
+        if stored.is_err() || fault.is_err() {
+            keeper.end();
+        }
+        fault?;
+        keeper.ended().map_err(KeepError::Freeze)?;
+        let written = upper::pack(&keeper.traces.layer.join("upper"), keeper.first, out, goes_on);
+        written.map_err(KeepError::Files)?;
+        Ok((Still { frozen: None, keeper }, stored.err()))
+    }
+}
+
+impl LayerKeeper {
+    fn end(&self) {
+        self.kill.kill();
+        for pid in self.facts.cgroups.members(&self.traces) {
+            process::kill_member(pid, &self.traces.cgroup);
+        }
+    }
+
+    /// Waits until no process of it is left.
+    fn ended(&self) -> io::Result<()> {
+        for _ in 0..END_TRIES {
+            if self.facts.cgroups.members(&self.traces).is_empty() {
+                return Ok(());
+            }
+            clock::sleep_blocking(Duration::from_millis(2));
+        }
+        Err(io::Error::other("its processes did not end in time"))
     }
 }
 
@@ -103,7 +229,7 @@ impl LayerKeeper {
         let Traces { layer, dir, .. } = &self.traces;
         let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
         let plain = PlainLayer::of(layer, dir, self.ids.clone()).map_err(KeepError::Files)?;
-        Ok(plain.map(|plain| (Still { frozen, keeper: self.clone() }, plain)))
+        Ok(plain.map(|plain| (Still { frozen: Some(frozen), keeper: self.clone() }, plain)))
     }
 }
 
@@ -111,7 +237,8 @@ impl LayerKeeper {
 #[derive(Debug)]
 #[must_use]
 pub struct Still {
-    frozen: Frozen,
+    /// `None`: nothing of it runs any more.
+    frozen: Option<Frozen>,
     keeper: LayerKeeper,
 }
 
@@ -119,20 +246,24 @@ impl Still {
     /// Kills every process where it stands: none of them runs another instruction of its program.
     pub fn end(self) {
         let Self { frozen, keeper } = self;
-        keeper.kill.kill();
-        for pid in keeper.facts.cgroups.members(&keeper.traces) {
-            process::kill_member(pid, &keeper.traces.cgroup);
-        }
+        keeper.end();
         drop(frozen);
     }
 }
 
-/// Files that a sandbox begins with.
+/// What a sandbox begins with.
 pub enum Filling {
-    /// What [`LayerKeeper::keep`] wrote.
-    Stream(Box<dyn Read + Send + Sync>),
+    /// A stream of files for its layer, its memory before them.
+    Stream(KeptStream),
     /// The layer itself.
     Layer(Arc<PlainLayer>),
+}
+
+/// What [`LayerKeeper::keep`] or [`Sleeping::keep`] wrote.
+pub struct KeptStream {
+    stream: Box<dyn Read + Send + Sync>,
+    has_memory: bool,
+    wants_memory: bool,
 }
 
 impl std::fmt::Debug for Filling {
@@ -144,7 +275,32 @@ impl std::fmt::Debug for Filling {
 impl Filling {
     /// What [`LayerKeeper::keep`] wrote.
     pub fn new(stream: impl Read + Send + Sync + 'static) -> Self {
-        Self::Stream(Box::new(stream))
+        Self::of(stream, false, false)
+    }
+
+    /// What [`Sleeping::keep`] wrote. Only with `wants` the sandbox goes on where it was; otherwise it begins with the files.
+    pub fn with_memory(stream: impl Read + Send + Sync + 'static, wants: bool) -> Self {
+        Self::of(stream, true, wants)
+    }
+
+    fn of(stream: impl Read + Send + Sync + 'static, has: bool, wants: bool) -> Self {
+        let stream = Box::new(stream);
+        Self::Stream(KeptStream { stream, has_memory: has, wants_memory: wants })
+    }
+
+    /// The same for a sandbox that begins with the files alone.
+    #[must_use]
+    pub fn files_alone(self) -> Self {
+        match self {
+            Self::Stream(stream) => Self::Stream(KeptStream { wants_memory: false, ..stream }),
+            Self::Layer(layer) => Self::Layer(layer),
+        }
+    }
+
+    /// Whether a sandbox goes on with it where it was.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Self::Stream(stream) if stream.wants_memory)
     }
 
     pub(crate) fn is_layer(&self) -> bool {
@@ -157,6 +313,23 @@ impl Filling {
             Self::Stream(_) => None,
         }
     }
+
+    /// The memory that it begins with, for a sandbox whose directory this is. Before the files; blocking.
+    pub(crate) fn memory(&mut self, dir: &Path) -> io::Result<Option<StoredMemory>> {
+        match self {
+            Self::Stream(KeptStream { stream, has_memory: has @ true, wants_memory }) => {
+                *has = false;
+                StoredMemory::read(stream.as_mut(), wants_memory.then_some(dir))
+            }
+            Self::Stream(_) | Self::Layer(_) => Ok(None),
+        }
+    }
+}
+
+impl KeptStream {
+    pub(crate) fn files(&mut self) -> &mut dyn Read {
+        self.stream.as_mut()
+    }
 }
 
 #[cfg(test)]
@@ -164,14 +337,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_containers_files_are_kept_and_every_other_class_is_refused_by_its_name() {
+    fn files_of_two_classes_are_kept_and_every_other_class_is_refused_by_its_name() {
         for class in Class::ALL {
             match kept_by(Some(class)) {
-                Ok(()) => assert_eq!(class, Class::Container),
+                Ok(_) => assert!(matches!(class, Class::Container | Class::Gvisor)),
                 Err(why) => {
-                    assert_ne!(class, Class::Container);
                     let named = format!("class `{}` cannot", class.as_str());
                     assert!(why.to_string().contains(&named), "{why}");
+                    assert!(why.to_string().ends_with("are `container`, `gvisor`"), "{why}");
                 }
             }
         }

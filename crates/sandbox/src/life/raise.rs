@@ -26,6 +26,7 @@ use crate::life::hold::{Ground, Ready, StartedRuntime, ready};
 use crate::life::host::Host;
 use crate::life::intake::Intake;
 use crate::life::keep::Filling;
+use crate::life::memory::StoredMemory;
 use crate::life::raised::Raised;
 use crate::life::root::Root;
 use crate::life::sandbox::KillHandle;
@@ -54,29 +55,36 @@ pub(crate) async fn raise(
     // Files to fill in take longer than a runtime may be kept waiting.
     let is_read = matches!(&filling, Some(Filling::Stream(_)));
     let is_early = !is_read && plan.isolation().starts_ahead();
-    let early = is_early.then(|| ready(plan, &[], None, facts, None)).transpose()?;
+    let early = is_early.then(|| ready(plan, &[], None, facts, (None, None))).transpose()?;
     let (made, ahead) = blocking(move || {
         let mut ahead = None;
         (intake.within(|| bundle.make((&held, &images), filling, early, &mut ahead)), ahead)
     })
     .await;
-    let Made { hold, digest, groups, disk, ids } = match made.ok_or(BootError::Closed).flatten() {
-        Ok(made) => made,
-        Err(error) => {
-            if let Some((life, _)) = ahead {
-                life.killed().await;
+    let Made { hold, digest, groups, disk, ids, memory } =
+        match made.ok_or(BootError::Closed).flatten() {
+            Ok(made) => made,
+            Err(error) => {
+                if let Some((life, _)) = ahead {
+                    life.killed().await;
+                }
+                return Err(error);
             }
-            return Err(error);
-        }
-    };
+        };
     subject.base = Some(Below { name: base.name(), at: Ok(base), digest });
     subject.runtime_reaped = false;
     subject.ids = ids;
     subject.through = through;
     let heard = plan.isolation().hear(&plan.traces);
     let heard = heard.map_err(fault("listening in", &plan.traces.dir))?;
-    let ground = Ground { groups: &groups, disk, parts, mounts: &resolved.mounts };
+    let memory_dir = memory.as_ref().map(|memory| memory.dir.as_path());
+    let ground =
+        Ground { groups: &groups, disk, parts, mounts: &resolved.mounts, memory: memory_dir };
     let (life, agent) = begin(host, facts, plan, &ground, ahead).await?;
+    if memory.is_some() {
+        // New commands get other names than those that go on.
+        agent.commands().await.map_err(|source| BootError::Woken { source })?;
+    }
     let kill = match life.line() {
         Some(line) => KillHandle::of_line(line),
         None => {
@@ -88,7 +96,7 @@ pub(crate) async fn raise(
             KillHandle::new(init)
         }
     };
-    Ok(Raised { hold, life, agent, kill, heard })
+    Ok(Raised { hold, life, agent, kill, heard, went_on: memory.is_some() })
 }
 
 /// What came of making a bundle.
@@ -103,6 +111,8 @@ struct Made {
     disk: Option<Arc<Disk>>,
     /// Its ids, where it has some of its own.
     ids: Option<Taken>,
+    /// What its kernel goes on with, until it does.
+    memory: Option<StoredMemory>,
 }
 
 /// What lies on the host before the runtime starts.
@@ -196,7 +206,7 @@ impl Bundle {
     fn make(
         &self,
         (facts, images): (&HostFacts, &ImageCache),
-        filling: Option<Filling>,
+        mut filling: Option<Filling>,
         early: Option<Ready>,
         ahead: &mut Option<StartedRuntime>,
     ) -> Result<Made, BootError> {
@@ -207,7 +217,8 @@ impl Bundle {
         self.make_dir()?;
         let unread = early.map(|early| self.start_ahead(early, ahead)).transpose()?.flatten();
         let Some(layer_mb) = self.layer_mb else {
-            return Ok(Made { hold, digest: None, groups: Vec::new(), disk: None, ids: None });
+            let (digest, groups, disk, ids, memory) = (None, Vec::new(), None, None, None);
+            return Ok(Made { hold, digest, groups, disk, ids, memory });
         };
         let plain = filling.as_ref().and_then(Filling::layer);
         let ids = match (self.has_users, &facts.ids) {
@@ -245,9 +256,11 @@ impl Bundle {
         let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
+        let memory = filling.as_mut().map(|filling| filling.memory(&self.traces.dir)).transpose();
+        let memory = memory.map_err(|source| BootError::Fill { source })?.flatten();
         if disk.is_none() {
             self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling, unread)?;
         }
-        Ok(Made { hold, digest, groups, disk, ids })
+        Ok(Made { hold, digest, groups, disk, ids, memory })
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Raised {
     pub life: Life,
     pub agent: Agent,
     pub kill: KillHandle,
+    /// Whether its kernel goes on with a memory that was kept.
+    pub went_on: bool,
     /// Where its kernel tells of attempts.
     pub heard: Option<(Arc<Unrouted>, Driver)>,
 }

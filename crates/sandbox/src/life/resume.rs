@@ -64,6 +64,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
         subject,
         agent,
         life,
+        went_on: false,
         kill: KillHandle::of_line(line),
         init_pid: 0,
         boot_ms: clock.elapsed_ms(),

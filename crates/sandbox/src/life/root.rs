@@ -74,7 +74,7 @@ impl Root {
         }
         if let Some(Filling::Stream(mut from)) = filling {
             let first = ids.map_or(0, |(_, taken)| taken.first);
-            let filled = stream::unpack(&upper, first, from.as_mut());
+            let filled = stream::unpack(&upper, first, from.files());
             filled.map_err(|source| BootError::Fill { source })?;
         }
         let mut below =

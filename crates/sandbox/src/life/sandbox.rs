@@ -127,6 +127,8 @@ pub struct Sandbox {
     pub(crate) subject: Subject,
     pub(crate) agent: Agent,
     pub(crate) life: Life,
+    /// Whether its kernel goes on with a memory that was kept.
+    pub(crate) went_on: bool,
     pub(crate) kill: KillHandle,
     pub(crate) init_pid: u32,
     pub(crate) boot_ms: u64,
@@ -315,6 +317,12 @@ impl Sandbox {
     #[must_use]
     pub fn services(&self) -> Vec<ServiceEnd> {
         self.services.ends()
+    }
+
+    /// Whether its processes are those of a sandbox that was kept, which go on.
+    #[must_use]
+    pub fn went_on(&self) -> bool {
+        self.went_on
     }
 
     /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives

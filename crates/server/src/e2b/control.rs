@@ -10,6 +10,7 @@ use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::live::{LiveState, LiveView};
+use cofferdam_contracts::sandbox::IsolationClass;
 use cofferdam_flows::Error;
 use cofferdam_flows::live::Held;
 use cofferdam_ledger::keys::Principal;
@@ -31,6 +32,8 @@ const CLIENT: &str = "cofferdam";
 const NEW_S: u64 = 300;
 pub(super) const OLD_S: u64 = 15;
 const CONNECT_S: u64 = 300;
+/// Header of a creation: E2B's body has no place for it, and every client sends the headers that its user gives.
+const CLASS: &str = "x-cofferdam-class";
 /// Rows of one page.
 const MAX_PAGE: i64 = 100;
 /// Rows of the older list, which has no pages.
@@ -44,9 +47,8 @@ pub(super) type Outcome = Result<Response<Body>, Response<Body>>;
 #[serde(deny_unknown_fields)]
 pub(super) struct Timeout {
     pub(super) timeout: Option<u64>,
-    /// Of a connect and a resume: nothing that was kept has memory, so there is none to bring back.
-    #[serde(rename = "memory")]
-    _memory: Option<bool>,
+    /// Of a connect and a resume; `false`: its files alone, whatever was kept.
+    pub(super) memory: Option<bool>,
     #[serde(rename = "autoPause")]
     pub(super) auto_pause: Option<bool>,
 }
@@ -54,9 +56,9 @@ pub(super) struct Timeout {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pause {
-    /// Clients say `true`, or nothing, where their user says nothing: the answer has files alone, which is documented.
-    #[serde(rename = "memory")]
-    _memory: Option<bool>,
+    /// Clients say `true`, or nothing, where their user says nothing: a class that keeps files alone does so, which is
+    /// documented.
+    pub(super) memory: Option<bool>,
     #[serde(rename = "requireHealthyGuest")]
     _require_healthy_guest: Option<bool>,
 }
@@ -90,6 +92,8 @@ pub(super) struct Asking<'a> {
     pub(super) domain: String,
     pub(super) query: String,
     dedup: Option<String>,
+    /// The weakest class that is accepted, by [`CLASS`].
+    class_min: Option<String>,
     pub(super) body: Incoming,
 }
 
@@ -112,13 +116,17 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     if !body.is_end_stream() && !is_json(&parts.headers) {
         return shape::error(415, "a body is JSON: send Content-Type: application/json");
     }
-    let dedup = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
+    let header = |name: &str| {
+        let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
+        value.filter(|text| !text.is_empty()).map(str::to_owned)
+    };
     let call = Asking {
         front,
         who,
         domain: domain(&parts.headers),
         query: parts.uri.query().unwrap_or("").to_owned(),
-        dedup: dedup.filter(|key| !key.is_empty()).map(str::to_owned),
+        dedup: header("idempotency-key"),
+        class_min: header(CLASS),
         body,
     };
     let names: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -223,14 +231,26 @@ pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
     })
 }
 
+/// The class of this name.
+fn class(name: &str) -> Result<IsolationClass, String> {
+    IsolationClass::parse(name).ok_or_else(|| {
+        let known: Vec<&str> = IsolationClass::ALL.iter().map(|class| class.as_str()).collect();
+        let name: String = name.chars().take(64).collect();
+        format!("{CLASS}: {name:?} is not an isolation class; known: {}", known.join(", "))
+    })
+}
+
 async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
-    let Asking { front, who, domain, dedup, body, .. } = call;
+    let Asking { front, who, domain, dedup, class_min, body, .. } = call;
     front.tidy();
     let asked: NewSandbox = shape::body(body).await?;
     if dedup.as_ref().is_some_and(|key| key.len() > 256) {
         return Err(shape::error(400, "the Idempotency-Key has more than 256 bytes"));
     }
-    let request = asked.request(default_s, dedup).map_err(|why| shape::error(400, why))?;
+    let class_min = class_min.map(|name| class(&name)).transpose();
+    let class_min = class_min.map_err(|why| shape::error(400, why))?;
+    let request =
+        asked.request(default_s, dedup, class_min).map_err(|why| shape::error(400, why))?;
     let held = front.shared.flows.live_create(&who, &request).await.map_err(shape::refused)?;
     Ok(shape::json_of(201, &sandbox(&held, &domain)))
 }

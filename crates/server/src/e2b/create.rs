@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cofferdam_contracts::egress::Entry;
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
-use cofferdam_contracts::sandbox::{Egress, Limits};
+use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -74,6 +74,7 @@ impl NewSandbox {
         self,
         default_s: u64,
         dedup: Option<String>,
+        class_min: Option<IsolationClass>,
     ) -> Result<LiveRequest, String> {
         let absent = [
             ("mcp", self.mcp.is_some_and(|mcp| !mcp.is_null())),
@@ -111,9 +112,11 @@ impl NewSandbox {
             env: self.env_vars.unwrap_or_default(),
             egress,
             limits: LIMITS,
+            class_min,
             private,
             snapshot,
             pause_on_timeout: pauses,
+            pause_memory: self.auto_pause_memory.filter(|_| pauses),
             resume_on_traffic: resumes,
             dedup,
         })
@@ -174,7 +177,7 @@ mod tests {
         let mut body = json!({"templateID": "base"});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let parsed: NewSandbox = serde_json::from_value(body).map_err(|e| e.to_string())?;
-        parsed.request(300, None)
+        parsed.request(300, None, None)
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Pause, resume, snapshots and fork, as E2B's clients ask for them. Files alone are kept: what asks for memory too is given
-//! files, since that is what clients ask for when their user says nothing.
+//! Pause, resume, snapshots and fork, as E2B's clients ask for them. Clients ask for memory when their user says nothing: a class
+//! that keeps files alone gives these.
 
 use axum::http::HeaderValue;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use cofferdam_flows::Error;
+use cofferdam_flows::live::Wish;
 use serde_json::{Value, json};
 
 use super::control::{
@@ -19,8 +20,8 @@ const MAX_PAGE: usize = 100;
 pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
-    let _asked: Pause = shape::body(body).await?;
-    let paused = front.shared.flows.live_pause(&who, &live).await;
+    let asked: Pause = shape::body(body).await?;
+    let paused = front.shared.flows.live_pause(&who, &live, asked.memory).await;
     front.tidy();
     paused.map_err(|error| found(id, error))?;
     Ok(shape::empty(204))
@@ -36,7 +37,8 @@ pub(super) async fn connect(
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.unwrap_or(default_s);
-    let resumed = front.shared.flows.live_resume(&who, &live, Some(seconds), asked.auto_pause);
+    let wish = Wish::of(Some(seconds), asked.auto_pause, asked.memory);
+    let resumed = front.shared.flows.live_resume(&who, &live, wish);
     let held = resumed.await.map_err(|error| found(id, error))?;
     Ok(shape::json_of(status, &sandbox(&held, &domain)))
 }

@@ -9,6 +9,7 @@
 //! **A sandbox is reached by its id alone only on its own ports; envd asks for its token.** What we cannot enforce is a
 //! 400 that says so. The table of every endpoint is in `docs/e2b.md`.
 
+mod adopted;
 mod connect;
 mod control;
 mod create;

@@ -375,6 +375,7 @@ pub(crate) async fn answer(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
+    room.adopt().await;
     match (form, method) {
         (Form::Stream, "StreamInput") => streamed(room, body).await,
         (Form::Stream, "Start" | "Connect") => {

@@ -9,8 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_flows::live::inside::User;
 use cofferdam_flows::live::{Held, STREAMS};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
+use super::adopted::adopt;
 use super::connect::Fault;
 use super::process::Process;
 use super::watchers::Watcher;
@@ -27,6 +28,8 @@ pub(crate) struct Room {
     pub held: Arc<Held>,
     processes: Mutex<HashMap<u32, Arc<Process>>>,
     watchers: Mutex<HashMap<String, Arc<Watcher>>>,
+    /// Once the commands that a pause did not end are in the list.
+    adopted: OnceCell<()>,
 }
 
 /// A user of the base template.
@@ -95,7 +98,15 @@ pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, Strin
 
 impl Room {
     pub(crate) fn of(held: Arc<Held>) -> Arc<Self> {
-        Arc::new(Self { held, processes: Mutex::default(), watchers: Mutex::default() })
+        let adopted = OnceCell::new();
+        Arc::new(Self { held, processes: Mutex::default(), watchers: Mutex::default(), adopted })
+    }
+
+    /// Enters the commands that a pause did not end, before anybody asks for one.
+    pub(crate) async fn adopt(self: &Arc<Self>) {
+        if self.held.went_on {
+            self.adopted.get_or_init(|| adopt(self)).await;
+        }
     }
 
     /// Whether a request may talk to envd.

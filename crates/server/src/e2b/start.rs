@@ -9,6 +9,7 @@ use cofferdam_flows::live::{Manner, Said};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::adopted::note;
 use super::connect::{self, Fault};
 use super::entry::look;
 use super::paths::{followed, plain, unavailable};
@@ -100,7 +101,9 @@ pub(crate) async fn start(
     };
     let terminal = pty.as_ref().map(Pty::size);
     let manner = Manner { stdin: has_stdin, terminal, service: true, leaves: true };
-    let mut running = agent.start(request, manner).await.map_err(|error| unavailable(&error))?;
+    let note = note(&config, tag.as_deref());
+    let running = agent.start_noted(request, manner, note).await;
+    let mut running = running.map_err(|error| unavailable(&error))?;
     let Some(pid) = running.pid() else {
         return Err(match running.next().await {
             Ok(Said::End(end)) => match end.ended {

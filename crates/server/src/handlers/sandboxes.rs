@@ -4,10 +4,10 @@ use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState};
-use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LiveResume, SnapshotRequest};
+use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest};
 use cofferdam_flows::Error;
 use cofferdam_flows::live::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_flows::live::{Manner, Stream};
+use cofferdam_flows::live::{Manner, Stream, Wish};
 use cofferdam_ledger::live::LiveFilter;
 
 use crate::answer::{Answered, json as answer, ok};
@@ -54,15 +54,17 @@ pub(crate) async fn kill(call: Call) -> Answered {
     ok(&call.flows().live_view(&call.who, &id).await?)
 }
 
-pub(crate) async fn pause(call: Call) -> Answered {
+pub(crate) async fn pause(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    ok(&call.flows().live_pause(&call.who, &id).await?)
+    let request: LivePause = call.body()?;
+    ok(&call.flows().live_pause(&call.who, &id, request.memory).await?)
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveResume = call.body()?;
-    let held = call.flows().live_resume(&call.who, &id, request.timeout_s, None).await?;
+    let wish = Wish::of(request.timeout_s, None, request.memory);
+    let held = call.flows().live_resume(&call.who, &id, wish).await?;
     ok(&call.flows().live_view(&call.who, &held.id).await?)
 }
 

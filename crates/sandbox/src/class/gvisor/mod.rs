@@ -11,10 +11,11 @@
 //! out takes the whole sandbox along. The kernel tells each connect of the task: see `connects`.
 
 mod connects;
+mod memory;
 mod operations;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -106,6 +107,21 @@ pub(crate) fn host_pids(pids: u64) -> u64 {
 /// runsc, attached, in these cgroups. Its state lies in a directory of its own, so that the wipe can
 /// take all of it.
 pub(crate) fn command(plan: &Plan, groups: &[PathBuf]) -> Command {
+    let mut command = runsc(plan, groups);
+    command.args(["run", "--bundle"]).arg(&plan.traces.dir).arg(plan.traces.id.as_str());
+    command
+}
+
+/// The same with a kernel that was stored in this directory.
+pub(crate) fn restore(plan: &Plan, groups: &[PathBuf], memory: &Path) -> Command {
+    let mut command = runsc(plan, groups);
+    command.args(["restore", "--bundle"]).arg(&plan.traces.dir);
+    command.arg("--image-path").arg(memory).arg(plan.traces.id.as_str());
+    command
+}
+
+/// runsc up to its subcommand.
+fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
     let Plan { traces, runtime, .. } = plan;
     let mut command = Command::new("/bin/sh");
     command
@@ -116,10 +132,7 @@ pub(crate) fn command(plan: &Plan, groups: &[PathBuf]) -> Command {
         .arg("--root")
         .arg(&traces.runtime_state)
         .args(["--network=none", "--oci-seccomp", "--ignore-cgroups", "--pod-init-config"])
-        .arg(connects::config(traces))
-        .args(["run", "--bundle"])
-        .arg(&traces.dir)
-        .arg(traces.id.as_str());
+        .arg(connects::config(traces));
     command
 }
 

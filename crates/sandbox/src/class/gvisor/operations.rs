@@ -1,13 +1,15 @@
 //! The operations of the class `gvisor`.
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{Limits, SandboxRequest};
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::{MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kernel, weak};
+use super::{
+    MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kernel, memory, restore, weak,
+};
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{Heard, Isolation};
 use crate::class::microvm::Lent;
@@ -67,6 +69,28 @@ impl Isolation for GvisorClass {
         _lent: Option<&Lent>,
     ) -> Command {
         command(plan, groups)
+    }
+
+    /// Its file server opens each file on the host, and what is written to it, mapped pages included, goes there at once.
+    fn keeps_files(&self) -> bool {
+        true
+    }
+
+    fn keeps_memory(&self) -> bool {
+        true
+    }
+
+    fn store_memory(
+        &self,
+        of: (&Traces, &[u32]),
+        out: &mut dyn Write,
+        most: u64,
+    ) -> io::Result<()> {
+        memory::store(of, out, most)
+    }
+
+    fn restore(&self, plan: &Plan, groups: &[PathBuf], memory: &Path) -> Option<Command> {
+        Some(restore(plan, groups, memory))
     }
 
     fn hides_files(&self) -> bool {

@@ -1,0 +1,111 @@
+//! A pause that keeps the memory of a sandbox with its files, so that its processes go on.
+//!
+//! ```text
+//! agent sleeps --refused: it goes on, or its files alone are kept
+//!      |
+//!      +--> memory -> its processes end -> files -> as every pause
+//!             \--its kernel could not write it: its files alone
+//! ```
+//! From the sleep on the sandbox does not go on: a pause that fails then ends it, and the record says so.
+
+use std::sync::Arc;
+
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_sandbox::{SleepError, Still};
+
+use super::kept::{blocking, conflict, fresh};
+use super::refuse;
+use super::registry::{Again, Held, Order};
+use super::shelf::KeptFile;
+use crate::Flows;
+use crate::error::Result;
+
+/// Whether the memory is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptMemory {
+    /// Files alone.
+    No,
+    /// Where the class can; what cannot be kept refuses the pause.
+    Asked,
+    /// The same, but then its files alone are kept.
+    IfPossible,
+}
+
+impl KeptMemory {
+    /// What a caller asks for: by default its memory, where the class can.
+    pub(crate) fn asked(memory: Option<bool>) -> Self {
+        if memory == Some(false) { Self::No } else { Self::Asked }
+    }
+}
+
+impl Flows {
+    /// Keeps memory and files of a sandbox, whose processes end. `None`: its files alone are to be kept, and nothing has
+    /// happened to it.
+    pub(super) async fn keep_memory(
+        &self,
+        held: &Arc<Held>,
+        memory: KeptMemory,
+    ) -> Result<Option<(Still, KeptFile)>> {
+        let Some(keeper) = held.keeper.as_ref().ok().filter(|keeper| keeper.keeps_memory()) else {
+            return Ok(None);
+        };
+        if memory == KeptMemory::No {
+            return Ok(None);
+        }
+        self.ledger.runs().quota_admit(&held.tenant).await?;
+        let (shelf, id) = (self.shelf()?, fresh()?);
+        let unkept = |why: String| match memory {
+            KeptMemory::Asked => Err(conflict(format!(
+                "the memory of the sandbox cannot be kept: {why}; pause it with its files alone (`memory: false`), or try \
+                 again"
+            ))),
+            _ => {
+                tracing::info!(sandbox = %held.id, why, "a pause keeps files alone");
+                Ok(None)
+            }
+        };
+        shelf.make().map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        if !keeper.fits(shelf.dir()) {
+            return unkept("the disk of the snapshots has no room for it".to_owned());
+        }
+        let sleeping = match keeper.sleep().await {
+            Ok(sleeping) => sleeping,
+            Err(SleepError::Refused(why)) => return unkept(why),
+            Err(error) => {
+                held.end(Order::Unkept);
+                return Err(refuse(ErrorCode::Unavailable, error.to_string()));
+            }
+        };
+        held.fell_asleep();
+        let keeping = Arc::clone(held);
+        let kept = blocking(move || {
+            let again = Again { memory: true, ..keeping.itself() };
+            let goes_on = || keeping.goes_on();
+            shelf.keep_memory((&keeping.tenant, id), &again, sleeping, &goes_on)
+        });
+        match kept.await {
+            Ok((still, kept, fault)) => {
+                if let Some(why) = fault {
+                    tracing::warn!(sandbox = %held.id, %why, "a kernel did not write its memory; files alone are kept");
+                }
+                Ok(Some((still, kept)))
+            }
+            Err(why) => {
+                held.end(Order::Unkept);
+                Err(refuse(ErrorCode::Unavailable, why.to_string()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_keeps_memory_unless_its_caller_says_no() {
+        assert_eq!(KeptMemory::asked(None), KeptMemory::Asked);
+        assert_eq!(KeptMemory::asked(Some(true)), KeptMemory::Asked);
+        assert_eq!(KeptMemory::asked(Some(false)), KeptMemory::No);
+    }
+}

@@ -1,0 +1,167 @@
+//! The memory of a sandbox in a stream before its files, and on its way to the kernel that goes on with it.
+//!
+//! ```text
+//! (length, 4 B LE | bytes)*  then  WHOLE, or BROKEN where the kernel did not write all of it: then what came is nothing
+//! ```
+//! Between the sealed file and the kernel it is in memory of the worker alone: a file without a name, which a link in the
+//! sandbox's directory leads the runtime to.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use rustix::fs::statvfs;
+
+use crate::host::live;
+
+const WHOLE: u32 = 0;
+const BROKEN: u32 = u32::MAX;
+/// Bytes of one piece: what a pipe gives at once.
+const MAX_PIECE: usize = 1024 * 1024;
+/// What a kernel writes beside the pages of its processes.
+const OWN_BYTES: u64 = 64 * 1024 * 1024;
+/// The name that runsc looks for.
+const IMAGE: &str = "checkpoint.img";
+
+/// The memory that a sandbox begins with.
+#[derive(Debug)]
+pub(crate) struct StoredMemory {
+    /// What the link leads to.
+    _file: File,
+    /// The directory with the link.
+    pub dir: PathBuf,
+}
+
+impl StoredMemory {
+    /// Bytes that a sandbox with so many of memory may have in a stream. Pure.
+    pub(crate) fn most(mem_bytes: u64) -> u64 {
+        mem_bytes.saturating_add(OWN_BYTES)
+    }
+
+    /// Whether the disk of this directory has room for so many bytes; where nobody can say, a write will.
+    pub(crate) fn fits(dir: &Path, bytes: u64) -> bool {
+        let free = statvfs(dir).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        free.map_or(true, |free| free >= bytes)
+    }
+
+    /// Reads its part of a stream, for the sandbox of this directory; without one it is passed over. `None` also where there is
+    /// nothing whole. Blocking.
+    pub(crate) fn read(from: &mut dyn Read, dir: Option<&Path>) -> io::Result<Option<Self>> {
+        let mut file = match dir {
+            Some(_) => Some(File::from(memfd_create(c"memory", MFdFlags::MFD_CLOEXEC)?)),
+            None => None,
+        };
+        let mut piece = Vec::new();
+        let is_whole = loop {
+            let mut length = [0; 4];
+            from.read_exact(&mut length)?;
+            let length = match u32::from_le_bytes(length) {
+                WHOLE => break true,
+                BROKEN => break false,
+                length => usize::try_from(length).unwrap_or(usize::MAX),
+            };
+            if length > MAX_PIECE {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            piece.resize(length, 0);
+            from.read_exact(&mut piece)?;
+            if let Some(file) = &mut file {
+                file.write_all(&piece)?;
+            }
+        };
+        let (Some(file), Some(dir), true) = (file, dir, is_whole) else { return Ok(None) };
+        let dir = dir.join("memory");
+        live::private_dir(&dir)?;
+        let leads = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        symlink(leads, dir.join(IMAGE))?;
+        Ok(Some(Self { _file: file, dir }))
+    }
+}
+
+impl Drop for StoredMemory {
+    fn drop(&mut self) {
+        // With the sandbox's directory at the latest.
+        let _ = fs::remove_file(self.dir.join(IMAGE));
+    }
+}
+
+/// Writes that part of a stream.
+pub(crate) struct StoredPieces<'a>(&'a mut dyn Write);
+
+impl<'a> StoredPieces<'a> {
+    pub(crate) fn to(out: &'a mut dyn Write) -> Self {
+        Self(out)
+    }
+
+    /// Ends it, whole or not.
+    pub(crate) fn finish(self, is_whole: bool) -> io::Result<()> {
+        self.0.write_all(&if is_whole { WHOLE } else { BROKEN }.to_le_bytes())
+    }
+}
+
+impl Write for StoredPieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = bytes.get(..MAX_PIECE).unwrap_or(bytes);
+        if piece.is_empty() {
+            return Ok(0);
+        }
+        let length = u32::try_from(piece.len()).map_err(io::Error::other)?;
+        self.0.write_all(&length.to_le_bytes())?;
+        self.0.write_all(piece)?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(bytes: &[u8], is_whole: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut pieces = StoredPieces::to(&mut out);
+        pieces.write_all(bytes).unwrap();
+        pieces.finish(is_whole).unwrap();
+        out.extend_from_slice(b"files");
+        out
+    }
+
+    #[test]
+    fn a_disk_takes_no_more_than_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(StoredMemory::fits(dir.path(), 1));
+        assert!(!StoredMemory::fits(dir.path(), u64::MAX));
+    }
+
+    #[test]
+    fn a_memory_is_whole_or_nothing_and_the_files_follow_either_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = vec![7; MAX_PIECE + 3];
+        let whole = stream(&bytes, true);
+        let mut from = whole.as_slice();
+        let memory = StoredMemory::read(&mut from, Some(dir.path())).unwrap().unwrap();
+        assert_eq!(
+            (fs::read(memory.dir.join(IMAGE)).unwrap(), from),
+            (bytes.clone(), &b"files"[..])
+        );
+        drop(memory);
+        assert!(!dir.path().join("memory").join(IMAGE).is_symlink());
+        for (stream, dir) in [
+            (stream(&bytes, false), Some(dir.path())),
+            (whole.clone(), None),
+            (stream(b"", false), None),
+        ] {
+            let mut from = stream.as_slice();
+            assert!(StoredMemory::read(&mut from, dir).unwrap().is_none());
+            assert_eq!(from, b"files");
+        }
+        let mut cut = &whole[..MAX_PIECE];
+        assert!(StoredMemory::read(&mut cut, Some(dir.path())).is_err());
+    }
+}

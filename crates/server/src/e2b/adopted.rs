@@ -1,0 +1,81 @@
+//! Commands that a pause with memory did not end: they are followed again, as they were known before.
+
+use std::sync::Arc;
+
+use cofferdam_flows::live::inside::{Command, MAX_NOTE};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::process::Process;
+use super::room::Room;
+
+/// What a client said of a command, kept beside it in its sandbox. Its sandbox may have changed it: it is that sandbox's
+/// own list.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    config: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+}
+
+/// The note of a command; of one with a very long line its name alone. Pure.
+pub(crate) fn note(config: &Value, tag: Option<&str>) -> String {
+    let of = |config: Value| {
+        let note = Note { config, tag: tag.map(str::to_owned) };
+        serde_json::to_string(&note).unwrap_or_default()
+    };
+    let whole = of(config.clone());
+    if whole.len() <= MAX_NOTE {
+        return whole;
+    }
+    let name = config.get("cmd").and_then(Value::as_str).unwrap_or("");
+    let name: String = name.chars().take(MAX_NAME).collect();
+    of(json!({"cmd": name, "args": [], "envs": {}}))
+}
+
+/// Characters of a name: as many as the file system has for one.
+const MAX_NAME: usize = 255;
+
+/// Enters those of a sandbox in its list. What cannot be followed is not there: it ends with its sandbox.
+pub(crate) async fn adopt(room: &Arc<Room>) {
+    let commands = match room.held.agent.commands().await {
+        Ok(commands) => commands,
+        Err(error) => {
+            tracing::warn!(sandbox = %room.held.id, %error, "commands that went on are not known");
+            return;
+        }
+    };
+    for command in commands {
+        if let Err(why) = enter(room, &command).await {
+            tracing::debug!(sandbox = %room.held.id, pid = command.pid, why, "a command is not followed");
+        }
+    }
+}
+
+async fn enter(room: &Arc<Room>, command: &Command) -> Result<(), String> {
+    // Without a note it was started by another door.
+    let note: Note = serde_json::from_str(&command.note).map_err(|error| error.to_string())?;
+    let share = room.streams(1 + u32::from(command.stdin)).await.map_err(|fault| fault.message)?;
+    let running = room.held.agent.follow(command).await.map_err(|error| error.to_string())?;
+    let (named, manner) = ((note.config, note.tag), (command.terminal, command.stdin));
+    drop(Process::enter(room, (command.pid, running), named, manner, share));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_what_a_client_said_and_never_more_than_is_kept() {
+        let config = json!({"cmd": "sleep", "args": ["9"], "envs": {"A": "b"}});
+        let kept: Note = serde_json::from_str(&note(&config, Some("job"))).unwrap();
+        assert_eq!((kept.config, kept.tag.as_deref()), (config, Some("job")));
+        let long = json!({"cmd": "\u{1}".repeat(MAX_NOTE), "args": ["x".repeat(MAX_NOTE)]});
+        let short = note(&long, None);
+        assert!(short.len() <= MAX_NOTE, "{}", short.len());
+        let kept: Note = serde_json::from_str(&short).unwrap();
+        assert_eq!(kept.config["args"], json!([]));
+    }
+}

@@ -1,0 +1,363 @@
+//! Long-lived sandboxes of other classes than `container`: by the clients, and where a pause of gVisor's memory fails.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use cofferdam_tests::e2b::Caller;
+use cofferdam_tests::not_run::not_run;
+use cofferdam_tests::{Home, repository, text};
+use serde_json::json;
+
+use super::kept::files;
+use super::restart::{How, by};
+use super::{PYTHON, gone, installed, run};
+use crate::support::{count, said, texts, until};
+
+const SOON: Duration = Duration::from_secs(30);
+/// After a pause was sent, in ms: spread over the time that it takes.
+const MOMENTS: [u64; 6] = [0, 40, 120, 200, 300, 450];
+/// In the memory of a process, and in no file.
+const SECRET: &str = "a-word-that-only-memory-has";
+
+/// Whether this host has a class; where it has not, that is reported.
+fn has_class(class: &str) -> bool {
+    let doctor = Home::new().run_json(&["doctor", "--json"]);
+    let found = doctor["classes"][class] == true;
+    if !found {
+        not_run(&format!("the class {class}"), &doctor["classNotes"][class].to_string());
+    }
+    found
+}
+
+async fn by_python(class: &str, script: &str) {
+    let (true, Some(python)) = (has_class(class), installed(PYTHON[0])) else { return };
+    let home = Home::new();
+    let server = home.up();
+    let mut command = Command::new(python);
+    command.arg(repository().join("tests/tests/e2b").join(script)).env("SANDBOX_CLASS", class);
+    run(&server, command, None).await;
+    let sql = server.sql().await;
+    let classes = "SELECT DISTINCT effective->>'isolationClass' FROM app.sbx_runs";
+    assert_eq!(texts(&sql, classes).await, [class]);
+    sql.close().await;
+    assert_eq!(files(&home), Vec::<PathBuf>::new(), "what is not needed is erased");
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn the_python_client_works_unmodified_in_the_class_gvisor() {
+    by_python("gvisor", "sync.py").await;
+}
+
+#[tokio::test]
+async fn the_python_client_works_unmodified_in_the_class_microvm() {
+    by_python("microvm", "sync.py").await;
+}
+
+#[tokio::test]
+async fn processes_of_the_class_gvisor_go_on_after_a_pause() {
+    by_python("gvisor", "memory.py").await;
+}
+
+/// A process that has the secret in its memory, and says how often it was asked.
+async fn begin(ann: &Caller, at: (&str, &str)) {
+    let script = format!(
+        "nohup python3 -c 'import time; s = \"-\".join(\"{}\".split()); open(\"/tmp/up\", \"w\")\nwhile True: time.sleep(1)' > /dev/null 2>&1 &",
+        SECRET.replace('-', " ")
+    );
+    ann.started(at, "sh", &["-c", &script]).await;
+    until("it runs", SOON, async || {
+        ann.started(at, "sh", &["-c", "test -e /tmp/up && echo it-is-up"])
+            .await
+            .contains(&encoded("it-is-up\n"))
+    })
+    .await;
+}
+
+fn encoded(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+async fn runs(ann: &Caller, at: (&str, &str)) -> bool {
+    let script = "pgrep -f time.slee[p] > /dev/null && echo it-runs || echo it-does-not";
+    ann.started(at, "sh", &["-c", script]).await.contains(&encoded("it-runs\n"))
+}
+
+#[tokio::test]
+async fn a_killed_server_leaves_no_sandbox_of_the_class_gvisor() {
+    if has_class("gvisor") {
+        super::killed_server("gvisor").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_that_its_sandbox_of_the_class_gvisor_ended_with_its_server() {
+    if has_class("gvisor") {
+        by(How::Stopped, "gvisor").await;
+        by(How::Killed, "gvisor").await;
+    }
+}
+
+#[tokio::test]
+async fn a_class_that_is_not_one_is_refused_by_name() {
+    let home = Home::new();
+    let server = home.up();
+    for (class, why) in [("strong", "x-cofferdam-class: \"strong\""), ("remote", "class_min")] {
+        let ann = Caller::of(&server, "ann").await.in_class(class);
+        let asked = json!({"templateID": "base"});
+        let (status, refused) = ann.api("POST", "/v2/sandboxes", Some(asked)).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    }
+    let done = home.run(&["sandbox", "create", "--class", "strong"]);
+    assert!(!done.status.success() && said(&done).contains("classMin"), "{}", said(&done));
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    let sql = server.sql().await;
+    let usage =
+        "SELECT coalesce(sum(bytes), 0)::bigint FROM app.blob_usage_parts WHERE tenant_id = 'ann'";
+    let before = count(&sql, usage).await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let kept = files(&home);
+    assert_eq!(kept.len(), 1);
+    let bytes = fs::read(&kept[0]).unwrap();
+    let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
+    // A kernel's file begins with words of its own.
+    assert!(!has(SECRET.as_bytes()) && !has(b"gvisor"), "it is sealed");
+    let row = "SELECT memory || ' ' || kind || ' ' || bytes FROM app.snapshots";
+    assert_eq!(texts(&sql, row).await, [format!("true pause {}", bytes.len())]);
+    // A few bytes beside them are the run's own texts.
+    let bytes = i64::try_from(bytes.len()).unwrap();
+    assert!(count(&sql, usage).await >= before + bytes);
+    // Another server of the same state directory finds all of it in the file.
+    sql.close().await;
+    let mut server = server;
+    assert!(server.stop().success());
+    let server = home.up();
+    let sql = server.sql().await;
+    let ann = Caller { url: server.url.clone(), ..ann };
+    let resume = format!("/sandboxes/{id}/resume");
+    let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    assert_eq!(status, 201, "{resumed}");
+    assert!(runs(&ann, (&id, &text(&resumed, "envdAccessToken"))).await);
+    until("the file is erased", SOON, async || {
+        count(&sql, "SELECT count(*) FROM app.snapshots WHERE gone_at IS NULL").await == 0
+    })
+    .await;
+    assert_eq!(files(&home), Vec::<PathBuf>::new());
+    assert!(count(&sql, usage).await < bytes);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let kept = files(&home).remove(0);
+    let mut bytes = fs::read(&kept).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&kept, &bytes).unwrap();
+    let resume = format!("/sandboxes/{id}/resume");
+    let (status, refused) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    assert_eq!(status, 409, "{refused}");
+    bytes[at] ^= 1;
+    fs::write(&kept, &bytes).unwrap();
+    let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    assert_eq!(status, 201, "{resumed}");
+    assert!(runs(&ann, (&id, &text(&resumed, "envdAccessToken"))).await);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undone() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let (mut done, mut undone) = (0, 0);
+    for wait_ms in MOMENTS {
+        let mut server = home.up();
+        let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+        let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+        begin(&ann, (&id, &token)).await;
+        let path = format!("/sandboxes/{id}/pause");
+        let asking = ann
+            .http
+            .post(format!("{}{path}", server.url))
+            .header("x-api-key", &ann.key)
+            .json(&json!({}));
+        let asking =
+            tokio::spawn(async move { asking.send().await.map(|answer| answer.status().as_u16()) });
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        server.kill();
+        let answer = asking.await.unwrap().unwrap_or(0);
+        let server = home.up();
+        let ann = Caller { url: server.url.clone(), ..ann };
+        let sql = server.sql().await;
+        let row = format!(
+            "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END \
+               FROM app.live_sandboxes l \
+              WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL) \
+                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)"
+        );
+        until("it is paused or ended", SOON, async || !texts(&sql, &row).await.is_empty()).await;
+        match texts(&sql, &row).await.remove(0).as_str() {
+            "paused" => {
+                done += 1;
+                let resume = format!("/sandboxes/{id}/resume");
+                let (status, resumed) =
+                    ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+                assert_eq!(status, 201, "{resumed}");
+                assert!(runs(&ann, (&id, &text(&resumed, "envdAccessToken"))).await);
+                assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+            }
+            _ => {
+                undone += 1;
+                assert_ne!(answer, 204, "what was acknowledged is kept");
+            }
+        }
+        until("nothing is kept for nobody", SOON, async || files(&home).is_empty()).await;
+        sql.close().await;
+        gone_for_now(server).await;
+    }
+    assert!(undone > 0 && done + undone == MOMENTS.len(), "{done} {undone}");
+    let server = home.up();
+    gone(home, server).await;
+}
+
+async fn gone_for_now(mut server: cofferdam_tests::Server) {
+    assert!(server.stop().success());
+}
+
+/// A server on loopback that says hello to everybody.
+fn greets() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut asked) = (stream.unwrap(), [0; 4096]);
+            let _ = stream.read(&mut asked);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+        }
+    });
+    address
+}
+
+/// Granted names are reached by what goes on after a pause too, and no other name is.
+#[tokio::test]
+async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_pause() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let address = greets();
+    let table = ["a", "b"].map(|name| format!("--egress-host={name}.example={address}"));
+    let server = home.up_with(&[&table[0], &table[1]], &[]);
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let sql = server.sql().await;
+    let list = "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', 1, '[\"a.example\"]', 'sec')";
+    sqlx::query(list).execute(&sql).await.unwrap();
+    let network = json!({"allowOut": ["a.example"]});
+    let body = json!({"templateID": "base", "timeout": 300, "network": network});
+    let (id, mut token) = ann.create(body).await;
+    let reach = "for name in a b; do curl -sf http://$name.example/ || echo no; done";
+    // One that runs through the pause, and tries when it is told to.
+    let waits = format!(
+        "nohup sh -c 'until test -e /tmp/go; do sleep 0.1; done; ({reach}) > /tmp/told' > /dev/null 2>&1 &"
+    );
+    ann.started((&id, &token), "sh", &["-c", &waits]).await;
+    for _ in 0..2 {
+        let said = ann
+            .started((&id, &token), "sh", &["-c", &format!("({reach}) > /tmp/now; cat /tmp/now")])
+            .await;
+        assert!(said.contains(&encoded("hello\nno\n")), "{said}");
+        assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+        let resume = format!("/sandboxes/{id}/resume");
+        let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+        assert_eq!(status, 201, "{resumed}");
+        token = text(&resumed, "envdAccessToken");
+    }
+    ann.started((&id, &token), "touch", &["/tmp/go"]).await;
+    until("what went on reached its name alone", SOON, async || {
+        ann.started((&id, &token), "cat", &["/tmp/told"]).await.contains(&encoded("hello\nno\n"))
+    })
+    .await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+/// A runsc that restores nothing, as another version of it would refuse an image.
+#[tokio::test]
+async fn a_memory_that_does_not_start_leaves_its_sandbox_paused_and_its_files_usable() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let real = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|dir| dir.join("runsc"))
+        .find(|path| path.is_file())
+        .unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *\" restore \"*) echo 'another version' >&2; exit 1;; esac\nexec {} \"$@\"\n",
+        real.display()
+    );
+    fs::write(bin.join("runsc"), script).unwrap();
+    fs::set_permissions(bin.join("runsc"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let server = home.up_with(&[], &[("PATH", &path)]);
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let resume = format!("/sandboxes/{id}/resume");
+    let (status, refused) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    let why = refused["message"].as_str().unwrap();
+    assert!(
+        status == 409 && why.contains("stays paused") && why.contains("another version"),
+        "{refused}"
+    );
+    let files_alone = json!({"timeout": 60, "memory": false});
+    let (status, resumed) = ann.api("POST", &resume, Some(files_alone)).await;
+    assert_eq!(status, 201, "{resumed}");
+    assert_files_alone(&ann, (&id, &text(&resumed, "envdAccessToken"))).await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+/// Its files are there, and its process is not.
+async fn assert_files_alone(ann: &Caller, at: (&str, &str)) {
+    let said = ann.started(at, "sh", &["-c", "test -e /tmp/up && echo it-is-up"]).await;
+    assert!(said.contains(&encoded("it-is-up\n")), "{said}");
+    assert!(!runs(ann, at).await);
+}
