@@ -416,50 +416,27 @@ fn an_image_in_use_is_not_removed_and_what_others_share_stays() {
 #[test]
 fn an_image_stays_while_a_template_is_made_of_it_and_goes_with_the_last() {
     with_bench(|bench| async move {
-        let settings = || json!({"Env": ["PATH=/bin"]});
-        import(&bench, &[tools()], settings(), "template/own");
-        import(&bench, &[layer(&[file("b", "b")])], settings(), "other");
-        let store = images(&bench);
-        let begin = Begin {
-            start: None,
-            ready: None,
-            ports: Vec::new(),
-            user: TemplateUser::User,
-            mem_mb: None,
-        };
+        import(&bench, &[tools()], json!({}), "template/own");
+        import(&bench, &[layer(&[file("b", "b")])], json!({}), "other");
+        let (store, user) = (images(&bench), TemplateUser::User);
+        let begin = Begin { start: None, ready: None, ports: Vec::new(), user, mem_mb: None };
         let named = |text: &str| TemplateName::parse(text).unwrap();
-        let add = |template: &str, image: &str| {
-            store.template_add(&named(template), image, &begin).unwrap();
-        };
-        add("own", "template/own");
-        add("second", "template/own");
-        add("third", "other");
-        let kept = || -> Vec<String> {
-            let all = templates(bench.state.path()).unwrap();
-            all.iter().map(|one| one.name.to_string()).collect()
-        };
-        for (image, of) in [("template/own", "own, second"), ("other", "third")] {
-            let refused = store.image_remove(&name(image)).unwrap_err();
-            let says = refused.to_string();
-            assert!(
-                matches!(refused, ImageError::OfTemplates { .. }) && says.contains(of),
-                "{says}"
-            );
+        let left = || (store.list().unwrap().len(), templates(bench.state.path()).unwrap().len());
+        for (one, of) in [("own", "template/own"), ("second", "template/own"), ("third", "other")] {
+            store.template_add(&named(one), of, &begin).unwrap();
         }
-        // The image that was built for the first one is what the second one is made of.
+        for (image, of) in [("template/own", "made of: own, second;"), ("other", "of: third;")] {
+            let refused = store.image_remove(&name(image)).unwrap_err().to_string();
+            assert!(refused.contains(of), "{refused}");
+        }
+        // The image that was built for one template is what another is made of.
+        for (one, after) in [("own", (2, 2)), ("second", (2, 1)), ("third", (2, 0))] {
+            assert!(store.template_remove(&named(one)).unwrap());
+            assert_eq!(left(), after, "{one}");
+        }
+        store.template_add(&named("own"), "template/own", &begin).unwrap();
         assert!(store.template_remove(&named("own")).unwrap());
-        assert_eq!(kept(), ["second", "third"]);
-        assert_eq!(store.list().unwrap().len(), 2);
-        assert!(store.template_remove(&named("second")).unwrap());
-        store.image_remove(&name("template/own")).unwrap();
-        // One that is built for its template alone goes with it, and no file of it stays.
-        import(&bench, &[tools()], settings(), "template/own");
-        add("own", "template/own");
-        assert!(store.template_remove(&named("own")).unwrap());
-        assert_eq!(kept(), ["third"]);
-        assert_eq!(store.list().unwrap().len(), 1);
-        assert!(store.template_remove(&named("third")).unwrap());
-        assert_eq!(store.list().unwrap().len(), 1, "an image that nobody built for it");
+        assert_eq!(left(), (1, 0), "what is built for a template goes with it");
         store.image_remove(&name("other")).unwrap();
     });
 }

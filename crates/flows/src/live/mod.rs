@@ -257,8 +257,8 @@ impl Flows {
             Err(_) => {
                 self.live_cancel(who, id).await?;
                 let why = format!(
-                    "no room for the sandbox within {} s: other sandboxes hold this host's memory or the tenant's \
-                     slots; kill some, or try again",
+                    "no room for the sandbox within {} s: other sandboxes hold this host's memory, or tasks and \
+                     creations all places; kill some, or try again",
                     CREATE_PATIENCE.as_secs()
                 );
                 Err(refuse(ErrorCode::Unavailable, why))
