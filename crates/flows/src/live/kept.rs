@@ -18,40 +18,34 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, LiveId, SnapshotId, TenantId};
-use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState, LiveView};
+use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::NextLife;
-use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot, Unsealed};
-use cofferdam_sandbox::{Filling, Host, Still};
+use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
+use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
-use super::memory::KeptMemory;
-use super::plain::{Lending, Lent, Plain};
-use super::registry::{Again, Expected, Held, Left, Order};
-use super::shelf::{Found, KeptFile, Shelf};
-use super::{detached, elsewhere, fresh_letters, moved, refuse, unverified, work};
+use super::plain::{Lending, Lent};
+use super::registry::{Again, Expected, Held};
+use super::shelf::{KeptFile, Shelf};
+use super::{detached, elsewhere, fresh_letters, refuse, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
 use crate::{Flows, config};
 
 /// Between two looks at a file that another process writes.
-const SEAL_LOOK: Duration = Duration::from_millis(50);
-/// A sealer that lost its worker ends within seconds: a minute, half a second apart.
-const TIDIES: usize = 120;
-const TIDY_PAUSE: Duration = Duration::from_millis(500);
-/// Of a sandbox whose layer was lost with its host's power, or with the process that held it.
-const LOST: &str = "its files were lost before they were sealed: its host or its worker's processes were stopped at once";
+pub(super) const SEAL_LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn conflict(why: impl Into<String>) -> Error {
     refuse(ErrorCode::StateConflict, why)
 }
 
-fn over() -> Error {
+pub(super) fn over() -> Error {
     Refusal::not_found("running sandbox").into()
 }
 
@@ -69,12 +63,17 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// Kept files, once they outlive the host's power.
-async fn synced(kept: KeptFile) -> Result<KeptFile> {
+pub(super) async fn synced(kept: KeptFile) -> Result<KeptFile> {
     let kept = blocking(move || kept.sync().map(|()| kept));
     kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
 }
 
-fn audit<'a>(who: &'a Principal, op: &'a str, held: &'a Held, kept: &KeptFile) -> Audit<'a> {
+pub(super) fn audit<'a>(
+    who: &'a Principal,
+    op: &'a str,
+    held: &'a Held,
+    kept: &KeptFile,
+) -> Audit<'a> {
     let detail = json!({"snapshot": kept.id, "bytes": kept.bytes, "memory": kept.memory});
     Audit { detail: Some(detail), ..Audit::by(who, op, held.id.as_str()) }
 }
@@ -109,15 +108,15 @@ impl Wish {
 }
 
 /// Where kept files are, and their key, sealed.
-struct Filed {
-    shelf: Arc<Shelf>,
+pub(super) struct Filed {
+    pub shelf: Arc<Shelf>,
     place: String,
     sealed_key: Vec<u8>,
     sealed_by: Digest,
 }
 
 impl Filed {
-    fn row<'a>(
+    pub(super) fn row<'a>(
         &'a self,
         held: &'a Held,
         kept: &'a KeptFile,
@@ -140,14 +139,8 @@ impl Filed {
     }
 }
 
-/// A sandbox that stands still for its pause: what there is of its files.
-enum Stood {
-    Plain(Box<Plain>),
-    Sealed(KeptFile),
-}
-
 impl Flows {
-    fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
+    pub(super) fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
         let (shelf, vault) = (self.shelf()?, self.vault()?);
         let sealed_key = vault.seal_key(&held.tenant, &kept.id, &kept.key);
         let sealed_key =
@@ -162,7 +155,7 @@ impl Flows {
 
     /// Whether kept files are on record. A commit whose answer was lost may have happened: the ledger is asked until it says,
     /// and where it does not, the file is left for the next start.
-    async fn recorded(
+    pub(super) async fn recorded(
         &self,
         kept: &mut KeptFile,
         outcome: cofferdam_ledger::Result<bool>,
@@ -181,38 +174,12 @@ impl Flows {
         }
     }
 
-    /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record. With `memory`
-    /// its processes go on with a resume; by default they do where its class can.
-    ///
-    /// # Errors
-    /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
-    pub async fn live_pause(
-        &self,
-        who: &Principal,
-        id: &LiveId,
-        memory: Option<bool>,
-    ) -> Result<LiveView> {
-        let mut wakes = self.wakes.subscribe();
-        let held = self.live_held(who, id).await?;
-        let run = held.run.clone();
-        let (flows, asker) = (self.clone(), who.clone());
-        let memory = KeptMemory::asked(memory);
-        detached(async move { flows.pause_held(&asker, &held, ("", memory)).await }).await?;
-        let wiped = tokio::time::timeout(super::KILL_PATIENCE, async {
-            loop {
-                let view = self.live_view(who, id).await?;
-                // Somebody may have resumed it meanwhile.
-                if view.wiped || view.run_id != run {
-                    return Ok::<_, Error>(view);
-                }
-                moved(&mut wakes, &run).await;
-            }
-        });
-        wiped.await.unwrap_or_else(|_| Err(unverified()))
-    }
-
     /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
-    async fn keep_files(&self, held: &Arc<Held>, again: Again) -> Result<(Still, KeptFile)> {
+    pub(super) async fn keep_files(
+        &self,
+        held: &Arc<Held>,
+        again: Again,
+    ) -> Result<(Still, KeptFile)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         self.ledger.runs().quota_admit(&held.tenant).await?;
@@ -222,125 +189,6 @@ impl Flows {
             shelf.keep((&held.tenant, id), &again, &keeper, &goes_on)
         });
         kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
-    }
-
-    /// Keeps a sandbox's files, records it as paused and orders its end.
-    pub(crate) async fn pause_held(
-        &self,
-        who: &Principal,
-        held: &Arc<Held>,
-        (reason, memory): (&str, KeptMemory),
-    ) -> Result<()> {
-        // Before anything is stopped: without it nothing can be kept.
-        self.vault()?;
-        let _turn = held.turn.lock().await;
-        let _keeping = held.keeping.lock().await;
-        if !held.goes_on() {
-            return Err(match self.live_view(who, &held.id).await?.state {
-                LiveState::Paused => conflict("the sandbox is paused already"),
-                _ => over(),
-            });
-        }
-        let (still, stood) = match self.keep_memory(held, memory).await? {
-            Some((still, kept)) => (still, Stood::Sealed(kept)),
-            None => self.stand(held).await?,
-        };
-        let paused = match stood {
-            Stood::Plain(plain) => self.pause_plain(who, (held, reason), (still, *plain)).await,
-            Stood::Sealed(kept) => self.pause_sealed(who, (held, reason), (still, kept)).await,
-        };
-        if paused.is_err() && held.is_asleep() {
-            // There is nothing left of it that could go on.
-            held.end(Order::Unkept);
-        }
-        paused
-    }
-
-    /// Stops a sandbox and has its layer held by its sealer; one that does not lie in memory is written.
-    async fn stand(&self, held: &Arc<Held>) -> Result<(Still, Stood)> {
-        let keeper = held.keeper.clone();
-        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        self.ledger.runs().quota_admit(&held.tenant).await?;
-        let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
-        let stood = blocking(move || {
-            let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {
-                return Ok(None);
-            };
-            let again = of.itself();
-            let kept = shelf.reserve(id, layer.size()?, &again)?;
-            let plain = Plain::begin(&of.tenant, layer, kept, again, of.itself())?;
-            Ok(Some((still, Stood::Plain(Box::new(plain)))))
-        });
-        let stood = stood.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
-        match stood {
-            Some(stood) => Ok(stood),
-            None => {
-                let (still, kept) = self.keep_files(held, held.itself()).await?;
-                Ok((still, Stood::Sealed(kept)))
-            }
-        }
-    }
-
-    /// Pauses a sandbox whose layer stays: it is sealed after the answer.
-    async fn pause_plain(
-        &self,
-        who: &Principal,
-        (held, reason): (&Arc<Held>, &str),
-        (still, mut plain): (Still, Plain),
-    ) -> Result<()> {
-        fail_point("pause.held");
-        let filed = self.filed(held, &plain.kept)?;
-        let file_system = plain.layer.file_system();
-        let form = Form::Plain(&file_system);
-        let new = filed.row(held, &plain.kept, (SnapshotKind::Pause, None), form);
-        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &plain.kept) };
-        let paused = self.ledger.snapshots().pause(&new, &audit).await;
-        let recorded = self.recorded(&mut plain.kept, paused).await;
-        let is_unknown = recorded.is_err() && plain.kept.is_left();
-        if !is_unknown && !matches!(recorded, Ok(true)) {
-            plain.abandon().await;
-            return recorded.and_then(|_| Err(over()));
-        }
-        fail_point("pause.recorded");
-        held.leave(Left { layer: Arc::clone(&plain.layer), memory: Arc::clone(&plain.memory) });
-        self.tend(filed.shelf, plain);
-        if is_unknown {
-            // It may be paused on record, so it cannot go on.
-            held.end(Order::Over);
-            return recorded.map(|_| ());
-        }
-        held.end(Order::Pause);
-        still.end();
-        fail_point("pause.ended");
-        Ok(())
-    }
-
-    /// Pauses a sandbox whose files are sealed.
-    async fn pause_sealed(
-        &self,
-        who: &Principal,
-        (held, reason): (&Arc<Held>, &str),
-        (still, kept): (Still, KeptFile),
-    ) -> Result<()> {
-        let mut kept = synced(kept).await?;
-        let filed = self.filed(held, &kept)?;
-        let sha256 = kept.sha256.clone();
-        let form = Form::Sealed(&sha256);
-        let new = filed.row(held, &kept, (SnapshotKind::Pause, None), form);
-        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
-        let paused = self.ledger.snapshots().pause(&new, &audit).await;
-        let recorded = self.recorded(&mut kept, paused).await;
-        if recorded.is_err() && kept.is_left() {
-            // It may be paused on record, so it cannot go on.
-            held.end(Order::Over);
-        }
-        if !recorded? {
-            return Err(over());
-        }
-        held.end(Order::Pause);
-        still.end();
-        filed.shelf.give_name(&mut kept);
-        Ok(())
     }
 
     /// Keeps the files of a sandbox that runs and goes on.
@@ -508,7 +356,9 @@ impl Flows {
                 _ => conflict("the sandbox is not paused"),
             });
         };
-        let (again, filling, lent) = match self.lent(&snapshot).await? {
+        let (lent, settings) =
+            tokio::join!(self.lent(&snapshot), config::settings(&self.ledger, &who.tenant));
+        let (again, filling, lent) = match lent? {
             Some((again, filling, lent)) => (again, filling, Some(lent)),
             None => {
                 let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
@@ -526,7 +376,7 @@ impl Flows {
         let (name, timeout_s) = super::checked(&request)?;
         let template = self.live_template(&name)?;
         let mut sandbox = work::request(&request, template.as_ref());
-        config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
+        settings?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let work = work::of(id, sandbox);
         let start = Launch {
@@ -640,135 +490,9 @@ impl Flows {
         self.snapshots_tidy().await;
         Ok(())
     }
-
-    /// Erases what no sandbox needs any more. What fails is tried again at the next call.
-    pub(crate) async fn snapshots_tidy(&self) {
-        if let Err(error) = self.tidied().await {
-            tracing::warn!(%error, "snapshots that are not needed are not erased yet");
-        }
-    }
-
-    async fn tidied(&self) -> Result<()> {
-        let Some(shelf) = &self.kept else { return Ok(()) };
-        self.ledger.snapshots().erase_unneeded().await?;
-        for id in self.ledger.snapshots().erased(&shelf.place()).await? {
-            if let Err(why) = self.plain.end(&id).await {
-                tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
-                continue;
-            }
-            let (shelf, name) = (Arc::clone(shelf), id.clone());
-            if shelf.is_written(&id) {
-                // By the sealer of a worker that was lost, which ends within seconds.
-                continue;
-            }
-            match blocking(move || shelf.remove(&name)).await {
-                Ok(()) => self.ledger.snapshots().gone(&id).await?,
-                Err(why) => {
-                    tracing::warn!(snapshot = %id, %why, "an erased snapshot's file is still there")
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts in order what killed processes left: files that are on record get their names, others are removed. What their
-    /// sealers still write is waited for beside this.
-    pub(crate) async fn snapshots_sweep(&self, host: &Host) -> Result<()> {
-        let Some(shelf) = &self.kept else { return Ok(()) };
-        let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
-        let mut written = Vec::new();
-        for id in shelf.left().map_err(fault)? {
-            match self.ledger.snapshots().is_recorded(&id).await? {
-                true if self.ledger.snapshots().is_sealed(&id).await? => {
-                    shelf.rename(&id).map_err(fault)?;
-                }
-                // Looked at below.
-                true => {}
-                false if shelf.is_written(&id) => written.push(id),
-                false => shelf.remove(&id).map_err(fault)?,
-            }
-        }
-        let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
-        self.snapshots_tidy().await;
-        let (flows, shelf, host) = (self.clone(), Arc::clone(shelf), host.clone());
-        tokio::spawn(async move {
-            for one in &unsealed {
-                if let Err(error) = flows.settled(&shelf, one).await {
-                    tracing::error!(snapshot = %one.id, %error, "the files of a paused sandbox are unsealed on record");
-                }
-                if let Some(session) = &one.session {
-                    host.forget_ids(session);
-                }
-            }
-            for id in written {
-                if let Err(error) = flows.unwritten(&shelf, &id).await {
-                    tracing::warn!(snapshot = %id, %error, "a file that is not on record is still there");
-                }
-            }
-            // What is erased and still written, too.
-            for _ in 0..TIDIES {
-                flows.snapshots_tidy().await;
-                match flows.ledger.snapshots().erased(&shelf.place()).await {
-                    Ok(left) if left.is_empty() => return,
-                    _ => clock::sleep(TIDY_PAUSE).await,
-                }
-            }
-        });
-        Ok(())
-    }
-
-    /// Waits for the file of a pause whose worker was lost, and records that its files are sealed, or lost.
-    async fn settled(&self, shelf: &Arc<Shelf>, one: &Unsealed) -> Result<()> {
-        let vault = self.vault()?;
-        if *vault.fingerprint() != one.sealed_by {
-            return Err(conflict("its key is sealed under another secrets key"));
-        }
-        let key = vault.open_key(&one.tenant, &one.id, &one.sealed_key);
-        let key = key.ok_or_else(|| damaged(&one.id, "its key does not open"))?;
-        let place = shelf.place();
-        loop {
-            // Its own worker may live, and record it.
-            if patiently(|| self.ledger.snapshots().unsealed(&place, Some(&one.id)))
-                .await?
-                .is_empty()
-            {
-                return Ok(());
-            }
-            let (shelf, of, key) = (Arc::clone(shelf), one.clone(), key.clone());
-            let found = blocking(move || shelf.find((&of.tenant, &of.id), &key)).await;
-            let found = found.map_err(|why| damaged(&one.id, &why.to_string()))?;
-            match found {
-                Found::Written => {}
-                Found::Whole(bytes, sha256) => {
-                    patiently(|| self.ledger.snapshots().sealed(&one.id, bytes, &sha256)).await?;
-                    return Ok(());
-                }
-                Found::Lost => {
-                    if patiently(|| self.ledger.snapshots().lost(&one.id, LOST)).await? {
-                        tracing::error!(snapshot = %one.id, "the files of a paused sandbox were lost before they were sealed");
-                        return Ok(());
-                    }
-                }
-            }
-            clock::sleep(SEAL_LOOK).await;
-        }
-    }
-
-    /// Waits for the sealer of a pause that is not on record, and removes what it wrote: its key is nowhere.
-    async fn unwritten(&self, shelf: &Arc<Shelf>, id: &SnapshotId) -> Result<()> {
-        while shelf.is_written(id) {
-            clock::sleep(SEAL_LOOK).await;
-        }
-        // It was another living worker's, and was recorded meanwhile.
-        if !patiently(|| self.ledger.snapshots().is_recorded(id)).await? {
-            let removed = shelf.remove(id);
-            removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
-        }
-        Ok(())
-    }
 }
 
-fn damaged(id: &SnapshotId, why: &str) -> Error {
+pub(super) fn damaged(id: &SnapshotId, why: &str) -> Error {
     conflict(format!("the snapshot {id} cannot be used: {why}"))
 }
 

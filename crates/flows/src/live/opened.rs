@@ -26,7 +26,7 @@ const AHEAD: usize = 4;
 
 /// What is in a sealed file.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     lanes: Vec<Lane>,
     /// Which lane has the next piece, and how many there are.
     next: usize,
@@ -44,7 +44,7 @@ struct Lane {
     back: Sender<Vec<u8>>,
 }
 
-impl Opened {
+impl OpenedFile {
     /// Looks at the frame of a file and begins to open it.
     pub(crate) fn new(file: File, key: &FileKey, of: (&TenantId, &SnapshotId)) -> io::Result<Self> {
         let pieces = Arc::new(index(&file)?);
@@ -99,7 +99,7 @@ fn open_all<'a>(
     }
 }
 
-impl Read for Opened {
+impl Read for OpenedFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.read == self.piece.len() {
             if self.left == 0 {

@@ -277,15 +277,17 @@ impl Tending {
                 let is_sealed = sealed.is_some();
                 tokio::select! {
                     biased;
-                    ask = asks.recv() => ask.map(Next::Ask),
-                    said = heard(line), if line.is_some() || !is_sealed => Some(Next::Said(said)),
+                    ask = asks.recv() => ask.map(LayerNews::Ask),
+                    said = heard(line), if line.is_some() || !is_sealed => Some(LayerNews::Said(said)),
                 }
             };
             match next {
-                Some(Next::Ask(Ask::Begun)) => return self.begun().await,
-                Some(Next::Ask(Ask::End(reply))) if !self.is_lent => return self.end(reply).await,
-                Some(Next::Ask(ask)) => self.asked(ask).await,
-                Some(Next::Said(said)) => self.told(said).await,
+                Some(LayerNews::Ask(Ask::Begun)) => return self.begun().await,
+                Some(LayerNews::Ask(Ask::End(reply))) if !self.is_lent => {
+                    return self.end(reply).await;
+                }
+                Some(LayerNews::Ask(ask)) => self.asked(ask).await,
+                Some(LayerNews::Said(said)) => self.told(said).await,
                 None => return,
             }
         }
@@ -418,7 +420,7 @@ impl Tending {
             line.end().await;
         }
         while let Err(why) = self.ended().await {
-            tracing::error!(snapshot = %self.kept.id, why, "the files of a paused sandbox are sealed, and somebody keeps its layer");
+            tracing::error!(snapshot = %self.kept.id, why, "the files of a paused sandbox are sealed, and its layer is still in use");
             clock::sleep(PAUSE).await;
         }
         fail_point("layer.ended");
@@ -442,7 +444,7 @@ impl Tending {
 }
 
 /// What its task hears next.
-enum Next {
+enum LayerNews {
     Ask(Ask),
     Said(Option<Said>),
 }

@@ -10,6 +10,8 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt as _;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -50,80 +52,123 @@ pub(crate) fn sealed_size(stream: u64) -> u64 {
     stream.saturating_add(pieces.saturating_mul(more)).saturating_add(more)
 }
 
-/// Seals what is written to it.
+/// Seals what is written to it. A thread of its own writes and digests what is sealed.
 pub(crate) struct Sealing<W> {
-    out: W,
     key: LessSafeKey,
     of: Vec<u8>,
+    /// A frame's length, then what is not sealed yet.
     held: Vec<u8>,
     number: u64,
-    bytes: u64,
-    sha256: Context,
+    behind: Behind<W>,
 }
 
-impl<W: Write> Sealing<W> {
+/// Bytes of a frame before its piece.
+const FRAME: usize = size_of::<u32>();
+/// Sealed pieces that wait to be written.
+const WAITING: usize = 8;
+
+/// What is behind the sealing.
+struct Behind<W> {
+    pieces: SyncSender<Vec<u8>>,
+    /// Buffers that were written.
+    back: Receiver<Vec<u8>>,
+    writing: JoinHandle<io::Result<(W, u64, Context)>>,
+}
+
+impl<W: Write + Send + 'static> Behind<W> {
+    fn new(mut out: W) -> io::Result<Self> {
+        let (pieces, waiting) = sync_channel::<Vec<u8>>(WAITING);
+        let (spare, back) = channel();
+        let write = move || {
+            let (mut bytes, mut sha256) = (0u64, Context::new(&SHA256));
+            for mut piece in waiting {
+                out.write_all(&piece)?;
+                sha256.update(&piece);
+                bytes = bytes.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                piece.clear();
+                // Who seals may be done.
+                let _ = spare.send(piece);
+            }
+            out.flush()?;
+            Ok((out, bytes, sha256))
+        };
+        let writing = thread::Builder::new().name("snapshot".to_owned()).spawn(write)?;
+        Ok(Self { pieces, back, writing })
+    }
+
+    /// Has it written; gives a buffer for the next one.
+    fn put(&self, piece: Vec<u8>) -> io::Result<Vec<u8>> {
+        // Why it has ended is said at the end.
+        self.pieces.send(piece).map_err(|_| io::Error::from(io::ErrorKind::WriteZero))?;
+        Ok(self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(FRAME + PIECE + TAG)))
+    }
+
+    fn end(self) -> io::Result<(W, u64, Context)> {
+        let Self { pieces, writing, .. } = self;
+        drop(pieces);
+        writing.join().unwrap_or_else(|_| Err(io::Error::other("a file was not written")))
+    }
+}
+
+impl<W: Write + Send + 'static> Sealing<W> {
     pub(crate) fn new(
         out: W,
         key: &FileKey,
         (tenant, snapshot): (&TenantId, &SnapshotId),
     ) -> io::Result<Self> {
-        let mut sealing = Self {
-            out,
-            key: key_of(key)?,
-            of: of(tenant, snapshot),
-            held: Vec::with_capacity(PIECE + TAG),
-            number: 0,
-            bytes: 0,
-            sha256: Context::new(&SHA256),
-        };
-        sealing.put(MAGIC)?;
-        Ok(sealing)
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.write_all(bytes)?;
-        self.sha256.update(bytes);
-        self.bytes = self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        Ok(())
+        let behind = Behind::new(out)?;
+        let mut held = behind.put(MAGIC.to_vec())?;
+        held.extend_from_slice(&[0; FRAME]);
+        Ok(Self { key: key_of(key)?, of: of(tenant, snapshot), held, number: 0, behind })
     }
 
     fn piece(&mut self, is_last: bool) -> io::Result<()> {
         let mut held = std::mem::take(&mut self.held);
-        let sealed = self.key.seal_in_place_append_tag(
-            nonce(self.number, is_last),
-            Aad::from(&self.of),
-            &mut held,
-        );
-        sealed.map_err(|_| io::Error::other("the cipher refused a piece"))?;
+        let Some((frame, piece)) = held.split_at_mut_checked(FRAME) else {
+            return Err(io::ErrorKind::WriteZero.into());
+        };
+        let nonce = nonce(self.number, is_last);
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&self.of), piece);
+        let tag = tag.map_err(|_| io::Error::other("the cipher refused a piece"))?;
+        let size = u32::try_from(piece.len().saturating_add(TAG)).map_err(io::Error::other)?;
+        frame.copy_from_slice(&(size | if is_last { LAST } else { 0 }).to_le_bytes());
+        held.extend_from_slice(tag.as_ref());
         self.number = self.number.saturating_add(1);
-        let size = u32::try_from(held.len()).map_err(io::Error::other)?;
-        self.put(&(size | if is_last { LAST } else { 0 }).to_le_bytes())?;
-        self.put(&held)?;
-        held.clear();
-        self.held = held;
+        self.held = self.behind.put(held)?;
+        self.held.extend_from_slice(&[0; FRAME]);
         Ok(())
     }
 
     /// Writes the last piece; gives what was written to, and the size and the digest of all of it.
     pub(crate) fn finish(mut self) -> io::Result<(W, u64, Digest)> {
-        self.piece(true)?;
-        self.out.flush()?;
-        Ok((self.out, self.bytes, digest(self.sha256)?))
+        let last = self.piece(true);
+        let (out, bytes, sha256) = self.behind.end()?;
+        last?;
+        Ok((out, bytes, digest(sha256)?))
+    }
+
+    /// Why what was sealed could not be written, where `error` is that it could not.
+    pub(crate) fn why(self, error: io::Error) -> io::Error {
+        match self.behind.end() {
+            Err(why) => why,
+            Ok(_) => error,
+        }
     }
 }
 
-impl<W: Write> Write for Sealing<W> {
+impl<W: Write + Send + 'static> Write for Sealing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.held.len() >= PIECE {
+        if self.held.len() >= FRAME + PIECE {
             self.piece(false)?;
         }
-        let room = PIECE.saturating_sub(self.held.len()).min(bytes.len());
+        let room = (FRAME + PIECE).saturating_sub(self.held.len()).min(bytes.len());
         self.held.extend_from_slice(bytes.get(..room).unwrap_or_default());
         Ok(room)
     }
 
+    /// Nothing that is held leaves before its piece is full, or the last.
     fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        Ok(())
     }
 }
 
@@ -224,7 +269,7 @@ pub(crate) fn damaged() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::opened::Opened;
+    use super::super::opened::OpenedFile;
     use super::*;
 
     fn names(letter: &str) -> (TenantId, SnapshotId) {
@@ -245,7 +290,7 @@ mod tests {
         let mut file = tempfile::tempfile()?;
         file.write_all(bytes)?;
         let mut read = Vec::new();
-        Opened::new(file, &key, (&tenant, &id))?.read_to_end(&mut read)?;
+        OpenedFile::new(file, &key, (&tenant, &id))?.read_to_end(&mut read)?;
         Ok(read)
     }
 

@@ -10,7 +10,7 @@
 //! which it is started.
 
 use std::cell::Cell;
-use std::io::{self, BufWriter, IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{outside_mounts, write_files};
+use cofferdam_sandbox::{leave_service, outside_mounts, write_files};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -40,9 +40,8 @@ use crate::vault::FileKey;
 pub const SEAL_COMMAND: &str = "seal-layer";
 /// The program that runs.
 const SELF: &str = "/proc/self/exe";
-/// Job, layer, file and mount namespace.
+/// SealJob, layer, file and mount namespace.
 const MAX_HANDED: usize = 4;
-const BUFFER: usize = 1024 * 1024;
 /// Whoever uses the layer is ended with its worker, within this time.
 const USERS_END: Duration = Duration::from_secs(1);
 /// What runs in the foreground comes first.
@@ -57,7 +56,7 @@ const GO_ON: u8 = b's';
 /// What a sealer is to do, in memory that it reads once for each start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Job {
+struct SealJob {
     tenant: TenantId,
     snapshot: SnapshotId,
     key: String,
@@ -65,7 +64,7 @@ struct Job {
     again: Again,
 }
 
-impl Drop for Job {
+impl Drop for SealJob {
     fn drop(&mut self) {
         self.key.zeroize();
     }
@@ -90,7 +89,7 @@ impl Given {
     ) -> io::Result<Self> {
         let key = hex::encode(key.as_slice());
         let (tenant, snapshot) = (tenant.clone(), snapshot.clone());
-        let job = Job { tenant, snapshot, key, first, again };
+        let job = SealJob { tenant, snapshot, key, first, again };
         let text = Zeroizing::new(serde_json::to_vec(&job)?);
         let memory = memfd_create("cofferdam-seal", MemfdFlags::CLOEXEC)?;
         let mut memory = std::fs::File::from(memory);
@@ -223,6 +222,8 @@ pub fn seal_layer() -> io::Result<()> {
         // Whoever is in the worker's mount namespace keeps every sandbox's mounts.
         move_into_link_name_space(outside.as_fd(), Some(LinkNameSpaceType::Mount))?;
     }
+    // Where the kernel refuses either, it seals all the same.
+    let _ = leave_service();
     let _ = rustix::process::nice(NICE);
     let job = read_job(job.into())?;
     let file = std::fs::File::from(file);
@@ -254,7 +255,7 @@ pub fn seal_layer() -> io::Result<()> {
     }
 }
 
-fn read_job(job: std::fs::File) -> io::Result<Job> {
+fn read_job(job: std::fs::File) -> io::Result<SealJob> {
     let size = usize::try_from(job.metadata()?.len()).map_err(io::Error::other)?;
     let mut text = Zeroizing::new(vec![0; size]);
     job.read_exact_at(&mut text, 0)?;
@@ -276,7 +277,7 @@ fn wait_for(orders: &UnixStream) -> io::Result<()> {
 }
 
 fn seal(
-    job: &Job,
+    job: &SealJob,
     layer: &OwnedFd,
     mut file: &std::fs::File,
     orders: &UnixStream,
@@ -296,12 +297,13 @@ fn seal(
         let key = <[u8; 32]>::try_from(key.as_slice()).map_err(io::Error::other)?;
         let key = FileKey::new(key);
         file.rewind()?;
-        let out = BufWriter::with_capacity(BUFFER, file);
-        let mut sealing = Sealing::new(out, &key, (&job.tenant, &job.snapshot))?;
-        put_head(&mut sealing, &job.again)?;
-        write_files(layer, job.first, &mut sealing, &goes_on)?;
-        let (out, bytes, sha256) = sealing.finish()?;
-        drop(out);
+        let mut sealing = Sealing::new(file.try_clone()?, &key, (&job.tenant, &job.snapshot))?;
+        let written = put_head(&mut sealing, &job.again)
+            .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));
+        if let Err(error) = written {
+            return Err(sealing.why(error));
+        }
+        let (_, bytes, sha256) = sealing.finish()?;
         // What was reserved and not needed.
         file.set_len(bytes)?;
         file.sync_all()?;

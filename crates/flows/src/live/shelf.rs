@@ -7,7 +7,7 @@
 //! was killed: with a row it is whole and gets its name, without one it is removed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
 
 use rustix::fs::FallocateFlags;
 
-use super::opened::Opened;
+use super::opened::OpenedFile;
 use super::registry::Again;
 use super::sealed::{Sealing, sealed_size, sha256};
 use crate::vault::FileKey;
@@ -27,7 +27,6 @@ const PART: &str = "part";
 const WHOLE: &str = "snap";
 /// Bytes of a request at the head of a stream: its environment has 1 MiB, and escapes.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
-const BUFFER: usize = 1024 * 1024;
 
 /// Where they lie.
 #[derive(Debug)]
@@ -135,12 +134,14 @@ impl Shelf {
         body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
     ) -> io::Result<(T, KeptFile)> {
         let (mut kept, file) = self.begin(id)?;
-        let out = BufWriter::with_capacity(BUFFER, &file);
-        let mut sealing = Sealing::new(out, &kept.key, (tenant, &kept.id))?;
-        put_head(&mut sealing, again)?;
-        let done = body(&mut sealing).map_err(io::Error::other)?;
-        let (out, bytes, sha256) = sealing.finish()?;
-        drop(out);
+        let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
+        let written = put_head(&mut sealing, again)
+            .and_then(|()| body(&mut sealing).map_err(io::Error::other));
+        let done = match written {
+            Ok(done) => done,
+            Err(error) => return Err(sealing.why(error)),
+        };
+        let (_, bytes, sha256) = sealing.finish()?;
         (kept.bytes, kept.sha256) = (bytes, sha256);
         Ok((done, kept))
     }
@@ -188,7 +189,7 @@ impl Shelf {
             Err(TryLockError::Error(error)) => return Err(error),
             Ok(()) => {}
         }
-        let opened = Opened::new(file.try_clone()?, key, (tenant, id));
+        let opened = OpenedFile::new(file.try_clone()?, key, (tenant, id));
         match opened.and_then(|mut opened| io::copy(&mut opened, &mut io::sink())) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(Found::Lost),
@@ -271,7 +272,7 @@ fn filling(
     key: &FileKey,
     of: (&TenantId, &SnapshotId),
 ) -> io::Result<(Again, Filling)> {
-    let mut opening = Opened::new(file, key, of)?;
+    let mut opening = OpenedFile::new(file, key, of)?;
     let mut size = [0; 4];
     opening.read_exact(&mut size)?;
     let size = usize::try_from(u32::from_le_bytes(size)).unwrap_or(usize::MAX);

@@ -3,7 +3,7 @@
 //! | about | modules |
 //! |---|---|
 //! | processes | `process`, `nofile`, `sockets`, `ceiling` |
-//! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods` |
+//! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
 //! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
@@ -33,6 +33,7 @@ pub(crate) mod nofile;
 pub(crate) mod plain;
 pub(crate) mod process;
 pub(crate) mod runtime;
+pub(crate) mod service;
 pub(crate) mod setid;
 pub(crate) mod sockets;
 pub(crate) mod task;
