@@ -191,10 +191,15 @@ fn search(finder: &Finder<'_>, text: &[u8], mut from: usize) -> Option<usize> {
     }
 }
 
-/// Whether the value of a name, which ends here, is null.
-fn is_null(after: &[u8]) -> bool {
-    let value = after.trim_ascii_start().strip_prefix(b":");
-    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"null"))
+/// Whether the value of a name, which ends here, is null. It is in the same line.
+fn is_null(mut after: &[u8]) -> bool {
+    let mut skip = |what: &[u8]| {
+        while let [b' ' | b'\t', rest @ ..] = after {
+            after = rest;
+        }
+        after.strip_prefix(what).map(|rest| after = rest).is_some()
+    };
+    skip(b":") && skip(b"null")
 }
 
 #[cfg(test)]
