@@ -10,6 +10,7 @@
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
 mod again;
+mod applies;
 mod ask;
 mod attempt;
 mod board;

@@ -33,7 +33,7 @@ async fn links_empty_directories_and_modes_that_a_dead_turn_took_are_put_back() 
     let header = ended(&up, &run).await;
     assert_eq!(header["status"], "succeeded", "{header}");
     let sql = up.sql().await;
-    assert_eq!(history(&sql, &run).await, ["calc.py 644 644"]);
+    assert_eq!(history(&sql, &run).await, ["calc.py 420 420"]);
     assert_proven(&world.home);
 }
 
@@ -63,7 +63,7 @@ async fn a_run_is_planned_built_and_tested_in_gvisor() {
     assert_eq!(header["status"], "succeeded", "{header}");
     assert_eq!(world.steps_asked(), [0, 1, 2]);
     let sql = up.sql().await;
-    assert_eq!(history(&sql, &run).await, ["calc.py 644 644"]);
+    assert_eq!(history(&sql, &run).await, ["calc.py 420 420"]);
     let classes = "SELECT DISTINCT class FROM app.remote_execution_sessions";
     assert_eq!(texts(&sql, classes).await, ["gvisor"]);
     assert_wiped(&world.home, &sql).await;

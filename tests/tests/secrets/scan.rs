@@ -38,7 +38,12 @@ pub fn in_process(pid: i32, needles: &[Vec<u8>]) -> Vec<String> {
     if memmem(&environ, needles) {
         found.push(format!("{pid} environ"));
     }
-    let memory = File::open(format!("/proc/{pid}/mem")).expect("root reads a process's memory");
+    let memory = match File::open(format!("/proc/{pid}/mem")) {
+        // It has ended meanwhile.
+        Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => return found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return found,
+        opened => opened.expect("root reads a process's memory"),
+    };
     for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next().unwrap(), words.next().unwrap());

@@ -191,10 +191,15 @@ fn search(finder: &Finder<'_>, text: &[u8], mut from: usize) -> Option<usize> {
     }
 }
 
-/// Whether the value of a name, which ends here, is null.
+/// Whether the value of a name, which ends here, is null. It is in the same line.
 fn is_null(after: &[u8]) -> bool {
-    let value = after.trim_ascii_start().strip_prefix(b":");
-    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"null"))
+    skipped(after, b":").and_then(|value| skipped(value, b"null")).is_some()
+}
+
+/// What follows a word and the blanks before it.
+fn skipped<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
+    let blanks = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    text.get(blanks..)?.strip_prefix(word)
 }
 
 #[cfg(test)]
