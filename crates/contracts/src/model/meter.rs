@@ -19,7 +19,7 @@ const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 const MAX_WHOLE_BYTES: usize = 16 * 1024 * 1024;
 /// What a line must hold to be worth reading.
 static TELLING: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
-    ["\"usage\"", "\"error\"", "message_stop", "\"response.in", DONE].map(|word| Finder::new(word))
+    ["\"usage\"", "\"error\"", "message_stop", "\"response.in", DONE].map(Finder::new)
 });
 /// The last event of a chat.
 const DONE: &str = "[DONE]";
