@@ -106,7 +106,7 @@ async fn ten_thousand_sandboxes_are_listed_in_pages_each_once() {
     }
     eprintln!("200 pages of {PAGE} in {:?}", clock.elapsed());
     assert!(clock.elapsed() < ALL_PAGES, "{:?}", clock.elapsed());
-    let (rows, _, _) = page(&ann, "metadata=n%253D3&limit=100").await;
+    let (rows, _, _) = page(&ann, "metadata=n%3D3&limit=100").await;
     assert!(rows.len() == PAGE && rows.iter().all(|row| row["metadata"]["n"] == "3"));
     let (status, older) = ann.api("GET", "/sandboxes", None).await;
     assert_eq!((status, older.as_array().unwrap().len()), (200, OLDER));

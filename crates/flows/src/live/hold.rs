@@ -77,14 +77,14 @@ pub(crate) async fn hold(
         Ok(false) => return gone("it is not recorded, or was started before").await,
         Err(error) => return gone(&format!("the record could not be read: {error}")).await,
     }
-    let Up { sandbox, memory, .. } =
-        match up(executor, task, &work.request, (None, expected.filling.take()), id, &mut wakes)
-            .await
-        {
-            Ok(up) => up,
-            // A second attempt would find the same, and its caller is told now.
-            Err(end) => return refused_everywhere(*end),
-        };
+    let filling = (None, expected.filling.take());
+    // What making it takes is given back before it is held, for days perhaps; so is what its end takes.
+    let up = Box::pin(up(executor, task, &work.request, filling, id, &mut wakes));
+    let Up { sandbox, memory, .. } = match up.await {
+        Ok(up) => up,
+        // A second attempt would find the same, and its caller is told now.
+        Err(end) => return refused_everywhere(*end),
+    };
     held(executor, task, work, (sandbox, expected, memory), wakes).await
 }
 
@@ -100,8 +100,9 @@ async fn held(
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
     let mut memory = Some(memory);
-    let over = match opened(executor, task, &sandbox, (&tokens, &expected)).await {
-        Ok(Some(Opened { left, env, program })) => {
+    let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
+    let over = match opened.await {
+        Ok(Some(LiveUp { left, env, program })) => {
             if let Some(lent) = expected.lent.take() {
                 fail_point("layer.begun");
                 sandbox.has_begun();
@@ -148,7 +149,7 @@ async fn held(
     let effective = sandbox.effective().clone();
     executor.board.set(sandbox.id(), SessionState::RemoteWipeVerifying);
     let wiping = Stopwatch::start();
-    let evidence = sandbox.wipe(reason).await;
+    let evidence = Box::pin(sandbox.wipe(reason)).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
     alert(&evidence);
     drop(memory);
@@ -191,7 +192,7 @@ fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
 }
 
 /// One that is up, and on record as such.
-struct Opened {
+struct LiveUp {
     /// The ms that it has.
     left: i64,
     /// The network's variables.
@@ -218,7 +219,7 @@ async fn opened(
     task: &TaskContext,
     sandbox: &Sandbox,
     (tokens, expected): (&Tokens, &Expected),
-) -> Result<Option<Opened>, String> {
+) -> Result<Option<LiveUp>, String> {
     let ledger = &executor.flows.ledger;
     let start = LiveStart {
         run: &task.run,
@@ -249,7 +250,7 @@ async fn opened(
         }
     };
     let left = left.map_err(|error| format!("its start was not recorded: {error}"))?;
-    Ok(left.map(|left| Opened { left, env, program }))
+    Ok(left.map(|left| LiveUp { left, env, program }))
 }
 
 /// Its time is over, and it is to be paused then. Where that fails it ends, as if it had not asked for it.

@@ -139,6 +139,7 @@ impl Root {
                     inside::show((root, layer, &self.overlays), mount, ranges, taken)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
+                oci::own_masks(&mut config, root);
                 if ranges.foreign_nodes().is_none() {
                     inside::show_devices(root, layer, taken)?;
                     // Shared memory on a disk is none.

@@ -57,10 +57,6 @@ pub async fn run() {
     let home = Home::new();
     let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
     let client = caller(&server, "bench").await;
-    let sql = server.sql().await;
-    let many = "UPDATE dbos.queues SET worker_concurrency = 2000, partition_concurrency = 200 WHERE name = 'sbxQ'";
-    sqlx::query(many).execute(&sql).await.unwrap();
-    sql.close().await;
     lives(&client, &bare).await;
     commands(&client).await;
     files(&client).await;
