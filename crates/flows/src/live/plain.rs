@@ -407,6 +407,18 @@ impl Tending {
         }
     }
 
+    /// It was erased before it was sealed, and is removed as what is erased; or its pause was never on record.
+    async fn unrecorded(&self) {
+        let ledger = &self.flows.ledger;
+        let recorded = patiently(|| ledger.snapshots().is_recorded(&self.kept.id)).await;
+        if matches!(recorded, Ok(false)) {
+            let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
+            if let Err(why) = blocking(move || shelf.remove(&id)).await {
+                tracing::warn!(snapshot = %self.kept.id, %why, "a file that is not on record is still there");
+            }
+        }
+    }
+
     /// The file is whole: it gets its name, the layer ends, and both are on record.
     async fn finish(mut self, bytes: u64, sha256: &Digest) {
         let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
@@ -427,7 +439,7 @@ impl Tending {
         let ledger = &self.flows.ledger;
         match patiently(|| ledger.snapshots().sealed(&self.kept.id, bytes, sha256)).await {
             Ok(true) => {}
-            Ok(false) => tracing::debug!(snapshot = %self.kept.id, "erased before it was sealed"),
+            Ok(false) => self.unrecorded().await,
             Err(error) => {
                 tracing::error!(snapshot = %self.kept.id, %error, "a sealed snapshot is on record as unsealed until the next start");
             }
