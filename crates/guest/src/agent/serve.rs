@@ -23,7 +23,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, join};
-use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::answer::{self, Answer, json, refuse};
@@ -122,14 +121,16 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
 
 /// One connection after the other on this stream; between them the agent sleeps.
 async fn by_day(socket: &std::os::unix::net::UnixStream, agent: &Arc<Agent>) -> io::Result<()> {
+    let mut looks = false;
     loop {
-        let stream = Kept(UnixStream::from_std(socket.try_clone()?)?);
+        let stream = Kept::of(socket, looks)?;
         match connection(stream, Arc::clone(agent)).await? {
             ConnectionEnd::Over => return Ok(()),
             ConnectionEnd::CutOff => cut(socket).await?,
             ConnectionEnd::Asleep => {}
         }
         woken(socket).await?;
+        looks = true;
         agent.running.wake();
     }
 }
