@@ -47,6 +47,7 @@ const CASES: &[(&str, &str)] = &[
     ("unknown model", "refused 500 UnknownError"),
     ("events", "words, end"),
     ("child of another client", "children 1"),
+    ("session of another client", "made, not alone, gone"),
 ];
 
 /// A daemon's process, its model, and the client.
@@ -332,7 +333,26 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
         reqwest::Client::new().post(url).basic_auth("u", Some("p")).json(&child).send().await;
     assert!(made.unwrap().status().is_success());
     all.push(wrong(&client.check_children(&ids.session).await.unwrap_err()));
+    all.push(beside(daemon).await);
     all
+}
+
+/// A session that somebody makes beside ours, and removes before anybody looks.
+async fn beside(daemon: &Daemon) -> String {
+    let Daemon { client, .. } = daemon;
+    let ids = daemon.session("beside", Agent::Build).await;
+    let mut events = client.events(&ids.session).await.unwrap();
+    let http = reqwest::Client::new();
+    let url = format!("http://{}/session", daemon.address);
+    let made = http.post(&url).basic_auth("u", Some("p")).json(&json!({})).send().await.unwrap();
+    let made: Value = serde_json::from_slice(&made.bytes().await.unwrap()).unwrap();
+    let id = made["id"].as_str().unwrap();
+    while events.next().await.unwrap() != Event::Session(id.to_owned()) {}
+    let others = client.check_alone(&ids.session).await.unwrap_err();
+    assert!(matches!(others, Error::Children(_)), "{others}");
+    let gone = http.delete(format!("{url}/{id}")).basic_auth("u", Some("p")).send().await.unwrap();
+    let gone = if gone.status().is_success() { "gone" } else { "stays" };
+    format!("made, not alone, {gone}")
 }
 
 async fn holds(daemon: &Daemon) {

@@ -1,5 +1,7 @@
 //! OpenCode as a planner and builder: the real daemon, a scripted model, whose log is the judge of what was asked.
 
+mod behind;
+mod put_back;
 mod world;
 
 use std::fs;
@@ -345,22 +347,6 @@ async fn a_spent_budget_asks_and_the_wait_is_no_stall() {
     assert_eq!(status, 200);
     ended(&up, &run).await;
     assert_proven(&world.home);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_with_a_child_ends_the_run() {
-    let Some(programs) = Programs::installed() else { return };
-    let world = World::new(&programs);
-    let up = world.up(&[]).await;
-    // The build's own shell has the daemon's password in its environment: no boundary, which is why it is looked for.
-    let child = "python3 - <<'E'\nimport base64, json, os, urllib.request as u\nh = {'authorization': 'Basic ' + base64.b64encode((os.environ['OPENCODE_SERVER_USERNAME'] + ':' + os.environ['OPENCODE_SERVER_PASSWORD']).encode()).decode(), 'content-type': 'application/json'}\nb = 'http://127.0.0.1:4096'\ns = json.load(u.urlopen(u.Request(b + '/session', headers=h)))[0]['id']\nprint(u.urlopen(u.Request(b + '/session', headers=h, data=json.dumps({'parentID': s}).encode())).read())\nE";
-    let steps = script(&plan(&["calc.py"], &["unit"]), &format!("{MEND}\n{child}"));
-    let run = started(&up, &world.recipe(&steps, json!({}), unit())).await;
-    approved(&up, &run).await;
-    let header = ended(&up, &run).await;
-    failed_with(&header, "oc_child_session");
-    let sql = up.sql().await;
-    assert_eq!(number(&sql, PATCHES, &run).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

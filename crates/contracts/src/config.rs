@@ -21,6 +21,10 @@ use crate::schema::{Validator, schema_of};
 /// keep all that they may, on a disk of its own; what a host with a smaller one should lower.
 pub const DEFAULT_BLOBS_MB: u64 = 65_536;
 
+/// Sandboxes that a tenant may have running or starting at once where nobody has configured it: their memory is admitted
+/// beside it.
+pub const DEFAULT_LIVE_SANDBOXES: u64 = 1_000;
+
 /// How deep a dispatch sends off further ones, as in SQL: `app.dispatch_limits`.
 pub const DEFAULT_SPAWN_DEPTH: u64 = 5;
 /// Live dispatches of one scope, as in SQL: `app.dispatch_limits`.
@@ -40,6 +44,9 @@ pub enum ConfigKey {
     /// `quota.blobs_mb`: MiB of stored artifacts, after which a tenant's work is refused. A tenant's own
     /// value may only be lower than the host's.
     BlobsMb,
+    /// `quota.live_sandboxes`: long-lived sandboxes that a tenant may have at once, paused ones not counted. A tenant's own
+    /// value may only be lower than the host's.
+    LiveSandboxes,
     /// `dispatch.max_spawn_depth`: how deep a dispatch may send off further ones. The host's alone.
     SpawnDepth,
     /// `dispatch.max_live_per_scope`: live dispatches of one scope of a tenant. The host's alone.
@@ -53,7 +60,7 @@ impl ConfigKey {
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
-            .chain([Self::SpawnDepth, Self::LivePerScope])
+            .chain([Self::LiveSandboxes, Self::SpawnDepth, Self::LivePerScope])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
 
@@ -65,6 +72,7 @@ impl ConfigKey {
             Self::ExecAllowed | Self::BuildAllowed => json!([]),
             Self::Mirrors => json!({}),
             Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
+            Self::LiveSandboxes => json!(DEFAULT_LIVE_SANDBOXES),
             Self::SpawnDepth => json!(DEFAULT_SPAWN_DEPTH),
             Self::LivePerScope => json!(DEFAULT_LIVE_PER_SCOPE),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
@@ -90,6 +98,8 @@ impl ConfigKey {
                 },
             }),
             Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
+            // 0: none may be made.
+            Self::LiveSandboxes => json!({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
             // Deeper than anybody can follow; as many as a host's memory admits many times over.
             Self::SpawnDepth => json!({"type": "integer", "minimum": 0, "maximum": 64}),
             Self::LivePerScope => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
@@ -112,6 +122,7 @@ impl fmt::Display for ConfigKey {
             Self::BuildAllowed => f.write_str(BUILD_ALLOWED),
             Self::Mirrors => f.write_str(MIRRORS),
             Self::BlobsMb => f.write_str("quota.blobs_mb"),
+            Self::LiveSandboxes => f.write_str("quota.live_sandboxes"),
             Self::SpawnDepth => f.write_str("dispatch.max_spawn_depth"),
             Self::LivePerScope => f.write_str("dispatch.max_live_per_scope"),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
@@ -286,9 +297,10 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         ConfigKey::Ceiling => stored::<Ceiling>(value),
         ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => stored::<Vec<Entry>>(value),
         ConfigKey::Mirrors => stored::<MirrorGrants>(value),
-        ConfigKey::BlobsMb | ConfigKey::SpawnDepth | ConfigKey::LivePerScope => {
-            stored::<u64>(value)
-        }
+        ConfigKey::BlobsMb
+        | ConfigKey::LiveSandboxes
+        | ConfigKey::SpawnDepth
+        | ConfigKey::LivePerScope => stored::<u64>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
     }
 }
@@ -322,6 +334,7 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
             | ConfigKey::BuildAllowed
             | ConfigKey::Mirrors
             | ConfigKey::BlobsMb
+            | ConfigKey::LiveSandboxes
             | ConfigKey::SpawnDepth
             | ConfigKey::LivePerScope => {}
             ConfigKey::Profile(language) => {

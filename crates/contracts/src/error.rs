@@ -80,6 +80,8 @@ codes! {
     UnsupportedMediaType = ("unsupported_media_type", 415);
     /// The request names a host that this server does not answer for.
     HostNotAllowed = ("host_not_allowed", 421);
+    /// The tenant has as many live sandboxes as its quota allows; kill or pause some.
+    TooManySandboxes = ("too_many_sandboxes", 429);
     /// Too many invalid reply links; retry in a minute.
     TooManyGuesses = ("too_many_guesses", 429);
     /// A fault of ours; the operator's log has the cause.

@@ -39,6 +39,7 @@ pub mod proof;
 pub mod recipe;
 pub mod recipe_book;
 pub mod reply;
+pub mod roll_back;
 pub mod run;
 pub mod sandbox;
 pub mod schema;

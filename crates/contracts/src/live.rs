@@ -202,6 +202,9 @@ pub struct LiveView {
     /// Why it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_reason: Option<String>,
+    /// How its template's program ended without success, with its last words; the sandbox goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_failed: Option<String>,
     /// Whether its wipe is verified, or it never had a sandbox.
     pub wiped: bool,
 }

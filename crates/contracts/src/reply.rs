@@ -20,7 +20,7 @@ use crate::id::{Digest, GroupId};
 use crate::named::named;
 use crate::schema::Validator;
 use crate::tally::{
-    Asked, Ballot, Delegated, Ineligible, Person, Standing, Tally, standing, tally,
+    Asked, Ballot, Delegated, Ineligible, Person, Standing, TallyOutcome, standing, tally,
 };
 
 named! {
@@ -227,7 +227,7 @@ pub fn decide_reply(
         authority: standing.authority.clone(),
         choice: said.choice,
     });
-    let decides = tally(&ballots, gate.spec.quorum, gate.spec.veto) != Tally::Open;
+    let decides = tally(&ballots, gate.spec.quorum, gate.spec.veto) != TallyOutcome::Open;
     let approves = decides && said.choice == Choice::Yes && gate.is_for_plan;
     Ok(Outcome::Counts(Vote {
         standing,

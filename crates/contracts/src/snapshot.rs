@@ -99,10 +99,13 @@ pub struct SnapshotView {
     pub name: Option<String>,
     /// Root file system below the files.
     pub template: String,
-    /// Bytes of the sealed file, which count for the tenant's quota.
+    /// Bytes that count for the tenant's quota: of the sealed file; before it is sealed, what its files take at most.
     pub bytes: u64,
     /// ms since the epoch.
     pub created_at: i64,
+    /// When its files were sealed and no other copy of them was left, in ms since the epoch; absent until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_at: Option<i64>,
     /// When its key was destroyed, in ms since the epoch; absent while it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<i64>,

@@ -22,7 +22,7 @@ pub struct Ballot {
 /// What the answers so far come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tally {
+pub enum TallyOutcome {
     /// More answers are needed.
     Open,
     /// The quorum said yes.
@@ -33,16 +33,16 @@ pub enum Tally {
 
 /// Counts. A denial is looked for first: a gate that could be either is denied.
 #[must_use]
-pub fn tally(ballots: &[Ballot], quorum: u32, veto: bool) -> Tally {
+pub fn tally(ballots: &[Ballot], quorum: u32, veto: bool) -> TallyOutcome {
     let count = |choice: Choice| ballots.iter().filter(|b| b.choice == choice).count();
     let wanted = usize::try_from(quorum.max(1)).unwrap_or(usize::MAX);
     let against = if veto { 1 } else { wanted };
     if count(Choice::No) >= against {
-        Tally::Denied
+        TallyOutcome::Denied
     } else if count(Choice::Yes) >= wanted {
-        Tally::Approved
+        TallyOutcome::Approved
     } else {
-        Tally::Open
+        TallyOutcome::Open
     }
 }
 
@@ -165,16 +165,16 @@ mod tests {
     #[test]
     fn a_quorum_approves_and_a_veto_denies() {
         for (said, quorum, veto, want) in [
-            ("", 1, true, Tally::Open),
-            ("y", 1, true, Tally::Approved),
-            ("n", 1, false, Tally::Denied),
-            ("y", 2, true, Tally::Open),
-            ("yy", 2, true, Tally::Approved),
-            ("yn", 2, true, Tally::Denied),
-            ("yn", 2, false, Tally::Open),
-            ("yny", 2, false, Tally::Approved),
-            ("nyn", 2, false, Tally::Denied),
-            ("y", 0, true, Tally::Approved),
+            ("", 1, true, TallyOutcome::Open),
+            ("y", 1, true, TallyOutcome::Approved),
+            ("n", 1, false, TallyOutcome::Denied),
+            ("y", 2, true, TallyOutcome::Open),
+            ("yy", 2, true, TallyOutcome::Approved),
+            ("yn", 2, true, TallyOutcome::Denied),
+            ("yn", 2, false, TallyOutcome::Open),
+            ("yny", 2, false, TallyOutcome::Approved),
+            ("nyn", 2, false, TallyOutcome::Denied),
+            ("y", 0, true, TallyOutcome::Approved),
         ] {
             assert_eq!(tally(&ballots(said), quorum, veto), want, "{said} {quorum} {veto}");
         }

@@ -38,11 +38,24 @@ pub enum Node {
         /// Permissions, the lower 9 bits.
         mode: u32,
     },
-    /// A link, socket, pipe, device, or a name that is not UTF-8: seen, and in no patch.
+    /// A symbolic link: in no patch, and put back by a roll back.
+    Link {
+        /// Where it leads, as it says itself.
+        target: String,
+    },
+    /// A socket, pipe, device, or a name that is not UTF-8: seen, in no patch, and lost once it is gone.
     Other {
         /// What it is, with what tells it from another one.
         what: String,
     },
+}
+
+impl Node {
+    /// Whether it is neither a file nor a directory: no patch holds it.
+    #[must_use]
+    pub const fn is_special(&self) -> bool {
+        matches!(self, Self::Link { .. } | Self::Other { .. })
+    }
 }
 
 /// A project by relative paths.
@@ -131,7 +144,7 @@ impl Image {
                 content: Some(STANDARD.encode(bytes)),
             },
             Node::Dir { mode } => Self { mode: *mode, sha256: None, content: None },
-            Node::Other { .. } => return None,
+            Node::Link { .. } | Node::Other { .. } => return None,
         })
     }
 
@@ -192,7 +205,7 @@ impl TreeChange {
             if pre == post {
                 continue;
             }
-            if [pre, post].iter().any(|node| matches!(node, Some(Node::Other { .. }))) {
+            if [pre, post].into_iter().flatten().any(Node::is_special) {
                 return Err(TreeChangeError::Special(path.clone()));
             }
             for node in [pre, post].into_iter().flatten() {

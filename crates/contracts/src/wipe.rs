@@ -30,6 +30,8 @@ named! {
         FscryptKeyDestroyed = "fscrypt-key-destroyed",
         /// The same, and the key had gone before.
         FscryptImageDeleted = "fscrypt-image-deleted",
+        /// Its writable layer lay in memory and stays there, held by a pause, until it is sealed or the next life has it.
+        LayerKept = "layer-kept",
         /// The kernel had taken it away before anybody looked: an orphan.
         Absence = "absence",
         /// The provider that held it says that it has no such sandbox.

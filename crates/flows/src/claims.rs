@@ -5,7 +5,7 @@
 //! notifies, one statement claims, and the engine runs what was claimed (decision 0003).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,21 +14,19 @@ use cofferdam_contracts::id::ExecutorId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_ledger::engine::{
-    CONTROL_QUEUE, Claimed, INTENT_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
+    CONTROL_QUEUE, Claimed, INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
 };
 use cofferdam_ledger::listen::Wake;
 use dbos::{StartOptions, Timeout, WorkflowRef};
-use tokio::sync::Notify;
 
 use crate::Flows;
 use crate::error::Result;
 use crate::flow::FlowError;
 use crate::run::close_failed;
+use crate::slots::Slots;
 
 /// Workflows of one claim of a queue without limits: `app.claim` gives no more.
 const BATCH: usize = 64;
-/// After so many ended runs more are asked for.
-const RUNS_A_TURN: u32 = 16;
 /// Every queue is looked at this often, should a notification get lost or a foreign client enqueue.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
 /// The engine's own queue, where its `resume` and `fork` put work without a queue of its own.
@@ -45,17 +43,8 @@ pub(crate) struct Claimer {
     pub flows: Flows,
     pub id: ExecutorId,
     pub registered: Registered,
-    /// Tasks that this process runs now.
-    pub running: AtomicI32,
-    /// Rung when a task ends while more may wait.
-    pub room: Notify,
-    /// Whether tasks may wait that the limits kept back: what the last claim said. Where none does, the next one that is
-    /// queued notifies.
-    pub tasks_wait: AtomicBool,
-    /// Rung when runs have ended while more may wait.
-    pub turn: Notify,
-    /// Runs that have ended since the start.
-    pub runs_ended: AtomicU32,
+    /// Places of tasks.
+    pub slots: Arc<Slots>,
     /// What this process runs, whatever the ledger says.
     pub started: Started,
 }
@@ -65,7 +54,9 @@ impl Claimer {
     pub(crate) async fn run(self: Arc<Self>) {
         let mut wakes = self.flows.wakes.subscribe();
         let mut due: HashMap<&'static str, bool> =
-            [INTENT_QUEUE, SBX_QUEUE, CONTROL_QUEUE, ENGINE_QUEUE].map(|q| (q, true)).into();
+            [INTENT_QUEUE, SBX_QUEUE, LIVE_QUEUE, CONTROL_QUEUE, ENGINE_QUEUE]
+                .map(|q| (q, true))
+                .into();
         loop {
             if self.started.doubt.swap(false, Ordering::AcqRel)
                 && let Err(error) = self.reclaim().await
@@ -94,23 +85,14 @@ impl Claimer {
                     Ok(Wake::All) | Err(_) => due.values_mut().for_each(|d| *d = true),
                     Ok(_) => {}
                 },
-                () = self.room.notified() => {
+                () = self.slots.room.notified() => {
                     due.insert(SBX_QUEUE, true);
                 }
-                () = self.turn.notified() => {
+                () = self.slots.turn.notified() => {
                     due.insert(INTENT_QUEUE, true);
                 }
                 () = clock::sleep(SAFETY_POLL) => due.values_mut().for_each(|d| *d = true),
             }
-        }
-    }
-
-    /// A tenant with a backlog gets its next runs when some have ended, several at a time: a claim for each
-    /// would cost every run a statement.
-    fn run_ended(&self) {
-        let ended = self.runs_ended.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        if ended.is_multiple_of(RUNS_A_TURN) {
-            self.turn.notify_one();
         }
     }
 
@@ -120,9 +102,9 @@ impl Claimer {
             let is_tasks = queue == SBX_QUEUE;
             // Before the claim looks: a task that ends meanwhile may be what it waits for.
             if is_tasks {
-                self.tasks_wait.store(true, Ordering::Release);
+                self.slots.wait(true);
             }
-            let running = if is_tasks { self.running.load(Ordering::Acquire) } else { 0 };
+            let running = if is_tasks { self.slots.taken() } else { 0 };
             let (claimed, is_any_left) =
                 match self.flows.ledger.queues().claim(queue, &self.id, running).await {
                     Ok(claimed) => claimed,
@@ -133,11 +115,11 @@ impl Claimer {
                     }
                 };
             if is_tasks {
-                self.tasks_wait.store(is_any_left, Ordering::Release);
+                self.slots.wait(is_any_left);
             }
             let is_last = claimed.len() < BATCH;
             for workflow in claimed {
-                self.start(workflow).await;
+                self.start(workflow, queue != LIVE_QUEUE).await;
             }
             // Less than a whole batch is all that there was, or all that may run now.
             if is_last {
@@ -146,7 +128,8 @@ impl Claimer {
         }
     }
 
-    async fn start(self: &Arc<Self>, workflow: Claimed) {
+    /// Starts one; a task takes a place, unless it comes from beside the queues.
+    async fn start(self: &Arc<Self>, workflow: Claimed, takes_place: bool) {
         let id = workflow.workflow_id;
         let options = StartOptions {
             workflow_id: Some(&id),
@@ -165,23 +148,22 @@ impl Claimer {
                         close_failed(&this.flows, &id, &error.to_string()).await;
                     }
                     this.started.end(&id, &ended);
-                    this.run_ended();
+                    this.slots.run_ended();
                 });
             }),
             TASK_WORKFLOW => {
-                self.running.fetch_add(1, Ordering::AcqRel);
+                if takes_place {
+                    self.slots.take(&id);
+                }
                 let started = self.registered.task.start_with((), options).await.map(|handle| {
                     let (this, id) = (Arc::clone(self), id.clone());
                     tokio::spawn(async move {
                         this.started.end(&id, &handle.result().await);
-                        this.running.fetch_sub(1, Ordering::AcqRel);
-                        if this.tasks_wait.load(Ordering::Acquire) {
-                            this.room.notify_one();
-                        }
+                        this.slots.leave(&id);
                     });
                 });
                 if started.is_err() {
-                    self.running.fetch_sub(1, Ordering::AcqRel);
+                    self.slots.leave(&id);
                 }
                 started
             }

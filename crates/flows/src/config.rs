@@ -1,8 +1,7 @@
 //! Configuration: read, changed, and resolved for a plan.
 
 use cofferdam_contracts::config::{
-    self, ConfigEntry, ConfigKey, ConfigPut, ConfigRow, ConfigScope, ConfigVersion,
-    DEFAULT_BLOBS_MB, WriteScope,
+    self, ConfigEntry, ConfigKey, ConfigPut, ConfigRow, ConfigScope, ConfigVersion, WriteScope,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
@@ -152,7 +151,9 @@ fn below_ceilings(
         | ConfigKey::Mirrors
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope => {}
-        ConfigKey::BlobsMb => below_hosts_quota(scope, value, rows)?,
+        ConfigKey::BlobsMb | ConfigKey::LiveSandboxes => {
+            below_hosts_quota(key, scope, value, rows)?;
+        }
         ConfigKey::Ceiling => {
             settings
                 .check_ceiling(&what, &serde_json::from_value(value.clone()).map_err(wrong)?)?;
@@ -166,19 +167,21 @@ fn below_ceilings(
 }
 /// A tenant takes less than the host gives it, never more.
 fn below_hosts_quota(
+    key: ConfigKey,
     scope: WriteScope,
     value: &serde_json::Value,
     rows: &[ConfigRow],
 ) -> Result<(), Refusal> {
     let of_host = |row: &&ConfigRow| {
-        row.key == ConfigKey::BlobsMb && row.scope == ConfigScope::Global && !row.value.is_null()
+        row.key == key && row.scope == ConfigScope::Global && !row.value.is_null()
     };
     let host = rows.iter().find(of_host).and_then(|row| row.value.as_u64());
-    let (limit, asked) = (host.unwrap_or(DEFAULT_BLOBS_MB), value.as_u64().unwrap_or(u64::MAX));
+    let limit = host.or_else(|| key.default_value().as_u64()).unwrap_or(u64::MAX);
+    let asked = value.as_u64().unwrap_or(u64::MAX);
     if scope == WriteScope::Global || asked <= limit {
         return Ok(());
     }
-    let why = format!("quota.blobs_mb of a tenant is at most the host's, {limit}");
-    let details = json!({"metric": "quota.blobs_mb", "limit": limit, "observed": asked});
+    let why = format!("{key} of a tenant is at most the host's, {limit}");
+    let details = json!({"metric": key, "limit": limit, "observed": asked});
     Err(Refusal::new(ErrorCode::PolicyViolation, why).with(details))
 }

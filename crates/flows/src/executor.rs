@@ -1,5 +1,7 @@
 //! What a worker executes tasks with.
 
+use std::sync::Arc;
+
 use cofferdam_contracts::id::{ExecutorId, TaskKey};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
@@ -10,6 +12,7 @@ use crate::Flows;
 use crate::board::Board;
 use crate::handed::Handed;
 use crate::memory::MemoryBudget;
+use crate::slots::Slots;
 
 /// What a worker needs to execute tasks.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Executor {
     pub open_host: Host,
     /// What its sandboxes may take of the host's memory together.
     pub memory: MemoryBudget,
+    /// Places of its tasks.
+    pub slots: Arc<Slots>,
 }
 
 impl Executor {

@@ -10,6 +10,7 @@
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
 
 mod again;
+mod applies;
 mod ask;
 mod attempt;
 mod board;
@@ -55,6 +56,7 @@ mod run;
 pub mod secrets;
 pub mod settle;
 mod sign;
+mod slots;
 mod staged;
 pub mod submit;
 mod takeover;
@@ -97,6 +99,8 @@ pub struct Flows {
     vault: Option<Arc<Vault>>,
     /// Where this host keeps the files of snapshots.
     kept: Option<Arc<live::Shelf>>,
+    /// Layers of paused sandboxes that are to be sealed.
+    plain: Arc<live::PlainLayers>,
     /// Which addresses webhooks may reach.
     reach: Reach,
     guesses: Arc<links::Guesses>,
@@ -122,6 +126,7 @@ impl Flows {
             signer: None,
             vault: None,
             kept: None,
+            plain: Arc::default(),
             reach: Reach::default(),
             guesses: Arc::default(),
             model_clients: Arc::default(),

@@ -3,7 +3,7 @@
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::recipes::{Promotion, Stored, WantedRecipe};
+use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
 
 use crate::Flows;
 use crate::error::{Error, Result};
@@ -31,7 +31,11 @@ pub(crate) fn builtin() -> Option<Recipe> {
 
 impl Flows {
     /// Imports recipes as drafts, all or none. A text that is new needs room in the tenant's quota.
-    pub async fn recipes_import(&self, who: &Principal, recipes: &[Recipe]) -> Result<Vec<Stored>> {
+    pub async fn recipes_import(
+        &self,
+        who: &Principal,
+        recipes: &[Recipe],
+    ) -> Result<Vec<StoredRecipe>> {
         for recipe in recipes {
             let text = recipe.hash().map_err(Error::corrupt("id"))?;
             let wanted = WantedRecipe { id: &recipe.id, v: None, hash: Some(&text) };
@@ -49,7 +53,7 @@ impl Flows {
         who: &Principal,
         promotion: &Promotion<'_>,
         reason: &str,
-    ) -> Result<Stored> {
+    ) -> Result<StoredRecipe> {
         let target = format!("{}@{}", promotion.id, promotion.v);
         let audit = Audit { reason, ..Audit::by(who, "recipe.promote", &target) };
         Ok(self.ledger.recipes().promote(promotion, &audit).await?)

@@ -15,7 +15,7 @@ use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{SandboxRequest, SessionState};
 use cofferdam_ledger::elsewhere::TakenSession;
 use cofferdam_ledger::listen::Wake;
-use cofferdam_ledger::tasks::{Place, TaskContext};
+use cofferdam_ledger::tasks::{TaskContext, WorkerPlace};
 use cofferdam_sandbox::{RemotePlace, ResumeError, Sandbox, resume, verify_absent};
 use tokio::sync::broadcast::Receiver;
 
@@ -41,14 +41,14 @@ pub(crate) struct Resumed {
 pub(crate) async fn take_over(
     executor: &Executor,
     key: &TaskKey,
-    place: &Place<'_>,
+    place: &WorkerPlace<'_>,
 ) -> Flow<Option<Resumed>> {
     let ledger = &executor.flows.ledger;
     let Some((provider, term)) = executor.host.elsewhere() else { return Ok(None) };
     let mut wakes = executor.flows.wakes.subscribe();
     let taken = patiently(|| ledger.sessions().take_over(key, place, &provider)).await;
     let Some(taken) = taken.map_err(step_error)? else { return Ok(None) };
-    let own = Place { sandbox: &taken.sandbox, ..*place };
+    let own = WorkerPlace { sandbox: &taken.sandbox, ..*place };
     let begun = patiently(|| ledger.tasks().begin(key, &own)).await.map_err(step_error)?;
     let Some(mut task) = begun.filter(|task| task.finished.is_none()) else { return Ok(None) };
     task.execution_no = taken.execution_no;

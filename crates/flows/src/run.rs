@@ -242,7 +242,8 @@ async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage)
     let mut attempt = before + 1;
     loop {
         let tasks = again.clone();
-        let round: Round = step(&format!("ExecuteST#{attempt}"), || async {
+        // On the heap, as a task is: a run waits here, for days where it holds a sandbox.
+        let body = async || -> Flow<Round> {
             let mut consented = match gated {
                 false => Consented::default(),
                 true => match consent::check(this, digest).await? {
@@ -254,15 +255,16 @@ async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage)
                 },
             };
             consented.patch.clone_from(&stage.patch);
-            let round = round_run(this, digest, attempt, tasks.as_deref(), &consented).await?;
+            let round = round_run(this, digest, attempt, tasks.as_deref(), &consented);
+            let round = Box::pin(round).await?;
             let next = decide::after_round(&round, attempt - before, budget);
             if let (false, Next::Finish { status, error }) = (goes_on(&next), &next) {
                 let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
                 this.close(*status, error.as_deref(), &output).await?;
             }
             Ok(round)
-        })
-        .await?;
+        };
+        let round = step(&format!("ExecuteST#{attempt}"), || Box::pin(body())).await?;
         if let Some(drift) = round.drift {
             return Ok(Executed::Drifted(drift));
         }

@@ -18,7 +18,7 @@ use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest, WipeStatus}
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::tasks::{NewTask, Place, TaskContext};
+use cofferdam_ledger::tasks::{NewTask, TaskContext, WorkerPlace};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
@@ -40,7 +40,8 @@ pub(crate) async fn task_workflow(executor: Arc<Executor>) -> Flow<ErrCode> {
     let id = dbos::workflow_id().unwrap_or_default();
     let key = TaskKey::parse(&id)
         .map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
-    step(EXECUTE, || execute(&executor, &key)).await
+    // On the heap: the engine's own layers around it would each keep room for all of it.
+    step(EXECUTE, || Box::pin(execute(&executor, &key))).await
 }
 
 async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
@@ -51,7 +52,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
     // Before the start is on record: whoever cancels a recorded start must be heard.
     let wakes = executor.flows.wakes.subscribe();
-    let place = Place {
+    let place = WorkerPlace {
         executor: &executor.id,
         host_id: &executor.host_id,
         state_dir: &state_dir,
@@ -81,7 +82,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Work::Sandbox(_) | Work::Agent(_) | Work::Opencode(_) | Work::Patched(_) => {
             Box::pin(sandboxed(executor, &task, &sandbox, wakes)).await
         }
-        Work::Live(live) => live::hold(executor, &task, live, &sandbox, wakes).await,
+        Work::Live(live) => Box::pin(live::hold(executor, &task, live, &sandbox, wakes)).await,
     };
     finish(executor, &task, &sandbox, end).await
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::time::Duration;
 
 use cofferdam_ambient::random::secret_hex;
@@ -107,6 +106,7 @@ impl Worker {
             board: Board::default(),
             handed: Handed::default(),
             promoted: Notify::new(),
+            slots: Arc::default(),
         });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
@@ -116,7 +116,7 @@ impl Worker {
             .await
             .map_err(Error::from)?;
         reconcile(&executor).await?;
-        flows.snapshots_sweep().await?;
+        flows.snapshots_sweep(&executor.host).await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
             executor_id: Some(id.to_string()),
@@ -134,11 +134,7 @@ impl Worker {
             flows,
             id,
             registered,
-            running: AtomicI32::new(0),
-            room: Notify::new(),
-            tasks_wait: AtomicBool::new(true),
-            turn: Notify::new(),
-            runs_ended: AtomicU32::new(0),
+            slots: Arc::clone(&executor.slots),
             started: Started::default(),
         });
         let (fence, fenced) = watch::channel(false);
@@ -188,6 +184,11 @@ impl Worker {
         }
         // Their users hear why, and it is on record before the next start.
         self.executor.flows.live_stop(&self.executor.id, LIVE_PATIENCE).await;
+        // What is not sealed by then is sealed by the processes that hold it.
+        let sealed = self.executor.flows.plain.settled();
+        if tokio::time::timeout(LIVE_PATIENCE, sealed).await.is_err() {
+            tracing::warn!("the files of a paused sandbox are still being sealed");
+        }
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         if tokio::time::timeout(STOP_PATIENCE, self.engine.shutdown()).await.is_err() {
             tracing::warn!("the engine does not end: the database does not answer");

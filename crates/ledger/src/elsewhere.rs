@@ -11,7 +11,7 @@ use sqlx::Row;
 
 use crate::error::{Result, id};
 use crate::families::Sessions;
-use crate::tasks::Place;
+use crate::tasks::WorkerPlace;
 
 /// Where a command goes on without its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Sessions<'_> {
     pub async fn take_over(
         self,
         key: &TaskKey,
-        place: &Place<'_>,
+        place: &WorkerPlace<'_>,
         provider: &str,
     ) -> Result<Option<TakenSession>> {
         let row = sqlx::query(

@@ -20,6 +20,8 @@ pub const INTENT_QUEUE: &str = "intentQ";
 pub const SBX_QUEUE: &str = "sbxQ";
 /// Escalations and other small control work.
 pub const CONTROL_QUEUE: &str = "controlQ";
+/// Where the workflows of long-lived sandboxes that are up go on, beside all limits.
+pub const LIVE_QUEUE: &str = "liveQ";
 
 /// A workflow that this executor now owns.
 #[derive(Debug, Clone, PartialEq, Eq)]

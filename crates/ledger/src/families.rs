@@ -33,6 +33,8 @@ macro_rules! families {
 }
 
 families! {
+    /// Where patches were written.
+    applies: Applies,
     /// Files that tasks and steps left.
     artifacts: Artifacts,
     /// Cached bases of dependencies.

@@ -4,6 +4,7 @@
 //! **Every statement is a readable text beside the function that runs it. An operation and the
 //! record of it commit in one transaction. Nothing outside this crate sees the driver.**
 
+pub mod applies;
 pub mod artifacts;
 pub mod audit;
 pub mod budgets;

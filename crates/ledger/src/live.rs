@@ -17,6 +17,7 @@ use crate::audit::{Audit, append};
 use crate::error::{Checked, Result, id, json, load};
 use crate::families::LiveRows;
 use crate::intents::NewIntent;
+use crate::quota::live_admit;
 use crate::runs::{NewRun, run_insert};
 
 /// A sandbox to be recorded with its run.
@@ -166,6 +167,7 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
         resume_on_traffic: row.try_get("resumes")?,
         ended_at: row.try_get("ended_ms")?,
         end_reason: row.try_get("end_reason")?,
+        program_failed: row.try_get("program_failed")?,
         wiped: row.try_get("wiped")?,
     })
 }
@@ -175,13 +177,14 @@ fn states(all: &[LiveState]) -> Vec<&'static str> {
 }
 
 impl LiveRows<'_> {
-    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all.
+    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all: its tenant has as many as it may.
     pub async fn create(self, new: &NewLive<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, new.intent).await?;
         if !run_insert(&mut tx, new.run, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
+        live_admit(&mut tx, &new.run.tenant).await?;
         sqlx::query(
             "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses, resumes)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
@@ -204,18 +207,20 @@ impl LiveRows<'_> {
         Ok(())
     }
 
-    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped, or
-    /// another request was faster.
+    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped,
+    /// another request was faster, or its tenant has as many live ones as it may.
     pub async fn resume(self, next: &NextLife<'_>) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, next.intent).await?;
         if !run_insert(&mut tx, next.run, true).await? {
             return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
         }
+        live_admit(&mut tx, &next.run.tenant).await?;
         let resumed = sqlx::query(
             "UPDATE app.live_sandboxes l
                 SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,
-                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL
+                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL,
+                    program_failed_at = NULL, program_failed = NULL
               WHERE id = $1 AND tenant_id = $2 AND snapshot_id = $6 AND paused_at IS NOT NULL AND ended_at IS NULL
                 AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
         )
@@ -347,6 +352,20 @@ impl LiveRows<'_> {
         Ok(left)
     }
 
+    /// Records that its template's program ended without success while it goes on, once for each life. `false`: it is over.
+    pub async fn program_failed(self, run: &RunId, how: &str) -> Result<bool> {
+        let done = sqlx::query(
+            "UPDATE app.live_sandboxes SET program_failed_at = clock_timestamp(), program_failed = $2
+              WHERE run_id = $1 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
+                AND program_failed IS NULL",
+        )
+        .bind(run.as_str())
+        .bind(how.replace('\0', ""))
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
     /// Sets the end of a running sandbox to so many ms from now; with `longer`, only if that is later. Gives the ms
     /// that are left.
     pub async fn extend(
@@ -396,11 +415,16 @@ impl LiveRows<'_> {
     /// A tenant's sandboxes, newest first.
     pub async fn list(self, tenant: &TenantId, filter: &LiveFilter) -> Result<Vec<LiveView>> {
         let (beyond, order) = if filter.oldest_first { (">", "ASC") } else { ("<", "DESC") };
+        // In the text and not in a parameter, so that every plan may use the index that reads a page in its order.
+        let is_unended = !filter.states.is_empty() && !filter.states.contains(&LiveState::Ended);
+        let unended = if is_unended { "AND ended_at IS NULL" } else { "" };
+        let after = match filter.after {
+            Some(_) => format!("AND (created_ms, id) {beyond} ($5, $6)"),
+            None => "AND $5::bigint IS NULL AND $6::text IS NULL".to_owned(),
+        };
         let rows = sqlx::query(AssertSqlSafe(format!(
-            "{VIEW} WHERE tenant_id = $1 AND ($2::text[] IS NULL OR state = ANY($2))
-                AND ($2::text[] IS NULL OR 'ended' = ANY($2) OR ended_at IS NULL) AND metadata @> $3
-                AND ($4::text IS NULL OR template = $4)
-                AND ($5::bigint IS NULL OR (created_ms, id) {beyond} ($5, $6))
+            "{VIEW} WHERE tenant_id = $1 AND ($2::text[] IS NULL OR state = ANY($2)) {unended} AND metadata @> $3
+                AND ($4::text IS NULL OR template = $4) {after}
                 AND ($8::bigint IS NULL OR started_ms >= $8)
               ORDER BY created_ms {order}, id {order} LIMIT $7"
         )))
@@ -419,12 +443,11 @@ impl LiveRows<'_> {
 
     /// How many of a tenant's sandboxes run.
     pub async fn running(self, tenant: &TenantId) -> Result<i64> {
-        Ok(sqlx::query_scalar(AssertSqlSafe(format!(
-            "SELECT count(*) FROM ({VIEW} WHERE tenant_id = $1 AND ended_at IS NULL) r WHERE state = 'running'"
-        )))
-        .bind(tenant.as_str())
-        .fetch_one(self.pool())
-        .await?)
+        // As `VIEW` has it: a session ends in the commit that ends its sandbox, or after its worker.
+        let query =
+            "SELECT count(*) FROM app.live_sandboxes l JOIN app.executors e ON e.id = l.executor_id AND e.state = 'live'
+              WHERE l.tenant_id = $1 AND l.ended_at IS NULL AND l.paused_at IS NULL AND l.started_at IS NOT NULL";
+        Ok(sqlx::query_scalar(query).bind(tenant.as_str()).fetch_one(self.pool()).await?)
     }
 
     /// How many sandboxes of a worker have not ended.

@@ -14,7 +14,7 @@ const MAX_EVENTS: i64 = 1_000;
 pub struct LiveEvent {
     /// When, in ms since the epoch.
     pub at: i64,
-    /// `created`, `started`, `pause`, `resume`, `snapshot` or `ended`.
+    /// `created`, `started`, `pause`, `resume`, `snapshot`, `program` (its template's failed) or `ended`.
     pub event: String,
     /// Why, as far as it is on record.
     pub reason: String,
@@ -35,7 +35,9 @@ impl LiveRows<'_> {
                  UNION ALL SELECT created_at, 2, split_part(op, '.', 2), reason, key_id
                    FROM app.audit WHERE target = $1 AND tenant_id = $2
                     AND op IN ('sandbox.pause', 'sandbox.resume', 'sandbox.snapshot')
-                 UNION ALL SELECT ended_at, 4, 'ended', end_reason, NULL
+                 UNION ALL SELECT program_failed_at, 4, 'program', program_failed, NULL
+                   FROM app.live_sandboxes WHERE id = $1 AND tenant_id = $2 AND program_failed IS NOT NULL
+                 UNION ALL SELECT ended_at, 5, 'ended', end_reason, NULL
                    FROM app.live_sandboxes WHERE id = $1 AND tenant_id = $2 AND ended_at IS NOT NULL) e) n
               WHERE back <= $3 ORDER BY back DESC",
         )

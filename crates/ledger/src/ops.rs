@@ -28,7 +28,7 @@ const OWNED: &str = "SELECT w.workflow_uuid, w.name, w.status, w.queue_name, w.q
      OR EXISTS (SELECT 1 FROM app.human_gates g WHERE g.escalation_workflow_id = w.workflow_uuid AND g.tenant_id = $1))";
 
 /// A workflow that is about to be steered.
-struct Target {
+struct Steered {
     status: String,
     run: RunId,
     is_parent: bool,
@@ -292,7 +292,7 @@ async fn target_lock(
     conn: &mut sqlx::PgConnection,
     tenant: &TenantId,
     workflow: &WorkflowId,
-) -> Checked<Target> {
+) -> Checked<Steered> {
     let row = sqlx::query(
         "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent
            FROM dbos.workflow_status w
@@ -307,7 +307,7 @@ async fn target_lock(
     .fetch_optional(conn)
     .await?
     .ok_or_else(|| Refusal::not_found("workflow"))?;
-    Ok(Target {
+    Ok(Steered {
         status: row.try_get("status")?,
         run: id("runs.id", row.try_get("run_id")?)?,
         is_parent: row.try_get("is_parent")?,

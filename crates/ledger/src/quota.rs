@@ -1,9 +1,11 @@
-//! `app.blob_usage`: how much a tenant has stored, in artifacts and in texts, and whether that is too much.
+//! How much a tenant has stored, in artifacts and in texts (`app.blob_usage`), how many sandboxes of it live, and whether
+//! that is too much.
 
-use cofferdam_contracts::config::DEFAULT_BLOBS_MB;
+use cofferdam_contracts::config::{DEFAULT_BLOBS_MB, DEFAULT_LIVE_SANDBOXES};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use serde_json::json;
+use sqlx::PgConnection;
 
 use crate::error::Checked;
 use crate::families::Runs;
@@ -23,6 +25,24 @@ pub(crate) fn refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
     );
     let details = json!({"metric": "blobs_mb", "limit": limit, "observed": observed});
     Some(Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details))
+}
+
+/// Refuses one more live sandbox of the tenant where its quota is reached. From here to its end the transaction has the
+/// tenant's turn.
+pub(crate) async fn live_admit(conn: &mut PgConnection, tenant: &TenantId) -> Checked<()> {
+    let default = i64::try_from(DEFAULT_LIVE_SANDBOXES).unwrap_or(i64::MAX);
+    let over: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.live_over_quota($1, $2)")
+        .bind(tenant.as_str())
+        .bind(default)
+        .fetch_one(conn)
+        .await?;
+    let Some([limit, observed]) = over.as_deref() else { return Ok(()) };
+    let why = format!(
+        "the tenant has {observed} live sandboxes, quota.live_sandboxes is {limit}: kill or pause some, or ask the \
+         host's admin to raise it"
+    );
+    let details = json!({"metric": "live_sandboxes", "limit": limit, "observed": observed});
+    Err(Refusal::new(ErrorCode::TooManySandboxes, why).with(details).into())
 }
 
 impl Runs<'_> {

@@ -16,7 +16,7 @@ use crate::keys::Principal;
 
 /// A stored version: its hash and its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredRecipe {
     /// Its content's.
     pub hash: Digest,
     /// `draft`, `candidate` or `stable`.
@@ -102,7 +102,7 @@ impl Recipes<'_> {
 
     /// Imports recipes as drafts with an audit row each, all or none; a stable `id@v` with other content refuses.
     /// Only a text that the host's own admin brought has the host's reach.
-    pub async fn import(self, who: &Principal, recipes: &[Recipe]) -> Checked<Vec<Stored>> {
+    pub async fn import(self, who: &Principal, recipes: &[Recipe]) -> Checked<Vec<StoredRecipe>> {
         let mut tx = self.pool().begin().await?;
         let mut stored = Vec::with_capacity(recipes.len());
         for recipe in recipes {
@@ -118,7 +118,11 @@ impl Recipes<'_> {
     }
 
     /// Moves a version on, `draft` to `candidate` to `stable`, with its audit row. What it has already is no change.
-    pub async fn promote(self, promotion: &Promotion<'_>, audit: &Audit<'_>) -> Checked<Stored> {
+    pub async fn promote(
+        self,
+        promotion: &Promotion<'_>,
+        audit: &Audit<'_>,
+    ) -> Checked<StoredRecipe> {
         let Promotion { id: recipe, v, hash, to } = promotion;
         let mut tx = self.pool().begin().await?;
         if !recipe_lock(&mut tx, audit.tenant, recipe).await? {
@@ -140,7 +144,7 @@ impl Recipes<'_> {
             what: "recipe_versions.status",
             why: status.clone(),
         })?;
-        let stored = Stored { hash: id("recipe_versions.hash", found)?, status: *to };
+        let stored = StoredRecipe { hash: id("recipe_versions.hash", found)?, status: *to };
         if from == *to {
             return Ok(stored);
         }
@@ -175,7 +179,7 @@ impl Recipes<'_> {
         self,
         tenant: &TenantId,
         recipe: &RecipeId,
-    ) -> Result<Vec<(Stored, Recipe)>> {
+    ) -> Result<Vec<(StoredRecipe, Recipe)>> {
         let rows = sqlx::query(
             "SELECT hash, status, json FROM app.recipe_versions WHERE tenant_id = $1 AND id = $2
               ORDER BY imported_at, v, hash LIMIT 500",
@@ -190,7 +194,10 @@ impl Recipes<'_> {
                 let status = RecipeStatus::parse(&status)
                     .ok_or(LedgerError::Row { what: "recipe_versions.status", why: status })?;
                 let hash = id("recipe_versions.hash", row.try_get("hash")?)?;
-                Ok((Stored { hash, status }, load("recipe_versions.json", row.try_get("json")?)?))
+                Ok((
+                    StoredRecipe { hash, status },
+                    load("recipe_versions.json", row.try_get("json")?)?,
+                ))
             })
             .collect()
     }
@@ -277,7 +284,7 @@ async fn import_one(
     conn: &mut sqlx::PgConnection,
     who: &Principal,
     recipe: &Recipe,
-) -> Checked<Stored> {
+) -> Checked<StoredRecipe> {
     let tenant = &who.tenant;
     let hash =
         recipe.hash().map_err(|e| LedgerError::Row { what: "recipe", why: e.to_string() })?;
@@ -324,5 +331,5 @@ async fn import_one(
     .await?;
     let status = RecipeStatus::parse(&status)
         .ok_or(LedgerError::Row { what: "recipe_versions.status", why: status })?;
-    Ok(Stored { hash, status })
+    Ok(StoredRecipe { hash, status })
 }

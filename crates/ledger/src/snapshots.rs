@@ -3,7 +3,7 @@
 //! **Who destroys the key erases the files**: its bytes go in the commit that records it, and the file is unlinked after.
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{Digest, LiveId, RunId, SnapshotId, TenantId};
+use cofferdam_contracts::id::{Digest, LiveId, RunId, SandboxId, SnapshotId, TenantId};
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use serde_json::Value;
 use sqlx::postgres::PgRow;
@@ -15,6 +15,46 @@ use crate::families::SnapshotRows;
 
 /// Snapshots that one page lists.
 const MAX_LISTED: i64 = 1_000;
+
+/// What kept files are when they are recorded.
+#[derive(Debug, Clone, Copy)]
+pub enum Form<'a> {
+    /// A sealed file of this digest.
+    Sealed(&'a Digest),
+    /// A layer in memory, on this file system.
+    Plain(&'a str),
+}
+
+impl Form<'_> {
+    fn sha256(&self) -> Option<&str> {
+        match self {
+            Self::Sealed(sha256) => Some(sha256.as_str()),
+            Self::Plain(_) => None,
+        }
+    }
+
+    fn plain(&self) -> Option<&str> {
+        match self {
+            Self::Sealed(_) => None,
+            Self::Plain(file_system) => Some(file_system),
+        }
+    }
+}
+
+/// Kept files of a place that are not sealed yet.
+#[derive(Debug, Clone)]
+pub struct Unsealed {
+    /// Their id.
+    pub id: SnapshotId,
+    /// Their tenant.
+    pub tenant: TenantId,
+    /// The session of the life that they are of.
+    pub session: Option<SandboxId>,
+    /// The key of the file, sealed.
+    pub sealed_key: Vec<u8>,
+    /// Fingerprint of the key that it is sealed under.
+    pub sealed_by: Digest,
+}
 
 /// Kept files, to be recorded.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +73,10 @@ pub struct FilesToKeep<'a> {
     pub name: Option<&'a str>,
     /// The host and the directory that have the file.
     pub place: &'a str,
-    /// Bytes of the sealed file.
+    /// Bytes of the sealed file; before it is sealed, what its files take at most.
     pub bytes: u64,
-    /// Digest of the sealed file.
-    pub sha256: &'a Digest,
+    /// What it is.
+    pub form: Form<'a>,
     /// The key of the file, sealed.
     pub sealed_key: &'a [u8],
     /// Fingerprint of the key that it is sealed under.
@@ -50,8 +90,8 @@ pub struct KeptSnapshot {
     pub view: SnapshotView,
     /// The host and the directory that have the file.
     pub place: String,
-    /// Digest of the sealed file.
-    pub sha256: Digest,
+    /// Digest of the sealed file; `None`: the files are not sealed yet.
+    pub sha256: Option<Digest>,
     /// The key of the file, sealed.
     pub sealed_key: Vec<u8>,
     /// Fingerprint of the key that it is sealed under.
@@ -60,7 +100,7 @@ pub struct KeptSnapshot {
 
 const COLUMNS: &str =
     "id, tenant_id, live_id, kind, memory, name, template, place, bytes, sha256, sealed_key, sealed_by,
-    app.ms(created_at) AS created_ms, app.ms(erased_at) AS erased_ms";
+    app.ms(created_at) AS created_ms, app.ms(sealed_at) AS sealed_ms, app.ms(erased_at) AS erased_ms";
 
 fn view_of(row: &PgRow) -> Result<SnapshotView> {
     let bytes: i64 = row.try_get("bytes")?;
@@ -73,16 +113,23 @@ fn view_of(row: &PgRow) -> Result<SnapshotView> {
         template: row.try_get("template")?,
         bytes: u64::try_from(bytes).unwrap_or(0),
         created_at: row.try_get("created_ms")?,
+        sealed_at: row.try_get("sealed_ms")?,
         erased_at: row.try_get("erased_ms")?,
     })
+}
+
+fn digest_of(row: &PgRow) -> Result<Option<Digest>> {
+    let sha256: Option<String> = row.try_get("sha256")?;
+    sha256.map(|text| id("snapshots.sha256", &text)).transpose()
 }
 
 async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
     let written = sqlx::query(
         "INSERT INTO app.snapshots
-                (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin,
-                 memory)
-         SELECT $1, l.tenant_id, l.id, l.run_id, $4, $5, l.template, $6, $7, $8, $9, $10, $11, l.origin, $13
+                (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, plain,
+                 sealed_at, memory)
+         SELECT $1, l.tenant_id, l.id, l.run_id, $4, $5, l.template, $6, $7, $8, $9, $10, $11, l.origin, $13,
+                CASE WHEN $8::text IS NOT NULL THEN clock_timestamp() END, $14
            FROM app.live_sandboxes l
           WHERE l.id = $2 AND l.run_id = $3 AND l.tenant_id = $12 AND l.started_at IS NOT NULL AND l.ended_at IS NULL
             AND l.paused_at IS NULL",
@@ -94,11 +141,12 @@ async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_
     .bind(new.name)
     .bind(new.place)
     .bind(i64::try_from(new.bytes).unwrap_or(i64::MAX))
-    .bind(new.sha256.as_str())
+    .bind(new.form.sha256())
     .bind(new.sealed_key)
     .bind(new.sealed_by.as_str())
     .bind(audit.key_id)
     .bind(audit.tenant.as_str())
+    .bind(new.form.plain())
     .bind(new.memory)
     .execute(&mut *conn)
     .await?;
@@ -139,6 +187,75 @@ impl SnapshotRows<'_> {
         Ok(true)
     }
 
+    /// Records that kept files are in a sealed file, and nowhere else. `false`: they were before, or are erased.
+    pub async fn sealed(self, snapshot: &SnapshotId, bytes: u64, sha256: &Digest) -> Result<bool> {
+        let query =
+            "UPDATE app.snapshots SET sealed_at = clock_timestamp(), bytes = $2, sha256 = $3
+                      WHERE id = $1 AND sealed_at IS NULL AND erased_at IS NULL";
+        let sealed = sqlx::query(query)
+            .bind(snapshot.as_str())
+            .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+            .bind(sha256.as_str())
+            .execute(self.pool())
+            .await?;
+        Ok(sealed.rows_affected() == 1)
+    }
+
+    /// Kept files of a place that are neither sealed nor erased; of one snapshot, where it is named.
+    pub async fn unsealed(self, place: &str, only: Option<&SnapshotId>) -> Result<Vec<Unsealed>> {
+        let rows = sqlx::query(
+            "SELECT s.id, s.tenant_id, s.sealed_key, s.sealed_by,
+                    (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id) AS session
+               FROM app.snapshots s
+              WHERE s.place = $1 AND s.sealed_at IS NULL AND s.erased_at IS NULL AND ($2::text IS NULL OR s.id = $2)",
+        )
+        .bind(place)
+        .bind(only.map(SnapshotId::as_str))
+        .fetch_all(self.pool())
+        .await?;
+        let read = |row: &PgRow| {
+            let session: Option<String> = row.try_get("session")?;
+            Ok(Unsealed {
+                id: id("snapshots.id", row.try_get("id")?)?,
+                tenant: id("snapshots.tenant_id", row.try_get("tenant_id")?)?,
+                session: session.map(|text| id("sessions.sandbox_id", &text)).transpose()?,
+                sealed_key: row.try_get("sealed_key")?,
+                sealed_by: id("snapshots.sealed_by", row.try_get("sealed_by")?)?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Records that kept files were lost before they were sealed: their sandbox has ended, and what there is of them is
+    /// to be removed. `false`: a life of it is not over yet.
+    pub async fn lost(self, snapshot: &SnapshotId, why: &str) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
+        let ended = sqlx::query(
+            "UPDATE app.live_sandboxes l SET ended_at = clock_timestamp(), end_reason = $2
+              WHERE snapshot_id = $1 AND paused_at IS NOT NULL AND ended_at IS NULL
+                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
+        )
+        .bind(snapshot.as_str())
+        .bind(why)
+        .execute(&mut *tx)
+        .await?;
+        if ended.rows_affected() == 0 {
+            return Ok(false);
+        }
+        sqlx::query(
+            "INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason)
+             SELECT tenant_id, key_id, 'worker', 'snapshot.lost', id, $2 FROM app.snapshots WHERE id = $1",
+        )
+        .bind(snapshot.as_str())
+        .bind(why)
+        .execute(&mut *tx)
+        .await?;
+        let query = "UPDATE app.snapshots SET sealed_key = NULL, erased_at = clock_timestamp() WHERE id = $1 AND erased_at IS NULL";
+        sqlx::query(query).bind(snapshot.as_str()).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
     /// What opens kept files of a tenant; `None`: there are none of this id, or they are erased.
     pub async fn kept(
         self,
@@ -157,7 +274,7 @@ impl SnapshotRows<'_> {
             Ok(KeptSnapshot {
                 view: view_of(&row)?,
                 place: row.try_get("place")?,
-                sha256: id("snapshots.sha256", row.try_get("sha256")?)?,
+                sha256: digest_of(&row)?,
                 sealed_key: row.try_get("sealed_key")?,
                 sealed_by: id("snapshots.sealed_by", row.try_get("sealed_by")?)?,
             })
@@ -238,6 +355,13 @@ impl SnapshotRows<'_> {
                       WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL";
         sqlx::query(query).bind(snapshot.as_str()).execute(self.pool()).await?;
         Ok(())
+    }
+
+    /// Whether files of this id are on record as sealed, erased or not.
+    pub async fn is_sealed(self, snapshot: &SnapshotId) -> Result<bool> {
+        let query =
+            "SELECT EXISTS (SELECT 1 FROM app.snapshots WHERE id = $1 AND sealed_at IS NOT NULL)";
+        Ok(sqlx::query_scalar(query).bind(snapshot.as_str()).fetch_one(self.pool()).await?)
     }
 
     /// Whether files of this id are recorded, erased or not.

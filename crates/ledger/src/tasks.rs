@@ -108,7 +108,7 @@ impl TaskOutcome {
 
 /// Who executes, and where.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct WorkerPlace<'a> {
     /// The worker.
     pub executor: &'a ExecutorId,
     /// Its machine.
@@ -197,7 +197,11 @@ impl Tasks<'_> {
 
     /// Records a physical start and opens its session, unless the attempt has ended. A sandbox starts
     /// once: whoever says it again, because the answer was lost with the database, finds what it began.
-    pub async fn begin(self, key: &TaskKey, place: &Place<'_>) -> Result<Option<TaskContext>> {
+    pub async fn begin(
+        self,
+        key: &TaskKey,
+        place: &WorkerPlace<'_>,
+    ) -> Result<Option<TaskContext>> {
         let row = sqlx::query(
             "WITH t AS (
                SELECT s.*, r.tenant_id, r.mode_wanted,

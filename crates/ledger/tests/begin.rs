@@ -3,7 +3,7 @@
 use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
-use cofferdam_ledger::tasks::Place;
+use cofferdam_ledger::tasks::WorkerPlace;
 use sqlx::PgPool;
 
 const SETUP: &str = "
@@ -51,7 +51,8 @@ async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_nex
     let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
     let begin = async |sandbox: &str| {
         let sandbox = SandboxId::parse(sandbox).unwrap();
-        let place = Place { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+        let place =
+            WorkerPlace { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
         ledger.tasks().begin(&key, &place).await.unwrap().unwrap().execution_no
     };
     // The commit reached the database, its answer did not reach the worker.

@@ -168,6 +168,15 @@ struct Child {
     id: Option<String>,
 }
 
+/// Names at most ten sessions that nobody may have made.
+fn banned(sessions: Vec<Child>) -> Result<(), Error> {
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    let id = |one: &Child| words(one.id.as_deref().unwrap_or("unnamed"));
+    Err(Error::Children(sessions.iter().map(id).take(10).collect()))
+}
+
 /// One call: its name in errors, and what it sends.
 struct Sent {
     call: &'static str,
@@ -439,11 +448,17 @@ impl Client {
     pub async fn check_children(&self, session: &SessionId) -> Result<(), Error> {
         let path = format!("/session/{session}/children");
         let children: Vec<Child> = self.short(get("GET /session/ID/children", path)).await?;
-        if children.is_empty() {
-            return Ok(());
-        }
-        let id = |child: &Child| words(child.id.as_deref().unwrap_or("unnamed"));
-        Err(Error::Children(children.iter().map(id).take(10).collect()))
+        banned(children)
+    }
+
+    /// The same for every other session of the daemon: who runs beside ours has no row and no place on record.
+    ///
+    /// # Errors
+    /// [`Error::Children`] names them.
+    pub async fn check_alone(&self, session: &SessionId) -> Result<(), Error> {
+        let mut all: Vec<Child> = self.short(get("GET /session", "/session")).await?;
+        all.retain(|one| one.id.as_deref() != Some(session.as_str()));
+        banned(all)
     }
 
     /// Ends the session's turn; harmless where none goes on.

@@ -49,6 +49,20 @@ pub fn configuration(settings: &Settings<'_>) -> Value {
     })
 }
 
+/// The shell of the daemon's tools: they inherit its environment, and what speaks to the daemon is nothing of theirs.
+pub const TOOL_SHELL: &str = "#!/bin/sh
+unset OPENCODE_SERVER_PASSWORD OPENCODE_SERVER_USERNAME OPENCODE_CONFIG_CONTENT
+[ -x /bin/bash ] && SHELL=/bin/bash || SHELL=/bin/sh
+export SHELL
+exec \"$SHELL\" \"$@\"
+";
+
+/// Where [`TOOL_SHELL`] has to be before the daemon starts.
+#[must_use]
+pub fn tool_shell(state: &str) -> String {
+    format!("{state}/shell")
+}
+
 /// The environment of the daemon's process, beside `PATH`.
 #[must_use]
 pub fn environment(settings: &Settings<'_>) -> BTreeMap<String, String> {
@@ -69,6 +83,7 @@ pub fn environment(settings: &Settings<'_>) -> BTreeMap<String, String> {
     set("OPENCODE_CONFIG_CONTENT", configuration(settings).to_string());
     set("OPENCODE_SERVER_USERNAME", settings.username.to_owned());
     set("OPENCODE_SERVER_PASSWORD", settings.password.to_owned());
+    set("SHELL", tool_shell(settings.state));
     set("HOME", settings.state.to_owned());
     for kind in ["DATA", "CONFIG", "CACHE", "STATE"] {
         set(&format!("XDG_{kind}_HOME"), format!("{}/{}", settings.state, kind.to_lowercase()));

@@ -93,8 +93,8 @@ pub enum Error {
         /// What is pinned.
         wanted: &'static str,
     },
-    /// A session of the run has child sessions. The run ends.
-    #[error("the session has child sessions ({0:?}), which are banned; end the run")]
+    /// The daemon has sessions besides the run's own, such as its children. The run ends.
+    #[error("the daemon has sessions besides the run's own ({0:?}), which are banned; end the run")]
     Children(Vec<String>),
     /// The turn ended with an error.
     #[error(transparent)]

@@ -34,6 +34,8 @@ pub enum Event {
     Asked(String),
     /// The session's turn ended.
     Idle,
+    /// Somebody made another session, by its id.
+    Session(String),
     /// Anything else, by its type: a heartbeat, a retry, another session's.
     Other(String),
 }
@@ -45,6 +47,7 @@ impl fmt::Display for Event {
             Self::Call { tool, .. } => write!(f, "a call of {tool}"),
             Self::Asked(id) => write!(f, "the question {id}"),
             Self::Idle => f.write_str("the turn's end"),
+            Self::Session(id) => write!(f, "the session {id}"),
             Self::Other(kind) => f.write_str(kind),
         }
     }
@@ -60,7 +63,10 @@ impl Event {
         let own = [at("sessionID"), at("part/sessionID")];
         let other = || Self::Other(words(kind));
         if !own.contains(&Some(session.as_str())) {
-            return other();
+            return match kind {
+                "session.created" => Self::Session(words(at("sessionID").unwrap_or("unnamed"))),
+                _ => other(),
+            };
         }
         match (kind, at("part/type")) {
             ("message.part.delta", _) | ("message.part.updated", Some("text" | "reasoning")) => {

@@ -24,7 +24,7 @@ mod request;
 mod stall;
 
 pub use client::{Address, Bounds, Client, Connection, Dial, Dialling};
-pub use config::{Settings, configuration, environment};
+pub use config::{Settings, TOOL_SHELL, configuration, environment, tool_shell};
 pub use error::{Error, TurnError};
 pub use events::{Event, EventStream};
 pub use ids::{Ids, SessionId};

@@ -100,7 +100,7 @@ impl Detector {
             Event::Text => self.looped.is_none(),
             Event::Call { id, tool, input } => self.is_fresh(id, tool, input),
             Event::Asked(_) | Event::Idle => true,
-            Event::Other(_) => false,
+            Event::Session(_) | Event::Other(_) => false,
         };
         if is_progress {
             (self.moved_ms, self.last, self.since) = (now_ms, event.to_string(), None);

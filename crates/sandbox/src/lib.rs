@@ -47,7 +47,7 @@ mod template;
 /// Images: pulled, imported, built and kept.
 pub mod image {
     pub use crate::build::{BuildNote, ImageFile, Step, build};
-    pub use crate::images::{Bounds, ImageError, ImageName, ImageRoot, Images, NamedImage};
+    pub use crate::images::{ImageError, ImageName, ImageRoot, Images, NamedImage, StoreBounds};
 }
 
 /// Templates of long-lived sandboxes.
@@ -93,8 +93,10 @@ pub use host::crypt::LargeLayers;
 pub use host::error::HostError;
 pub use host::hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};
 pub use host::idrange::{IdRanges, Region};
-pub use host::mounts::enter_private_mounts;
+pub use host::mounts::{enter_private_mounts, outside_mounts};
+pub use host::plain::{PlainLayer, write_files};
 pub use host::runtime::{Runtime, Sealed};
+pub use host::service::leave_service;
 pub use host::traces::{Traces, locate};
 pub use life::{
     Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper, Name,

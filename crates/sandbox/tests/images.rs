@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_sandbox::image::{Bounds, ImageError, ImageFile, ImageName, Images, build};
+use cofferdam_contracts::id::TemplateName;
+use cofferdam_sandbox::image::{ImageError, ImageFile, ImageName, Images, StoreBounds, build};
+use cofferdam_sandbox::templates::{Begin, TemplateUser, templates};
 use cofferdam_sandbox::{Sandbox, provision};
 use serde_json::{Value, json};
 use support::{Bench, fresh_id, request, sh, verified, with_bench};
@@ -265,7 +267,7 @@ fn a_link_of_an_image_leads_nowhere_but_into_its_sandbox() {
 #[test]
 fn bombs_stop_at_the_bounds() {
     with_bench(|bench| async move {
-        let bounds = Bounds { blob_bytes: 2_000_000, layer_bytes: 100_000, layer_entries: 10 };
+        let bounds = StoreBounds { blob_bytes: 2_000_000, layer_bytes: 100_000, layer_entries: 10 };
         let store = Images::bounded(bench.state.path(), bounds).unwrap();
         let big = Item { bytes: vec![0; 1_000_000], ..file("big", "") };
         let many = (0..20).map(|n| file(format!("f{n}").leak(), "")).collect::<Vec<_>>();
@@ -408,6 +410,34 @@ fn an_image_in_use_is_not_removed_and_what_others_share_stays() {
         // A plan that was made before is not run on what is gone.
         let stale = provision(&bench.host, &plan, &[]).await.unwrap_err();
         assert!(stale.message.contains("image"), "{stale}");
+    });
+}
+
+#[test]
+fn an_image_stays_while_a_template_is_made_of_it_and_goes_with_the_last() {
+    with_bench(|bench| async move {
+        import(&bench, &[tools()], json!({}), "template/own");
+        import(&bench, &[layer(&[file("b", "b")])], json!({}), "other");
+        let (store, user) = (images(&bench), TemplateUser::User);
+        let begin = Begin { start: None, ready: None, ports: Vec::new(), user, mem_mb: None };
+        let named = |text: &str| TemplateName::parse(text).unwrap();
+        let left = || (store.list().unwrap().len(), templates(bench.state.path()).unwrap().len());
+        for (one, of) in [("own", "template/own"), ("second", "template/own"), ("third", "other")] {
+            store.template_add(&named(one), of, &begin).unwrap();
+        }
+        for (image, of) in [("template/own", "made of: own, second;"), ("other", "of: third;")] {
+            let refused = store.image_remove(&name(image)).unwrap_err().to_string();
+            assert!(refused.contains(of), "{refused}");
+        }
+        // The image that was built for one template is what another is made of.
+        for (one, after) in [("own", (2, 2)), ("second", (2, 1)), ("third", (2, 0))] {
+            assert!(store.template_remove(&named(one)).unwrap());
+            assert_eq!(left(), after, "{one}");
+        }
+        store.template_add(&named("own"), "template/own", &begin).unwrap();
+        assert!(store.template_remove(&named("own")).unwrap());
+        assert_eq!(left(), (1, 0), "what is built for a template goes with it");
+        store.image_remove(&name("other")).unwrap();
     });
 }
 

@@ -26,6 +26,7 @@ use cofferdam_contracts::model::{
 use cofferdam_contracts::ops::{
     OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
 };
+use cofferdam_contracts::patch::{AppliedRow, ApplyRecord};
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
@@ -214,6 +215,8 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
     route!("GET" "/api/runs/{id}/models", READ, [], None, 200, s::<Vec<ModelSpent>>(), handlers::models::spent, "What its calls of models took, by model"),
     route!("GET" "/api/runs/{id}/models/calls", READ, [], None, 200, s::<Vec<ModelCallRow>>(), handlers::models::calls, "Its calls of models, refused ones included"),
+    route!("GET" "/api/runs/{id}/applies", READ, [], None, 200, s::<Vec<AppliedRow>>(), handlers::runs::run_applies, "Where its patches were written, with approval, key and time"),
+    route!("POST" "/api/runs/{id}/applies", SUBMIT, [], s::<ApplyRecord>(), 200, s::<AppliedRow>(), handlers::runs::run_applied, "Records where its approved patch was written, once for each approval"),
     route!("GET" "/api/runs/{id}/secrets", READ, [], None, 200, s::<Vec<SecretUseRow>>(), handlers::runs::run_secrets, "Secrets its sandboxes sent, by host, with counts"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),

@@ -4,56 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::sources;
 
-/// Names that a crate defines more than once: (crate, name, why). The list only shrinks: whoever renames one
-/// takes its line out.
+/// Names that a crate defines more than once: (crate, name, why). The list only shrinks.
 const TWICE: &[(&str, &str, &str)] = &[
-    (
-        "contracts",
-        "Tally",
-        "the tokens of an agent, and the votes at a gate: renamed with the counting",
-    ),
     ("contracts", "Violation", "of a schema, and of an egress list: both fields call it so"),
-    ("guest", "Counters", GUEST),
-    ("guest", "Entry", GUEST),
-    ("guest", "Result", "a module's result with its own error, as in the standard library"),
-    ("guest", "Watch", GUEST),
-    ("ledger", "Place", LEDGER),
-    ("ledger", "Stored", LEDGER),
-    ("ledger", "Target", LEDGER),
-    ("sandbox", "Absent", SANDBOX),
-    ("sandbox", "Base", SANDBOX),
-    ("sandbox", "Bounds", SANDBOX),
-    ("sandbox", "Call", SANDBOX),
-    ("sandbox", "Check", SANDBOX),
-    ("sandbox", "Content", SANDBOX),
-    ("sandbox", "Events", SANDBOX),
-    ("sandbox", "Excess", SANDBOX),
-    ("sandbox", "Frames", SANDBOX),
-    ("sandbox", "Ground", SANDBOX),
-    ("sandbox", "Held", SANDBOX),
-    ("sandbox", "Hold", SANDBOX),
-    ("sandbox", "Images", SANDBOX),
-    ("sandbox", "Key", SANDBOX),
-    ("sandbox", "Links", SANDBOX),
-    ("sandbox", "Made", SANDBOX),
-    ("sandbox", "Marker", SANDBOX),
-    ("sandbox", "Origin", SANDBOX),
-    ("sandbox", "Place", SANDBOX),
-    ("sandbox", "Planned", SANDBOX),
-    ("sandbox", "Programs", SANDBOX),
-    ("sandbox", "Result", SANDBOX),
-    ("sandbox", "Shown", SANDBOX),
-    ("sandbox", "Sockets", SANDBOX),
-    ("sandbox", "Start", SANDBOX),
-    ("sandbox", "Stream", SANDBOX),
-    ("sandbox", "Told", SANDBOX),
-    ("sandbox", "Walk", SANDBOX),
-    ("sandbox", "Wire", SANDBOX),
+    ("guest", "Result", RESULT),
+    ("guest", "Watch", "the request that names directories, and the guard of a jail"),
+    ("sandbox", "Result", RESULT),
 ];
 
-const GUEST: &str = "private to two modules of the agent";
-const LEDGER: &str = "private to two modules: renamed with the ledger's families";
-const SANDBOX: &str = "private to two modules: renamed when the wing is rebuilt";
+const RESULT: &str = "a module's result with its own error, as in the standard library";
 
 /// The types that a source file defines at its own level, or in a macro there; tests aside.
 fn defined(text: &str) -> Vec<String> {

@@ -12,7 +12,7 @@ use cofferdam_tests::{Home, binary, repository, text};
 use serde_json::{Value, json};
 
 use super::{Caller, answered, gone, install_modules, install_python, run};
-use crate::support::{count, ended, has_npm, said, texts};
+use crate::support::{count, ended, has_npm, said, texts, until};
 
 /// The versions that this repository is tested with.
 const PYTHON: &str = "e2b-code-interpreter==2.11.5";
@@ -226,6 +226,10 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     let serve = "echo $GREETING >index.html; exec python3 -m http.server 8000";
     let ready = "curl -sf --noproxy '*' localhost:8000";
     add(&["web", "--start", serve, "--ready", ready, "--port", "8000", "--user", "root"]);
+    // Without a ready command: one that fails at once, one that fails later, and one that has done its work.
+    add(&["typo", "--start", "no-such-program"]);
+    add(&["late", "--start", "sleep 1; echo too late >&2; exit 4"]);
+    add(&["done", "--start", "true"]);
     let server = home.up();
     let (ann, bob) = (Caller::of(&server, "ann").await, Caller::of(&server, "bob").await);
     let create = async |caller: &Caller, template: &str| {
@@ -244,6 +248,28 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     let words = |answer: &Value| text(answer, "message");
     assert!(words(&broken.1).contains("exit status 3: the reason"), "{}", broken.1);
     assert!(words(&slow.1).contains("20 s: exit status 1: not yet"), "{}", slow.1);
+    let (typo, late, done) =
+        tokio::join!(create(&ann, "typo"), create(&ann, "late"), create(&ann, "done"));
+    assert_eq!((typo.0, late.0, done.0), (400, 201, 201), "{} {} {}", typo.1, late.1, done.1);
+    assert!(words(&typo.1).contains("exit status 127"), "{}", typo.1);
+    // What fails later is on record for its owner, and the sandbox goes on.
+    let late = text(&late.1, "sandboxID");
+    let logs = format!("/v2/sandboxes/{late}/logs?level=error");
+    let how = "the template's start command failed: exit status 4: too late";
+    until("its failure is told", Duration::from_secs(20), async || {
+        let (_, told) = ann.api("GET", &logs, None).await;
+        told["logs"][0]["message"] == how
+    })
+    .await;
+    let (_, view) = server.get_as(&ann.key, &format!("/api/sandboxes/{late}")).await;
+    assert_eq!(
+        (&view["state"], &view["programFailed"]),
+        (&json!("running"), &json!("exit status 4: too late")),
+        "{view}"
+    );
+    for id in [late, text(&done.1, "sandboxID")] {
+        assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    }
     // What began answers at once, on a port of its own.
     assert_eq!((web.0, text(&web.1, "templateID")), (201, "web".to_owned()), "{}", web.1);
     let id = text(&web.1, "sandboxID");
@@ -254,7 +280,8 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
         let (_, listed) = caller.api("GET", "/templates", None).await;
         let names: Vec<String> =
             listed.as_array().unwrap().iter().map(|one| text(one, "templateID")).collect();
-        assert_eq!(names, ["base", "broken", TEMPLATE, "slow", "web"]);
+        let all = ["base", "broken", TEMPLATE, "done", "late", "slow", "typo", "web"];
+        assert_eq!(names, all);
         let (status, alias) = caller.api("GET", "/templates/aliases/web", None).await;
         assert_eq!((status, text(&alias, "templateID")), (200, "web".to_owned()));
         assert_eq!(caller.api("GET", "/templates/aliases/nothing", None).await.0, 404);
@@ -266,6 +293,10 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     let looked = String::from_utf8(looked.stdout).unwrap();
     assert!(looked.starts_with("user\n/home/user\nPython 3."), "{looked}");
     assert!(home.run(&["sandbox", "rm", &made]).status.success());
+    // An image stays while templates are made of it, so that no template is listed that makes no sandbox.
+    let refused = home.run(&["image", "rm", "template/base"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("made of: base, broken, done"), "{}", said(&refused));
     // A removed one makes no other; what runs goes on.
     assert!(home.run(&["template", "rm", "web"]).status.success());
     assert_eq!(home.run(&["template", "rm", "web"]).status.code(), Some(1));
@@ -275,8 +306,11 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     let sql = server.sql().await;
     let reasons =
         texts(&sql, "SELECT template FROM app.live_sandboxes WHERE started_at IS NULL").await;
-    assert_eq!(reasons.len(), 2, "{reasons:?}");
-    assert_eq!(count(&sql, "SELECT count(*) FROM app.live_sandboxes").await, 4);
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.live_sandboxes").await, 7);
+    // A program that ends with its sandbox has not failed.
+    let failed = "SELECT template FROM app.live_sandboxes WHERE program_failed IS NOT NULL";
+    assert_eq!(texts(&sql, failed).await, ["late"]);
     sql.close().await;
     drop(lent);
     gone(home, server).await;

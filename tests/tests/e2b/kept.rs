@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cofferdam_tests::{Home, text};
 use serde_json::{Value, json};
+use sqlx::PgPool;
 
 use super::{Caller, answered, gone};
-use crate::support::{count, said, texts};
+use crate::support::{count, said, texts, until};
+
+const SOON: Duration = Duration::from_secs(30);
 
 fn printed(home: &Home, args: &[&str]) -> String {
     let done = home.run(args);
@@ -17,6 +21,17 @@ fn printed(home: &Home, args: &[&str]) -> String {
 
 fn inside(home: &Home, id: &str, script: &str) -> String {
     printed(home, &["sandbox", "exec", id, "--user", "root", "--", "sh", "-c", script])
+}
+
+/// Until what pauses kept is sealed.
+pub(super) async fn sealed(sql: &PgPool) {
+    let left = "SELECT count(*) FROM app.snapshots WHERE sealed_at IS NULL AND erased_at IS NULL";
+    until("what is kept is sealed", SOON, async || count(sql, left).await == 0).await;
+}
+
+/// Until no file of a snapshot is left: what nobody needs is erased beside the answers.
+pub(super) async fn erased(home: &Home) {
+    until("the files of what is over are erased", SOON, async || files(home).is_empty()).await;
 }
 
 pub(super) fn files(home: &Home) -> Vec<PathBuf> {
@@ -41,6 +56,8 @@ async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
     );
     assert_eq!(printed(&home, &["sandbox", "pause", &id]), "paused");
     // No process, no mount and no word of it is left but the sealed file.
+    let sql = server.sql().await;
+    sealed(&sql).await;
     let kept = files(&home);
     assert_eq!(kept.len(), 1);
     let bytes = fs::read(&kept[0]).unwrap();
@@ -73,7 +90,7 @@ async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
     let refused = home.run(&["sandbox", "resume", &id]);
     assert!(said(&refused).contains("not paused"), "{}", said(&refused));
     // Once it runs, what it was paused into is erased.
-    assert_eq!(files(&home), Vec::<PathBuf>::new());
+    erased(&home).await;
     // Kept while it goes on.
     let snapshot = printed(&home, &["sandbox", "snapshot", "create", &id, "--name", "first"]);
     inside(&home, &id, "echo two > /home/user/a");
@@ -91,7 +108,6 @@ async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
     for fork in forks {
         printed(&home, &["sandbox", "rm", fork]);
     }
-    let sql = server.sql().await;
     let left = "SELECT count(*) FROM app.snapshots WHERE sealed_key IS NOT NULL OR erased_at IS NULL OR gone_at IS NULL";
     assert_eq!(count(&sql, left).await, 0);
     assert_eq!(count(&sql, "SELECT count(*) FROM app.snapshots").await, 3);
@@ -165,6 +181,9 @@ async fn a_damaged_file_is_refused_and_the_sandbox_stays_paused() {
     let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
     let path = format!("/sandboxes/{id}");
     assert_eq!(ann.api("POST", &format!("{path}/pause"), None).await.0, 204);
+    let sql = server.sql().await;
+    sealed(&sql).await;
+    sql.close().await;
     let file = files(&home).remove(0);
     let whole = fs::read(&file).unwrap();
     let mut altered = whole.clone();

@@ -12,7 +12,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::kept::files;
+use super::kept::{erased, files};
 use super::{Caller, answered, gone};
 use crate::support::{count, said, texts, until};
 
@@ -135,7 +135,7 @@ async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
                 assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 404);
             }
         }
-        assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
+        erased(&home).await;
         next.stop().await;
     }
     assert!(done > 0 && undone > 0, "{done} were paused, {undone} were not");
@@ -176,8 +176,7 @@ async fn a_server_that_is_killed_around_a_resume_leaves_it_paused_or_ended_with_
                 assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 404);
             }
         }
-        let empty = "the files of what is over are erased";
-        until(empty, SOON, async || files(&home).is_empty()).await;
+        erased(&home).await;
         next.stop().await;
     }
     assert!(done > 0 && undone > 0, "{done} ran, {undone} did not");
@@ -216,7 +215,7 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
             }
             more => panic!("{more:?}"),
         }
-        assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
+        erased(&home).await;
         next.stop().await;
     }
     assert!(done > 0 && undone > 0, "{done} were kept, {undone} were not");
@@ -246,7 +245,7 @@ async fn a_server_that_is_killed_around_a_fork_leaves_no_file_and_a_paused_origi
         if is_paused {
             resumed_once(&next.ann, &id).await;
         }
-        assert_eq!(files(&home), Vec::<PathBuf>::new(), "{wait_ms}");
+        erased(&home).await;
         next.stop().await;
     }
     let server = home.up();

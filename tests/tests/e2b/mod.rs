@@ -1,6 +1,7 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
 mod attack;
+mod beside;
 mod classes;
 mod cli;
 mod commands;
@@ -8,6 +9,8 @@ mod commands;
 mod interpreter;
 mod kept;
 mod kept_faults;
+mod kept_plain;
+mod many;
 mod provider;
 mod restart;
 mod seen;

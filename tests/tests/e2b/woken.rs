@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
-use super::kept::files;
+use super::kept::{erased, files, sealed};
 use super::{Caller, answered, gone};
 use crate::support::{count, texts, until};
 
@@ -123,7 +123,7 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
     assert_eq!(answered(stat(&ann, &id, &token)).await.0, 502);
     let last = logs(format!("/v2/sandboxes/{id}/logs?direction=backward&limit=1")).await;
     assert_eq!(last, ["sandbox ended: killed"]);
-    assert!(files(&home).is_empty());
+    erased(&home).await;
     let rows = texts(&sql, "SELECT to_jsonb(l)::text FROM app.live_sandboxes l").await;
     assert!(rows.iter().all(|row| !row.contains(&token)), "no table has a token");
     sql.close().await;
@@ -193,6 +193,8 @@ async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
     let ann = Caller::of(&server, "ann").await;
     let (id, token, _) = made(&ann, json!({})).await;
     paused(&ann, &id).await;
+    let sql = server.sql().await;
+    sealed(&sql).await;
     let file = files(&home).remove(0);
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[1..]).unwrap();
@@ -205,7 +207,6 @@ async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
     assert_eq!(state(&ann, &id).await, "paused");
     fs::write(&file, &whole).unwrap();
     // A key that is revoked makes no run any more, in whoever's hands its sandbox's token is.
-    let sql = server.sql().await;
     let key = texts(&sql, "SELECT key_id FROM app.live_sandboxes").await.remove(0);
     let second = Caller::of(&server, "ann").await;
     sqlx::query("UPDATE app.api_keys SET revoked_at = now() WHERE key_id = $1")

@@ -1,6 +1,7 @@
 //! Results as patches: a task works on a commit, what it changed is a patch, and `apply` writes that to a branch.
 
 mod hostile;
+mod record;
 mod world;
 
 use std::fs;
@@ -142,7 +143,7 @@ async fn a_patch_is_written_only_after_a_yes_to_exactly_it() {
 }
 
 /// The run whose gate is open.
-async fn gate_run(world: &World) -> String {
+pub(super) async fn gate_run(world: &World) -> String {
     let mut found = None;
     crate::support::until("a gate is open", std::time::Duration::from_secs(60), async || {
         let (_, inbox) = world.up.get("/api/hitl/inbox").await;

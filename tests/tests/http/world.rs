@@ -237,6 +237,10 @@ impl World {
             (_, path) if path.starts_with("/api/sandboxes/") && path.ends_with("/exec") => {
                 json!({"cmd": ["true"], "env": {"A": "b"}, "cwd": "/", "user": "root", "timeoutS": 1})
             }
+            (_, path) if path.ends_with("/applies") => json!({
+                "approvedIn": self.gated["runId"], "task": "ExecuteST:t", "patch": "0".repeat(64), "repo": "/r",
+                "branch": "b", "base": "1".repeat(40), "commit": "1".repeat(40),
+            }),
             (_, path) if path.ends_with("/extend") => json!({"timeoutS": 9}),
             (_, "/api/dispatches/prune") => json!({"older_than_sec": 86_400}),
             (_, "/api/dispatches/import") => {

@@ -218,6 +218,7 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("webhook_events_recorded_once":
         "INSERT INTO app.webhook_attempts SELECT delivery_id, 2, true, 204, NULL, 1, worker, ended_at FROM app.webhook_attempts"),
     tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'intentQ' WHERE name = 'task'"),
+    tamper!("partitions_are_named": "UPDATE dbos.workflow_status SET queue_name = 'liveQ' WHERE name = 'task'"),
     tamper!("cache_keys_hold": CACHED, "double app.dependency_cache_index"),
     tamper!("cache_keys_hold":
         CACHED,
@@ -258,6 +259,9 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("live_sandboxes_made_once": "UPDATE app.snapshots SET live_id = (SELECT id FROM app.live_sandboxes WHERE paused_at IS NULL)"),
     tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET snapshot_id = repeat('0', 20) WHERE paused_at IS NOT NULL"),
     tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET executor_id = 'ex-nobody' WHERE paused_at IS NOT NULL"),
+    tamper!("plain_layers_are_sealed": "UPDATE app.secure_wipe_evidence SET method = 'layer-kept'"),
+    tamper!("plain_layers_are_sealed":
+        "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', sealed_at = NULL, sha256 = NULL, kind = 'pause', created_at = now() - interval '11 minutes'"),
     tamper!("model_calls_once": "double app.model_calls"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET outcome = NULL, ended_at = NULL"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET tenant_id = 'another'"),

@@ -99,8 +99,14 @@ impl Forge {
 
     /// The same with what it logs elsewhere.
     pub fn up_with(&self, home: &Home, level: &str, log: Stdio) -> Server {
+        self.up_as(home, &[], level, log)
+    }
+
+    /// The same with more arguments.
+    pub fn up_as(&self, home: &Home, more: &[&str], level: &str, log: Stdio) -> Server {
         let hosts = self.hosts();
         let mut args = vec!["up", "--listen", "127.0.0.1:0"];
+        args.extend(more);
         args.extend(hosts.iter().map(String::as_str));
         let env = [("SSL_CERT_FILE", self.ca()), ("COFFERDAM_LOG", level.to_owned())];
         let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();

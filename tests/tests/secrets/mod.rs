@@ -1,5 +1,6 @@
 //! Secrets: real clients use them, and no sandbox, row, log or file of the host ever holds one.
 
+mod classes;
 pub mod forge;
 pub mod scan;
 

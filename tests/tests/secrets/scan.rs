@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use sqlx::PgPool;
@@ -38,7 +38,12 @@ pub fn in_process(pid: i32, needles: &[Vec<u8>]) -> Vec<String> {
     if memmem(&environ, needles) {
         found.push(format!("{pid} environ"));
     }
-    let memory = File::open(format!("/proc/{pid}/mem")).expect("root reads a process's memory");
+    let memory = match File::open(format!("/proc/{pid}/mem")) {
+        // It has ended meanwhile.
+        Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => return found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return found,
+        opened => opened.expect("root reads a process's memory"),
+    };
     for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next().unwrap(), words.next().unwrap());
@@ -47,13 +52,82 @@ pub fn in_process(pid: i32, needles: &[Vec<u8>]) -> Vec<String> {
         }
         let (from, to) = range.split_once('-').unwrap();
         let at = |text| u64::from_str_radix(text, 16).unwrap();
-        let mut bytes = vec![0; usize::try_from(at(to) - at(from)).unwrap()];
-        let read = memory.read_at(&mut bytes, at(from)).unwrap_or(0);
-        if memmem(&bytes[..read], needles) {
+        if is_between(&memory, (at(from), at(to)), needles) {
             found.push(format!("{pid} {line}"));
         }
     }
     found
+}
+
+/// Bytes that are read at a time: what a process maps may be larger than this machine's memory.
+const PIECE: u64 = 8 << 20;
+
+/// Whether a needle lies between two places; what cannot be read is passed over, a page at a time.
+fn is_between(file: &File, (from, to): (u64, u64), needles: &[Vec<u8>]) -> bool {
+    let longest = needles.iter().map(Vec::len).max().unwrap_or(1);
+    let zero = [0; 4096];
+    // The end of the piece before, in which a needle may begin.
+    let (mut at, mut text) = (from, Vec::new());
+    let mut piece = vec![0; usize::try_from(PIECE).unwrap()];
+    while at < to {
+        let most = usize::try_from(PIECE.min(to - at)).unwrap();
+        let read = file.read_at(&mut piece[..most], at).unwrap_or(0);
+        if read == 0 {
+            at += 4096;
+            text.clear();
+            continue;
+        }
+        at += u64::try_from(read).unwrap();
+        // Most of a machine's memory was never written.
+        for page in piece[..read].chunks(4096) {
+            if page == &zero[..page.len()] {
+                text.clear();
+                continue;
+            }
+            text.extend_from_slice(page);
+            if memmem(&text, needles) {
+                return true;
+            }
+            text.drain(..text.len().saturating_sub(longest - 1));
+        }
+    }
+    false
+}
+
+/// Where the needles are in files without a name that a process holds open, such as the memory of gVisor's tasks. Each
+/// is looked at once.
+pub fn in_memory_files(
+    pid: i32,
+    needles: &[Vec<u8>],
+    seen: &mut BTreeSet<(u64, u64)>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let name = target.to_string_lossy().into_owned();
+        let Ok(file) = File::open(entry.path()) else { continue };
+        let what = file.metadata().unwrap();
+        let is_memory = name.starts_with("/memfd:") || name.ends_with(" (deleted)");
+        if !is_memory || !what.is_file() || !seen.insert((what.dev(), what.ino())) {
+            continue;
+        }
+        if data_of(&file).into_iter().any(|part| is_between(&file, part, needles)) {
+            found.push(format!("{pid} {name}"));
+        }
+    }
+    found
+}
+
+/// The parts of a file that are not holes.
+fn data_of(file: &File) -> Vec<(u64, u64)> {
+    use rustix::fs::{SeekFrom, seek};
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while let Ok(from) = seek(file, SeekFrom::Data(at)) {
+        at = seek(file, SeekFrom::Hole(from)).unwrap();
+        parts.push((from, at));
+    }
+    parts
 }
 
 /// Files below a directory that hold a needle. Links are not followed.

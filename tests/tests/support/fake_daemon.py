@@ -211,6 +211,13 @@ class Answer(BaseHTTPRequestHandler):
         if self.path == "/api/session":
             SESSIONS.setdefault(body["id"], body["location"]["directory"])
             return self.say(200, {"data": {"id": body["id"]}})
+        if self.path == "/session" and method == "GET":
+            children = [child for all in CHILDREN.values() for child in all]
+            return self.say(200, [{"id": session} for session in SESSIONS] + children)
+        if self.path == "/session" and method == "POST" and "parentID" not in body:
+            SESSIONS["ses_beside"] = "/"
+            emit("session.created", {"sessionID": "ses_beside"})
+            return self.say(200, {"id": "ses_beside"})
         if self.path == "/session" and method == "POST":
             CHILDREN.setdefault(body["parentID"], []).append({"id": "ses_child"})
             return self.say(200, {"id": "ses_child"})
@@ -237,6 +244,8 @@ class Answer(BaseHTTPRequestHandler):
             return self.say(200, True)
         if session not in SESSIONS or (rest[1:] and rest[1] not in TURNS):
             return self.missing()
+        if not rest and method == "DELETE":
+            return self.say(200, bool(SESSIONS.pop(session)))
         if not rest:
             return self.say(200, {"id": session})
         if rest == ["children"]:
@@ -253,6 +262,9 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.handle_one("GET")
+
+    def do_DELETE(self):
+        self.handle_one("DELETE")
 
     def do_POST(self):
         self.handle_one("POST")

@@ -121,6 +121,9 @@ pub(crate) enum Command {
     Openapi,
     /// Print a JSON Schema, or list their names
     Schema { name: Option<String> },
+    /// Seal the layer of a paused sandbox; started by a worker
+    #[command(name = cofferdam_flows::live::SEAL_COMMAND, hide = true)]
+    SealLayer,
     /// Print shell completions
     Completions { shell: clap_complete::Shell },
 }

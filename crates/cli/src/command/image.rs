@@ -62,7 +62,7 @@ pub(crate) enum ImageCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove an image and the blobs that no other image uses
+    /// Remove an image and the blobs that no other image uses; refused while a template is made of it
     Rm { name: String },
 }
 
@@ -104,7 +104,7 @@ async fn act(images: &Images, command: &ImageCommand) -> anyhow::Result<()> {
         }
         ImageCommand::Ls { json } => list(&images.list()?, *json),
         ImageCommand::Rm { name } => {
-            images.remove(&ImageName::parse(name)?)?;
+            images.image_remove(&ImageName::parse(name)?)?;
             output::line("removed");
         }
     }
@@ -134,9 +134,12 @@ pub(crate) fn judged(error: ImageError) -> anyhow::Error {
 /// What is not here, or in use, is an expected no.
 fn expected(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<ImageError>() {
-        Some(ImageError::Unknown(_) | ImageError::InUse(_) | ImageError::Moved { .. }) => {
-            Negative(error.to_string()).into()
-        }
+        Some(
+            ImageError::Unknown(_)
+            | ImageError::InUse(_)
+            | ImageError::OfTemplates { .. }
+            | ImageError::Moved { .. },
+        ) => Negative(error.to_string()).into(),
         _ => error,
     }
 }

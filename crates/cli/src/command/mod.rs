@@ -103,6 +103,10 @@ fn start(cli: Cli) -> anyhow::Result<Exit> {
         stdout::write(&script);
         return Ok(Exit::Ok);
     }
+    if let Command::SealLayer = cli.command {
+        cofferdam_flows::live::seal_layer()?;
+        return Ok(Exit::Ok);
+    }
     // Before the runtime's threads exist: every mount of ours then vanishes with this process.
     if cli.command.executes() && nix::unistd::geteuid().is_root() {
         cofferdam_sandbox::enter_private_mounts()?;
@@ -153,7 +157,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Adopt => node::adopt(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),
-        Command::Completions { .. } => Ok(Exit::Ok),
+        Command::SealLayer | Command::Completions { .. } => Ok(Exit::Ok),
     }
 }
 

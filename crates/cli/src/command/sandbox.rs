@@ -257,7 +257,10 @@ fn print(found: &[LiveView]) {
                 one.metadata.iter().map(|(name, value)| format!("{name}={value}")).collect();
             vec![
                 one.id.to_string(),
-                one.state.as_str().to_owned(),
+                match one.program_failed {
+                    Some(_) => format!("{}, program failed", one.state.as_str()),
+                    None => one.state.as_str().to_owned(),
+                },
                 one.template.clone(),
                 one.mem_mb.map(|mb| mb.to_string()).unwrap_or_default(),
                 one.started_at.map(output::time).unwrap_or_default(),

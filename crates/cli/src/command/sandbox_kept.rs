@@ -121,9 +121,13 @@ fn print(all: &[SnapshotView]) {
             one.sandbox.to_string(),
             one.bytes.to_string(),
             output::time(one.created_at),
+            one.sealed_at.map(output::time).unwrap_or_default(),
             one.name.clone().unwrap_or_default(),
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();
-    output::table(&["SNAPSHOT", "KIND", "SANDBOX", "BYTES", "CREATED (UTC)", "NAME"], &rows);
+    output::table(
+        &["SNAPSHOT", "KIND", "SANDBOX", "BYTES", "CREATED (UTC)", "SEALED (UTC)", "NAME"],
+        &rows,
+    );
 }

@@ -1,5 +1,12 @@
 //! Watches an answer go by: tokens, errors and whether it came to its end. Pure, and bounded whatever comes.
+//!
+//! A stream is searched for a few words, a chunk at a time. **Only lines with such a word are parsed, and only the line
+//! that a chunk leaves unfinished is copied:** the rest is text of the model, thousands of lines of it.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use memchr::{memchr, memrchr};
 use serde_json::Value;
 
 use super::ModelProtocol;
@@ -10,8 +17,12 @@ use super::usage::{self, Claims};
 const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a whole answer that are read.
 const MAX_WHOLE_BYTES: usize = 16 * 1024 * 1024;
-/// What an event must hold to be worth reading. The others are text of the model.
-const TELLING: [&[u8]; 4] = [b"\"usage\"", b"\"error\"", b"message_stop", b"\"response.in"];
+/// What a line must hold to be worth reading.
+static TELLING: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
+    ["\"usage\"", "\"error\"", "message_stop", "\"response.in", DONE].map(Finder::new)
+});
+/// The last event of a chat.
+const DONE: &str = "[DONE]";
 
 /// Reads an answer as it passes.
 #[derive(Debug)]
@@ -24,6 +35,9 @@ pub struct AnswerMeter {
     is_over: bool,
     said: Claims,
     is_done: bool,
+    /// Lines that were parsed.
+    #[cfg(test)]
+    parsed: usize,
 }
 
 /// What an answer said.
@@ -48,6 +62,8 @@ impl AnswerMeter {
             is_over: false,
             said: Claims { input: None, output: None, cached: None, error: None, is_last: false },
             is_done: false,
+            #[cfg(test)]
+            parsed: 0,
         }
     }
 
@@ -57,14 +73,14 @@ impl AnswerMeter {
             self.keep(bytes, MAX_WHOLE_BYTES);
             return;
         }
-        let mut rest = bytes;
-        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
-            let (line, after) = rest.split_at(at);
-            self.keep(line, MAX_LINE_BYTES);
-            self.line();
-            rest = after.get(1..).unwrap_or_default();
-        }
-        self.keep(rest, MAX_LINE_BYTES);
+        let (Some(first), Some(last)) = (memchr(b'\n', bytes), memrchr(b'\n', bytes)) else {
+            self.keep(bytes, MAX_LINE_BYTES);
+            return;
+        };
+        self.keep(bytes.get(..first).unwrap_or_default(), MAX_LINE_BYTES);
+        self.line();
+        self.lines(bytes.get(first..last).unwrap_or_default());
+        self.keep(bytes.get(last.saturating_add(1)..).unwrap_or_default(), MAX_LINE_BYTES);
     }
 
     fn keep(&mut self, bytes: &[u8], most: usize) {
@@ -80,18 +96,42 @@ impl AnswerMeter {
     fn line(&mut self) {
         let is_over = std::mem::take(&mut self.is_over);
         let line = std::mem::take(&mut self.kept);
-        let Some(data) = line.strip_prefix(b"data:").filter(|_| !is_over) else { return };
-        let data = data.trim_ascii();
-        if data == b"[DONE]" {
-            self.is_done = true;
-        } else if TELLING.iter().any(|word| holds(data, word))
-            && let Ok(value) = serde_json::from_slice::<Value>(data)
-        {
-            self.said.then(usage::read(self.protocol, &value));
+        if !is_over {
+            self.lines(&line);
         }
-        // The room is used again: an answer has thousands of lines.
+        // The room is used again: an answer has thousands of chunks.
         self.kept = line;
         self.kept.clear();
+    }
+
+    /// Reads those of some whole lines that hold a telling word.
+    fn lines(&mut self, text: &[u8]) {
+        let mut words = TELLING.each_ref().map(|finder| Sought::new(finder, text));
+        let mut from = 0;
+        while let Some(at) = words.iter_mut().filter_map(|word| word.from(text, from)).min() {
+            let (before, after) = text.split_at(at);
+            let start = memrchr(b'\n', before).map_or(0, |at| at.saturating_add(1));
+            let end = memchr(b'\n', after).map_or(text.len(), |more| at.saturating_add(more));
+            self.read(text.get(start..end).unwrap_or_default());
+            from = end;
+        }
+    }
+
+    fn read(&mut self, line: &[u8]) {
+        let is_read = line.len() <= MAX_LINE_BYTES;
+        let Some(data) = line.strip_prefix(b"data:").filter(|_| is_read) else { return };
+        let data = data.trim_ascii();
+        if data == DONE.as_bytes() {
+            self.is_done = true;
+            return;
+        }
+        #[cfg(test)]
+        {
+            self.parsed += 1;
+        }
+        if let Ok(value) = serde_json::from_slice::<Value>(data) {
+            self.said.then(usage::read(self.protocol, &value));
+        }
     }
 
     /// Whether a stream came to the end that its protocol marks.
@@ -120,8 +160,46 @@ impl AnswerMeter {
     }
 }
 
-fn holds(text: &[u8], word: &[u8]) -> bool {
-    text.windows(word.len()).any(|window| window == word)
+/// A word that a text is searched for, and where it stands next.
+struct Sought<'a> {
+    finder: &'a Finder<'static>,
+    /// `None`: nowhere in the rest.
+    next: Option<usize>,
+}
+
+impl<'a> Sought<'a> {
+    fn new(finder: &'a Finder<'static>, text: &[u8]) -> Self {
+        Self { finder, next: search(finder, text, 0) }
+    }
+
+    /// Where it stands at or after a place, other than as the name of a null: a chat says `"usage":null` in every event.
+    fn from(&mut self, text: &[u8], from: usize) -> Option<usize> {
+        if self.next.is_some_and(|next| next < from) {
+            self.next = search(self.finder, text, from);
+        }
+        self.next
+    }
+}
+
+fn search(finder: &Finder<'_>, text: &[u8], mut from: usize) -> Option<usize> {
+    loop {
+        let at = finder.find(text.get(from..)?)?.saturating_add(from);
+        from = at.saturating_add(finder.needle().len());
+        if !is_null(text.get(from..)?) {
+            return Some(at);
+        }
+    }
+}
+
+/// Whether the value of a name, which ends here, is null. It is in the same line.
+fn is_null(after: &[u8]) -> bool {
+    skipped(after, b":").and_then(|value| skipped(value, b"null")).is_some()
+}
+
+/// What follows a word and the blanks before it.
+fn skipped<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
+    let blanks = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    text.get(blanks..)?.strip_prefix(word)
 }
 
 #[cfg(test)]
@@ -163,6 +241,79 @@ mod tests {
         assert_eq!(metered(ModelProtocol::OpenaiChat, text).error, None);
         let text = "data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
         assert_eq!(metered(ModelProtocol::OpenaiChat, text).error.as_deref(), Some("overloaded"));
+    }
+
+    /// What a stream says where every line is parsed: the law that the search for words keeps.
+    fn parsed(protocol: ModelProtocol, text: &str) -> Metered {
+        let (mut said, mut is_done) = (Claims::default(), false);
+        for line in text.split('\n') {
+            let Some(data) = line.strip_prefix("data:").map(str::trim_ascii) else { continue };
+            is_done |= data == DONE;
+            if let Ok(value) = serde_json::from_str::<Value>(data) {
+                said.then(usage::read(protocol, &value));
+            }
+        }
+        let is_whole = match protocol {
+            ModelProtocol::OpenaiChat => is_done,
+            _ => said.is_last,
+        };
+        Metered { usage: said.usage(), error: said.error, is_whole }
+    }
+
+    #[test]
+    fn a_search_for_words_says_what_a_parser_of_every_line_says() {
+        let pieces = [
+            "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n",
+            "data: {\"usage\" : null, \"error\":null}\n",
+            "data: {\"usage\":null,\"error\":{\"message\":\"first\"}}\n",
+            "data: {\"error\":\"second\"}\r\n\r\n",
+            "data: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3,\"input_tokens\":5}}\n",
+            "data: {\"usage\":{\"prompt_tokens\":8,\"output_tokens\":4}} \n",
+            "event: usage\n: \"error\"\n\n",
+            "data: \"usage\"\n",
+            ":null\n",
+            "\n\n",
+            "data: [DONE]\n\n",
+            "xdata: {\"error\":\"no\"}\n",
+            "data: {\"type\":\"error\"}\n",
+            "data: {\"type\":\"message_stop\"}\n",
+            "data: {\"type\":\"response.completed\",\"response\":{\"error\":null,\"usage\":{\"input_tokens\":2,\"output_tokens\":2}}}\n",
+            "data: {\"type\":\"response.incomplete\"}\n",
+        ];
+        let mut at = 1_usize;
+        let mut next = |most: usize| {
+            // A small generator of its own: the same texts in every run.
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (at >> 33) % most
+        };
+        for _ in 0..3_000 {
+            let text: String = (0..next(9)).map(|_| pieces[next(pieces.len())]).collect();
+            for protocol in [
+                ModelProtocol::OpenaiChat,
+                ModelProtocol::OpenaiResponses,
+                ModelProtocol::AnthropicMessages,
+            ] {
+                let mut meter = AnswerMeter::new(protocol, true);
+                let mut rest = text.as_bytes();
+                while !rest.is_empty() {
+                    let (now, later) = rest.split_at(1 + next(rest.len().min(150)));
+                    meter.push(now);
+                    rest = later;
+                }
+                assert_eq!(meter.end(), parsed(protocol, &text), "{protocol:?} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_of_text_are_searched_and_neither_copied_nor_parsed() {
+        let text = "data: {\"choices\":[{\"delta\":{\"content\":\"sixteen letters!\"}}],\"usage\":null}\n\n";
+        let mut meter = AnswerMeter::new(ModelProtocol::OpenaiChat, true);
+        meter.push(text.repeat(10_000).as_bytes());
+        assert_eq!(meter.parsed, 0);
+        assert!(meter.kept.capacity() < 1024, "{}", meter.kept.capacity());
+        meter.push(CHAT.as_bytes());
+        assert_eq!(meter.parsed, 1);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! **The structured patch is the truth: the gate shows it and `apply` writes it. No text of a diff is ever
 //! parsed.** What a patch must not hold is listed in it by name ([`Refused`]), and `apply` refuses it then.
 
+mod applied;
 mod diff;
 mod mail;
 mod object;
@@ -27,10 +28,11 @@ use crate::canonical::{self, digest_bytes};
 use crate::id::Digest;
 use crate::named::named;
 
+pub use applied::{AppliedRow, ApplyRecord};
 pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, why_refused};
 pub use raw::{Changed, RawChange, RawError, changes, contents, sizes};
-pub use receipt::{APPLY_RECIPE, Target, receipt};
+pub use receipt::{APPLY_RECIPE, Target, apply_recipe, is_receipt_of, receipt};
 pub use repo::{REPO_MOUNT, RepoIn, RepoSpec, mount, with_checkout};
 
 /// Version of `patch.json`.

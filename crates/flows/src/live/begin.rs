@@ -7,7 +7,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
 use cofferdam_sandbox::templates::{Template, TemplateUser};
 use cofferdam_sandbox::{Agent, Manner, Running, Stream, User};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use super::hold::USER;
 use super::work::HOME;
@@ -24,7 +24,14 @@ const LAST_BYTES: usize = 2_048;
 /// Wall time of the program: longer than any sandbox lives.
 const FOR_EVER_MS: u64 = 366 * 86_400_000;
 
-/// Starts a template's program and waits until it is ready; without a ready command, it is as soon as it runs.
+/// Without a ready command, a program that fails within this time makes no sandbox: a word that is misspelt, a file that is
+/// not there.
+const SETTLING: Duration = Duration::from_millis(250);
+
+/// A template's program that goes on. Its end, in words where that was no success; `None`: with its sandbox, or well.
+pub(super) type Program = JoinHandle<Option<String>>;
+
+/// Starts a template's program and waits until it is ready; without a ready command, until it has run for a moment.
 ///
 /// # Errors
 /// In words: it ended without success before it was ready, or is not ready within [`READY_PATIENCE`].
@@ -32,29 +39,35 @@ pub(super) async fn begin(
     agent: &Agent,
     template: &Template,
     env: &BTreeMap<String, String>,
-) -> Result<(), String> {
-    let Some(start) = &template.start else { return Ok(()) };
+) -> Result<Option<Program>, String> {
+    let Some(start) = &template.start else { return Ok(None) };
     let since = Stopwatch::start();
     let exec = |command: &str, timeout_ms: u64| request(template, command, env, timeout_ms);
     let program = agent.start(exec(start, FOR_EVER_MS), manner()).await;
     let program = program.map_err(|error| format!("the start command: {error}"))?;
     // It lives as long as the sandbox: the end of the agent ends this task.
-    let mut program: JoinHandle<Result<ExecEnd, Vec<u8>>> = tokio::spawn(followed(program));
-    let mut is_running = true;
+    let mut program = Some(tokio::spawn(followed(program)));
+    let Some(ready) = &template.ready else {
+        if let Some(running) = &mut program
+            && let Ok(end) = tokio::time::timeout(SETTLING, running).await
+        {
+            program = None;
+            ended(end)?;
+        }
+        return Ok(program);
+    };
     let mut last = "it was not asked yet".to_owned();
     loop {
-        if is_running && program.is_finished() {
-            is_running = false;
-            ended((&mut program).await)?;
+        if let Some(over) = program.take_if(|program| program.is_finished()) {
+            ended(over.await)?;
         }
-        let Some(ready) = &template.ready else { return Ok(()) };
         let left = READY_PATIENCE.saturating_sub(since.elapsed());
         if left.is_zero() {
             let waited = READY_PATIENCE.as_secs();
             return Err(format!("the ready command did not succeed within {waited} s: {last}"));
         }
         match tokio::time::timeout(left, asked(agent, exec(ready, READY_MS))).await {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => return Ok(program),
             Ok(Err(why)) => last = why,
             Err(_) => continue,
         }
@@ -75,21 +88,25 @@ async fn asked(agent: &Agent, request: ExecRequest) -> Result<(), String> {
 }
 
 /// Follows the program to its end, whose last words are kept where it failed.
-async fn followed(program: Running) -> Result<ExecEnd, Vec<u8>> {
+async fn followed(program: Running) -> Option<String> {
     let mut said = Vec::new();
     let sink = |_: Stream, piece: &[u8]| keep(&mut said, piece);
-    let end = program.follow(sink).await.map_err(|error| error.to_string().into_bytes())?;
-    match end.ended {
+    match program.follow(sink).await {
         // It left its work to others, or has done it.
-        Ended::Exit(0) => Ok(end),
-        _ => Err(told(&end, &said).into_bytes()),
+        Ok(ExecEnd { ended: Ended::Exit(0), .. }) => None,
+        Ok(end) => Some(told(&end, &said)),
+        // Its agent is gone, and the sandbox with it.
+        Err(error) => {
+            tracing::debug!(%error, "a template's program is not followed any more");
+            None
+        }
     }
 }
 
-fn ended(joined: Result<Result<ExecEnd, Vec<u8>>, tokio::task::JoinError>) -> Result<(), String> {
+fn ended(joined: Result<Option<String>, JoinError>) -> Result<(), String> {
     match joined {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(why)) => Err(format!("the start command failed: {}", String::from_utf8_lossy(&why))),
+        Ok(None) => Ok(()),
+        Ok(Some(how)) => Err(format!("the start command failed: {how}")),
         Err(error) => Err(format!("the start command: {error}")),
     }
 }

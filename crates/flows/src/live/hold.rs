@@ -1,13 +1,14 @@
 //! The task that holds a sandbox, on its worker.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
+use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::live::LiveStart;
@@ -16,12 +17,14 @@ use cofferdam_sandbox::{KillHandle, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
-use super::begin::begin;
+use super::begin::{Program, begin};
 use super::memory::KeptMemory;
 use super::registry::{Expected, Held, Made, Order, Tokens};
 use super::work::HOME;
+use crate::Flows;
 use crate::attempt::{End, blank};
 use crate::executor::{Executor, may_cancel};
+use crate::memory::MemoryShare;
 use crate::patience::patiently;
 use crate::planned::{refused_everywhere, unmade};
 use crate::settle::alert;
@@ -74,30 +77,37 @@ pub(crate) async fn hold(
         Ok(false) => return gone("it is not recorded, or was started before").await,
         Err(error) => return gone(&format!("the record could not be read: {error}")).await,
     }
-    let Up { sandbox, memory: _memory, .. } =
-        match up(executor, task, &work.request, (None, expected.filling.take()), id, &mut wakes)
-            .await
-        {
-            Ok(up) => up,
-            // A second attempt would find the same, and its caller is told now.
-            Err(end) => return refused_everywhere(*end),
-        };
-    held(executor, task, work, (sandbox, expected), wakes).await
+    let filling = (None, expected.filling.take());
+    // What making it takes is given back before it is held, for days perhaps; so is what its end takes.
+    let up = Box::pin(up(executor, task, &work.request, filling, id, &mut wakes));
+    let Up { sandbox, memory, .. } = match up.await {
+        Ok(up) => up,
+        // A second attempt would find the same, and its caller is told now.
+        Err(end) => return refused_everywhere(*end),
+    };
+    held(executor, task, work, (sandbox, expected, memory), wakes).await
 }
 
 async fn held(
     executor: &Executor,
     task: &TaskContext,
     work: &LiveWork,
-    (sandbox, mut expected): (Sandbox, Expected),
+    (mut sandbox, mut expected, memory): (Sandbox, Expected, MemoryShare),
     mut wakes: Receiver<Wake>,
 ) -> End {
     let since = Stopwatch::start();
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
-    let over = match opened(executor, task, &sandbox, (&tokens, &expected)).await {
-        Ok(Some((left, env))) => {
+    let mut memory = Some(memory);
+    let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
+    let over = match opened.await {
+        Ok(Some(LiveUp { left, env, program })) => {
+            if let Some(lent) = expected.lent.take() {
+                fail_point("layer.begun");
+                sandbox.has_begun();
+                lent.begun();
+            }
             let made = Made {
                 agent: sandbox.agent().clone(),
                 env,
@@ -108,7 +118,11 @@ async fn held(
                 went_on: sandbox.went_on(),
             };
             let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
+            executor.slots.stepped_aside(task.key.as_str());
             let shown = executor.flows.live.show(Arc::clone(&held));
+            if let Some(program) = program {
+                tokio::spawn(told_of(program, executor.flows.clone(), Arc::clone(&held)));
+            }
             executor.board.set(sandbox.id(), SessionState::Executing);
             let kill = sandbox.kill_handle();
             let over = until(executor, task, (&kill, &held, &mut orders), &mut wakes).await;
@@ -117,6 +131,10 @@ async fn held(
             drop(shown);
             // Who reads its files stops at once, and nothing is wiped under its hands.
             drop(held.keeping.lock().await);
+            if let Some(left) = held.leaves() {
+                sandbox.leave(&left.layer);
+                *left.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory.take();
+            }
             over
         }
         Ok(None) => Over::Canceled,
@@ -131,9 +149,10 @@ async fn held(
     let effective = sandbox.effective().clone();
     executor.board.set(sandbox.id(), SessionState::RemoteWipeVerifying);
     let wiping = Stopwatch::start();
-    let evidence = sandbox.wipe(reason).await;
+    let evidence = Box::pin(sandbox.wipe(reason)).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
     alert(&evidence);
+    drop(memory);
     End {
         result,
         effective: Some(effective),
@@ -172,14 +191,35 @@ fn told(result: &mut SandboxResult, over: Over) -> (&'static str, bool) {
     (reason, canceled)
 }
 
-/// Opens its network, gives `user` a home, starts its template's program, and records its start; the ms that it has and the network's variables.
+/// One that is up, and on record as such.
+struct LiveUp {
+    /// The ms that it has.
+    left: i64,
+    /// The network's variables.
+    env: BTreeMap<String, String>,
+    program: Option<Program>,
+}
+
+/// Records how its template's program failed while the sandbox goes on; one that ends with its sandbox did not.
+async fn told_of(program: Program, flows: Flows, held: Arc<Held>) {
+    let Ok(Some(how)) = program.await else { return };
+    if !held.goes_on() {
+        return;
+    }
+    tracing::warn!(sandbox = %held.id, template = %held.template(), how, "a template's program failed");
+    if let Err(error) = patiently(|| flows.ledger.live().program_failed(&held.run, &how)).await {
+        tracing::warn!(sandbox = %held.id, %error, "how a template's program failed is not on record");
+    }
+}
+
+/// Opens its network, gives `user` a home, starts its template's program, and records its start.
 /// `None`: it is not wanted any more.
 async fn opened(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &Sandbox,
     (tokens, expected): (&Tokens, &Expected),
-) -> Result<Option<(i64, BTreeMap<String, String>)>, String> {
+) -> Result<Option<LiveUp>, String> {
     let ledger = &executor.flows.ledger;
     let start = LiveStart {
         run: &task.run,
@@ -193,10 +233,10 @@ async fn opened(
     let beginning = expected.template.as_ref().filter(|template| template.start.is_some());
     // It runs, as it did.
     let beginning = beginning.filter(|_| !sandbox.went_on());
-    let (env, left) = match beginning {
+    let (env, left, program) = match beginning {
         None => {
             let (env, left) = tokio::join!(furnished(sandbox), recorded);
-            (env?, left)
+            (env?, left, None)
         }
         // On record as running only once its program is ready.
         Some(template) => {
@@ -205,12 +245,12 @@ async fn opened(
             all.extend(expected.inherited.clone());
             all.extend(expected.request.env.clone());
             let begun = begin(sandbox.agent(), template, &all).await;
-            begun.map_err(|why| format!("template {}: {why}", template.name))?;
-            (env, recorded.await)
+            let program = begun.map_err(|why| format!("template {}: {why}", template.name))?;
+            (env, recorded.await, program)
         }
     };
     let left = left.map_err(|error| format!("its start was not recorded: {error}"))?;
-    Ok(left.map(|left| (left, env)))
+    Ok(left.map(|left| LiveUp { left, env, program }))
 }
 
 /// Its time is over, and it is to be paused then. Where that fails it ends, as if it had not asked for it.
@@ -274,7 +314,7 @@ async fn until(
                 }
             }
             () = clock::sleep(left.min(LOOK)) => {
-                if !kill.is_alive() && !held.leaves() {
+                if !kill.is_alive() && !held.is_asleep() {
                     return Over::Died;
                 }
             }

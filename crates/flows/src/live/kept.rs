@@ -1,43 +1,51 @@
 //! Pause, resume, snapshot and fork: the files of long-lived sandboxes, kept and brought back.
 //!
 //! ```text
-//! pause:    stop -> file -> fsync -> snapshot and pause on record -> processes killed -> wiped -> answer
-//! resume:   file checked -> the next life on record, with a run of its own -> its layer filled -> started -> answer
+//! pause:    stop -> layer held by its sealer, room for its file -> snapshot and pause on record -> processes killed
+//!           -> wiped but for the layer -> answer; meanwhile sealed, fsync -> layer ended -> on record (`plain`)
+//! resume:   layer lent, or its sealed file checked -> the next life on record, with a run of its own -> started -> answer
 //! snapshot: stop -> file -> go on -> fsync -> on record            fork: the same without a record, once for all its sandboxes
 //! ```
-//! Killed at any point, a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its file is
-//! whole.
+//! A layer that does not lie in memory is sealed before its pause is on record, as those of snapshots are. Killed at any point,
+//! a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its files are in a whole file or
+//! in a layer that a living process seals. One whose layer is lost before (a reboot) is reported as ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, LiveId, SnapshotId, TenantId};
-use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState, LiveView};
+use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
 use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::NextLife;
-use cofferdam_ledger::snapshots::FilesToKeep;
+use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
-use super::memory::KeptMemory;
-use super::registry::{Again, Expected, Held, Order};
+use super::plain::{Lending, Lent};
+use super::registry::{Again, Expected, Held};
 use super::shelf::{KeptFile, Shelf};
-use super::{detached, elsewhere, fresh_letters, moved, refuse, unverified, work};
+use super::{detached, elsewhere, fresh_letters, refuse, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
 use crate::{Flows, config};
 
+/// Between two looks at a file that another process writes.
+pub(super) const SEAL_LOOK: Duration = Duration::from_millis(50);
+
 pub(super) fn conflict(why: impl Into<String>) -> Error {
     refuse(ErrorCode::StateConflict, why)
 }
 
-fn over() -> Error {
+pub(super) fn over() -> Error {
     Refusal::not_found("running sandbox").into()
 }
 
@@ -55,12 +63,17 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// Kept files, once they outlive the host's power.
-async fn synced(kept: KeptFile) -> Result<KeptFile> {
+pub(super) async fn synced(kept: KeptFile) -> Result<KeptFile> {
     let kept = blocking(move || kept.sync().map(|()| kept));
     kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
 }
 
-fn audit<'a>(who: &'a Principal, op: &'a str, held: &'a Held, kept: &KeptFile) -> Audit<'a> {
+pub(super) fn audit<'a>(
+    who: &'a Principal,
+    op: &'a str,
+    held: &'a Held,
+    kept: &KeptFile,
+) -> Audit<'a> {
     let detail = json!({"snapshot": kept.id, "bytes": kept.bytes, "memory": kept.memory});
     Audit { detail: Some(detail), ..Audit::by(who, op, held.id.as_str()) }
 }
@@ -95,19 +108,20 @@ impl Wish {
 }
 
 /// Where kept files are, and their key, sealed.
-struct Filed {
-    shelf: Arc<Shelf>,
+pub(super) struct Filed {
+    pub shelf: Arc<Shelf>,
     place: String,
     sealed_key: Vec<u8>,
     sealed_by: Digest,
 }
 
 impl Filed {
-    fn row<'a>(
+    pub(super) fn row<'a>(
         &'a self,
         held: &'a Held,
         kept: &'a KeptFile,
         (kind, name): (SnapshotKind, Option<&'a str>),
+        form: Form<'a>,
     ) -> FilesToKeep<'a> {
         FilesToKeep {
             id: &kept.id,
@@ -118,7 +132,7 @@ impl Filed {
             name,
             place: &self.place,
             bytes: kept.bytes,
-            sha256: &kept.sha256,
+            form,
             sealed_key: &self.sealed_key,
             sealed_by: &self.sealed_by,
         }
@@ -126,7 +140,7 @@ impl Filed {
 }
 
 impl Flows {
-    fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
+    pub(super) fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
         let (shelf, vault) = (self.shelf()?, self.vault()?);
         let sealed_key = vault.seal_key(&held.tenant, &kept.id, &kept.key);
         let sealed_key =
@@ -141,7 +155,7 @@ impl Flows {
 
     /// Whether kept files are on record. A commit whose answer was lost may have happened: the ledger is asked until it says,
     /// and where it does not, the file is left for the next start.
-    async fn recorded(
+    pub(super) async fn recorded(
         &self,
         kept: &mut KeptFile,
         outcome: cofferdam_ledger::Result<bool>,
@@ -160,40 +174,12 @@ impl Flows {
         }
     }
 
-    /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record. With `memory`
-    /// its processes go on with a resume; by default they do where its class can.
-    ///
-    /// # Errors
-    /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
-    pub async fn live_pause(
-        &self,
-        who: &Principal,
-        id: &LiveId,
-        memory: Option<bool>,
-    ) -> Result<LiveView> {
-        let mut wakes = self.wakes.subscribe();
-        let held = self.live_held(who, id).await?;
-        let run = held.run.clone();
-        let (flows, asker) = (self.clone(), who.clone());
-        let memory = KeptMemory::asked(memory);
-        detached(async move { flows.pause_held(&asker, &held, ("", memory)).await }).await?;
-        let wiped = tokio::time::timeout(super::KILL_PATIENCE, async {
-            loop {
-                let view = self.live_view(who, id).await?;
-                // Somebody may have resumed it meanwhile.
-                if view.wiped || view.run_id != run {
-                    return Ok::<_, Error>(view);
-                }
-                moved(&mut wakes, &run).await;
-            }
-        });
-        let view = wiped.await.unwrap_or_else(|_| Err(unverified()))?;
-        self.snapshots_tidy().await;
-        Ok(view)
-    }
-
     /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
-    async fn keep_files(&self, held: &Arc<Held>, again: Again) -> Result<(Still, KeptFile)> {
+    pub(super) async fn keep_files(
+        &self,
+        held: &Arc<Held>,
+        again: Again,
+    ) -> Result<(Still, KeptFile)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         self.ledger.runs().quota_admit(&held.tenant).await?;
@@ -203,61 +189,6 @@ impl Flows {
             shelf.keep((&held.tenant, id), &again, &keeper, &goes_on)
         });
         kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
-    }
-
-    /// Keeps a sandbox's files, records it as paused and orders its end.
-    pub(crate) async fn pause_held(
-        &self,
-        who: &Principal,
-        held: &Arc<Held>,
-        (reason, memory): (&str, KeptMemory),
-    ) -> Result<()> {
-        // Before anything is stopped: without it nothing can be kept.
-        self.vault()?;
-        let _turn = held.turn.lock().await;
-        let _keeping = held.keeping.lock().await;
-        if !held.goes_on() {
-            return Err(match self.live_view(who, &held.id).await?.state {
-                LiveState::Paused => conflict("the sandbox is paused already"),
-                _ => over(),
-            });
-        }
-        let kept = match self.keep_memory(held, memory).await? {
-            Some(kept) => kept,
-            None => self.keep_files(held, held.itself()).await?,
-        };
-        let paused = self.paused(who, held, kept, reason).await;
-        if paused.is_err() && held.leaves() {
-            // There is nothing left of it that could go on.
-            held.end(Order::Unkept);
-        }
-        paused
-    }
-
-    async fn paused(
-        &self,
-        who: &Principal,
-        held: &Arc<Held>,
-        (still, kept): (Still, KeptFile),
-        reason: &str,
-    ) -> Result<()> {
-        let mut kept = synced(kept).await?;
-        let filed = self.filed(held, &kept)?;
-        let new = filed.row(held, &kept, (SnapshotKind::Pause, None));
-        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
-        let paused = self.ledger.snapshots().pause(&new, &audit).await;
-        let recorded = self.recorded(&mut kept, paused).await;
-        if recorded.is_err() && kept.is_left() {
-            // It may be paused on record, so it cannot go on.
-            held.end(Order::Over);
-        }
-        if !recorded? {
-            return Err(over());
-        }
-        held.end(Order::Pause);
-        still.end();
-        filed.shelf.give_name(&mut kept);
-        Ok(())
     }
 
     /// Keeps the files of a sandbox that runs and goes on.
@@ -288,7 +219,9 @@ impl Flows {
         self.vault()?;
         let mut kept = self.keep_and_go_on(held).await?;
         let filed = self.filed(held, &kept)?;
-        let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name));
+        let sha256 = kept.sha256.clone();
+        let form = Form::Sealed(&sha256);
+        let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name), form);
         let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;
         if !self.recorded(&mut kept, added).await? {
@@ -311,6 +244,49 @@ impl Flows {
         synced(kept).await
     }
 
+    /// A snapshot on record, once its files are sealed.
+    async fn once_sealed(&self, tenant: &TenantId, id: &SnapshotId) -> Result<KeptSnapshot> {
+        let waited = Stopwatch::start();
+        loop {
+            let kept = self.ledger.snapshots().kept(tenant, id).await?;
+            let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
+            if kept.sha256.is_some() {
+                return Ok(kept);
+            }
+            let left = super::CREATE_PATIENCE.saturating_sub(waited.elapsed());
+            if left.is_zero() {
+                let why = "the sandbox's files are still being sealed; try again";
+                return Err(refuse(ErrorCode::Unavailable, why));
+            }
+            let over = async {
+                if !self.plain.over(id).await {
+                    // Another process has it, or its worker was lost.
+                    clock::sleep(SEAL_LOOK).await;
+                }
+            };
+            let _ = tokio::time::timeout(left, over).await;
+        }
+    }
+
+    /// The layer of a pause that is not sealed yet, for the next life of its sandbox, and what was asked for with it; `None`:
+    /// the file is to be used.
+    async fn lent(&self, id: &SnapshotId) -> Result<Option<(Again, Filling, Lent)>> {
+        let Some(again) = self.plain.again(id) else { return Ok(None) };
+        self.fits(&again)?;
+        let (name, _) = super::checked(&again.request)?;
+        // What a template starts changes files before its life is on record; a life that is not is to leave none changed.
+        if self.live_template(&name)?.is_some_and(|template| template.start.is_some()) {
+            return Ok(None);
+        }
+        match self.plain.lend(id).await {
+            Some(Lending::Lent(lent, layer)) => {
+                Ok(Some((Again::clone(&again), Filling::Layer(layer), lent)))
+            }
+            Some(Lending::Busy) => Err(conflict("the sandbox is being resumed")),
+            None => Ok(None),
+        }
+    }
+
     /// The files of a snapshot on record, once they are checked, and what was asked for with them. They lie on the image of
     /// their template as it is now.
     pub(super) async fn live_opened(
@@ -318,8 +294,7 @@ impl Flows {
         tenant: &TenantId,
         id: &SnapshotId,
     ) -> Result<(Again, Filling)> {
-        let kept = self.ledger.snapshots().kept(tenant, id).await?;
-        let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
+        let kept = self.once_sealed(tenant, id).await?;
         let shelf = self.shelf()?;
         if kept.place != shelf.place() {
             return Err(conflict(
@@ -333,8 +308,8 @@ impl Flows {
         }
         let key = vault.open_key(tenant, id, &kept.sealed_key);
         let key = key.ok_or_else(|| damaged(id, "its key does not open"))?;
-        let (tenant, name, sha256) = (tenant.clone(), id.clone(), kept.sha256);
-        let opened = blocking(move || shelf.open((&tenant, &name), &key, &sha256)).await;
+        let (tenant, name) = (tenant.clone(), id.clone());
+        let opened = blocking(move || shelf.open((&tenant, &name), &key)).await;
         let (again, filling) = opened.map_err(|why| {
             tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
             damaged(id, &why.to_string())
@@ -364,7 +339,8 @@ impl Flows {
         let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
         let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
         let held = resumed.await;
-        self.snapshots_tidy().await;
+        let flows = self.clone();
+        tokio::spawn(async move { flows.snapshots_tidy().await });
         held
     }
 
@@ -380,8 +356,17 @@ impl Flows {
                 _ => conflict("the sandbox is not paused"),
             });
         };
-        let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
-        let filling = if wish.memory { filling } else { filling.files_alone() };
+        let (lent, settings) =
+            tokio::join!(self.lent(&snapshot), config::settings(&self.ledger, &who.tenant));
+        let (again, filling, lent) = match lent? {
+            Some((again, filling, lent)) => (again, filling, Some(lent)),
+            None => {
+                let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
+                let filling = if wish.memory { filling } else { filling.files_alone() };
+                (again, filling, None)
+            }
+        };
+        fail_point("resume.opened");
         let Again { request: asked, tokens, .. } = again;
         let request = LiveRequest {
             timeout_s: Some(wish.lives_s(asked.timeout_s)),
@@ -391,7 +376,7 @@ impl Flows {
         let (name, timeout_s) = super::checked(&request)?;
         let template = self.live_template(&name)?;
         let mut sandbox = work::request(&request, template.as_ref());
-        config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
+        settings?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let work = work::of(id, sandbox);
         let start = Launch {
@@ -426,10 +411,12 @@ impl Flows {
             template,
             inherited: BTreeMap::new(),
             filling: Some(filling),
+            lent,
             tokens,
         };
         let _asked = self.live_expect(id, one)?;
         self.ledger.live().resume(&next).await?;
+        fail_point("resume.recorded");
         self.live_wait(who, id, &run.id).await
     }
 
@@ -503,45 +490,9 @@ impl Flows {
         self.snapshots_tidy().await;
         Ok(())
     }
-
-    /// Erases what no sandbox needs any more. What fails is tried again at the next call.
-    pub(crate) async fn snapshots_tidy(&self) {
-        if let Err(error) = self.tidied().await {
-            tracing::warn!(%error, "snapshots that are not needed are not erased yet");
-        }
-    }
-
-    async fn tidied(&self) -> Result<()> {
-        let Some(shelf) = &self.kept else { return Ok(()) };
-        self.ledger.snapshots().erase_unneeded().await?;
-        for id in self.ledger.snapshots().erased(&shelf.place()).await? {
-            let (shelf, name) = (Arc::clone(shelf), id.clone());
-            match blocking(move || shelf.remove(&name)).await {
-                Ok(()) => self.ledger.snapshots().gone(&id).await?,
-                Err(why) => {
-                    tracing::warn!(snapshot = %id, %why, "an erased snapshot's file is still there")
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts in order what killed processes left: files that are on record get their names, others are removed.
-    pub(crate) async fn snapshots_sweep(&self) -> Result<()> {
-        let Some(shelf) = &self.kept else { return Ok(()) };
-        let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
-        for id in shelf.left().map_err(fault)? {
-            match self.ledger.snapshots().is_recorded(&id).await? {
-                true => shelf.rename(&id).map_err(fault)?,
-                false => shelf.remove(&id).map_err(fault)?,
-            }
-        }
-        self.snapshots_tidy().await;
-        Ok(())
-    }
 }
 
-fn damaged(id: &SnapshotId, why: &str) -> Error {
+pub(super) fn damaged(id: &SnapshotId, why: &str) -> Error {
     conflict(format!("the snapshot {id} cannot be used: {why}"))
 }
 

@@ -76,7 +76,7 @@ impl Flows {
                 return Err(refuse(ErrorCode::Unavailable, error.to_string()));
             }
         };
-        held.leave();
+        held.fell_asleep();
         let keeping = Arc::clone(held);
         let kept = blocking(move || {
             let again = Again { memory: true, ..keeping.itself() };

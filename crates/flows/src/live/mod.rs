@@ -14,9 +14,14 @@ mod begin;
 mod hold;
 mod kept;
 mod memory;
+mod opened;
+mod pause;
+mod plain;
 mod registry;
 mod sealed;
+mod sealer;
 mod shelf;
+mod sweep;
 mod templates;
 mod wake;
 mod work;
@@ -47,9 +52,11 @@ use tokio::sync::broadcast::Receiver;
 
 pub(crate) use hold::hold;
 pub use kept::Wish;
+pub(crate) use plain::PlainLayers;
 pub(crate) use registry::Registry;
 use registry::{Expected, Expecting, Order};
 pub use registry::{Held, STREAMS, VISITORS};
+pub use sealer::{SEAL_COMMAND, seal_layer};
 pub(crate) use shelf::Shelf;
 pub use wake::Knock;
 pub(crate) use work::RUN;
@@ -178,6 +185,7 @@ impl Flows {
             template,
             inherited,
             filling,
+            lent: None,
             tokens: None,
         };
         let asked = self.live_expect(&id, one)?;
@@ -251,8 +259,8 @@ impl Flows {
             Err(_) => {
                 self.live_cancel(who, id).await?;
                 let why = format!(
-                    "no room for the sandbox within {} s: other sandboxes hold this host's memory or the tenant's \
-                     slots; kill some, or try again",
+                    "no room for the sandbox within {} s: other sandboxes hold this host's memory, or tasks and \
+                     creations all places; kill some, or try again",
                     CREATE_PATIENCE.as_secs()
                 );
                 Err(refuse(ErrorCode::Unavailable, why))

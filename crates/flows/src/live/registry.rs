@@ -12,9 +12,12 @@ use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_sandbox::templates::Template;
-use cofferdam_sandbox::{Agent, Filling, LayerKeeper, Unkept};
+use cofferdam_sandbox::{Agent, Filling, LayerKeeper, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+
+use super::plain::Lent;
+use crate::memory::MemoryShare;
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
 /// are for calls that are answered at once, and for what its worker asks.
@@ -55,6 +58,8 @@ pub(crate) struct Expected {
     pub inherited: BTreeMap<String, String>,
     /// Files that it begins with.
     pub filling: Option<Filling>,
+    /// Layer among them that is its pause's until it begins.
+    pub lent: Option<Lent>,
     /// Tokens of its lives before, where they stay; `None`: new ones.
     pub tokens: Option<Tokens>,
 }
@@ -122,12 +127,14 @@ pub struct Held {
     pub since: Stopwatch,
     /// What keeps its files, or why its class cannot.
     pub(crate) keeper: Result<LayerKeeper, Unkept>,
+    /// What its pause leaves of it.
+    pub(crate) left: Mutex<Option<Left>>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
     /// Whether it went on where a pause had stopped it, with its processes.
     pub went_on: bool,
     /// Its processes end for a pause, before the record says so.
-    leaves: AtomicBool,
+    asleep: AtomicBool,
     /// The key that asked for it.
     pub(crate) key_id: String,
     /// Variables of the sandbox whose files it began with.
@@ -146,8 +153,16 @@ pub struct Held {
     visitors: Arc<Semaphore>,
 }
 
+/// A layer that stays when its sandbox is wiped.
+#[derive(Debug, Clone)]
+pub(crate) struct Left {
+    pub layer: Arc<PlainLayer>,
+    /// Its memory, which is taken as long as the layer is.
+    pub memory: Arc<Mutex<Option<MemoryShare>>>,
+}
+
 /// What is asked for once more, with the files of a sandbox.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Again {
     pub request: LiveRequest,
@@ -177,7 +192,17 @@ pub(crate) struct Made {
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected { tenant, key_id, request, name, template, inherited, filling: _, tokens: _ }: Expected,
+        Expected {
+            tenant,
+            key_id,
+            request,
+            name,
+            template,
+            inherited,
+            filling: _,
+            lent: _,
+            tokens: _,
+        }: Expected,
         Made { agent, mut env, tokens, limits, egress, keeper, went_on }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
@@ -195,9 +220,10 @@ impl Held {
             limits,
             since: Stopwatch::start(),
             keeper,
+            left: Mutex::default(),
             keeping: tokio::sync::Mutex::default(),
             went_on,
-            leaves: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             key_id,
             inherited,
             template: name,
@@ -250,12 +276,12 @@ impl Held {
     }
 
     /// From now on the end of its processes is a pause's.
-    pub(crate) fn leave(&self) {
-        self.leaves.store(true, Ordering::Release);
+    pub(crate) fn fell_asleep(&self) {
+        self.asleep.store(true, Ordering::Release);
     }
 
-    pub(crate) fn leaves(&self) -> bool {
-        self.leaves.load(Ordering::Acquire)
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Acquire)
     }
 
     /// Ends it if its time is over.
@@ -267,6 +293,16 @@ impl Held {
             }
             is_due
         });
+    }
+
+    /// What its pause leaves.
+    pub(crate) fn leaves(&self) -> Option<Left> {
+        lock(&self.left).clone()
+    }
+
+    /// A pause leaves this of it.
+    pub(crate) fn leave(&self, left: Left) {
+        *lock(&self.left) = Some(left);
     }
 
     /// Whether it is to live on.
@@ -450,6 +486,7 @@ mod tests {
                 template: None,
                 inherited: BTreeMap::new(),
                 filling: None,
+                lent: None,
                 tokens: None,
             };
             registry.expect(&id(n), one)

@@ -7,7 +7,11 @@
 //! The key is the file's own, so no nonce is used twice under it. **A piece that is missing, moved, altered, of another
 //! file or of another tenant's does not open, and neither does a file that is cut off.**
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt as _;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -40,80 +44,131 @@ fn nonce(number: u64, is_last: bool) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals what is written to it.
-pub(crate) struct Sealing<W> {
-    out: W,
-    key: LessSafeKey,
-    of: Vec<u8>,
-    held: Vec<u8>,
-    number: u64,
-    bytes: u64,
-    sha256: Context,
+/// Bytes of the file of a stream, at most. Pure.
+pub(crate) fn sealed_size(stream: u64) -> u64 {
+    let piece = u64::try_from(PIECE).unwrap_or(u64::MAX);
+    let more = u64::try_from(TAG + size_of::<u32>()).unwrap_or(u64::MAX);
+    let pieces = stream.div_ceil(piece).saturating_add(1);
+    stream.saturating_add(pieces.saturating_mul(more)).saturating_add(more)
 }
 
-impl<W: Write> Sealing<W> {
+/// Seals what is written to it. A thread of its own writes and digests what is sealed.
+pub(crate) struct Sealing<W> {
+    key: LessSafeKey,
+    of: Vec<u8>,
+    /// A frame's length, then what is not sealed yet.
+    held: Vec<u8>,
+    number: u64,
+    behind: Behind<W>,
+}
+
+/// Bytes of a frame before its piece.
+const FRAME: usize = size_of::<u32>();
+/// Sealed pieces that wait to be written.
+const WAITING: usize = 8;
+
+/// What is behind the sealing.
+struct Behind<W> {
+    pieces: SyncSender<Vec<u8>>,
+    /// Buffers that were written.
+    back: Receiver<Vec<u8>>,
+    writing: JoinHandle<io::Result<(W, u64, Context)>>,
+}
+
+impl<W: Write + Send + 'static> Behind<W> {
+    fn new(mut out: W) -> io::Result<Self> {
+        let (pieces, waiting) = sync_channel::<Vec<u8>>(WAITING);
+        let (spare, back) = channel();
+        let write = move || {
+            let (mut bytes, mut sha256) = (0u64, Context::new(&SHA256));
+            for mut piece in waiting {
+                out.write_all(&piece)?;
+                sha256.update(&piece);
+                bytes = bytes.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                piece.clear();
+                // Who seals may be done.
+                let _ = spare.send(piece);
+            }
+            out.flush()?;
+            Ok((out, bytes, sha256))
+        };
+        let writing = thread::Builder::new().name("snapshot".to_owned()).spawn(write)?;
+        Ok(Self { pieces, back, writing })
+    }
+
+    /// Has it written; gives a buffer for the next one.
+    fn put(&self, piece: Vec<u8>) -> io::Result<Vec<u8>> {
+        // Why it has ended is said at the end.
+        self.pieces.send(piece).map_err(|_| io::Error::from(io::ErrorKind::WriteZero))?;
+        Ok(self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(FRAME + PIECE + TAG)))
+    }
+
+    fn end(self) -> io::Result<(W, u64, Context)> {
+        let Self { pieces, writing, .. } = self;
+        drop(pieces);
+        writing.join().unwrap_or_else(|_| Err(io::Error::other("a file was not written")))
+    }
+}
+
+impl<W: Write + Send + 'static> Sealing<W> {
     pub(crate) fn new(
         out: W,
         key: &FileKey,
         (tenant, snapshot): (&TenantId, &SnapshotId),
     ) -> io::Result<Self> {
-        let mut sealing = Self {
-            out,
-            key: key_of(key)?,
-            of: of(tenant, snapshot),
-            held: Vec::with_capacity(PIECE + TAG),
-            number: 0,
-            bytes: 0,
-            sha256: Context::new(&SHA256),
-        };
-        sealing.put(MAGIC)?;
-        Ok(sealing)
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.write_all(bytes)?;
-        self.sha256.update(bytes);
-        self.bytes = self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        Ok(())
+        let behind = Behind::new(out)?;
+        let mut held = behind.put(MAGIC.to_vec())?;
+        held.extend_from_slice(&[0; FRAME]);
+        Ok(Self { key: key_of(key)?, of: of(tenant, snapshot), held, number: 0, behind })
     }
 
     fn piece(&mut self, is_last: bool) -> io::Result<()> {
         let mut held = std::mem::take(&mut self.held);
-        let sealed = self.key.seal_in_place_append_tag(
-            nonce(self.number, is_last),
-            Aad::from(&self.of),
-            &mut held,
-        );
-        sealed.map_err(|_| io::Error::other("the cipher refused a piece"))?;
+        let Some((frame, piece)) = held.split_at_mut_checked(FRAME) else {
+            return Err(io::ErrorKind::WriteZero.into());
+        };
+        let nonce = nonce(self.number, is_last);
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&self.of), piece);
+        let tag = tag.map_err(|_| io::Error::other("the cipher refused a piece"))?;
+        let size = u32::try_from(piece.len().saturating_add(TAG)).map_err(io::Error::other)?;
+        frame.copy_from_slice(&(size | if is_last { LAST } else { 0 }).to_le_bytes());
+        held.extend_from_slice(tag.as_ref());
         self.number = self.number.saturating_add(1);
-        let size = u32::try_from(held.len()).map_err(io::Error::other)?;
-        self.put(&(size | if is_last { LAST } else { 0 }).to_le_bytes())?;
-        self.put(&held)?;
-        held.clear();
-        self.held = held;
+        self.held = self.behind.put(held)?;
+        self.held.extend_from_slice(&[0; FRAME]);
         Ok(())
     }
 
     /// Writes the last piece; gives what was written to, and the size and the digest of all of it.
     pub(crate) fn finish(mut self) -> io::Result<(W, u64, Digest)> {
-        self.piece(true)?;
-        self.out.flush()?;
-        Ok((self.out, self.bytes, digest(self.sha256)?))
+        let last = self.piece(true);
+        let (out, bytes, sha256) = self.behind.end()?;
+        last?;
+        Ok((out, bytes, digest(sha256)?))
+    }
+
+    /// Why what was sealed could not be written, where `error` is that it could not.
+    pub(crate) fn why(self, error: io::Error) -> io::Error {
+        match self.behind.end() {
+            Err(why) => why,
+            Ok(_) => error,
+        }
     }
 }
 
-impl<W: Write> Write for Sealing<W> {
+impl<W: Write + Send + 'static> Write for Sealing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.held.len() >= PIECE {
+        if self.held.len() >= FRAME + PIECE {
             self.piece(false)?;
         }
-        let room = PIECE.saturating_sub(self.held.len()).min(bytes.len());
+        let room = (FRAME + PIECE).saturating_sub(self.held.len()).min(bytes.len());
         self.held.extend_from_slice(bytes.get(..room).unwrap_or_default());
         Ok(room)
     }
 
+    /// Nothing that is held leaves before its piece is full, or the last.
     fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        Ok(())
     }
 }
 
@@ -133,80 +188,79 @@ pub(crate) fn sha256(mut from: impl Read) -> io::Result<Digest> {
     }
 }
 
-/// Opens what is read from it.
-pub(crate) struct Opening<R> {
-    from: R,
-    key: LessSafeKey,
-    of: Vec<u8>,
-    piece: Vec<u8>,
-    /// What of the piece was read.
-    read: usize,
-    /// What of it there is.
-    size: usize,
+/// Where a piece of a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Framed {
+    /// Its first byte in the file.
+    pub at: u64,
+    /// Its bytes with the tag.
+    pub size: usize,
     number: u64,
-    was_last: bool,
+    is_last: bool,
 }
 
-impl<R: Read> Opening<R> {
-    pub(crate) fn new(
-        mut from: R,
-        key: &FileKey,
-        (tenant, snapshot): (&TenantId, &SnapshotId),
-    ) -> io::Result<Self> {
-        let mut magic = [0; 8];
-        from.read_exact(&mut magic)?;
-        if magic != *MAGIC {
-            return Err(damaged());
-        }
-        let (key, of) = (key_of(key)?, of(tenant, snapshot));
-        let piece = Vec::with_capacity(PIECE + TAG);
-        Ok(Self { from, key, of, piece, read: 0, size: 0, number: 0, was_last: false })
+/// Where the pieces of a file are. One that is cut off, or goes on behind its last piece, is damaged.
+pub(crate) fn index(file: &File) -> io::Result<Vec<Framed>> {
+    let length = file.metadata()?.len();
+    let mut magic = [0; 8];
+    whole(file.read_exact_at(&mut magic, 0))?;
+    if magic != *MAGIC {
+        return Err(damaged());
     }
-
-    fn next(&mut self) -> io::Result<()> {
+    let mut pieces = Vec::new();
+    let mut at = 8u64;
+    for number in 0.. {
         let mut size = [0; 4];
-        self.from.read_exact(&mut size)?;
+        whole(file.read_exact_at(&mut size, at))?;
         let size = u32::from_le_bytes(size);
         let is_last = size & LAST != 0;
         let size = usize::try_from(size & !LAST).unwrap_or(usize::MAX);
         if !(TAG..=PIECE + TAG).contains(&size) {
             return Err(damaged());
         }
-        self.piece.resize(size, 0);
-        self.from.read_exact(&mut self.piece)?;
-        let nonce = nonce(self.number, is_last);
-        let opened = self.key.open_in_place(nonce, Aad::from(&self.of), &mut self.piece);
-        self.size = opened.map_err(|_| damaged())?.len();
-        self.read = 0;
-        self.number = self.number.saturating_add(1);
-        self.was_last = is_last;
-        // Nothing follows the last one.
-        if is_last && self.from.read(&mut [0])? != 0 {
-            return Err(damaged());
+        at = at.saturating_add(4);
+        pieces.push(Framed { at, size, number, is_last });
+        at = at.saturating_add(u64::try_from(size).unwrap_or(u64::MAX));
+        if is_last {
+            break;
         }
+    }
+    match at == length {
+        true => Ok(pieces),
+        false => Err(damaged()),
+    }
+}
+
+fn whole(read: io::Result<()>) -> io::Result<()> {
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => damaged(),
+        _ => error,
+    })
+}
+
+/// Opens the pieces of one file.
+pub(crate) struct PieceKey {
+    key: LessSafeKey,
+    of: Vec<u8>,
+}
+
+impl PieceKey {
+    pub(crate) fn new(key: &FileKey, of_file: (&TenantId, &SnapshotId)) -> io::Result<Self> {
+        let (tenant, snapshot) = of_file;
+        Ok(Self { key: key_of(key)?, of: of(tenant, snapshot) })
+    }
+
+    /// Opens a piece where it is.
+    pub(crate) fn open(&self, framed: &Framed, piece: &mut Vec<u8>) -> io::Result<()> {
+        let nonce = nonce(framed.number, framed.is_last);
+        let opened = self.key.open_in_place(nonce, Aad::from(&self.of), piece);
+        let size = opened.map_err(|_| damaged())?.len();
+        piece.truncate(size);
         Ok(())
     }
 }
 
-impl<R: Read> Read for Opening<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while self.read == self.size {
-            if self.was_last {
-                return Ok(0);
-            }
-            self.next()?;
-        }
-        let left = self.piece.get(self.read..self.size).unwrap_or_default();
-        let count = left.len().min(into.len());
-        if let (Some(into), Some(from)) = (into.get_mut(..count), left.get(..count)) {
-            into.copy_from_slice(from);
-        }
-        self.read = self.read.saturating_add(count);
-        Ok(count)
-    }
-}
-
-fn damaged() -> io::Error {
+pub(crate) fn damaged() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         "the snapshot's file is damaged, or is not this one's",
@@ -215,6 +269,7 @@ fn damaged() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::opened::OpenedFile;
     use super::*;
 
     fn names(letter: &str) -> (TenantId, SnapshotId) {
@@ -229,12 +284,14 @@ mod tests {
         sealing.finish().unwrap()
     }
 
-    fn opened(file: &[u8], letter: &str, digit: u8) -> io::Result<Vec<u8>> {
+    fn opened(bytes: &[u8], letter: &str, digit: u8) -> io::Result<Vec<u8>> {
         let (tenant, id) = names(letter);
         let key = FileKey::new([digit; 32]);
-        let mut bytes = Vec::new();
-        Opening::new(file, &key, (&tenant, &id))?.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let mut file = tempfile::tempfile()?;
+        file.write_all(bytes)?;
+        let mut read = Vec::new();
+        OpenedFile::new(file, &key, (&tenant, &id))?.read_to_end(&mut read)?;
+        Ok(read)
     }
 
     #[test]

@@ -3,11 +3,12 @@
 //! ```text
 //! keep: ID.part (locked, sealed piece by piece) -> fsync -> the row commits -> ID.snap
 //! ```
-//! **A file without a row is garbage**: its key was in memory alone. A `.part` that nobody has locked is one of a process that
+//! A pause reserves ID.part for the process that seals its layer (`sealer`), which has its lock. **A file without a row is garbage**: its key was in memory alone. A `.part` that nobody has locked is one of a process that
 //! was killed: with a row it is whole and gets its name, without one it is removed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -15,15 +16,17 @@ use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
 
+use rustix::fs::FallocateFlags;
+
+use super::opened::OpenedFile;
 use super::registry::Again;
-use super::sealed::{Opening, Sealing, sha256};
+use super::sealed::{Sealing, sealed_size, sha256};
 use crate::vault::FileKey;
 
 const PART: &str = "part";
 const WHOLE: &str = "snap";
 /// Bytes of a request at the head of a stream: its environment has 1 MiB, and escapes.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
-const BUFFER: usize = 1024 * 1024;
 
 /// Where they lie.
 #[derive(Debug)]
@@ -72,6 +75,32 @@ impl Shelf {
         }
     }
 
+    /// Makes a locked file for a snapshot. It is removed unless it is on record.
+    fn begin(&self, id: SnapshotId) -> io::Result<(KeptFile, File)> {
+        self.make()?;
+        let part = self.at(&id, PART);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+        let locked = file.try_clone()?;
+        let key = FileKey::new(secret_bytes());
+        let sha256 = Digest::parse(&"0".repeat(64)).map_err(io::Error::other)?;
+        // From here on it is removed, however this ends.
+        let memory = false;
+        let kept =
+            KeptFile { id, bytes: 0, sha256, key, memory, file: locked, part, recorded: false };
+        file.lock()?;
+        Ok((kept, file))
+    }
+
+    /// Makes a locked file with room for a layer of this size and what was asked for, to be written by another process.
+    /// Blocking.
+    pub(crate) fn reserve(&self, id: SnapshotId, size: u64, again: &Again) -> io::Result<KeptFile> {
+        let (mut kept, file) = self.begin(id)?;
+        let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
+        kept.bytes = sealed_size(size.saturating_add(head));
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, kept.bytes)?;
+        Ok(kept)
+    }
+
     /// Writes the files of a sandbox, with what was asked for at their head; gives the sandbox as it stands still. Blocking.
     pub(crate) fn keep(
         &self,
@@ -104,32 +133,15 @@ impl Shelf {
         again: &Again,
         body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
     ) -> io::Result<(T, KeptFile)> {
-        self.make()?;
-        let part = self.at(&id, PART);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
-        file.lock()?;
-        let key = FileKey::new(secret_bytes());
-        let digest = Digest::parse(&"0".repeat(64)).map_err(io::Error::other)?;
-        let locked = file.try_clone()?;
-        // From here on it is removed, however this ends.
-        let mut kept = KeptFile {
-            id,
-            bytes: 0,
-            sha256: digest,
-            key,
-            memory: false,
-            file: locked,
-            part,
-            recorded: false,
+        let (mut kept, file) = self.begin(id)?;
+        let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
+        let written = put_head(&mut sealing, again)
+            .and_then(|()| body(&mut sealing).map_err(io::Error::other));
+        let done = match written {
+            Ok(done) => done,
+            Err(error) => return Err(sealing.why(error)),
         };
-        let out = BufWriter::with_capacity(BUFFER, &file);
-        let mut sealing = Sealing::new(out, &kept.key, (tenant, &kept.id))?;
-        let head = zeroize::Zeroizing::new(serde_json::to_vec(again)?);
-        sealing.write_all(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes())?;
-        sealing.write_all(&head)?;
-        let done = body(&mut sealing).map_err(io::Error::other)?;
-        let (out, bytes, sha256) = sealing.finish()?;
-        drop(out);
+        let (_, bytes, sha256) = sealing.finish()?;
         (kept.bytes, kept.sha256) = (bytes, sha256);
         Ok((done, kept))
     }
@@ -147,12 +159,12 @@ impl Shelf {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Opens the file of a snapshot on record and looks whether it is what was recorded. Blocking.
+    /// Opens the file of a snapshot on record, whose frame is whole: its key opens no other bytes than those that were sealed
+    /// under it. Blocking.
     pub(crate) fn open(
         &self,
         (tenant, id): (&TenantId, &SnapshotId),
         key: &FileKey,
-        recorded: &Digest,
     ) -> io::Result<(Again, Filling)> {
         let whole = self.at(id, WHOLE);
         let file = match File::open(&whole) {
@@ -160,12 +172,42 @@ impl Shelf {
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(self.at(id, PART))?,
             opened => opened?,
         };
-        if sha256(&file)? != *recorded {
-            let what = "its bytes are not those that were recorded";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        io::Seek::rewind(&mut &file)?;
         filling(file, key, (tenant, id))
+    }
+
+    /// Looks at the file of a snapshot that is not on record as sealed; one that is whole gets its name. Blocking.
+    pub(crate) fn find(
+        &self,
+        (tenant, id): (&TenantId, &SnapshotId),
+        key: &FileKey,
+    ) -> io::Result<Found> {
+        let opened = [WHOLE, PART].map(|ending| (ending, File::open(self.at(id, ending))));
+        let found = opened.into_iter().find_map(|(ending, file)| Some((ending, file.ok()?)));
+        let Some((ending, file)) = found else { return Ok(Found::Lost) };
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(Found::Written),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => {}
+        }
+        let opened = OpenedFile::new(file.try_clone()?, key, (tenant, id));
+        match opened.and_then(|mut opened| io::copy(&mut opened, &mut io::sink())) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(Found::Lost),
+            Err(error) => return Err(error),
+        }
+        file.sync_all()?;
+        io::Seek::rewind(&mut &file)?;
+        let sha256 = sha256(&file)?;
+        if ending == PART {
+            self.rename(id)?;
+        }
+        Ok(Found::Whole(file.metadata()?.len(), sha256))
+    }
+
+    /// Whether a process writes this snapshot's file.
+    pub(crate) fn is_written(&self, id: &SnapshotId) -> bool {
+        let file = File::open(self.at(id, PART));
+        file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
     }
 
     /// Removes the file of an erased snapshot, and looks that it is gone.
@@ -182,7 +224,7 @@ impl Shelf {
         }
     }
 
-    /// Files that killed processes left unnamed.
+    /// Files that are not named: killed processes left them, or they are being written.
     pub(crate) fn left(&self) -> io::Result<Vec<SnapshotId>> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -194,10 +236,7 @@ impl Shelf {
             let id = path.file_stem().and_then(|stem| stem.to_str()).map(SnapshotId::parse);
             let is_part = path.extension().is_some_and(|ending| ending == PART);
             let (true, Some(Ok(id))) = (is_part, id) else { continue };
-            // Its process lives.
-            if File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
-                left.push(id);
-            }
+            left.push(id);
         }
         Ok(left)
     }
@@ -209,13 +248,31 @@ impl Shelf {
     }
 }
 
+/// Writes what was asked for at the head of a stream.
+pub(super) fn put_head(out: &mut impl Write, again: &Again) -> io::Result<()> {
+    let head = zeroize::Zeroizing::new(serde_json::to_vec(again)?);
+    out.write_all(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes())?;
+    out.write_all(&head)
+}
+
+/// What became of the file of a snapshot whose worker was lost before it was sealed.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A process writes it.
+    Written,
+    /// It is whole.
+    Whole(u64, Digest),
+    /// It is not there, or is not whole, and nobody writes it.
+    Lost,
+}
+
 /// Reads the request at the head of a file; what follows are the files of a layer.
 fn filling(
     file: File,
     key: &FileKey,
     of: (&TenantId, &SnapshotId),
 ) -> io::Result<(Again, Filling)> {
-    let mut opening = Opening::new(BufReader::with_capacity(BUFFER, file), key, of)?;
+    let mut opening = OpenedFile::new(file, key, of)?;
     let mut size = [0; 4];
     opening.read_exact(&mut size)?;
     let size = usize::try_from(u32::from_le_bytes(size)).unwrap_or(usize::MAX);
@@ -233,6 +290,11 @@ fn filling(
 }
 
 impl KeptFile {
+    /// For the process that writes it, with its lock.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
     /// Makes sure that it outlives the host's power.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()

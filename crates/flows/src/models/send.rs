@@ -14,17 +14,21 @@ use cofferdam_ledger::models::CallEnd;
 use cofferdam_ledger::planner::KeptAnswer;
 use cofferdam_sandbox::{ModelCut, ModelReply};
 use reqwest::{Client, RequestBuilder, Response};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task;
 
+use super::hash::AnswerHash;
 use super::judge::{CallJudged, Passed, judge};
+use super::leak::KeySearch;
+use super::pipe::Pipe;
 use super::room::Taken;
 use super::within::Within;
 use crate::Flows;
 use crate::patience::patiently;
 
-/// Chunks of an answer that wait for their reader: the provider waits for it too.
-const AHEAD: usize = 4;
+/// Chunks of an answer that wait for their reader: the provider waits for it too. A reader that is behind takes all of
+/// them with one write.
+const AHEAD: usize = 8;
 /// Longest that a call may last where no budget says less: a day, as a task.
 const LONGEST_MS: u64 = 86_400_000;
 /// Bytes of an answer that goes on record within its prompt: a stream of 32,768 tokens has some 8 MiB.
@@ -84,7 +88,7 @@ struct Sent {
     key: Option<String>,
     clock: Stopwatch,
     first_ms: Option<u64>,
-    hash: Sha256,
+    hash: AnswerHash,
     bytes: u64,
     /// What is kept of the answer.
     kept: Option<Vec<u8>>,
@@ -96,8 +100,8 @@ struct Sent {
     is_held: bool,
     /// Whether its answer went on record within its prompt.
     is_recorded: bool,
-    /// The last bytes that passed, shorter than the key.
-    tail: Vec<u8>,
+    /// Looks for the key.
+    leak: Option<KeySearch>,
     _going: Going,
 }
 
@@ -129,7 +133,7 @@ pub(crate) async fn send(
         is_recorded: false,
         clock: Stopwatch::start(),
         first_ms: None,
-        hash: Sha256::new(),
+        hash: AnswerHash::new(),
         bytes: 0,
         kept: call.keep.then(Vec::new),
         record: call.within.clone().map(|(within, sandbox)| Recording {
@@ -138,7 +142,7 @@ pub(crate) async fn send(
             content_type: String::new(),
             body: Vec::new(),
         }),
-        tail: Vec::new(),
+        leak: call.key.as_deref().map(KeySearch::new),
         _going: going,
     };
     if call.keep {
@@ -187,20 +191,6 @@ fn head_of(response: &Response) -> (u16, Vec<(&'static str, String)>, bool) {
 fn unsent(outcome: ModelOutcome, why: &str) -> CallJudged {
     let counted = (outcome == ModelOutcome::Unreachable).then_some((0, 0));
     CallJudged { outcome, usage: None, counted, why: Some(why.to_owned()) }
-}
-
-/// Whether a text holds a word. Only places where the word may begin are looked at.
-fn holds(text: &[u8], word: &[u8]) -> bool {
-    let Some(first) = word.first() else { return false };
-    let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| byte == first) {
-        rest = rest.get(at..).unwrap_or_default();
-        if rest.starts_with(word) {
-            return true;
-        }
-        rest = rest.get(1..).unwrap_or_default();
-    }
-    false
 }
 
 impl Sent {
@@ -256,12 +246,18 @@ impl Sent {
         let (status, length) = (response.status().as_u16(), response.content_length());
         let within = self.record.as_ref().map(|record| record.within.clone());
         let (mut meter, mut is_told) = (Some(meter), true);
+        let mut pipe = Pipe::new(pipe);
         let cut = loop {
             let next = tokio::select! {
                 biased;
                 () = pipe.closed() => break Some("the client went".to_owned()),
                 () = &mut deadline => break Some(OUT_OF_TIME.to_owned()),
                 next = response.chunk() => next,
+                // Nothing more was there at once.
+                () = task::yield_now(), if pipe.holds() => {
+                    is_told = pipe.flush().await;
+                    continue;
+                }
             };
             let bytes = match next {
                 Ok(Some(bytes)) => bytes,
@@ -273,29 +269,31 @@ impl Sent {
             if self.bytes > MAX_ANSWER_BYTES {
                 break Some(format!("the answer has more than {MAX_ANSWER_BYTES} bytes"));
             }
-            if self.repeats_key(&bytes) {
+            if self.leak.as_mut().is_some_and(|leak| leak.is_in(&bytes)) {
                 break Some("the answer repeats the provider's key".to_owned());
             }
             if let Some(why) = self.is_too_much(bytes.len()) {
                 break Some(why);
             }
-            self.note(&bytes);
+            self.note(&bytes).await;
             if let Some(seen) = &mut meter {
                 seen.push(&bytes);
-                if (seen.is_ended() || length == Some(self.bytes))
-                    && !self.close(status, meter.take(), None).await
-                {
-                    let _ = pipe.send(Err(ModelCut)).await;
-                    return;
+                if seen.is_ended() || length == Some(self.bytes) {
+                    pipe.flush().await;
+                    if !self.close(status, meter.take(), None).await {
+                        pipe.cut().await;
+                        return;
+                    }
                 }
             }
             // A client that has gone is seen at the top.
-            is_told = pipe.send(Ok(bytes)).await.is_ok();
+            is_told = pipe.push(bytes).await;
         };
+        is_told = pipe.flush().await && is_told;
         let is_cut = cut.is_some() && meter.is_some();
         let is_kept = self.close(status, meter.take(), cut).await;
         match within {
-            _ if is_cut || !is_kept => drop(pipe.send(Err(ModelCut)).await),
+            _ if is_cut || !is_kept => pipe.cut().await,
             Some(within) if is_told && self.is_recorded => within.given(),
             _ => {}
         }
@@ -311,17 +309,6 @@ impl Sent {
         }
         (self.is_held && !self.room.more(bytes))
             .then(|| "the sandbox has too many large answers under way".to_owned())
-    }
-
-    /// Whether these bytes, after those before them, hold the provider's key: it never passes whole.
-    fn repeats_key(&mut self, bytes: &[u8]) -> bool {
-        let Some(key) = &self.key else { return false };
-        let key = key.as_bytes();
-        self.tail.extend_from_slice(bytes);
-        let found = holds(&self.tail, key);
-        let rest = self.tail.len().saturating_sub(key.len().saturating_sub(1));
-        self.tail.drain(..rest);
-        found
     }
 
     /// Writes what came of it, the first time.
@@ -359,19 +346,19 @@ impl Sent {
         is_kept
     }
 
-    fn note(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
+    async fn note(&mut self, bytes: &Bytes) {
+        self.hash.push(bytes).await;
         if let Some(record) = &mut self.record {
             record.body.extend_from_slice(bytes);
         }
         if let Some(kept) = &mut self.kept {
             let room = MAX_KEPT_BYTES.saturating_sub(kept.len());
-            kept.extend(bytes.iter().take(room));
+            kept.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         }
     }
 
     async fn settle(&mut self, status: Option<u16>, judged: CallJudged) {
-        let hash = Digest::parse(&hex::encode(self.hash.clone().finalize())).ok();
+        let hash = self.hash.end().await.and_then(|hash| Digest::parse(&hex::encode(hash)).ok());
         let end = CallEnd {
             outcome: judged.outcome,
             status,

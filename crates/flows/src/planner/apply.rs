@@ -4,7 +4,8 @@ use cofferdam_contracts::agent_plan::PROJECT;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::tree_change::{Node, Tree, TreeChange, TreeChangeError, TreeStep};
+use cofferdam_contracts::roll_back::{self, BackStep};
+use cofferdam_contracts::tree_change::{Tree, TreeChange, TreeChangeError, TreeStep};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{Agent, AgentError, IgnoreRules, Sandbox, SnapshotError};
 
@@ -38,28 +39,32 @@ pub(crate) enum ApplyError {
 
 /// Applies a patch to the project. It is whole before the first step: a torn one changes nothing.
 async fn apply(agent: &Agent, patch: &TreeChange) -> Result<(), ApplyError> {
-    for step in patch.steps()? {
-        let (path, done) = match step {
-            TreeStep::Remove(path) => {
-                let done = removed(agent, &format!("{PROJECT}/{path}")).await;
-                (path, done)
-            }
-            TreeStep::Mkdir(path) => {
-                let done = agent.mkdir(&format!("{PROJECT}/{path}"), 0o755, None).await;
-                (path, done)
-            }
-            TreeStep::Write(path, mode, bytes) => {
-                let done = agent.put(&format!("{PROJECT}/{path}"), mode, bytes.into()).await;
-                (path, done)
-            }
-            TreeStep::Mode(path, mode) => {
-                let done = agent.mkdir(&format!("{PROJECT}/{path}"), mode, None).await;
-                (path, done)
-            }
-        };
-        done.map_err(|source| ApplyError::Agent { path, source })?;
+    for one in patch.steps()? {
+        step(agent, one).await?;
     }
     Ok(())
+}
+
+async fn step(agent: &Agent, step: TreeStep) -> Result<(), ApplyError> {
+    let (path, done) = match step {
+        TreeStep::Remove(path) => {
+            let done = removed(agent, &format!("{PROJECT}/{path}")).await;
+            (path, done)
+        }
+        TreeStep::Mkdir(path) => {
+            let done = agent.mkdir(&format!("{PROJECT}/{path}"), 0o755, None).await;
+            (path, done)
+        }
+        TreeStep::Write(path, mode, bytes) => {
+            let done = agent.put(&format!("{PROJECT}/{path}"), mode, bytes.into()).await;
+            (path, done)
+        }
+        TreeStep::Mode(path, mode) => {
+            let done = agent.mkdir(&format!("{PROJECT}/{path}"), mode, None).await;
+            (path, done)
+        }
+    };
+    done.map_err(|source| ApplyError::Agent { path, source })
 }
 
 /// Takes a path away; that it is gone already is no fault.
@@ -76,22 +81,17 @@ pub(crate) async fn roll_back(
     rules: &IgnoreRules,
     before: &Tree,
 ) -> Result<(), ApplyError> {
-    let mut now = agent.snapshot(PROJECT, rules).await?;
-    let is_new = |path: &String, node: &Node| {
-        matches!(node, Node::Other { .. }) && before.get(path) != Some(node)
-    };
-    let special: Vec<String> = now
-        .iter()
-        .filter(|(path, node)| is_new(path, node))
-        .map(|(path, _)| path.clone())
-        .collect();
-    // What no patch holds is taken away first: it was made meanwhile.
-    for path in special {
-        let gone = removed(agent, &format!("{PROJECT}/{path}")).await;
-        gone.map_err(|source| ApplyError::Agent { path: path.clone(), source })?;
-        now.remove(&path);
+    let now = agent.snapshot(PROJECT, rules).await?;
+    for back in roll_back::roll_back(&now, before)? {
+        match back {
+            BackStep::Tree(one) => step(agent, one).await?,
+            BackStep::Link(path, target) => {
+                let done = agent.link(PROJECT, &path, &target).await;
+                done.map_err(|source| ApplyError::Agent { path, source })?;
+            }
+        }
     }
-    apply(agent, &TreeChange::between(&now, before)?).await
+    Ok(())
 }
 
 /// Refuses a project that is not what the patch starts from: a test of a mixture says nothing of either.

@@ -19,9 +19,9 @@ use cofferdam_ledger::planner::{PromptEnded, PromptOutcome, PromptTaken, PromptU
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_opencode::{
     Agent as Mode, Client, Error as DaemonError, Ids, Model, Patience, Prompt, SessionId, Settings,
-    environment,
+    TOOL_SHELL, environment, tool_shell,
 };
-use cofferdam_sandbox::{Agent, Command, IgnoreRules, Sandbox, model_base_url};
+use cofferdam_sandbox::{Agent, AgentError, Command, IgnoreRules, Sandbox, model_base_url};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -194,10 +194,20 @@ impl Pilot {
                 None
             }
         };
+        if let (true, Err(error)) = (before.is_some(), pilot.give_shell().await) {
+            let why = format!("oc_start: the shell of its tools: {error}");
+            *held(&pilot.end) = Some(PilotEnd::Failed(why, Vec::new()));
+        }
         Self { before, ..pilot }
     }
 
-    /// The daemon's command. Its password is nowhere but in its environment.
+    /// Puts the shell of the daemon's tools where the daemon looks for it.
+    async fn give_shell(&self) -> Result<(), AgentError> {
+        self.agent.mkdir(STATE, 0o755, None).await?;
+        self.agent.put(&tool_shell(STATE), 0o755, TOOL_SHELL.into()).await
+    }
+
+    /// The daemon's command. Its password is nowhere but in its own environment, which its tools do not inherit.
     pub(crate) fn command(&self, task: &Command) -> Command {
         let base_url = model_base_url();
         let settings = Settings {
@@ -253,7 +263,10 @@ impl Pilot {
         self.desk.prompts().into_iter().for_each(Prompts::end);
         held(&self.head).clear();
         self.listens.send_replace(false);
-        let wiped = removed(&self.agent, STATE).await.map_err(|error| error.to_string());
+        let wiped = match removed(&self.agent, STATE).await {
+            Ok(()) => self.give_shell().await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
         let back = match &self.before {
             Some((tree, rules)) => {
                 roll_back(&self.agent, rules, tree).await.map_err(|error| error.to_string())
@@ -501,6 +514,7 @@ impl Pilot {
         prompts.end();
         let turned = turned?;
         client.check_children(session).await?;
+        client.check_alone(session).await?;
         if let Some(known) = before {
             return match is_again(&turned, &known) {
                 true => Ok(known),

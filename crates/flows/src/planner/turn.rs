@@ -149,6 +149,8 @@ impl Following<'_> {
                 }
                 event = events.next() => match event {
                     Ok(Event::Idle) if sending.is_none() => return Ok(None),
+                    // Also one that is gone before the next look.
+                    Ok(Event::Session(id)) => return Err(Error::Children(vec![id])),
                     Ok(event) => self.detector.event(&event, self.clock.elapsed_ms()),
                     Err(_) => return Ok(None),
                 },
@@ -156,9 +158,10 @@ impl Following<'_> {
         }
     }
 
-    /// Nobody is there who would answer a question; and no session may have children.
+    /// Nobody is there who would answer a question; and no session may have children, or run beside ours.
     async fn tend(&self) -> Result<(), Error> {
         self.client.check_children(self.session).await?;
+        self.client.check_alone(self.session).await?;
         for pending in self.client.permissions(self.session).await? {
             unless_gone(self.client.answer_permission(&pending, false).await)?;
         }

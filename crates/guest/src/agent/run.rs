@@ -37,7 +37,7 @@ const END_OF_INPUT: &[u8] = &[4];
 const LAST_WORD_MS: u64 = 5_000;
 
 /// What is known of a running command.
-struct Entry {
+struct RunningCommand {
     pid: Option<Pid>,
     /// Until somebody takes it.
     stdin: Option<Input>,
@@ -68,12 +68,12 @@ impl Input {
 /// The running commands.
 #[derive(Default)]
 pub struct Running {
-    entries: Mutex<HashMap<u64, Entry>>,
+    entries: Mutex<HashMap<u64, RunningCommand>>,
     night: Night,
 }
 
 impl Running {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, RunningCommand>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,7 +287,7 @@ fn begun(pid: Pid) -> Bytes {
     frame::encode(Kind::Begun, &serde_json::to_vec(&begun).unwrap_or_default())
 }
 
-fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), StartError> {
+fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, RunningCommand), StartError> {
     let mut command = exec::prepare(&request.exec)?;
     if request.exec.jail.is_some() {
         return jailed(reaper, request, command);
@@ -300,7 +300,7 @@ fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, Entry), Star
     }
     let (started, stdin) = exec::start(reaper, &mut command, request.service)?;
     let stdin = stdin.and_then(|pipe| Pipe::from_owned_fd(pipe.into()).ok()).map(Input::of);
-    let entry = Entry { pid: Some(started.pid), stdin, terminal: None, followed: None };
+    let entry = RunningCommand { pid: Some(started.pid), stdin, terminal: None, followed: None };
     Ok((started, entry))
 }
 
@@ -309,14 +309,15 @@ fn jailed(
     reaper: &Reaper,
     request: &RunRequest,
     command: std::process::Command,
-) -> Result<(Started, Entry), StartError> {
+) -> Result<(Started, RunningCommand), StartError> {
     if request.stdin || request.terminal.is_some() || request.service {
         let words = "it has neither input from the host nor a terminal, and is not a service";
         let unheld = io::Error::new(io::ErrorKind::InvalidInput, words);
         return Err(StartError::Jail(unheld));
     }
     let started = exec::begin(reaper, &request.exec, command)?;
-    let entry = Entry { pid: Some(started.pid), stdin: None, terminal: None, followed: None };
+    let entry =
+        RunningCommand { pid: Some(started.pid), stdin: None, terminal: None, followed: None };
     Ok((started, entry))
 }
 
@@ -325,7 +326,7 @@ fn with_terminal(
     request: &RunRequest,
     command: &std::process::Command,
     size: cofferdam_guest::process::Size,
-) -> Result<(Started, Entry), StartError> {
+) -> Result<(Started, RunningCommand), StartError> {
     let (mut session, master) = terminal::attach(command, size).map_err(StartError::Terminal)?;
     exec::drop_to(&mut session, &request.exec);
     let clock = Stopwatch::start();
@@ -343,7 +344,7 @@ fn with_terminal(
     };
     started.stdout = Some(output);
     started.clock = clock;
-    let entry = Entry {
+    let entry = RunningCommand {
         pid: Some(started.pid),
         stdin: request.stdin.then(|| Input::of(input)),
         terminal: Some(Arc::new(master)),

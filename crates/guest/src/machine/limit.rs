@@ -21,10 +21,10 @@ const ROOM_BYTES: u64 = 64 * 1024;
 
 /// The counters stay readable for the agent when their tree is out of sight. Of one machine, so of
 /// one process.
-static COUNTERS: OnceLock<Counters> = OnceLock::new();
+static COUNTERS: OnceLock<LimitFiles> = OnceLock::new();
 
 #[derive(Debug)]
-struct Counters {
+struct LimitFiles {
     memory: File,
     pids: File,
     network: network::Counters,
@@ -46,7 +46,7 @@ pub(super) fn enter() -> Result<(), Fault> {
     let network = network::Counters::open().map_err(at("the network's counters"))?;
     let trace = Trace::start(Path::new(TRACES)).ok();
     let (memory, pids) = (open("memory.events")?, open("pids.events")?);
-    let counters = Counters { memory, pids, network, trace };
+    let counters = LimitFiles { memory, pids, network, trace };
     // It is set once: there is one entry in a machine's life.
     let _ = COUNTERS.set(counters);
     Ok(())
@@ -61,7 +61,7 @@ pub(super) fn set(setup: &Setup) -> Result<(), Fault> {
 
 /// What the machine's kernel counted so far; `None` outside of a machine.
 pub fn counted() -> Option<Counted> {
-    let Counters { memory, pids, .. } = COUNTERS.get()?;
+    let LimitFiles { memory, pids, .. } = COUNTERS.get()?;
     Some(Counted {
         oom_kills: keyed(memory, "oom_kill"),
         pids_refused: keyed(pids, "max"),

@@ -18,7 +18,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use carry::{Kind, Target};
-use place::Place;
+use place::WireDir;
 
 use crate::cluster::percent_encoded;
 use crate::error::Result;
@@ -40,7 +40,7 @@ pub(crate) struct Wires {
     patient: String,
     tasks: [JoinHandle<()>; 2],
     /// Removed with the wires.
-    place: Place,
+    place: WireDir,
 }
 
 impl Wires {
@@ -50,7 +50,7 @@ impl Wires {
         if options.get_socket().is_some() || options.get_host().starts_with('/') {
             return Ok(None);
         }
-        let place = Place::make().map_err(sqlx::Error::Io)?;
+        let place = WireDir::make().map_err(sqlx::Error::Io)?;
         let target = |kind| Target::new(options.get_host(), options.get_port(), kind);
         let quick = accept(&place, "quick", target(Kind::Quick))?;
         let patient = accept(&place, "patient", target(Kind::Patient))?;
@@ -66,7 +66,7 @@ impl Wires {
         &self.quick
     }
 
-    /// See [`Place::give`].
+    /// See [`WireDir::give`].
     pub(crate) fn give(&self, uid: u32, gid: u32) -> std::io::Result<()> {
         self.place.give(uid, gid)
     }
@@ -82,7 +82,7 @@ impl Drop for Wires {
     }
 }
 
-fn accept(place: &Place, name: &str, target: Target) -> Result<JoinHandle<()>> {
+fn accept(place: &WireDir, name: &str, target: Target) -> Result<JoinHandle<()>> {
     let path = place.path().join(name).join(format!(".s.PGSQL.{}", target.port()));
     let listener = UnixListener::bind(path).map_err(sqlx::Error::Io)?;
     Ok(tokio::spawn(carry::serve(listener, target)))
@@ -90,7 +90,7 @@ fn accept(place: &Place, name: &str, target: Target) -> Result<JoinHandle<()>> {
 
 /// The same database by way of a socket of ours. The host stays in the address: a certificate is checked
 /// against it.
-fn through(url: &str, place: &Place, name: &str, options: &str) -> String {
+fn through(url: &str, place: &WireDir, name: &str, options: &str) -> String {
     use std::os::unix::ffi::OsStrExt;
     let dir = percent_encoded(place.path().join(name).as_os_str().as_bytes());
     let options = percent_encoded(options.as_bytes());

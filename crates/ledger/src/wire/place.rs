@@ -20,12 +20,12 @@ const MAX_ABOVE: usize = 55;
 
 /// A directory with one socket's directory for each wire.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct WireDir {
     path: PathBuf,
     _lock: File,
 }
 
-impl Place {
+impl WireDir {
     pub(super) fn make() -> io::Result<Self> {
         let above = above();
         sweep(&above);
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WireDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn what_a_killed_process_left_is_swept_and_what_lives_is_not() {
-        let live = Place::make().unwrap();
+        let live = WireDir::make().unwrap();
         let left = above().join(format!("{PREFIX}{}", secret_hex(8)));
         std::fs::create_dir(&left).unwrap();
         File::create(left.join(LOCK)).unwrap();
-        let other = Place::make().unwrap();
+        let other = WireDir::make().unwrap();
         assert!(live.path().exists() && other.path().exists() && !left.exists());
     }
 }

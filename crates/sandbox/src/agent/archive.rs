@@ -1,10 +1,13 @@
 //! Whole directories, as tars.
 
+use std::io;
+
 use bytes::{Bytes, BytesMut};
 use cofferdam_guest::archive::{Pack, Unpack};
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::wire::{self, CollectEnd};
 use hyper::Method;
+use tar::EntryType;
 use tokio::sync::mpsc;
 
 use super::body::Outgoing;
@@ -15,6 +18,9 @@ use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, wide};
 const ENTRY_BYTES: u64 = 512 + 2 * 10 * 512 + 512;
 /// The two blocks at the end.
 const END_BYTES: u64 = 1024;
+
+/// Headers of one link, with a long name and a long target, and directories that its name needs.
+const MOST_OF_A_LINK: u64 = 256;
 
 /// One piece of a tar on its way, and how many wait.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -55,6 +61,24 @@ impl Agent {
         }
     }
 
+    /// Makes a symbolic link below a directory; what stands there is taken away, unless it is a directory. No link on
+    /// the way is followed.
+    pub async fn link(&self, root: &str, path: &str, target: &str) -> Result<()> {
+        let tar = tar_of_link(path, target);
+        let tar = tar.map_err(|error| AgentError::Request(error.into()))?;
+        let request = Unpack {
+            path: root.to_owned(),
+            max_bytes: 0,
+            max_entries: MOST_OF_A_LINK,
+            owner: None,
+        };
+        let (pieces, body) = mpsc::channel(1);
+        // It holds one, and this is the first.
+        let _ = pieces.try_send(Bytes::from(tar));
+        drop(pieces);
+        self.unpack(&request, body).await
+    }
+
     /// Unpacks a tar into a directory as its pieces come, whatever it says; refused where a name leads out
     /// of the directory or a bound is met. What was unpacked before stays.
     pub async fn unpack(&self, request: &Unpack, tar: mpsc::Receiver<Bytes>) -> Result<()> {
@@ -90,4 +114,22 @@ async fn gather(mut tar: mpsc::Receiver<Bytes>, pieces: mpsc::Sender<Bytes>) {
         // An error means that the agent wants no more.
         let _ = pieces.send(held.freeze()).await;
     }
+}
+
+/// A tar of one link. Name and target are extensions, so that they are as they are said, whatever their length.
+fn tar_of_link(path: &str, target: &str) -> io::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut add = |kind: EntryType, name: &str, text: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_path(name)?;
+        header.set_mode(0o777);
+        header.set_size(wide(text.len()));
+        header.set_cksum();
+        tar.append(&header, text)
+    };
+    add(EntryType::GNULongName, "name", &[path.as_bytes(), &[0]].concat())?;
+    add(EntryType::GNULongLink, "target", &[target.as_bytes(), &[0]].concat())?;
+    add(EntryType::Symlink, "link", &[])?;
+    tar.into_inner()
 }

@@ -111,11 +111,21 @@ impl Agent {
                 Node::File { mode, bytes: self.read(&format!("{root}/{path}"), entry.size).await? }
             }
             NodeKind::Dir if !entry.mangled => Node::Dir { mode },
-            // By its own target where the agent tells it: a link that is turned elsewhere may keep size and time.
-            kind => {
-                let target = entry.target.as_deref().unwrap_or_default();
-                Node::Other { what: format!("{kind:?} {} {} {target:?}", entry.size, entry.mtime) }
-            }
+            kind => match &entry.target {
+                // A link is its target and nothing else. One that is not UTF-8 could not be made again.
+                Some(target) if is_plain(entry, target) => Node::Link { target: target.clone() },
+                _ => {
+                    let target = entry.target.as_deref().unwrap_or_default();
+                    let what = format!("{kind:?} {} {} {target:?}", entry.size, entry.mtime);
+                    Node::Other { what }
+                }
+            },
         })
     }
+}
+
+/// Whether a link's name and target are told as they are.
+fn is_plain(entry: &Entry, target: &str) -> bool {
+    let is_whole = u64::try_from(target.len()).is_ok_and(|len| len == entry.size);
+    !entry.mangled && is_whole && !target.contains(char::REPLACEMENT_CHARACTER)
 }

@@ -16,12 +16,12 @@ use crate::spec::plan::Plan;
 /// A file that the agent is to write.
 pub(crate) struct Upload<'a> {
     pub path: &'a str,
-    pub content: Content<'a>,
+    pub content: ShownContent<'a>,
     pub mode: u32,
 }
 
 /// Where its bytes are.
-pub(crate) enum Content<'a> {
+pub(crate) enum ShownContent<'a> {
     Bytes(&'a [u8]),
     Ours(PathBuf),
     Given(Opened),
@@ -86,7 +86,7 @@ impl<'a> Resolved<'a> {
 
     /// Has a file of ours written into the sandbox.
     pub(crate) fn copied(&mut self, source: &Path, target: &'a str) {
-        let content = Content::Ours(source.to_owned());
+        let content = ShownContent::Ours(source.to_owned());
         self.uploads.push(Upload { path: target, content, mode: 0o444 });
     }
 

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::desk::Desk;
 use super::dial::Dialer;
-use super::forward::Links;
+use super::forward::PageLinks;
 use super::keyring::Keyring;
 use super::model_desk::ModelDoor;
 use super::policy::{Name, Refused, Rules};
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     /// Where the sandbox has secrets, how they are added.
     pub keys: Option<Arc<Keyring>>,
     /// What pages of the phase's mirrors linked to.
-    pub links: Arc<Links>,
+    pub links: Arc<PageLinks>,
     /// Where calls of models go.
     pub models: ModelDoor,
 }

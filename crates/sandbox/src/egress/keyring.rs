@@ -77,7 +77,7 @@ impl Added {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldSecret {
     added: Arc<Added>,
     version: u32,
     opened: Stopwatch,
@@ -85,7 +85,7 @@ struct Held {
     sent: u64,
 }
 
-impl Held {
+impl HeldSecret {
     fn sent(&self) -> Option<SecretsSent> {
         (self.sent > 0).then_some(SecretsSent { version: self.version, count: self.sent })
     }
@@ -98,7 +98,7 @@ pub(crate) struct Keyring {
     /// What the proxy trusts when it goes on to a host.
     pub tls: Arc<ClientConfig>,
     keeper: OnceLock<Arc<dyn SecretKeeper>>,
-    held: Mutex<BTreeMap<(Phase, SecretUse), Held>>,
+    held: Mutex<BTreeMap<(Phase, SecretUse), HeldSecret>>,
 }
 
 impl Keyring {
@@ -114,7 +114,7 @@ impl Keyring {
 
     /// What is added to one request of these uses; `None`: one of them cannot be used now.
     pub(crate) async fn added(&self, phase: Phase, uses: &[SecretUse]) -> Option<Vec<Arc<Added>>> {
-        // Held while the ledger is asked, so that a hundred requests ask it once.
+        // HeldSecret while the ledger is asked, so that a hundred requests ask it once.
         let mut held = self.held.lock().await;
         let mut all = Vec::with_capacity(uses.len());
         for used in uses {
@@ -138,7 +138,7 @@ impl Keyring {
             let added = Arc::new(Added::new(used, &opened)?);
             all.push(Arc::clone(&added));
             let opened =
-                Held { added, version: opened.version, opened: Stopwatch::start(), sent: 0 };
+                HeldSecret { added, version: opened.version, opened: Stopwatch::start(), sent: 0 };
             held.insert(key, opened);
         }
         Some(all)

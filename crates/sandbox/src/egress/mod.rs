@@ -105,7 +105,7 @@ const USUAL_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The lists of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedLists {
     build: Vec<Listed>,
     exec: Vec<Listed>,
     build_asks: bool,
@@ -116,7 +116,7 @@ pub(crate) struct Planned {
     exec_secrets: Vec<SecretUse>,
 }
 
-impl Planned {
+impl PlannedLists {
     /// The hosts that get a secret in any phase.
     fn secret_hosts(&self) -> impl Iterator<Item = &Name> {
         self.build_secrets.iter().chain(&self.exec_secrets).map(|used| &used.host)
@@ -124,9 +124,9 @@ impl Planned {
 }
 
 /// The lists of a request.
-pub(crate) fn plan(request: &SandboxRequest) -> Planned {
+pub(crate) fn plan(request: &SandboxRequest) -> PlannedLists {
     let build = request.build.as_ref();
-    Planned {
+    PlannedLists {
         build: build.map_or_else(Vec::new, |build| build.egress.entries().to_vec()),
         exec: request.egress.entries().to_vec(),
         build_asks: build.is_some_and(|build| build.ask),
@@ -180,7 +180,10 @@ impl Resources {
     }
 
     /// Resolves a plan's lists; `None` where no phase has any.
-    pub(crate) async fn prepare(&self, planned: &Planned) -> Result<Option<Prepared>, EgressError> {
+    pub(crate) async fn prepare(
+        &self,
+        planned: &PlannedLists,
+    ) -> Result<Option<Prepared>, EgressError> {
         let asks = planned.build_asks || planned.exec_asks;
         if planned.build.is_empty() && planned.exec.is_empty() && !asks && !planned.models {
             return Ok(None);

@@ -59,7 +59,7 @@ pub(crate) fn variables() -> [(&'static str, String); 4] {
     ]
 }
 
-type Told = Response<BoxBody<Bytes, ModelCut>>;
+type ModelAnswer = Response<BoxBody<Bytes, ModelCut>>;
 
 /// Serves one connection to its end.
 pub(crate) async fn serve<C: Client>(stream: C, door: ModelDoor) {
@@ -102,7 +102,11 @@ async fn drain(body: &mut Incoming) {
     let _ = tokio::time::timeout(Duration::from_millis(DRAIN_MS), read).await;
 }
 
-async fn answer(head: &Parts, body: &mut Incoming, door: &ModelDoor) -> Result<Told, Told> {
+async fn answer(
+    head: &Parts,
+    body: &mut Incoming,
+    door: &ModelDoor,
+) -> Result<ModelAnswer, ModelAnswer> {
     let path = head.uri.path();
     let guess = match path.contains("messages") {
         true => ModelProtocol::AnthropicMessages,
@@ -153,7 +157,7 @@ async fn answer(head: &Parts, body: &mut Incoming, door: &ModelDoor) -> Result<T
     Ok(told(reply))
 }
 
-fn told(ModelReply { status, headers, body }: ModelReply) -> Told {
+fn told(ModelReply { status, headers, body }: ModelReply) -> ModelAnswer {
     let mut told = Response::new(Passing(body).boxed());
     *told.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     for (name, value) in headers {

@@ -46,7 +46,7 @@ pub(crate) enum Left {
 
 /// What was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum UnroutedConnect {
     /// A connect that no route led anywhere: its address, and its port where there is one.
     To(IpAddr, Option<u16>),
     /// So many connects of which nothing is known.
@@ -56,7 +56,7 @@ pub(crate) enum Told {
 /// A kernel of its own that tells each attempt.
 pub(crate) trait Teller: fmt::Debug + Send + Sync {
     /// Gives what was told and not taken yet.
-    fn take(&self, give: &mut dyn FnMut(Told)) -> Left;
+    fn take(&self, give: &mut dyn FnMut(UnroutedConnect)) -> Left;
 }
 
 /// Where attempts are seen.
@@ -65,7 +65,7 @@ enum SeenBy {
     /// By the host's kernel, in the network namespace of this process.
     Namespace(u32),
     /// By a machine's kernel; its agent says it with every command's end.
-    Told,
+    UnroutedConnect,
     /// By gVisor, which tells each.
     Each(Arc<dyn Teller>),
 }
@@ -94,7 +94,7 @@ impl Unrouted {
 
     /// Those that a machine's agent tells, beyond so many.
     pub(crate) fn in_machine(before: u64) -> Self {
-        Self::of(SeenBy::Told, before)
+        Self::of(SeenBy::UnroutedConnect, before)
     }
 
     /// Those that gVisor tells, from the first command on.
@@ -118,7 +118,7 @@ impl Unrouted {
     /// What an agent says of all attempts so far, at the end of a command: as good as its word. It shares
     /// the sandbox with the task.
     pub(crate) fn told(&self, now: u64, places: &[NoRoute]) {
-        if matches!(self.by, SeenBy::Told) {
+        if matches!(self.by, SeenBy::UnroutedConnect) {
             self.count(&mut self.lock(), now, places);
         }
     }
@@ -154,16 +154,16 @@ impl Unrouted {
                 }
                 Left::Nothing
             }
-            SeenBy::Namespace(_) | SeenBy::Told => Left::Nothing,
+            SeenBy::Namespace(_) | SeenBy::UnroutedConnect => Left::Nothing,
             SeenBy::Each(teller) => teller.take(&mut |told| {
                 // Before the first command it is what a service tried while it started.
                 let Some(phase) = state.phase else { return };
                 match told {
-                    Told::To(address, port) => {
+                    UnroutedConnect::To(address, port) => {
                         self.log.record(phase, &to(address, port), clock::now_ms());
                     }
                     // They may have been refused.
-                    Told::Lost(count) => self.log.lost(count.into()),
+                    UnroutedConnect::Lost(count) => self.log.lost(count.into()),
                 }
             }),
         }

@@ -14,7 +14,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
-use super::guest::{AGENT, AGENT_PATH};
+use super::guest::{AGENT, AGENT_PATH, NOTHING};
 use crate::host::error::HostError;
 use crate::host::hostpath::{Allowed, HostPath, Links, OpenError, Place};
 
@@ -65,8 +65,9 @@ const FILES: [(&str, &str); 7] = [
     ("etc/shells", "/bin/sh\n/bin/bash\n"),
 ];
 /// Mount points and work places that any root file system gets, whatever it was made for.
-const GUEST_DIRS: [(&str, u32); 7] = [
+const GUEST_DIRS: [(&str, u32); 8] = [
     (".cofferdam", 0o755),
+    (NOTHING, 0o555),
     ("dev", 0o755),
     ("proc", 0o555),
     ("run", 0o755),
@@ -149,8 +150,8 @@ fn copy_of(name: &str) -> Option<Vec<u8>> {
 
 /// Writes the agent's layer below `dir` and gives its path.
 pub(crate) fn guest(dir: &Path) -> Result<PathBuf, HostError> {
-    let name = digest_bytes(AGENT);
-    place(dir, name.as_str(), |at| {
+    let name = format!("{}-{}", digest_bytes(AGENT), GUEST_DIRS.len());
+    place(dir, &name, |at| {
         make_dirs(at, &GUEST_DIRS)?;
         write(&at.join(AGENT_PATH.trim_start_matches('/')), AGENT, 0o555)
     })

@@ -4,6 +4,8 @@
 pub(crate) const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
 /// Where the sandbox sees it.
 pub(crate) const AGENT_PATH: &str = "/.cofferdam/agent";
+/// An empty directory beside it.
+pub(crate) const NOTHING: &str = ".cofferdam/none";
 
 /// The agent is one process more than the task asked for.
 pub(crate) const AGENT_PIDS: u64 = 1;

@@ -31,15 +31,21 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Of what is mounted below a sandbox's directory; `None`: no layer is.
-    pub(crate) fn of(traces: &Traces, points: &[PathBuf]) -> Option<Self> {
+    /// Of what is mounted below a sandbox's directory; `None`: no layer is. One that stays is not watched: whoever holds it
+    /// watches it, and this process has one watch for each.
+    pub(crate) fn of(traces: &Traces, points: &[PathBuf], stays: bool) -> Option<Self> {
         let root = Some(&traces.layer).filter(|at| points.contains(at))?;
         let own = FileSystem::of(root).ok()?;
         let shares = traces.shares();
         // What a request names is the host's, and stays.
         let over = points.iter().filter(|point| *point != root && !point.starts_with(&shares));
         let over = over.filter_map(|point| FileSystem::of(point).ok()).collect();
-        Some(Self { place: traces.layer.clone(), own, over, witness: Witness::of(root) })
+        Some(Self {
+            place: traces.layer.clone(),
+            own,
+            over,
+            witness: (!stays).then(|| Witness::of(root)).flatten(),
+        })
     }
 
     /// Whether its end will be told.
@@ -51,6 +57,13 @@ impl Layer {
     pub(crate) fn check(self) -> WipeCheck {
         let (file_system, place) = (self.own.text(), self.place.display().to_string());
         WipeCheck::new(Looked::Layer { file_system, place }, self.look())
+    }
+
+    /// What is on record of one that stays: which it is, and that whoever holds it has yet to end it.
+    pub(crate) fn stays(self) -> WipeCheck {
+        let (file_system, place) = (self.own.text(), self.place.display().to_string());
+        let observed = Some("kept: to be sealed, or for the next life".to_owned());
+        WipeCheck { looked: Looked::Layer { file_system, place }, ok: true, observed }
     }
 
     /// Who keeps it, and keeps its watch where somebody does.

@@ -3,8 +3,8 @@
 //! | about | modules |
 //! |---|---|
 //! | processes | `process`, `nofile`, `sockets`, `ceiling` |
-//! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods` |
-//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `upper`, `crypt` |
+//! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
+//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
 //! | programs, work, errors | `runtime`, `task`, `error` |
@@ -30,8 +30,10 @@ pub(crate) mod limit;
 pub(crate) mod live;
 pub(crate) mod mounts;
 pub(crate) mod nofile;
+pub(crate) mod plain;
 pub(crate) mod process;
 pub(crate) mod runtime;
+pub(crate) mod service;
 pub(crate) mod setid;
 pub(crate) mod sockets;
 pub(crate) mod task;

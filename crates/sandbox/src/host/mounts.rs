@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
@@ -36,6 +37,10 @@ pub(crate) struct Mounted {
 /// it starts later, are moved.
 pub fn enter_private_mounts() -> Result<(), HostError> {
     let fault = |source| HostError::PrivateMounts { source };
+    // A process that is to outlive this one leaves by it: whoever is in our namespace keeps every mount of it.
+    if let Ok(outside) = File::open("/proc/thread-self/ns/mnt") {
+        let _ = OUTSIDE.set(outside.into());
+    }
     unshare(CloneFlags::CLONE_NEWNS).map_err(fault)?;
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(fault)?;
@@ -44,6 +49,15 @@ pub fn enter_private_mounts() -> Result<(), HostError> {
         hide_unified().map_err(|source| HostError::Hide { source })?;
     }
     Ok(())
+}
+
+/// Mount namespace that this process had before its own.
+static OUTSIDE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// A handle of the mount namespace outside this process's own; `None`: it has none of its own.
+#[must_use]
+pub fn outside_mounts() -> Option<OwnedFd> {
+    OUTSIDE.get()?.try_clone().ok()
 }
 
 /// Whether both cgroup versions are mounted.
@@ -116,6 +130,21 @@ pub(crate) fn mount_tmpfs(at: &Path, size_mb: u64) -> nix::Result<()> {
     let data = format!("size={size_mb}m,mode=0700");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(data.as_str()))
+}
+
+/// The same for files that are about to be written at once: the kernel takes them by large pages, where it can.
+pub(crate) fn mount_tmpfs_for_files(at: &Path, size_mb: u64) -> nix::Result<()> {
+    let data = format!("size={size_mb}m,mode=0700,huge=within_size");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(data.as_str()))
+        .or_else(|_| mount_tmpfs(at, size_mb))
+}
+
+/// Gives a mounted tmpfs another size, in MiB.
+pub(crate) fn resize_tmpfs(at: &Path, size_mb: u64) -> nix::Result<()> {
+    let data = format!("size={size_mb}m");
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(None::<&str>, at, None::<&str>, flags, Some(data.as_str()))
 }
 
 /// Mounts an overlay; the first lower layer lies on top of the others.

@@ -1,4 +1,4 @@
-//! Sockets whose queues no cgroup counts, bounded by their number.
+//! SocketLimits whose queues no cgroup counts, bounded by their number.
 //!
 //! ```text
 //! what is queued                                   counted by      bounded by
@@ -28,11 +28,11 @@ const WITH_DATA: [&str; 2] = ["01", "08"];
 
 /// What is allowed, and where to look.
 #[derive(Debug, Clone)]
-pub(crate) struct Sockets {
+pub(crate) struct SocketLimits {
     /// `/proc/<pid>/net` of the sandbox's first process.
     net: PathBuf,
     init: u32,
-    /// Sockets that are neither TCP's nor UNIX's.
+    /// SocketLimits that are neither TCP's nor UNIX's.
     most: u64,
     /// Bytes that wait for an `accept`.
     most_waiting: u64,
@@ -41,18 +41,18 @@ pub(crate) struct Sockets {
 
 /// What was too much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Excess {
+pub(crate) enum SocketExcess {
     /// So many sockets, of which so many are allowed.
-    Sockets(u64, u64),
+    SocketLimits(u64, u64),
     /// So many bytes on connections that nobody accepted.
     Waiting(u64, u64),
 }
 
-impl Excess {
+impl SocketExcess {
     /// In words for the cause of a command's end.
     pub(crate) fn words(self) -> String {
         match self {
-            Self::Sockets(found, most) => format!(
+            Self::SocketLimits(found, most) => format!(
                 "it had {found} sockets whose queues are kernel memory outside the memory limit; {most} are allowed"
             ),
             Self::Waiting(found, most) => format!(
@@ -62,7 +62,7 @@ impl Excess {
     }
 }
 
-impl Sockets {
+impl SocketLimits {
     /// For a sandbox on the host's network stack. All queues together hold at most as much again as its memory.
     pub(crate) fn of(init: u32, mem_mb: u64, socket_bytes: u64) -> Self {
         let bytes = mem_mb.saturating_mul(1024 * 1024);
@@ -76,7 +76,7 @@ impl Sockets {
     }
 
     /// Looks once, and ends every process of the sandbox but its agent where there is too much.
-    pub(crate) fn look(&mut self, cgroups: &Cgroups, traces: &Traces) -> Option<Excess> {
+    pub(crate) fn look(&mut self, cgroups: &Cgroups, traces: &Traces) -> Option<SocketExcess> {
         let excess = self.excess()?;
         for pid in cgroups.members(traces).into_iter().filter(|pid| *pid != self.init) {
             process::kill_member(pid, &traces.cgroup);
@@ -84,7 +84,7 @@ impl Sockets {
         Some(excess)
     }
 
-    fn excess(&mut self) -> Option<Excess> {
+    fn excess(&mut self) -> Option<SocketExcess> {
         self.looks = self.looks.wrapping_add(1);
         let used = used(&self.read("sockstat"))?;
         if used <= self.most {
@@ -93,13 +93,13 @@ impl Sockets {
         let (tcp, unix) = held(&self.read("protocols"));
         let found = used.saturating_sub(tcp.saturating_add(unix));
         if found > self.most {
-            return Some(Excess::Sockets(found, self.most));
+            return Some(SocketExcess::SocketLimits(found, self.most));
         }
         if tcp <= self.most || !self.looks.is_multiple_of(WAITING_EVERY) {
             return None;
         }
         let found = waiting(&self.read("tcp")).saturating_add(waiting(&self.read("tcp6")));
-        (found > self.most_waiting).then_some(Excess::Waiting(found, self.most_waiting))
+        (found > self.most_waiting).then_some(SocketExcess::Waiting(found, self.most_waiting))
     }
 
     /// Empty where the sandbox has ended.

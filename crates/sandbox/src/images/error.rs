@@ -64,6 +64,16 @@ pub enum ImageError {
     /// A sandbox runs on it.
     #[error("the image {0:?} is in use by a sandbox: wait for it, or cancel its run")]
     InUse(String),
+    /// Templates are made of it.
+    #[error(
+        "the image {image:?} is what these templates are made of: {templates}; `cofferdam template rm` them first"
+    )]
+    OfTemplates {
+        /// Name of the image.
+        image: String,
+        /// Their names.
+        templates: String,
+    },
     /// Another process adds an image, so nothing may be swept away.
     #[error("an image is being added to this host right now: try again when it is done")]
     Busy,

@@ -7,11 +7,12 @@ use cofferdam_hostile::fuzz;
 use super::ImageError;
 use super::manifest::{Config, Index, Manifest, parse};
 use super::name::ImageName;
-use super::store::Bounds;
+use super::store::StoreBounds;
 use super::unpack::apply;
 
 /// Small, so that a layer that is a bomb is seen to be one.
-const BOUNDS: Bounds = Bounds { blob_bytes: 1 << 20, layer_bytes: 1 << 20, layer_entries: 100 };
+const BOUNDS: StoreBounds =
+    StoreBounds { blob_bytes: 1 << 20, layer_bytes: 1 << 20, layer_entries: 100 };
 
 #[test]
 fn fuzz_a_layer_is_applied_inside_its_root_or_refused() {

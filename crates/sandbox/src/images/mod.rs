@@ -38,6 +38,6 @@ mod unpack;
 pub use error::ImageError;
 pub use name::ImageName;
 pub use resolve::ImageRoot;
-pub use store::{Bounds, Images, NamedImage};
+pub use store::{Images, NamedImage, StoreBounds};
 
-pub(crate) use resolve::{Hold, SCHEME, hold};
+pub(crate) use resolve::{RootHold, SCHEME, hold};

@@ -70,10 +70,10 @@ impl ImageRoot {
 
 /// A root file system in use: it is not taken away while this lives, whichever process asks.
 #[derive(Debug)]
-pub(crate) struct Hold(#[expect(dead_code, reason = "its lock ends with it")] File);
+pub(crate) struct RootHold(#[expect(dead_code, reason = "its lock ends with it")] File);
 
 /// Holds a base that is an image's root; `None` for every other base.
-pub(crate) fn hold(state: &Path, base: &Place) -> io::Result<Option<Hold>> {
+pub(crate) fn hold(state: &Path, base: &Place) -> io::Result<Option<RootHold>> {
     let Place::Ours(base) = base else { return Ok(None) };
     if !base.starts_with(state.join("images")) {
         return Ok(None);
@@ -83,7 +83,7 @@ pub(crate) fn hold(state: &Path, base: &Place) -> io::Result<Option<Hold>> {
     // It may have been swept away between the plan and the lock.
     let (ours, named) = (file.metadata()?, fs::symlink_metadata(base)?);
     match (ours.dev(), ours.ino()) == (named.dev(), named.ino()) {
-        true => Ok(Some(Hold(file))),
+        true => Ok(Some(RootHold(file))),
         false => Err(io::Error::new(io::ErrorKind::NotFound, "the image was removed meanwhile")),
     }
 }

@@ -17,7 +17,7 @@ use crate::host::live;
 
 /// What an image may be at most; an image beyond it is refused while it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct StoreBounds {
     /// Bytes of one blob as it comes, compressed: the largest images in use have layers of some GiB.
     pub blob_bytes: u64,
     /// Bytes of all files of a layer, unpacked: a small compressed layer can hold any number.
@@ -26,7 +26,7 @@ pub struct Bounds {
     pub layer_entries: u64,
 }
 
-impl Default for Bounds {
+impl Default for StoreBounds {
     fn default() -> Self {
         Self { blob_bytes: 8 << 30, layer_bytes: 32 << 30, layer_entries: 1_000_000 }
     }
@@ -36,7 +36,7 @@ impl Default for Bounds {
 #[derive(Debug, Clone)]
 pub struct Images {
     pub(crate) dir: PathBuf,
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: StoreBounds,
 }
 
 /// A name's file.
@@ -96,11 +96,11 @@ impl Images {
     /// The images of a state directory; made where they are not there. Only root may look inside:
     /// a root file system holds programs that would be set-user-id for anybody who reached them.
     pub fn open(state_dir: &Path) -> Result<Self, ImageError> {
-        Self::bounded(state_dir, Bounds::default())
+        Self::bounded(state_dir, StoreBounds::default())
     }
 
     /// The same with bounds of its own.
-    pub fn bounded(state_dir: &Path, bounds: Bounds) -> Result<Self, ImageError> {
+    pub fn bounded(state_dir: &Path, bounds: StoreBounds) -> Result<Self, ImageError> {
         let dir = fs::canonicalize(state_dir).map_err(at(state_dir))?.join("images");
         for path in [
             dir.clone(),

@@ -23,7 +23,7 @@ use nix::unistd::mkfifo;
 use tar::{Archive, Entry, EntryType};
 
 use super::error::{ImageError, at};
-use super::store::Bounds;
+use super::store::StoreBounds;
 
 const WHITEOUT: &str = ".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
@@ -31,7 +31,7 @@ const OPAQUE: &str = ".wh..wh..opq";
 const MAX_DEPTH: usize = 2_048;
 
 /// Applies a layer's tar to a root.
-pub(crate) fn apply(root: &Path, tar: impl Read, bounds: &Bounds) -> Result<(), ImageError> {
+pub(crate) fn apply(root: &Path, tar: impl Read, bounds: &StoreBounds) -> Result<(), ImageError> {
     let mut layer = LayerTree {
         root,
         own: BTreeSet::new(),
@@ -56,7 +56,7 @@ struct LayerTree<'a> {
     own: BTreeSet<PathBuf>,
     bytes: u64,
     entries: u64,
-    bounds: &'a Bounds,
+    bounds: &'a StoreBounds,
 }
 
 impl LayerTree<'_> {

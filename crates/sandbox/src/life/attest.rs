@@ -18,9 +18,9 @@ use crate::spec::class::Offer;
 /// Digests of the runtimes' programs, each read once: they do not change while a worker runs, and
 /// where somebody replaces one, the copy that sandboxes start from is the one that was read.
 #[derive(Debug, Default)]
-pub(crate) struct Programs(Mutex<BTreeMap<PathBuf, Option<Digest>>>);
+pub(crate) struct ProgramDigests(Mutex<BTreeMap<PathBuf, Option<Digest>>>);
 
-impl Programs {
+impl ProgramDigests {
     fn known(&self, path: &Path) -> Option<Option<Digest>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
     }

@@ -108,6 +108,8 @@ async fn start(
     if filling.is_some() && !plan.isolation().keeps_files() {
         return Err(BootError::Unfillable(plan.class.as_str()));
     }
+    // However this ends, unless it begins: the files are its pause's until then.
+    subject.left = filling.as_ref().and_then(Filling::layer).cloned();
     let base = plan.base.open(&facts.allowed)?;
     let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
     subject.cache = cache.as_ref().map(CacheBase::tree);

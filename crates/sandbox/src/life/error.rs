@@ -61,7 +61,7 @@ pub(crate) enum BootError {
     Over { of: String, source: io::Error },
     #[error("{said:?} could not be mounted for the sandbox")]
     Share { said: HostPath, source: io::Error },
-    #[error("the files of its snapshot could not be put back")]
+    #[error("the files of its snapshot cannot be used")]
     Fill { source: io::Error },
     #[error("the class {0} cannot take the files of a snapshot")]
     Unfillable(&'static str),

@@ -17,7 +17,7 @@ use crate::agent::Agent;
 use crate::class::docker;
 use crate::class::held::Held;
 use crate::class::microvm::monitor::{self, Kind};
-use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, Shown};
+use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, ShownDisk};
 use crate::class::remote::{self, Line};
 use crate::class::tail::keep_last;
 use crate::host::task::Driver;
@@ -221,8 +221,8 @@ pub(crate) struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    pub(crate) fn shown(&self) -> Option<Arc<Shown>> {
-        self.disk.clone().map(Shown::new)
+    pub(crate) fn shown(&self) -> Option<Arc<ShownDisk>> {
+        self.disk.clone().map(ShownDisk::new)
     }
 }
 
@@ -252,7 +252,7 @@ impl Ready {
 pub(crate) fn ready(
     plan: &Plan,
     groups: &[PathBuf],
-    disk: Option<&Arc<Shown>>,
+    disk: Option<&Arc<ShownDisk>>,
     facts: &HostFacts,
     (restoring, memory): (Option<&mut Restoring>, Option<&Path>),
 ) -> Result<Ready, BootError> {

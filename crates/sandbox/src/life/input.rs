@@ -17,7 +17,7 @@ use cofferdam_contracts::sandbox::AccessMode;
 
 use super::cached;
 use crate::cache::CacheBase;
-use crate::class::shown::{Content, NotGiven, Resolved, Upload};
+use crate::class::shown::{NotGiven, Resolved, ShownContent, Upload};
 use crate::host::hostpath::{HostPath, Links, OpenError, Opened, Place};
 use crate::host::task::blocking;
 use crate::spec::facts::HostFacts;
@@ -75,7 +75,7 @@ pub(crate) fn resolve<'a>(
         match input {
             Input::Bytes { path, bytes, mode } => {
                 refuse::absolute("path", path)?;
-                let content = Content::Bytes(bytes);
+                let content = ShownContent::Bytes(bytes);
                 resolved.uploads.push(Upload { path, content, mode: mode & MODE_BITS });
             }
             Input::Host { path, source, access } => {
@@ -122,7 +122,11 @@ fn host<'a>(
         }
         AccessMode::WorkspaceWrite => {
             let mode = opened.mode();
-            resolved.uploads.push(Upload { path: target, content: Content::Given(opened), mode });
+            resolved.uploads.push(Upload {
+                path: target,
+                content: ShownContent::Given(opened),
+                mode,
+            });
         }
     }
     Ok(())
@@ -132,9 +136,9 @@ impl Upload<'_> {
     /// The bytes, read now if they are a host file's.
     pub(crate) async fn bytes(&self) -> io::Result<bytes::Bytes> {
         match &self.content {
-            Content::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
-            Content::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
-            Content::Given(opened) => {
+            ShownContent::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
+            ShownContent::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
+            ShownContent::Given(opened) => {
                 let opened = opened.clone();
                 blocking(move || whole(&opened)).await
             }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! Sandbox --keeper--> LayerKeeper --keep--> freeze -> stream -> Still --dropped--> it goes on
-//!                                                            \--end--> its processes are killed where they stand
-//! stream -> Filling --provision_filled--> a sandbox with these files
+//!                         |                                      ^   \--end--> its processes are killed where they stand
+//!                         \--stand--> freeze -> PlainLayer ------/
+//! stream or PlainLayer -> Filling --provision_filled--> a sandbox with these files
 //! ```
 //! With its memory, where its class can: the agent sleeps, the kernel writes itself and ends, then the files follow, which
 //! nobody changes any more. `memory` has that part of a stream.
@@ -22,6 +23,8 @@ use cofferdam_contracts::sandbox::{DEFAULT_DISK_MB, DEFAULT_MEM_MB};
 use crate::agent::{Agent, AgentError};
 use crate::class;
 use crate::host::freeze::Frozen;
+use crate::host::idrange::Taken;
+use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::memory::{StoredMemory, StoredPieces};
@@ -58,6 +61,7 @@ pub struct LayerKeeper {
     facts: Arc<HostFacts>,
     traces: Traces,
     first: u32,
+    ids: Option<Taken>,
     kill: KillHandle,
     class: Class,
     agent: Agent,
@@ -89,6 +93,7 @@ impl Sandbox {
             facts: Arc::clone(&self.facts),
             traces: self.subject.traces.clone(),
             first: self.first_id(),
+            ids: self.subject.ids.clone(),
             kill: self.kill_handle(),
         })
     }
@@ -214,6 +219,20 @@ impl LayerKeeper {
     }
 }
 
+impl LayerKeeper {
+    /// Stops the sandbox and holds its layer, which then outlives it: nothing is copied. Blocking. `None`: the layer does not
+    /// lie in memory, and its files have to be written. The sandbox must not be wiped meanwhile.
+    ///
+    /// # Errors
+    /// It could not be stopped, or its layer not be held; then it goes on.
+    pub fn stand(&self) -> Result<Option<(Still, PlainLayer)>, KeepError> {
+        let Traces { layer, dir, .. } = &self.traces;
+        let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
+        let plain = PlainLayer::of(layer, dir, self.ids.clone()).map_err(KeepError::Files)?;
+        Ok(plain.map(|plain| (Still { frozen: Some(frozen), keeper: self.clone() }, plain)))
+    }
+}
+
 /// A sandbox that stands still. It goes on when this is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -232,8 +251,16 @@ impl Still {
     }
 }
 
-/// A stream of files for the layer of a sandbox, its memory before them.
-pub struct Filling {
+/// What a sandbox begins with.
+pub enum Filling {
+    /// A stream of files for its layer, its memory before them.
+    Stream(KeptStream),
+    /// The layer itself.
+    Layer(Arc<PlainLayer>),
+}
+
+/// What [`LayerKeeper::keep`] or [`Sleeping::keep`] wrote.
+pub struct KeptStream {
     stream: Box<dyn Read + Send + Sync>,
     has_memory: bool,
     wants_memory: bool,
@@ -248,36 +275,59 @@ impl std::fmt::Debug for Filling {
 impl Filling {
     /// What [`LayerKeeper::keep`] wrote.
     pub fn new(stream: impl Read + Send + Sync + 'static) -> Self {
-        Self { stream: Box::new(stream), has_memory: false, wants_memory: false }
+        Self::of(stream, false, false)
     }
 
     /// What [`Sleeping::keep`] wrote. Only with `wants` the sandbox goes on where it was; otherwise it begins with the files.
     pub fn with_memory(stream: impl Read + Send + Sync + 'static, wants: bool) -> Self {
-        Self { stream: Box::new(stream), has_memory: true, wants_memory: wants }
+        Self::of(stream, true, wants)
+    }
+
+    fn of(stream: impl Read + Send + Sync + 'static, has: bool, wants: bool) -> Self {
+        let stream = Box::new(stream);
+        Self::Stream(KeptStream { stream, has_memory: has, wants_memory: wants })
     }
 
     /// The same for a sandbox that begins with the files alone.
     #[must_use]
     pub fn files_alone(self) -> Self {
-        Self { wants_memory: false, ..self }
+        match self {
+            Self::Stream(stream) => Self::Stream(KeptStream { wants_memory: false, ..stream }),
+            Self::Layer(layer) => Self::Layer(layer),
+        }
     }
 
     /// Whether a sandbox goes on with it where it was.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        self.wants_memory
+        matches!(self, Self::Stream(stream) if stream.wants_memory)
+    }
+
+    pub(crate) fn is_layer(&self) -> bool {
+        self.layer().is_some()
+    }
+
+    pub(crate) fn layer(&self) -> Option<&Arc<PlainLayer>> {
+        match self {
+            Self::Layer(layer) => Some(layer),
+            Self::Stream(_) => None,
+        }
     }
 
     /// The memory that it begins with, for a sandbox whose directory this is. Before the files; blocking.
     pub(crate) fn memory(&mut self, dir: &Path) -> io::Result<Option<StoredMemory>> {
-        if !self.has_memory {
-            return Ok(None);
+        match self {
+            Self::Stream(KeptStream { stream, has_memory: has @ true, wants_memory }) => {
+                *has = false;
+                StoredMemory::read(stream.as_mut(), wants_memory.then_some(dir))
+            }
+            Self::Stream(_) | Self::Layer(_) => Ok(None),
         }
-        self.has_memory = false;
-        StoredMemory::read(self.stream.as_mut(), self.wants_memory.then_some(dir))
     }
+}
 
-    pub(crate) fn stream(&mut self) -> &mut dyn Read {
+impl KeptStream {
+    pub(crate) fn files(&mut self) -> &mut dyn Read {
         self.stream.as_mut()
     }
 }

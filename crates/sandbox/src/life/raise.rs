@@ -10,7 +10,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 
 use super::error::{BootError, fault, make_dir};
-use crate::class::microvm::{Disk, Images, Parts};
+use crate::class::microvm::{Disk, ImageCache, Parts};
 use crate::class::shown::Resolved;
 use crate::host::crypt::Volume;
 use crate::host::hostpath::Place;
@@ -53,7 +53,8 @@ pub(crate) async fn raise(
     let parts = bundle.parts.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
     // Files to fill in take longer than a runtime may be kept waiting.
-    let is_early = filling.is_none() && plan.isolation().starts_ahead();
+    let is_read = matches!(&filling, Some(Filling::Stream(_)));
+    let is_early = !is_read && plan.isolation().starts_ahead();
     let early = is_early.then(|| ready(plan, &[], None, facts, (None, None))).transpose()?;
     let (made, ahead) = blocking(move || {
         let mut ahead = None;
@@ -101,7 +102,7 @@ pub(crate) async fn raise(
 /// What came of making a bundle.
 struct Made {
     /// Keeps the image that it lies on.
-    hold: Option<images::Hold>,
+    hold: Option<images::RootHold>,
     /// The base as it was before.
     digest: Option<Digest>,
     /// The cgroups that were made.
@@ -204,7 +205,7 @@ impl Bundle {
     /// Makes it, once the image that it lies on is held. A runtime that is ready is started first: it loads meanwhile.
     fn make(
         &self,
-        (facts, images): (&HostFacts, &Images),
+        (facts, images): (&HostFacts, &ImageCache),
         mut filling: Option<Filling>,
         early: Option<Ready>,
         ahead: &mut Option<StartedRuntime>,
@@ -219,7 +220,10 @@ impl Bundle {
             let (digest, groups, disk, ids, memory) = (None, Vec::new(), None, None, None);
             return Ok(Made { hold, digest, groups, disk, ids, memory });
         };
+        let plain = filling.as_ref().and_then(Filling::layer);
         let ids = match (self.has_users, &facts.ids) {
+            // Those of its files.
+            (true, Ok(_)) if plain.is_some() => plain.and_then(|plain| plain.ids()),
             (true, Ok(ranges)) => {
                 let dir = &self.traces.dir;
                 Some(ranges.take(dir).map_err(fault("taking ids of its own for", dir))?)
@@ -233,10 +237,17 @@ impl Bundle {
             Some(known) => Some(known.clone()),
             None => base::tree_digest(&self.base.path()).map_err(fault("describing", &name))?,
         };
-        if self.large {
+        if let Some(plain) = plain {
+            let attached = plain.attach(layer, layer_mb, &self.traces.dir, self.has_users);
+            attached.map_err(|source| BootError::Fill { source })?;
+        } else if self.large {
             Volume::of(&self.traces).make(&facts.large, layer_mb)?;
         } else {
-            mounts::mount_tmpfs(layer, layer_mb)
+            let mount = match filling {
+                Some(_) => mounts::mount_tmpfs_for_files,
+                None => mounts::mount_tmpfs,
+            };
+            mount(layer, layer_mb)
                 .map_err(|error| fault("mounting a tmpfs at", layer)(error.into()))?;
         }
         let sentinel = self.traces.sentinel();

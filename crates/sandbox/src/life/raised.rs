@@ -13,7 +13,7 @@ use crate::life::sandbox::KillHandle;
 #[derive(Debug)]
 pub(crate) struct Raised {
     /// Keeps the image that it lies on.
-    pub hold: Option<images::Hold>,
+    pub hold: Option<images::RootHold>,
     pub life: Life,
     pub agent: Agent,
     pub kill: KillHandle,

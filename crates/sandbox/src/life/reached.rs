@@ -24,7 +24,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::agent::Stream;
 use crate::host::cgroup::{Cgroups, Events};
-use crate::host::sockets::{Excess, Sockets};
+use crate::host::sockets::{SocketExcess, SocketLimits};
 use crate::host::traces::Traces;
 use crate::life::exec::Dropped;
 
@@ -89,8 +89,8 @@ pub(crate) struct Watch<'a> {
     before: Events,
     layer: PathBuf,
     layer_full: bool,
-    sockets: Option<Sockets>,
-    excess: Option<Excess>,
+    sockets: Option<SocketLimits>,
+    excess: Option<SocketExcess>,
 }
 
 impl<'a> Watch<'a> {
@@ -98,7 +98,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn start(
         cgroups: &'a Cgroups,
         traces: &'a Traces,
-        sockets: Option<Sockets>,
+        sockets: Option<SocketLimits>,
     ) -> Self {
         Self {
             cgroups,
@@ -151,7 +151,7 @@ pub(crate) struct Seen {
     pub after: Events,
     pub layer_full: bool,
     /// Too many sockets whose queues no cgroup counts.
-    pub excess: Option<Excess>,
+    pub excess: Option<SocketExcess>,
     pub words: Words,
     /// As enforced.
     pub limits: Limits,
@@ -348,7 +348,7 @@ mod tests {
         assert!(kinds(&quiet, &Ending { crowd: 8, ..QUIET }).is_empty(), "the kernel counts");
         let tcp = Seen { after: Events { tcp_refused: 1, ..Events::default() }, ..quiet.clone() };
         assert_eq!(kinds(&tcp, &QUIET), [LimitKind::Memory]);
-        let sockets = Seen { excess: Some(Excess::Sockets(9, 8)), ..quiet.clone() };
+        let sockets = Seen { excess: Some(SocketExcess::SocketLimits(9, 8)), ..quiet.clone() };
         assert_eq!(kinds(&sockets, &QUIET), [LimitKind::Memory]);
         let other = Seen { uncounted: true, ..quiet.clone() };
         assert_eq!(kinds(&other, &Ending { crowd: 6, ..QUIET }), [LimitKind::Pids]);

@@ -57,21 +57,24 @@ impl Root {
     ) -> Result<(), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
         let (upper, work) = (layer.join("upper"), layer.join("work"));
-        make_dir(&upper, 0o755)?;
+        let has_files = filling.as_ref().is_some_and(Filling::is_layer);
+        if !has_files {
+            make_dir(&upper, 0o755)?;
+        }
         make_dir(&work, 0o700)?;
         for path in &self.dirs {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
             made.map_err(fault("making", path))?;
         }
         if let Some((_, taken)) = ids {
-            for path in self.dirs.iter().chain([&upper]) {
+            for path in self.dirs.iter().chain((!has_files).then_some(&upper)) {
                 own(path, taken.first).map_err(fault("owning", path))?;
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
         }
-        if let Some(mut filling) = filling {
+        if let Some(Filling::Stream(mut from)) = filling {
             let first = ids.map_or(0, |(_, taken)| taken.first);
-            let filled = stream::unpack(&upper, first, filling.stream());
+            let filled = stream::unpack(&upper, first, from.files());
             filled.map_err(|source| BootError::Fill { source })?;
         }
         let mut below =
@@ -136,6 +139,7 @@ impl Root {
                     inside::show((root, layer, &self.overlays), mount, ranges, taken)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
+                oci::own_masks(&mut config, root);
                 if ranges.foreign_nodes().is_none() {
                     inside::show_devices(root, layer, taken)?;
                     // Shared memory on a disk is none.

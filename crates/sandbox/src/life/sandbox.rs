@@ -24,10 +24,11 @@ use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
 use crate::class::remote::Line;
 use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
+use crate::host::plain::PlainLayer;
 use crate::host::process;
-use crate::host::sockets::Sockets;
+use crate::host::sockets::SocketLimits;
 use crate::host::task::{Driver, blocking};
-use crate::images::Hold;
+use crate::images::RootHold;
 use crate::life::exec::{self, ExecOutcome};
 use crate::life::hold::{Life, Origin};
 use crate::life::reached::{Watch, Words};
@@ -148,7 +149,7 @@ pub struct Sandbox {
     /// Whether nothing was mounted in it for its request.
     pub(crate) is_bare: bool,
     /// Keeps the image that it runs on.
-    pub(crate) _hold: Option<Hold>,
+    pub(crate) _hold: Option<RootHold>,
     /// Keeps the cached dependencies that it runs on.
     pub(crate) cached: Option<CacheBase>,
     /// Commands that were run so far, by which those that outlive their worker have a name.
@@ -451,11 +452,11 @@ impl Sandbox {
     }
 
     /// What bounds its sockets: nothing where the network stack is not the host's.
-    fn sockets(&self) -> Option<Sockets> {
+    fn sockets(&self) -> Option<SocketLimits> {
         let is_hosts = self.subject.class.is_some_and(Class::is_on_host_kernel);
         let mem_mb = self.effective.limits.mem_mb.unwrap_or(0);
         let each = self.facts.ceilings.socket_bytes;
-        (is_hosts && self.init_pid > 0).then(|| Sockets::of(self.init_pid, mem_mb, each))
+        (is_hosts && self.init_pid > 0).then(|| SocketLimits::of(self.init_pid, mem_mb, each))
     }
 
     /// Makes what the build phase left in the cached directories the base of its key: call it when
@@ -485,6 +486,16 @@ impl Sandbox {
     #[must_use]
     pub fn first_id(&self) -> u32 {
         self.subject.ids.as_ref().map_or(0, |ids| ids.first)
+    }
+
+    /// Its layer, which a pause left, is its own from now on, and ends with it.
+    pub fn has_begun(&mut self) {
+        self.subject.left = None;
+    }
+
+    /// Its layer stays with this one when it is wiped.
+    pub fn leave(&mut self, layer: &Arc<PlainLayer>) {
+        self.subject.left = Some(Arc::clone(layer));
     }
 
     /// Reads the regular files below `root` whose relative path matches a glob, in the order of

@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
@@ -25,6 +26,7 @@ use crate::host::holders::Tables;
 use crate::host::hostpath::Place;
 use crate::host::idrange::{self, Taken};
 use crate::host::layer::Layer;
+use crate::host::plain::PlainLayer;
 use crate::host::process::{self, Netns, Process};
 use crate::host::setid::Through;
 use crate::host::traces::Traces;
@@ -66,6 +68,8 @@ pub(crate) struct Subject {
     pub base_after: Option<BaseLook>,
     /// Its own ids, where it has some and this process took them.
     pub ids: Option<Taken>,
+    /// Who holds its layer, where that does not end with it.
+    pub left: Option<Arc<PlainLayer>>,
     /// Whether our own runtime process was waited for, so that no other can exist.
     pub runtime_reaped: bool,
 }
@@ -107,6 +111,7 @@ impl Subject {
             base_after: None,
             through: Through::default(),
             ids: None,
+            left: None,
             runtime_reaped: false,
         }
     }
@@ -157,7 +162,8 @@ pub(crate) fn destroy_ended(
     let look = || observe(facts, traces, subject.class).map(|(observed, _)| observed);
     // Before anything is killed: in some classes the runtime takes the sandbox along.
     let mut observed = subject.observed.clone().or_else(look);
-    let early = ended.is_dead.then(|| Cleared::of(traces, &mut checks, || ()));
+    let stays = subject.left.is_some();
+    let early = ended.is_dead.then(|| Cleared::of(traces, stays, &mut checks, || ()));
     if !(ended.runtime)() {
         kill_runtimes(traces, &mut checks);
         observed = observed.or_else(look);
@@ -169,15 +175,17 @@ pub(crate) fn destroy_ended(
             end_processes();
             cleared
         }
-        None => Cleared::of(traces, &mut checks, end_processes),
+        None => Cleared::of(traces, stays, &mut checks, end_processes),
     };
     let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, has_dev, mounted } =
         cleared;
     let dev_apart = !has_dev && subject.class.is_none_or(Class::is_on_host_kernel);
+    let stays = stays && volume.is_none() && layer.is_some();
+    let method = if stays { WipeMethod::LayerKept } else { method };
     let method = elsewhere.as_ref().map_or(method, |gone| gone.method);
     let groups = facts.cgroups.dirs(traces);
     look_for_processes(observed.as_ref(), &groups, &mut checks);
-    checks.extend(layer.map(Layer::check));
+    checks.extend(layer.map(if stays { Layer::stays } else { Layer::check }));
     checks.extend(subject.through.strip());
     checks.push(absent(Looked::Sentinel, &traces.sentinel()));
     remove_dirs(traces, mounted.as_deref(), &mut checks);
@@ -225,7 +233,12 @@ struct Cleared {
 
 impl Cleared {
     /// Measures its layer, has its processes ended and unmounts all.
-    fn of(traces: &Traces, checks: &mut Vec<WipeCheck>, end_processes: impl FnOnce()) -> Self {
+    fn of(
+        traces: &Traces,
+        stays: bool,
+        checks: &mut Vec<WipeCheck>,
+        end_processes: impl FnOnce(),
+    ) -> Self {
         let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
         let usage = usage(&traces.layer, &points);
         end_processes();
@@ -236,9 +249,10 @@ impl Cleared {
             points = mounts::mounted_below(&traces.dir).unwrap_or_default();
         }
         // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
-        let layer = Layer::of(traces, &points).filter(|_| volume.is_none());
+        let layer = Layer::of(traces, &points, stays).filter(|_| volume.is_none());
         let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
-        let is_watched = layer.as_ref().is_some_and(Layer::is_watched);
+        // Of one that stays the end is looked for later, and tells of whoever has any of it now.
+        let is_watched = layer.as_ref().is_some_and(|layer| stays || layer.is_watched());
         let Unmounted { left: mounted, key } = unmount_all(traces, &points, is_watched, checks);
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
@@ -269,7 +283,8 @@ fn classes_of(class: Option<Class>) -> Vec<&'static dyn Isolation> {
 /// Its ids are another's once it is known to be gone, and nobody's before.
 fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
     let dir = &subject.traces.dir;
-    if !is_gone {
+    // The files that stay have owners among them.
+    if !is_gone || subject.left.is_some() {
         return idrange::keep(dir);
     }
     idrange::give_back(dir);

@@ -11,7 +11,7 @@ use cofferdam_contracts::sandbox::Limits;
 use serde_json::{Value, json};
 
 use crate::host::ceiling::Ceilings;
-use crate::host::guest::{AGENT_PATH, AGENT_PIDS};
+use crate::host::guest::{AGENT_PATH, AGENT_PIDS, NOTHING};
 use crate::host::idrange::{self, Taken};
 use crate::host::limit::{CPU_PERIOD_US, quota_us};
 use crate::host::mounts::overlay_lowers;
@@ -74,7 +74,7 @@ const READ_ONLY: [&str; 5] =
 pub(crate) struct OciInput<'a> {
     pub root: &'a Path,
     pub cgroup: &'a Path,
-    pub shown: Shown<'a>,
+    pub shown: ShownDirs<'a>,
     pub limits: Limits,
     pub cpus: u32,
     pub ceilings: Ceilings,
@@ -87,7 +87,7 @@ pub(crate) struct OciInput<'a> {
 
 /// Directories of the host that the configuration shows read-only at their own place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Shown<'a> {
+pub(crate) enum ShownDirs<'a> {
     /// None: they are in the root already.
     Not,
     Binds(&'a [PathBuf]),
@@ -193,7 +193,7 @@ fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
     })
 }
 
-fn mounts(shown: Shown<'_>) -> Vec<Value> {
+fn mounts(shown: ShownDirs<'_>) -> Vec<Value> {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc",
                "options": ["nosuid", "noexec", "nodev"]}),
@@ -207,11 +207,11 @@ fn mounts(shown: Shown<'_>) -> Vec<Value> {
                "options": ["nosuid", "noexec", "nodev", "ro"]}),
     ];
     match shown {
-        Shown::Not => {}
-        Shown::Binds(paths) => {
+        ShownDirs::Not => {}
+        ShownDirs::Binds(paths) => {
             mounts.extend(paths.iter().map(|path| bind(path, &path.to_string_lossy())));
         }
-        Shown::Apart { paths, empty } => {
+        ShownDirs::Apart { paths, empty } => {
             mounts.extend(paths.iter().map(|path| apart(path, empty)));
         }
     }
@@ -285,6 +285,26 @@ pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
         let map = json!([{"containerID": 0, "hostID": taken.first, "size": idrange::COUNT}]);
         linux.insert("uidMappings".into(), map.clone());
         linux.insert("gidMappings".into(), map);
+    }
+}
+
+/// Masks directories of sysfs with one of the root that is empty. A runtime's own mask of a directory is a file system, and for each
+/// of these the kernel keeps room in every memory cgroup of the host.
+pub(crate) fn own_masks(config: &mut Value, root: &Path) {
+    let (source, mut binds) = (root.join(NOTHING), Vec::new());
+    let options = json!(["bind", "ro", "nosuid", "nodev", "noexec"]);
+    if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
+        masked.retain(|path| {
+            let is_dir = |path: &&str| path.starts_with("/sys/") && Path::new(path).is_dir();
+            let Some(path) = path.as_str().filter(is_dir) else { return true };
+            binds.push(
+                json!({"destination": path, "type": "bind", "source": source, "options": options}),
+            );
+            false
+        });
+    }
+    if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
+        mounts.extend(binds);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
 use crate::images::ImageRoot;
 use crate::oci::calls::Needs;
-use crate::oci::{self, Nofile, OciInput, Shown};
+use crate::oci::{self, Nofile, OciInput, ShownDirs};
 use crate::spec::cached;
 use crate::spec::class::Class;
 use crate::spec::command::Command;
@@ -109,11 +109,11 @@ pub(crate) fn plan_on(
         root: &traces.root,
         cgroup: &traces.cgroup,
         shown: match isolation.shows_host() {
-            ShowsHost::Binds if host_usr => Shown::Binds(&facts.binds),
+            ShowsHost::Binds if host_usr => ShownDirs::Binds(&facts.binds),
             ShowsHost::Overlays if host_usr => {
-                Shown::Apart { paths: &facts.binds, empty: &facts.empty }
+                ShownDirs::Apart { paths: &facts.binds, empty: &facts.empty }
             }
-            _ => Shown::Not,
+            _ => ShownDirs::Not,
         },
         limits,
         cpus: facts.cpus,

@@ -7,7 +7,7 @@ use cofferdam_contracts::sandbox::{SandboxRequest, SandboxSpec};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::spec::refuse::{PlanError, absolute};
+use crate::spec::refuse::{Check, absolute, require};
 
 /// Where a cached directory would hide what a sandbox is made of.
 const RESERVED: [&str; 4] = ["/.cofferdam", "/dev", "/proc", "/sys"];
@@ -23,12 +23,6 @@ pub struct Planned {
     pub dirs: Vec<String>,
     /// What the build is, and what it sees: part of the base's identity.
     pub(crate) build: Value,
-}
-
-type Check = Result<(), PlanError>;
-
-fn require(ok: bool, field: &str, message: &str) -> Check {
-    if ok { Ok(()) } else { Err(PlanError::new(field, message)) }
 }
 
 /// The directories that a spec means.

@@ -67,7 +67,7 @@ pub struct Plan {
     /// The dependencies that the build phase leaves for other tasks.
     pub(crate) cache: Option<cached::Planned>,
     /// The names of each phase.
-    pub(crate) egress: egress::Planned,
+    pub(crate) egress: egress::PlannedLists,
     /// What will be enforced.
     pub effective: EffectivePolicy,
 }

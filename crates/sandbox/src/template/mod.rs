@@ -129,15 +129,18 @@ pub fn template(state_dir: &Path, name: &TemplateName) -> Result<Option<Template
 /// # Errors
 /// A file cannot be read, or is not a template.
 pub fn templates(state_dir: &Path) -> Result<Vec<Template>, ImageError> {
-    let dir = dir(state_dir);
-    let entries = match fs::read_dir(&dir) {
+    listed(&dir(state_dir))
+}
+
+fn listed(dir: &Path) -> Result<Vec<Template>, ImageError> {
+    let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(at(&dir)(error)),
+        Err(error) => return Err(at(dir)(error)),
     };
     let mut all = Vec::new();
     for entry in entries {
-        let path = entry.map_err(at(&dir))?.path();
+        let path = entry.map_err(at(dir))?.path();
         if path.extension().is_some_and(|extension| extension == FILE) {
             // Removed since it was listed, where it is not there.
             all.extend(read(&path)?);
@@ -203,7 +206,31 @@ impl Images {
         Ok(template)
     }
 
-    /// Removes a template, and its image where that was built for it. `false`: there is none of this name.
+    /// Removes an image, unless a template is made of it: that would be listed and make no sandbox.
+    ///
+    /// # Errors
+    /// As [`Images::remove`]; or templates are made of it.
+    pub fn image_remove(&self, name: &ImageName) -> Result<(), ImageError> {
+        let made = self.templates_of(name)?;
+        if !made.is_empty() {
+            let templates = made.join(", ");
+            return Err(ImageError::OfTemplates { image: name.to_string(), templates });
+        }
+        self.remove(name)
+    }
+
+    /// The names of the templates that are made of an image, whatever its content was then.
+    fn templates_of(&self, name: &ImageName) -> Result<Vec<String>, ImageError> {
+        let name = name.to_string();
+        let is_of = |one: &Template| {
+            one.image.split_once('@').map_or(one.image.as_str(), |(of, _)| of) == name
+        };
+        let all = listed(&self.templates_dir()?)?;
+        Ok(all.iter().filter(|one| is_of(one)).map(|one| one.name.to_string()).collect())
+    }
+
+    /// Removes a template, and its image where that was built for it and no other template is made of it. `false`: there is none of
+    /// this name.
     ///
     /// # Errors
     /// A sandbox runs on its image, or a file cannot be removed.
@@ -212,9 +239,15 @@ impl Images {
         if read(&path)?.is_none() {
             return Ok(false);
         }
-        match self.remove(&image_name(name)?) {
-            Ok(()) | Err(ImageError::Unknown(_)) => {}
-            Err(error) => return Err(error),
+        let image = image_name(name)?;
+        let is_shared = self.templates_of(&image)?.iter().any(|other| other != name.as_str());
+        match is_shared {
+            true => {}
+            // Before the file: whoever is interrupted here removes the template by a second call.
+            false => match self.remove(&image) {
+                Ok(()) | Err(ImageError::Unknown(_)) => {}
+                Err(error) => return Err(error),
+            },
         }
         fs::remove_file(&path).map_err(at(&path))?;
         Ok(true)

@@ -29,6 +29,11 @@ fn files_are_kept_of_a_container_alone_and_another_class_says_its_name() {
                     assert_eq!(class, Class::Container);
                     let still = keeper.keep(&mut std::io::sink(), &|| true);
                     drop(still.unwrap());
+                    // Its layer can be held while it goes on.
+                    let (still, layer) = keeper.stand().unwrap().expect("a layer in memory");
+                    assert!(layer.size().unwrap() > 0);
+                    layer.let_go();
+                    drop(still);
                 }
                 Err(why) => {
                     assert_ne!(class, Class::Container);

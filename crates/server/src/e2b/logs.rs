@@ -67,10 +67,14 @@ fn told(event: &LiveEvent) -> (&'static str, String) {
         "pause" => "sandbox paused",
         "resume" => "sandbox resumed",
         "snapshot" => "snapshot taken",
+        "program" => "the template's start command failed",
         _ => "sandbox ended",
     };
-    let is_expected = event.event != "ended" || EXPECTED.contains(&event.reason.as_str());
-    let level = if is_expected { "info" } else { "warn" };
+    let level = match event.event.as_str() {
+        "program" => "error",
+        "ended" if !EXPECTED.contains(&event.reason.as_str()) => "warn",
+        _ => "info",
+    };
     match event.reason.as_str() {
         "" => (level, what.to_owned()),
         reason => (level, format!("{what}: {reason}")),
@@ -135,7 +139,8 @@ mod tests {
         let events = vec![
             event(1, "created", ""),
             event(2, "resume", "traffic"),
-            event(3, "ended", "its worker was lost"),
+            event(3, "program", "exit status 1"),
+            event(4, "ended", "its worker was lost"),
         ];
         let entries = entries(events, &wanted(query, true).unwrap());
         entries.iter().map(|entry| entry["message"].as_str().unwrap().to_owned()).collect()
@@ -154,8 +159,12 @@ mod tests {
 
     #[test]
     fn a_query_chooses_entries_or_is_refused() {
-        let all =
-            ["sandbox created", "sandbox resumed: traffic", "sandbox ended: its worker was lost"];
+        let all = [
+            "sandbox created",
+            "sandbox resumed: traffic",
+            "the template's start command failed: exit status 1",
+            "sandbox ended: its worker was lost",
+        ];
         assert_eq!(messages(""), all);
         assert_eq!(messages("limit=1"), all[..1]);
         assert_eq!(messages("cursor=2"), all[1..]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Error;
 use http_body_util::{BodyExt as _, Limited};
@@ -21,6 +21,8 @@ const DRAINED_BYTES: usize = 64 * 1024 * 1024;
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Seconds after which a client may try again where there is no room now.
 const RETRY_S: &str = "5";
+/// Whether a client may send the request again by itself; without it, it does after a 429.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
 /// JSON with a status.
 pub(crate) fn json_of(status: u16, value: &Value) -> Response<Body> {
@@ -65,9 +67,16 @@ pub(crate) fn refused(fault: Error) -> Response<Body> {
     }
     let refusal = fault.refusal();
     let mut response = error(refusal.code.status(), refusal.message);
-    if refusal.code == ErrorCode::Unavailable {
-        let headers = response.headers_mut();
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_S));
+    let headers = response.headers_mut();
+    match refusal.code {
+        ErrorCode::Unavailable => {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_S));
+        }
+        // Nothing that a client waits for makes room: its user hears at once.
+        ErrorCode::TooManySandboxes => {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        _ => {}
     }
     response
 }

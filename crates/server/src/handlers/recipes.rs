@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::RecipeId;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef, RecipeStatus};
-use cofferdam_ledger::recipes::{Promotion, Stored, WantedRecipe};
+use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
 use serde_json::Value;
 
 use crate::answer::{Answered, json as answer, ok};
@@ -45,7 +45,7 @@ pub(crate) async fn import(mut call: Call) -> Answered {
     answer(StatusCode::CREATED, &imported)
 }
 
-fn stored_of(recipe: &Recipe, stored: &Stored) -> RecipePromoted {
+fn stored_of(recipe: &Recipe, stored: &StoredRecipe) -> RecipePromoted {
     let (hash, status) = (stored.hash.clone(), stored.status);
     RecipePromoted { recipe_ref: recipe.reference(), hash, status }
 }

@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::WorkflowId;
+use cofferdam_contracts::patch::ApplyRecord;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest, RunStatus};
 use cofferdam_flows::submit::Submitted;
 use cofferdam_ledger::recipes::WantedRecipe;
@@ -62,6 +63,17 @@ pub(crate) async fn run_egress(call: Call) -> Answered {
 pub(crate) async fn run_secrets(call: Call) -> Answered {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.secrets().uses(&run).await?)
+}
+
+pub(crate) async fn run_applies(call: Call) -> Answered {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.applies().list(&run).await?)
+}
+
+pub(crate) async fn run_applied(mut call: Call) -> Answered {
+    let run = call.run().await?;
+    let record: ApplyRecord = call.body()?;
+    ok(&call.flows().apply_record(&call.who, &run, &record).await?)
 }
 
 pub(crate) async fn run_retry(call: Call) -> Answered {

@@ -7,7 +7,9 @@
 //! | `e2b_kill` | before `DELETE` | with its answer, which the verified wipe comes before |
 //! | `e2b_command` | before `Start` of `true` | with the end of its stream |
 //! | `e2b_upload`, `e2b_download` | before a request of 64 MiB | with the end of its answer |
-//! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes |
+//! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes; resumed at once |
+//! | `e2b_seal` | with a pause's answer | when the list says that it is sealed |
+//! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed |
 //! | `e2b_hundred_creates` | before the first of 100 at once, of five tenants | with the last answer |
 //! | `e2b_idle_thousand` | - | what the host's available memory lost to 1,000 that do nothing |
 //!
@@ -55,14 +57,11 @@ pub async fn run() {
     let home = Home::new();
     let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
     let client = caller(&server, "bench").await;
-    let sql = server.sql().await;
-    let many = "UPDATE dbos.queues SET worker_concurrency = 2000, partition_concurrency = 200 WHERE name = 'sbxQ'";
-    sqlx::query(many).execute(&sql).await.unwrap();
-    sql.close().await;
     lives(&client, &bare).await;
     commands(&client).await;
     files(&client).await;
     pauses(&client).await;
+    sealed_pauses(&server, &client).await;
     at_once(&server).await;
     if std::env::var_os("BENCH_QUICK").is_none() {
         idle(&server).await;
@@ -153,6 +152,35 @@ async fn pauses(client: &Caller) {
     let more = json!({"n": PAUSES, "bytes": CHANGES});
     emit("e2b_pause", median(pauses), "ms", 15.0, more.clone());
     emit("e2b_resume", median(resumes), "ms", 15.0, more);
+    kill(client, &made).await;
+}
+
+/// The same where each resume waits until the files are sealed.
+async fn sealed_pauses(server: &Server, client: &Caller) {
+    let made = create(client, 300).await;
+    write(client, &made, "/home/changes", CHANGES).await;
+    let (mut seals, mut resumes) = (Vec::new(), Vec::new());
+    let sql = server.sql().await;
+    let left = "SELECT count(*) FROM app.snapshots WHERE sealed_at IS NULL AND erased_at IS NULL";
+    for _ in 0..PAUSES {
+        let pause = format!("/sandboxes/{}/pause", made.0);
+        let (status, answer) = client.api("POST", &pause, Some(json!({"memory": false}))).await;
+        let clock = Instant::now();
+        assert_eq!(status, 204, "{answer}");
+        while sqlx::query_scalar::<_, i64>(left).fetch_one(&sql).await.unwrap() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        seals.push(ms(clock));
+        let clock = Instant::now();
+        let connect = format!("/v2/sandboxes/{}/connect", made.0);
+        let (status, answer) = client.api("POST", &connect, Some(json!({"timeout": 300}))).await;
+        resumes.push(ms(clock));
+        assert_eq!(status, 201, "{answer}");
+    }
+    sql.close().await;
+    let more = json!({"n": PAUSES, "bytes": CHANGES});
+    emit("e2b_seal", median(seals), "ms", 1_000.0, more.clone());
+    emit("e2b_resume_sealed", median(resumes), "ms", 15.0, more);
     kill(client, &made).await;
 }
 

@@ -26,6 +26,7 @@ mod egress;
 mod figures;
 mod gates;
 mod life;
+mod models;
 mod pair;
 mod proxied;
 mod runs;
@@ -59,7 +60,7 @@ fn main() {
         runtime.block_on(e2b::run());
     }
     if wanted("models") {
-        runtime.block_on(proxied::models());
+        runtime.block_on(models::run());
     }
     if wanted("secrets") {
         runtime.block_on(proxied::secrets());

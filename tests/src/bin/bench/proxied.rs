@@ -1,10 +1,11 @@
-//! What the worker adds to a call of a model and to a request with a secret: the same client in a sandbox's network and
-//! outside, in turns, so that both see the same machine.
+//! What the worker adds to a request with a secret: the same client in a sandbox's network and outside, in turns, so that
+//! both see the same machine.
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,25 +17,19 @@ use serde_json::{Value, json};
 use super::figures::{emit, median, percentile, rounded};
 use super::life::ms;
 
-type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+pub(super) type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Short calls of each kind, and how many of them are not counted.
 const TURNS: usize = 300;
-const COLD: usize = 20;
-/// Long answers of each kind, and their bytes: beyond what one buffer holds.
-const LONG: usize = 5;
+pub(super) const COLD: usize = 20;
+/// Bytes of a long answer: beyond what one buffer holds.
 const LONG_BYTES: usize = 32 << 20;
 /// The same where `BENCH_QUICK` is set: whether it runs at all.
 const QUICK: (usize, usize) = (20, 1 << 20);
-/// What a chunk of a model's answer looks like.
-const EVENT: &str =
-    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"sixteen letters!\"}}]}\n\n";
-const LAST: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
-/// Where a sandbox calls models, and its proxy.
-const ENDPOINT: &str = "127.0.0.53:3129";
-const PROXY: &str = "http://127.0.0.53:3128";
+/// A sandbox's proxy.
+pub(super) const PROXY: &str = "http://127.0.0.53:3128";
 /// The host that gets a secret.
-const HOST: &str = "a.example";
+pub(super) const HOST: &str = "a.example";
 /// A host that answers every request with two bytes over TLS, on connections that stay.
 const TLS: &str = "import http.server, ssl, sys
 class H(http.server.BaseHTTPRequestHandler):
@@ -52,7 +47,7 @@ print(s.server_address[1], flush=True)
 s.serve_forever()";
 
 /// Short calls of each kind, and bytes of a long answer.
-fn sizes() -> (usize, usize) {
+pub(super) fn sizes() -> (usize, usize) {
     match std::env::var_os("BENCH_QUICK") {
         Some(_) => QUICK,
         None => (TURNS, LONG_BYTES),
@@ -60,7 +55,7 @@ fn sizes() -> (usize, usize) {
 }
 
 /// A task that waits, in whose network the second client is. Its end is the server's.
-async fn held(up: &Server, exec: Value, more: Value, mark: &str) -> File {
+pub(super) async fn held(up: &Server, exec: Value, more: Value, mark: &str) -> File {
     let mut task =
         json!({"name": "t", "exec": {"run": format!("exec sleep {mark}"), "timeout": "20m"}});
     for (name, value) in exec.as_object().into_iter().flatten() {
@@ -84,7 +79,7 @@ async fn held(up: &Server, exec: Value, more: Value, mark: &str) -> File {
 }
 
 /// Runs work in turns outside and in a sandbox's network; each answers with what it took.
-fn in_turns<T: Send + 'static>(
+pub(super) fn in_turns<T: Send + 'static>(
     netns: File,
     turns: usize,
     mut outside: impl FnMut(usize) -> Fallible<T>,
@@ -110,117 +105,20 @@ fn in_turns<T: Send + 'static>(
     [without, with]
 }
 
-/// One call of a model: milliseconds to the first byte of its answer, and to its end.
-fn call(stream: &mut TcpStream, long: bool) -> Fallible<[f64; 2]> {
-    let text = if long { "long" } else { "short" };
-    let body = json!({"model": "m", "stream": true, "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
-    let body = body.to_string();
-    let clock = Instant::now();
-    write!(
-        stream,
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
-    let (mut buffer, mut tail) = (vec![0; 256 * 1024], Vec::new());
-    let mut first = None;
-    loop {
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err("the answer broke off".into());
-        }
-        tail.extend_from_slice(&buffer[..count]);
-        if first.is_none() && tail.windows(5).any(|at| at == b"data:") {
-            first = Some(ms(clock));
-        }
-        if tail.ends_with(b"\r\n0\r\n\r\n") {
-            return Ok([first.ok_or("no event")?, ms(clock)]);
-        }
-        if first.is_some() {
-            tail.drain(..tail.len().saturating_sub(16));
-        }
-    }
-}
-
-/// A provider: an answer of one event, or of many.
-fn provide(listener: &TcpListener) {
-    for stream in listener.incoming().flatten() {
-        thread::spawn(move || provided(stream));
-    }
-}
-
-fn provided(mut stream: TcpStream) -> Fallible<()> {
-    stream.set_nodelay(true)?;
-    let mut requests = BufReader::new(stream.try_clone()?);
-    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
-    let many = EVENT.repeat(16 * 1024 / EVENT.len());
-    loop {
-        let (mut line, mut length) = (String::new(), 0);
-        while requests.read_line(&mut line)? > 0 && line != "\r\n" {
-            let head = line.to_ascii_lowercase();
-            if let Some(said) = head.strip_prefix("content-length:") {
-                length = said.trim().parse()?;
-            }
-            line.clear();
-        }
-        if line.is_empty() {
-            return Ok(());
-        }
-        let mut body = vec![0; length];
-        requests.read_exact(&mut body)?;
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-        stream.write_all(format!("{head}{}", chunk(EVENT)).as_bytes())?;
-        if body.windows(4).any(|at| at == b"long") {
-            let piece = chunk(&many);
-            for _ in 0..sizes().1 / many.len() {
-                stream.write_all(piece.as_bytes())?;
-            }
-        }
-        stream.write_all(format!("{}0\r\n\r\n", chunk(LAST)).as_bytes())?;
-    }
-}
-
-pub async fn models() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || provide(&listener));
-    let home = Home::new();
-    let up = home.up();
-    let body = json!({"name": "main", "url": format!("http://{address}/v1"), "protocols": ["openai-chat"],
-        "models": [{"model": "m", "input_micros": 1, "output_micros": 1}]});
-    let (status, made) = up.post("/api/models", &body).await;
-    assert_eq!(status, 201, "{made}");
-    let (short_turns, long_bytes) = sizes();
-    let counted = COLD..COLD + short_turns;
-    let netns = held(&up, json!({}), json!({"models": {"providers": ["main"]}}), "6171").await;
-    let measured = tokio::task::spawn_blocking(move || {
-        let connected = |to: SocketAddr| {
-            let stream = TcpStream::connect(to).unwrap();
-            stream.set_nodelay(true).unwrap();
-            stream
-        };
-        let mut direct = connected(address);
-        let is_long = move |turn: usize| turn >= short_turns + COLD;
-        let outside = move |turn| call(&mut direct, is_long(turn));
-        in_turns(netns, short_turns + COLD + LONG, outside, move || {
-            let mut inside = connected(ENDPOINT.parse().unwrap());
-            Box::new(move |turn| call(&mut inside, is_long(turn)))
-        })
-    });
-    let [direct, proxied] = measured.await.unwrap();
-    let short =
-        |all: &[[f64; 2]]| -> Vec<f64> { all[counted.clone()].iter().map(|one| one[0]).collect() };
-    let (without, with) = (short(&direct), short(&proxied));
-    let more = json!({"direct": rounded(median(without.clone())), "proxied": rounded(median(with.clone())),
-        "proxied_p99": rounded(percentile(with.clone(), 99)), "n": short_turns});
-    emit("model_added_first_token", median(with) - median(without), "ms", 1.0, more);
-    let rate = |all: &[[f64; 2]]| {
-        let megabytes = long_bytes as f64 / 1e6;
-        median(all[counted.end..].iter().map(|one| megabytes * 1e3 / one[1]).collect())
-    };
-    let (without, with) = (rate(&direct), rate(&proxied));
-    let more = json!({"direct": rounded(without), "proxied": rounded(with), "unit_of_both": "MB/s", "n": LONG,
-        "at_least": true});
-    emit("model_throughput_ratio", with / without, "of direct", 0.9, more);
+/// Writes a certificate of [`HOST`] and of this host's loopback, and its key.
+pub(super) fn certificate(dir: &Path) {
+    let at = |name: &str| dir.join(name);
+    let text = format!(
+        "[req]\ndistinguished_name = dn\nx509_extensions = v3\n[dn]\n[v3]\nsubjectAltName = DNS:{HOST},IP:127.0.0.1\nbasicConstraints = CA:FALSE\n"
+    );
+    std::fs::write(at("cnf"), text).unwrap();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "1", "-subj", "/CN=t", "-config"])
+        .args([at("cnf"), "-keyout".into(), at("key"), "-out".into(), at("crt")])
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 /// The host of a secret; its end is the bench's.
@@ -233,26 +131,7 @@ struct TlsHost {
 impl TlsHost {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let text = format!(
-            "[req]\ndistinguished_name = dn\nx509_extensions = v3\n[dn]\n[v3]\nsubjectAltName = DNS:{HOST}\nbasicConstraints = CA:FALSE\n"
-        );
-        std::fs::write(at("cnf"), text).unwrap();
-        let made = Command::new("openssl")
-            .args([
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-            ])
-            .args(["-days", "1", "-subj", "/CN=t", "-config"])
-            .args([at("cnf"), "-keyout".into(), at("key"), "-out".into(), at("crt")])
-            .output()
-            .expect("openssl");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        certificate(dir.path());
         let mut server = Command::new("/usr/bin/python3")
             .args(["-c", TLS])
             .arg(dir.path())

@@ -2,7 +2,6 @@
 
 use cofferdam_contracts::gate::{Choice, GateView};
 use cofferdam_contracts::id::{Digest, RunId};
-use cofferdam_contracts::patch::APPLY_RECIPE;
 use cofferdam_contracts::plan::{Plan, Work};
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
@@ -19,6 +18,8 @@ const MAX_ASKED: u32 = 32;
 
 /// What is asked.
 pub(super) struct Consent {
+    /// The recipe of the gate, with its law.
+    pub recipe: Recipe,
     /// The receipt.
     pub text: String,
     /// Digest of the patch.
@@ -34,14 +35,14 @@ impl Consent {
         client: &Client,
         yes: bool,
     ) -> anyhow::Result<Result<RunId, Exit>> {
-        let recipe = Recipe::from_yaml("the built-in recipe", APPLY_RECIPE)?;
+        let recipe = &self.recipe;
         let body = json!({"recipe": recipe, "origin": "cofferdam apply"});
         let imported: RecipeImported = client.post("/api/recipes/import", &body).await?;
         let hash = recipe.hash()?;
         if imported.hash != hash.as_str() {
             return Err(Negative("the server has another text of the recipe".to_owned()).into());
         }
-        let header = self.open(client, &recipe, &hash).await?;
+        let header = self.open(client, recipe, &hash).await?;
         let run = header.run_id.as_str();
         if !self.quiet {
             output::note(&format!("apply gate: run {run}"));

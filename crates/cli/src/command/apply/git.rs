@@ -231,7 +231,10 @@ pub(super) fn git(
     }
     command.args(args).envs(variables.iter().copied());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().context("cannot run git; install it")?;
+    let mut child = match command.spawn() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(absent()),
+        spawned => spawned.context("cannot run git")?,
+    };
     let stdin = child.stdin.take();
     let pid = i32::try_from(child.id()).context("git has an impossible pid")?;
     std::thread::scope(|scope| {
@@ -248,6 +251,13 @@ pub(super) fn git(
             }
         }
     })
+}
+
+/// Git writes what `apply` writes, and nothing else here needs it.
+fn absent() -> anyhow::Error {
+    let why = "this host has no git, and nothing was written: install git, or take the patch to a host that has it \
+               (cofferdam patch RUN > changes.patch; git am changes.patch)";
+    Negative(why.to_owned()).into()
 }
 
 /// The absolute directories of the search path: a relative one could lie in the repository.

@@ -16,13 +16,15 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use cofferdam_contracts::patch::{Target, receipt};
+use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
+use cofferdam_contracts::id::{GateKey, GroupId};
+use cofferdam_contracts::patch::{AppliedRow, ApplyRecord, Target, apply_recipe, receipt};
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
 use serde_json::json;
 
 use super::at::At;
-use super::client::segment;
+use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse, Negative};
 use super::output;
@@ -38,7 +40,10 @@ pub(crate) struct PatchArgs {
     /// Task that left the patch; needed where several did
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
-    /// Print patch.json instead: base commit, paths, modes, ids, digests
+    /// List where it was written instead: time, key, branch, commit, repository
+    #[arg(long)]
+    applied: bool,
+    /// Print patch.json instead: base commit, paths, modes, ids, digests; with --applied the rows
     #[arg(long)]
     json: bool,
 }
@@ -56,7 +61,16 @@ pub(crate) struct ApplyArgs {
     /// Task that left the patch; needed where several did
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
-    /// Approve the patch without asking
+    /// Only members of this group may approve it
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// People that must approve it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    quorum: u32,
+    /// The caller's own key may not approve it
+    #[arg(long, conflicts_with = "yes")]
+    others: bool,
+    /// Approve the patch without asking; with --quorum, others still have to
     #[arg(long, short = 'y')]
     yes: bool,
     /// Print one JSON object with a schema version
@@ -66,6 +80,9 @@ pub(crate) struct ApplyArgs {
 
 pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
+        if args.applied {
+            return applied(&api.client, args).await;
+        }
         let found = fetch::fetch(&api.client, &args.run, args.task.as_deref()).await?;
         match args.json {
             true => output::json_value(&serde_json::to_value(&found.opened.patch)?),
@@ -80,9 +97,44 @@ pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
     .await
 }
 
+/// Where a run's patches were written.
+async fn applied(client: &Client, args: &PatchArgs) -> anyhow::Result<Exit> {
+    let rows = format!("/api/runs/{}/applies", segment(&args.run));
+    let rows: Vec<AppliedRow> = client.get(&rows).await?;
+    if args.json {
+        output::json(&json!({"schemaVersion": 1, "applied": rows}));
+        return Ok(Exit::Ok);
+    }
+    for AppliedRow { written, by, at, .. } in &rows {
+        let (branch, repo) = (printable::line(&written.branch), printable::line(&written.repo));
+        let at = output::time(*at);
+        output::line(&format!("{at}  {by}  {branch}  {}  {repo}", written.commit));
+    }
+    Ok(Exit::Ok)
+}
+
+impl ApplyArgs {
+    /// The law of the gate, where it is another than any approver's yes.
+    fn law(&self) -> anyhow::Result<Option<GateSpec>> {
+        if self.group.is_none() && self.quorum == 1 && !self.others {
+            return Ok(None);
+        }
+        let misuse = |error: String| anyhow::Error::from(Misuse(error));
+        let group = self.group.as_deref().map(GroupId::parse).transpose();
+        let mut law = GateSpec::plain(GateKey::parse("approve-plan").map_err(anyhow::Error::new)?);
+        law.group = group.map_err(|error| misuse(format!("--group: {error}")))?;
+        law.quorum = self.quorum;
+        if self.others {
+            law.self_approval = SelfApproval::Deny;
+        }
+        Ok(Some(law))
+    }
+}
+
 pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
     // What the repository alone can get wrong is said before anybody is asked.
     let repository = Repository::find(&args.repo)?;
+    let recipe = apply_recipe(args.law()?.as_ref()).map_err(|why| Misuse(why.to_string()))?;
     within(Connection::executing(at), async |api| {
         let client = &api.client;
         let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.run))).await?;
@@ -108,7 +160,8 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
                 branch: &branch,
             },
         );
-        let consent = Consent { text, digest: found.opened.digest.clone(), quiet: args.json };
+        let digest = found.opened.digest.clone();
+        let consent = Consent { recipe, text, digest, quiet: args.json };
         let approved = match consent.ask(client, args.yes).await? {
             Ok(run) => run,
             Err(exit) => return Ok(exit),
@@ -126,10 +179,24 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
             at_s: header.created_at.div_euclid(1_000),
         };
         let written = write::write(&repository, &found.opened, &branch, &commit)?;
+        let record = ApplyRecord {
+            approved_in: approved.clone(),
+            task: found.step.clone(),
+            patch: found.opened.digest.clone(),
+            repo: repository.shown(),
+            branch: branch.clone(),
+            base: found.opened.patch.base.clone(),
+            commit: written.commit.clone(),
+        };
+        let rows = format!("/api/runs/{}/applies", segment(header.run_id.as_str()));
+        let row: AppliedRow = client.post(&rows, &serde_json::to_value(&record)?).await.with_context(|| {
+            format!("branch {branch} is at {}, and is not on record: apply again", written.commit)
+        })?;
         if args.json {
             output::json(&json!({
                 "schemaVersion": 1, "runId": header.run_id, "approvedIn": approved, "patch": found.opened.digest,
                 "base": found.opened.patch.base, "branch": branch, "commit": written.commit, "created": written.created,
+                "by": row.by, "at": row.at,
             }));
         } else {
             let was = if written.created { "" } else { " (it was there already)" };

@@ -8,7 +8,7 @@ use bollard::errors::Error;
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
-use super::Absent;
+use super::EngineAbsent;
 
 /// One request. A start of a container takes a fifth of a second, and tens of them at once on a loaded
 /// host a few.
@@ -48,7 +48,7 @@ fn unknown(socket: &Path, timeout_s: u64) -> Result<Docker, Error> {
 }
 
 /// What the engine says that it is, in one line; or why it is none for us.
-pub(super) async fn version(socket: &Path) -> Result<String, Absent> {
+pub(super) async fn version(socket: &Path) -> Result<String, EngineAbsent> {
     let lost = |error: Error| silent(socket, error);
     let docker = unknown(socket, VERSION_S).map_err(lost)?;
     let docker = docker.negotiate_version().await.map_err(lost)?;
@@ -66,13 +66,13 @@ pub(super) async fn version(socket: &Path) -> Result<String, Absent> {
 }
 
 /// Why there is none behind a socket that is there.
-pub(super) fn silent(socket: &Path, error: impl Display) -> Absent {
+pub(super) fn silent(socket: &Path, error: impl Display) -> EngineAbsent {
     let why = format!("the engine at {} does not answer: {error}", socket.display());
     (why, super::GET_ONE.to_owned())
 }
 
 /// The version in one line, or why the engine is absent. Pure.
-fn in_a_line(version: &SystemVersion) -> Result<String, Absent> {
+fn in_a_line(version: &SystemVersion) -> Result<String, EngineAbsent> {
     let unknown = || "?".to_owned();
     let number = version.version.clone().unwrap_or_else(unknown);
     let api = version.api_version.clone().unwrap_or_else(unknown);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn said(version: serde_json::Value) -> Result<String, Absent> {
+    fn said(version: serde_json::Value) -> Result<String, EngineAbsent> {
         in_a_line(&serde_json::from_value(version).unwrap())
     }
 

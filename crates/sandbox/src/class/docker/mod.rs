@@ -47,10 +47,10 @@ const GET_ONE: &str = "apt-get install docker.io and start it, or name its socke
                        DOCKER_HOST=unix:///path";
 
 /// Why there is none, and what would change that.
-pub(crate) type Absent = (String, String);
+pub(crate) type EngineAbsent = (String, String);
 
 /// The engine as a runtime: its path is that of its socket.
-pub(crate) fn detect() -> Result<Runtime, Absent> {
+pub(crate) fn detect() -> Result<Runtime, EngineAbsent> {
     let socket = socket(env::var(PLACE).as_deref())?;
     if !socket.exists() {
         return Err((format!("no engine listens at {}", socket.display()), GET_ONE.to_owned()));
@@ -61,7 +61,7 @@ pub(crate) fn detect() -> Result<Runtime, Absent> {
 }
 
 /// What an operator's variable says. Pure.
-fn socket(named: Option<&str>) -> Result<PathBuf, Absent> {
+fn socket(named: Option<&str>) -> Result<PathBuf, EngineAbsent> {
     let Some(named) = named else { return Ok(USUAL.into()) };
     match named.strip_prefix("unix://") {
         Some(path) if path.starts_with('/') => Ok(path.into()),

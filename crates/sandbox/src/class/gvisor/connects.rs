@@ -29,7 +29,7 @@ use serde_json::json;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::egress::unrouted::{Left, Teller, Told, Unrouted};
+use crate::egress::unrouted::{Left, Teller, Unrouted, UnroutedConnect};
 use crate::host::task::Driver;
 use crate::host::traces::Traces;
 
@@ -64,7 +64,7 @@ pub(crate) struct Connects {
 }
 
 impl Teller for Connects {
-    fn take(&self, give: &mut dyn FnMut(Told)) -> Left {
+    fn take(&self, give: &mut dyn FnMut(UnroutedConnect)) -> Left {
         let Some(stream) = self.stream.get() else { return Left::Nothing };
         let mut buffer = [0; MESSAGE_BYTES];
         for _ in 0..MOST {
@@ -74,10 +74,10 @@ impl Teller for Connects {
                     let lost = lost(message);
                     let before = self.lost.fetch_max(lost, Ordering::AcqRel);
                     if lost > before {
-                        give(Told::Lost(lost.saturating_sub(before)));
+                        give(UnroutedConnect::Lost(lost.saturating_sub(before)));
                     }
                     if let Some((address, port)) = unrouted(message) {
-                        give(Told::To(address, port));
+                        give(UnroutedConnect::To(address, port));
                     }
                 }
                 Err(Errno::INTR) => {}

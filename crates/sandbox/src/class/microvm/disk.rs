@@ -67,9 +67,9 @@ impl Disk {
 
 /// What a machine's disk shows at the moment: one that waits for its sandbox has an empty disk until then.
 #[derive(Debug)]
-pub(crate) struct Shown(Mutex<Arc<Disk>>);
+pub(crate) struct ShownDisk(Mutex<Arc<Disk>>);
 
-impl Shown {
+impl ShownDisk {
     pub fn new(disk: Arc<Disk>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(disk)))
     }
@@ -90,7 +90,7 @@ impl Shown {
 
 /// Reads a disk.
 pub(super) struct Reader {
-    shown: Arc<Shown>,
+    shown: Arc<ShownDisk>,
     disk: Arc<Disk>,
     /// By the address of their description, which the disk keeps in its place; the one used last
     /// comes last.
@@ -98,7 +98,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub fn new(shown: Arc<Shown>) -> Self {
+    pub fn new(shown: Arc<ShownDisk>) -> Self {
         Self { disk: shown.now(), shown, open: VecDeque::new() }
     }
 

@@ -50,11 +50,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-pub(crate) use disk::{Disk, Shown};
+pub(crate) use disk::{Disk, ShownDisk};
 use erofs::Image;
 pub(crate) use machine::Absent;
 pub(crate) use operations::CLASS;
-pub(crate) use pool::{Key, Pool};
+pub(crate) use pool::{MachineKey, Pool};
 pub(crate) use qemu::Lent;
 use qemu::{Shape, Start};
 pub(crate) use serve::{empty, serve};
@@ -226,7 +226,7 @@ impl Parts {
     }
 
     /// Looks at everything that the disk shows. Blocking.
-    pub fn disk(&self, images: &Images) -> io::Result<Arc<Disk>> {
+    pub fn disk(&self, images: &ImageCache) -> io::Result<Arc<Disk>> {
         let mut seen = 0;
         let first = || self.first();
         let first = match self.kept {
@@ -331,11 +331,11 @@ type Roots = Vec<(PathBuf, u64, i64)>;
 
 /// Descriptions of roots that many sandboxes share.
 #[derive(Debug, Default)]
-pub(crate) struct Images {
+pub(crate) struct ImageCache {
     kept: Mutex<HashMap<Roots, (Stopwatch, Arc<Image>)>>,
 }
 
-impl Images {
+impl ImageCache {
     fn get(
         &self,
         roots: Roots,

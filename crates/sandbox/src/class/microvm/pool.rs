@@ -40,12 +40,12 @@ const MAX_ORDERS: usize = 16;
 
 /// What a stored machine is for: a shape, and the files that it was booted from as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct MachineKey {
     shape: Shape,
     files: [(u64, u64, i64, i64); 3],
 }
 
-impl Key {
+impl MachineKey {
     fn of(machine: &Machine, qemu: &Runtime, shape: Shape) -> Option<Self> {
         let one = |path: &Path| {
             let found = fs::metadata(path).ok()?;
@@ -81,7 +81,7 @@ impl Kept {
     }
 }
 
-type MachineShelf = Arc<Mutex<HashMap<Key, Kept>>>;
+type MachineShelf = Arc<Mutex<HashMap<MachineKey, Kept>>>;
 
 /// A machine to be stored, and who waits for it.
 struct Order {
@@ -108,9 +108,9 @@ impl Default for Pool {
 
 impl Pool {
     /// What a stored machine for this plan would be; `None` where none is stored.
-    pub fn key(plan: &Plan, facts: &HostFacts) -> Option<Key> {
+    pub fn key(plan: &Plan, facts: &HostFacts) -> Option<MachineKey> {
         let (machine, shape) = wanted(plan, facts)?;
-        Key::of(machine, &plan.runtime, shape)
+        MachineKey::of(machine, &plan.runtime, shape)
     }
 
     /// A stored machine for this plan, if there is one of its shape.
@@ -186,7 +186,7 @@ impl Pool {
     /// Keeps one for this plan's shape.
     pub fn put(&self, plan: &Plan, facts: &HostFacts, stored: Stored) {
         let (machine, shape) = wanted(plan, facts).unwrap();
-        let key = Key::of(machine, &plan.runtime, shape).unwrap();
+        let key = MachineKey::of(machine, &plan.runtime, shape).unwrap();
         let kept = Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() };
         lock(&self.shelf).insert(key, kept);
     }
@@ -232,7 +232,7 @@ fn keep(shelf: &MachineShelf, idle_ms: u64, orders: &Receiver<Box<Order>>) {
 
 fn make(shelf: &MachineShelf, order: &Order) {
     let Order { machine, qemu, shape, .. } = order;
-    let Some(key) = Key::of(machine, qemu, *shape) else { return };
+    let Some(key) = MachineKey::of(machine, qemu, *shape) else { return };
     if lock(shelf).contains_key(&key) {
         return;
     }
@@ -251,7 +251,7 @@ fn make(shelf: &MachineShelf, order: &Order) {
 }
 
 /// For a newer one the one goes that was unused for longest.
-fn place(shelf: &mut HashMap<Key, Kept>, key: Key, kept: Kept) {
+fn place(shelf: &mut HashMap<MachineKey, Kept>, key: MachineKey, kept: Kept) {
     while shelf.len() >= MAX_STORED {
         let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().elapsed());
         let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
@@ -260,7 +260,7 @@ fn place(shelf: &mut HashMap<Key, Kept>, key: Key, kept: Kept) {
     shelf.insert(key, kept);
 }
 
-fn lock(shelf: &MachineShelf) -> MutexGuard<'_, HashMap<Key, Kept>> {
+fn lock(shelf: &MachineShelf) -> MutexGuard<'_, HashMap<MachineKey, Kept>> {
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -274,7 +274,8 @@ mod tests {
 
     #[test]
     fn a_shelf_holds_four_and_the_one_unused_for_longest_goes() {
-        let key = |mem_mb| Key { shape: Shape { mem_mb, cpus: 1 }, files: [(0, 0, 0, 0); 3] };
+        let key =
+            |mem_mb| MachineKey { shape: Shape { mem_mb, cpus: 1 }, files: [(0, 0, 0, 0); 3] };
         let mut shelf = HashMap::new();
         for mem_mb in 1..=6 {
             place(&mut shelf, key(mem_mb), Kept::Failed(Stopwatch::start()));

@@ -37,7 +37,7 @@ fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
     symlink("/etc/passwd", dir.path().join("link")).unwrap();
     let image = image_of(dir.path());
     let disk = || Arc::new(Disk::new(Arc::clone(&image), none()).unwrap());
-    let reader = || Reader::new(Shown::new(disk()));
+    let reader = || Reader::new(ShownDisk::new(disk()));
     let bytes = whole(&mut reader(), image.size()).unwrap();
     let holds = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
     assert!(holds("the first bytes") && holds("/etc/passwd") && !holds("root:x:0:0"));
@@ -51,7 +51,7 @@ fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
 
 #[test]
 fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
-    let theirs = serve(&Shown::new(Arc::new(Disk::new(none(), none()).unwrap()))).unwrap();
+    let theirs = serve(&ShownDisk::new(Arc::new(Disk::new(none(), none()).unwrap()))).unwrap();
     let mut client = Socket::from(theirs);
     let mut greeting = [0; 18];
     client.read_exact(&mut greeting).unwrap();

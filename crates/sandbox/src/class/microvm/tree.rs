@@ -107,15 +107,15 @@ pub(super) fn look(path: &Path, seen: &mut usize) -> io::Result<Node> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | kind;
     let root = Arc::new(openat(CWD, path, flags, Mode::empty())?);
     let stat = statat(&*root, "", AtFlags::EMPTY_PATH)?;
-    let walk = Walk { root: &root };
+    let walk = NodeWalk { root: &root };
     walk.node(Arc::clone(&root), &stat, Path::new(""), 0, seen)
 }
 
-struct Walk<'a> {
+struct NodeWalk<'a> {
     root: &'a Arc<OwnedFd>,
 }
 
-impl Walk<'_> {
+impl NodeWalk<'_> {
     /// The node behind an open handle.
     fn node(
         &self,

@@ -53,7 +53,7 @@ pub(super) type Result<T> = std::result::Result<T, RemoteError>;
 /// A sandbox that was made. What else an answer says is the provider's own matter.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Made {
+pub(super) struct Created {
     #[serde(rename = "sandboxID")]
     pub id: String,
     pub envd_access_token: Option<String>,
@@ -113,7 +113,7 @@ impl Api {
     }
 
     /// Makes one that has no internet, ends by itself, and is found by the names that are ours.
-    pub(super) async fn make(&self, sandbox: &SandboxId) -> Result<Made> {
+    pub(super) async fn make(&self, sandbox: &SandboxId) -> Result<Created> {
         let what = "making a sandbox";
         let wanted = json!({
             "templateID": self.provider.template,
@@ -124,7 +124,7 @@ impl Api {
             "metadata": {META_SANDBOX: sandbox, META_STATE: self.provider.tag},
         });
         let request = self.request(Method::POST, "sandboxes", what)?.json(&wanted);
-        let made: Made = parse(&good(request, what).await?, what)?;
+        let made: Created = parse(&good(request, what).await?, what)?;
         // It becomes part of addresses.
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         match (1..=64).contains(&made.id.len()) && made.id.bytes().all(is_plain) {
@@ -140,10 +140,10 @@ impl Api {
     }
 
     /// The same, and how it is spoken to, for a worker that did not make it.
-    pub(super) async fn described(&self, id: &str) -> Result<Option<(Made, Size)>> {
+    pub(super) async fn described(&self, id: &str) -> Result<Option<(Created, Size)>> {
         let what = "describing a sandbox";
         let Some(text) = self.text_of(id, what).await? else { return Ok(None) };
-        let made: Made = parse(&text, what)?;
+        let made: Created = parse(&text, what)?;
         match made.id == id {
             true => Ok(Some((made, closed(&text, what)?))),
             false => Err(RemoteError::Forged { what }),

@@ -27,18 +27,18 @@ pub(super) enum Event {
 
 #[derive(Deserialize)]
 struct Message {
-    event: Option<Wire>,
+    event: Option<EventMessage>,
 }
 
 #[derive(Deserialize)]
-struct Wire {
-    start: Option<Start>,
+struct EventMessage {
+    start: Option<StartEvent>,
     data: Option<Data>,
     end: Option<End>,
 }
 
 #[derive(Deserialize)]
-struct Start {
+struct StartEvent {
     pid: u32,
 }
 
@@ -70,11 +70,11 @@ struct FrameFault {
 
 /// Bytes that came, up to the end of a message.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub(super) struct MessageFrames {
     buffer: BytesMut,
 }
 
-impl Frames {
+impl MessageFrames {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.put_slice(bytes);
     }
@@ -113,10 +113,14 @@ impl Frames {
 fn event(message: Message) -> Option<Event> {
     let decoded = |text: String| STANDARD.decode(text).ok();
     Some(match message.event? {
-        Wire { start: Some(start), .. } => Event::Started(start.pid),
-        Wire { data: Some(Data { stdout: Some(text), .. }), .. } => Event::Stdout(decoded(text)?),
-        Wire { data: Some(Data { stderr: Some(text), .. }), .. } => Event::Stderr(decoded(text)?),
-        Wire { end: Some(end), .. } => Event::Ended(end.error.unwrap_or(end.status)),
+        EventMessage { start: Some(start), .. } => Event::Started(start.pid),
+        EventMessage { data: Some(Data { stdout: Some(text), .. }), .. } => {
+            Event::Stdout(decoded(text)?)
+        }
+        EventMessage { data: Some(Data { stderr: Some(text), .. }), .. } => {
+            Event::Stderr(decoded(text)?)
+        }
+        EventMessage { end: Some(end), .. } => Event::Ended(end.error.unwrap_or(end.status)),
         // Kinds that a later version adds are none that an agent has.
         _ => Event::Kept,
     })
@@ -162,7 +166,7 @@ mod tests {
             bytes.extend_from_slice(&enveloped(&message));
         }
         bytes.extend(last("{\"error\":{\"code\":\"not_found\",\"message\":\"gone\"}}"));
-        let mut frames = Frames::default();
+        let mut frames = MessageFrames::default();
         let mut read = Vec::new();
         for byte in bytes {
             frames.push(&[byte]);
@@ -182,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_no_event_is_an_error_and_what_is_too_large_is_not_waited_for() {
         let one = |bytes: &[u8]| {
-            let mut frames = Frames::default();
+            let mut frames = MessageFrames::default();
             frames.push(bytes);
             frames.next()
         };

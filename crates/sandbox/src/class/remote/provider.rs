@@ -29,7 +29,7 @@ const REMEDY: &str = "--runtime remote --remote-url URL --remote-template NAME, 
 pub(crate) fn detect(
     config: Option<&RemoteConfig>,
     state: &Path,
-) -> Result<(Runtime, Arc<Provider>), docker::Absent> {
+) -> Result<(Runtime, Arc<Provider>), docker::EngineAbsent> {
     let absent = |why: String| (why, REMEDY.to_owned());
     let config = config.ok_or_else(|| absent("no provider was named".to_owned()))?;
     let tag = || tag(state).map_err(|error| absent(format!("its tag cannot be kept: {error}")));

@@ -7,11 +7,11 @@ use reqwest::Response;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::api::{Api, Made, RemoteError, Result, Size};
+use super::api::{Api, Created, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::Event;
-use super::stream::{Events, Held, Line, line};
-use super::wipe::Marker;
+use super::stream::{Line, ProcessEvents, RemoteSandbox, line};
+use super::wipe::ProviderMarker;
 use crate::spec::plan::Plan;
 use crate::spec::provider::Provider;
 
@@ -30,7 +30,7 @@ pub(crate) async fn start(
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     // From here on the provider may hold something; before, whoever wipes need not ask it.
-    let mut marker = Marker { provider: provider.place(), id: None };
+    let mut marker = ProviderMarker { provider: provider.place(), id: None };
     marker.write(&plan.traces)?;
     let made = api.make(&plan.traces.id).await?;
     marker.id = Some(made.id.clone());
@@ -54,7 +54,7 @@ pub(crate) async fn attach(
     let api = Api::of(Arc::clone(&provider))?;
     let (made, size) = api.described(id).await?.ok_or(RemoteError::Gone)?;
     // Whoever wipes must know where to ask, whatever follows.
-    Marker { provider: provider.place(), id: Some(made.id.clone()) }.write(&plan.traces)?;
+    ProviderMarker { provider: provider.place(), id: Some(made.id.clone()) }.write(&plan.traces)?;
     if !api.prolong(id).await? {
         return Err(RemoteError::Gone);
     }
@@ -63,14 +63,16 @@ pub(crate) async fn attach(
     line(held(api, envd, made, size), pid, events, kept_bytes)
 }
 
-fn held(api: Api, envd: Envd, made: Made, size: Size) -> Held {
-    Held { api, envd, id: made.id, size }
+fn held(api: Api, envd: Envd, made: Created, size: Size) -> RemoteSandbox {
+    RemoteSandbox { api, envd, id: made.id, size }
 }
 
 /// The daemon's word that a process of ours runs, and its stream.
-pub(super) async fn begun(asked: impl Future<Output = Result<Response>>) -> Result<(Events, u32)> {
+pub(super) async fn begun(
+    asked: impl Future<Output = Result<Response>>,
+) -> Result<(ProcessEvents, u32)> {
     let started = tokio::time::timeout(START, async {
-        let mut events = Events::of(asked.await?);
+        let mut events = ProcessEvents::of(asked.await?);
         loop {
             match events.next().await? {
                 Event::Started(pid) => return Ok((events, pid)),

@@ -23,7 +23,7 @@ use cofferdam_ambient::clock;
 
 use super::api::{Api, RemoteError, Result, Size};
 use super::envd::Envd;
-use super::frames::{Event, Frames};
+use super::frames::{Event, MessageFrames};
 use crate::class::tail::keep_last;
 use crate::host::task::Driver;
 use crate::spec::provider::RemotePlace;
@@ -35,7 +35,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// The hold on a sandbox elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<RemoteSandbox>,
     cut: Arc<watch::Sender<bool>>,
     up: Arc<Mutex<Up>>,
 }
@@ -81,7 +81,11 @@ impl Line {
     }
 
     /// The stream of this process is the one that is up.
-    pub(super) fn carried(&self, pid: u32, events: Events) -> Result<(Carrying, UnixStream)> {
+    pub(super) fn carried(
+        &self,
+        pid: u32,
+        events: ProcessEvents,
+    ) -> Result<(Carrying, UnixStream)> {
         carry(&self.held, &self.cut, pid, events, 0)
     }
 
@@ -96,14 +100,14 @@ impl Line {
 }
 
 /// A process whose events are read.
-pub(super) struct Events {
+pub(super) struct ProcessEvents {
     answer: Response,
-    frames: Frames,
+    frames: MessageFrames,
 }
 
-impl Events {
+impl ProcessEvents {
     pub(super) fn of(answer: Response) -> Self {
-        Self { answer, frames: Frames::default() }
+        Self { answer, frames: MessageFrames::default() }
     }
 
     pub(super) async fn next(&mut self) -> Result<Event> {
@@ -125,7 +129,7 @@ impl Events {
 
 /// A sandbox elsewhere.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct RemoteSandbox {
     pub api: Api,
     pub envd: Envd,
     pub id: String,
@@ -140,9 +144,9 @@ pub(super) struct Carrying {
 
 /// The line to a sandbox whose agent is this process; its last words, of so many bytes.
 pub(super) fn line(
-    held: Held,
+    held: RemoteSandbox,
     pid: u32,
-    events: Events,
+    events: ProcessEvents,
     kept_bytes: usize,
 ) -> Result<(Line, JoinHandle<String>, UnixStream)> {
     let (held, cut) = (Arc::new(held), Arc::new(watch::Sender::new(false)));
@@ -153,10 +157,10 @@ pub(super) fn line(
 
 /// Carries a process's streams until it ends.
 fn carry(
-    held: &Arc<Held>,
+    held: &Arc<RemoteSandbox>,
     cut: &Arc<watch::Sender<bool>>,
     pid: u32,
-    events: Events,
+    events: ProcessEvents,
     kept_bytes: usize,
 ) -> Result<(Carrying, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -180,9 +184,9 @@ fn carry(
 
 /// Until one side ends; why that was.
 async fn pump(
-    held: &Held,
+    held: &RemoteSandbox,
     pid: u32,
-    events: Events,
+    events: ProcessEvents,
     theirs: UnixStream,
     mut is_cut: watch::Receiver<bool>,
     words: &mut Vec<u8>,
@@ -198,7 +202,7 @@ async fn pump(
 }
 
 async fn heard(
-    mut events: Events,
+    mut events: ProcessEvents,
     mut to_us: OwnedWriteHalf,
     words: &mut Vec<u8>,
     kept_bytes: usize,
@@ -218,7 +222,7 @@ async fn heard(
     }
 }
 
-async fn told(held: &Held, pid: u32, mut from_us: OwnedReadHalf) -> String {
+async fn told(held: &RemoteSandbox, pid: u32, mut from_us: OwnedReadHalf) -> String {
     let mut piece = BytesMut::with_capacity(PIECE_BYTES);
     loop {
         piece.clear();
@@ -239,7 +243,7 @@ async fn told(held: &Held, pid: u32, mut from_us: OwnedReadHalf) -> String {
 
 /// As long as this worker lives, the sandbox may. One that is gone is an end; a provider that does not
 /// answer may do so again before the term ends.
-async fn prolonged(held: &Held) -> String {
+async fn prolonged(held: &RemoteSandbox) -> String {
     loop {
         clock::sleep(held.api.provider.beat()).await;
         match held.api.prolong(&held.id).await {

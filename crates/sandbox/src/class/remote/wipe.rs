@@ -33,14 +33,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Which provider holds a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Marker {
+pub(super) struct ProviderMarker {
     /// Its URL.
     pub provider: String,
     /// The sandbox's name there, once it is made.
     pub id: Option<String>,
 }
 
-impl Marker {
+impl ProviderMarker {
     pub(super) fn write(&self, traces: &Traces) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(std::io::Error::other)?;
         if let Some(dir) = traces.marker.parent() {
@@ -83,7 +83,9 @@ pub(super) fn known(facts: &HostFacts) -> Vec<String> {
 
 /// Deletes a sandbox, if a provider may hold it, and asks for it; nothing where none may. Blocking.
 pub(super) fn take_away(traces: &Traces, facts: &HostFacts) -> Vec<WipeCheck> {
-    let Some(marker) = Marker::of(traces, facts.provider.as_ref()) else { return Vec::new() };
+    let Some(marker) = ProviderMarker::of(traces, facts.provider.as_ref()) else {
+        return Vec::new();
+    };
     let own = facts.provider.as_ref().filter(|own| own.place() == marker.provider);
     let (gone, unlisted) = match own {
         Some(provider) => {

@@ -32,10 +32,10 @@ async fn ask(requests: &Requests, method: Method, target: &str) -> Option<Respon
     requests.send_request(request).await.ok()
 }
 
-type Stream = TokioIo<Upgraded>;
+type UpgradedStream = TokioIo<Upgraded>;
 
 /// Both ends of a connection that was admitted.
-async fn flow(requests: &Requests, doors: &mut Doors) -> (Stream, Stream) {
+async fn flow(requests: &Requests, doors: &mut Doors) -> (UpgradedStream, UpgradedStream) {
     let theirs = async {
         let response = ask(requests, Method::CONNECT, "tcp:443").await.unwrap();
         TokioIo::new(hyper::upgrade::on(response).await.unwrap())

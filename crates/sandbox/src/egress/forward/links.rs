@@ -12,10 +12,10 @@ use serde::Deserialize;
 use url::Url;
 
 use super::pages::{MAX_LINK_BYTES, Page, asked, of_url};
-use super::place::{Base, IndexKind};
+use super::place::{IndexKind, MirrorBase};
 use super::{anchors, path};
 
-/// Links outside their index's own path that one sandbox may follow: more than a large project's page has.
+/// PageLinks outside their index's own path that one sandbox may follow: more than a large project's page has.
 /// A fresh page makes room, because it is fetched before its files.
 const MAX_LINKS: usize = 20_000;
 /// Beside a file, its metadata: pip derives the address.
@@ -23,9 +23,9 @@ const METADATA: &str = ".metadata";
 
 /// What pages linked to, by place.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Mutex<HashSet<(usize, String)>>);
+pub(crate) struct PageLinks(Mutex<HashSet<(usize, String)>>);
 
-impl Links {
+impl PageLinks {
     pub(crate) fn learn(&self, found: Vec<(usize, String)>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len().saturating_add(found.len()) > MAX_LINKS {
@@ -76,8 +76,8 @@ struct Dist<'a> {
 /// What a page links to that is no place's own path, with the place that it is at: the page's own, or one
 /// that asks for no credentials.
 pub(crate) fn links(
-    bases: &[Base],
-    (own, base): (usize, &Base),
+    bases: &[MirrorBase],
+    (own, base): (usize, &MirrorBase),
     (path, kind): (&str, Page),
     text: &[u8],
 ) -> Vec<(usize, String)> {
@@ -105,7 +105,7 @@ pub(crate) fn links(
 }
 
 /// Whether a path is a project's page: `simple/name/`, `name` or `@scope/name` below the index's own path.
-fn is_project(index: IndexKind, base: &Base, path: &str) -> bool {
+fn is_project(index: IndexKind, base: &MirrorBase, path: &str) -> bool {
     let prefix = path::plain(&base.prefix);
     let plain = path::plain(path);
     let below = plain.as_deref().zip(prefix.as_deref()).and_then(|(all, of)| all.strip_prefix(of));
@@ -138,7 +138,7 @@ mod tests {
     use super::super::place::tests::base;
     use super::*;
 
-    fn bases() -> Vec<Base> {
+    fn bases() -> Vec<MirrorBase> {
         let (pip, npm) = (Some(IndexKind::Pip), Some(IndexKind::Npm));
         vec![
             base(("pip-0.m.internal", "index.example", 443), "/api/pypi/simple/", pip),
@@ -163,7 +163,7 @@ mod tests {
             found,
             [(0, "/api/pypi/packages/a-1.whl".to_owned()), (0, "/b.whl?x=1&y=2".to_owned())]
         );
-        let links = Links::default();
+        let links = PageLinks::default();
         links.learn(taught(0, A, Page::Json, r#"{"files": [{"url": "\/p\/e.whl"}]}"#));
         assert!(links.holds(0, "/p/e.whl") && links.holds(0, "/p/e.whl.metadata"));
         assert!(!links.holds(1, "/p/e.whl") && !links.holds(0, "/p/g.whl"));

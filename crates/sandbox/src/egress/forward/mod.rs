@@ -39,9 +39,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-pub(crate) use links::Links;
+pub(crate) use links::PageLinks;
 use pages::Page;
-pub(crate) use place::{Base, Credentials, IndexKind, Origin};
+pub(crate) use place::{Credentials, IndexKind, MirrorBase, MirrorOrigin};
 pub(crate) use target::{Forward, Target};
 
 use super::context::Context;
@@ -100,21 +100,21 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 impl Forward {
     /// `ca`: the certificates that the mirror's client trusts.
-    pub(crate) fn new(bases: Vec<Base>, ca: Option<&Path>) -> Result<Self, String> {
+    pub(crate) fn new(bases: Vec<MirrorBase>, ca: Option<&Path>) -> Result<Self, String> {
         Ok(Self { bases, tls: trust::client_config(ca)?, pages: Semaphore::new(PAGES_AT_ONCE) })
     }
 
-    pub(crate) fn bases(&self) -> &[Base] {
+    pub(crate) fn bases(&self) -> &[MirrorBase] {
         &self.bases
     }
 
     async fn reach(
         &self,
-        base: &Base,
+        base: &MirrorBase,
         rule: &Rule,
         context: &Context,
     ) -> Result<(Box<dyn Io>, Option<Upstream>), FetchError> {
-        let Origin { name, port, wire } = &base.place;
+        let MirrorOrigin { name, port, wire } = &base.place;
         if *wire == Wire::Plain {
             let dialed = context.dialer.plain(name, *port, rule).await?;
             return Ok((Box::new(dialed.stream), dialed.proxy));
@@ -128,7 +128,7 @@ impl Forward {
     /// Asks the mirror, and gives the head of its answer with a body whose connection ends with it.
     async fn ask(
         &self,
-        base: &Base,
+        base: &MirrorBase,
         rule: &Rule,
         context: &Context,
         (method, path, headers): (Method, &str, &HeaderMap),
@@ -164,7 +164,7 @@ impl Forward {
     /// What the sandbox is told of an answer.
     async fn told(
         &self,
-        (index, base): (usize, &Base),
+        (index, base): (usize, &MirrorBase),
         path: &str,
         context: &Context,
         (response, is_head): (Response<Driven>, bool),
@@ -208,7 +208,7 @@ impl Forward {
     /// A page with the mirror's places in it called as they are inside. What it links to may be fetched.
     async fn page(
         &self,
-        (index, base): (usize, &Base),
+        (index, base): (usize, &MirrorBase),
         (path, kind): (&str, Page),
         context: &Context,
         (head, body): (&response::Parts, Driven),
@@ -260,7 +260,7 @@ pub(crate) async fn fetch(
     };
     answer.await.map_err(|error| {
         // The operator reads where it is; the sandbox only what it is called inside.
-        let Origin { name, port, .. } = &base.place;
+        let MirrorOrigin { name, port, .. } = &base.place;
         tracing::info!(%name, port, %error, "a mirror could not be fetched from");
         if let FetchError::Dial(error) = &error {
             tunnel::note(context, &base.alias, 80, error);

@@ -8,7 +8,7 @@ use hyper::header::{self, HeaderMap};
 use memchr::memchr2_iter;
 use url::Url;
 
-use super::place::Base;
+use super::place::MirrorBase;
 use super::written;
 use crate::egress::policy::Wire;
 
@@ -64,13 +64,13 @@ pub(crate) fn decoded(headers: &HeaderMap, body: Bytes, most: usize) -> Option<V
 
 /// The place that an address leads to: of several on one server the one whose path is nearest.
 fn place<'a>(
-    bases: &'a [Base],
+    bases: &'a [MirrorBase],
     wire: Wire,
     host: &str,
     port: u16,
     path: &str,
-) -> Option<(usize, &'a Base)> {
-    let on = |base: &&Base| {
+) -> Option<(usize, &'a MirrorBase)> {
+    let on = |base: &&MirrorBase| {
         let place = &base.place;
         place.wire == wire && place.port == port && place.name.as_str().eq_ignore_ascii_case(host)
     };
@@ -79,7 +79,7 @@ fn place<'a>(
     here.rev().max_by_key(|(_, base)| if base.holds(path) { base.prefix.len() } else { 0 })
 }
 
-pub(super) fn of_url<'a>(bases: &'a [Base], url: &Url) -> Option<(usize, &'a Base)> {
+pub(super) fn of_url<'a>(bases: &'a [MirrorBase], url: &Url) -> Option<(usize, &'a MirrorBase)> {
     let wire = match url.scheme() {
         "https" => Wire::Tls,
         "http" => Wire::Plain,
@@ -97,7 +97,12 @@ pub(super) fn asked(url: &Url) -> String {
 }
 
 /// Where a redirect leads, as it is called inside; `None` where that is none of the mirror's places.
-pub(crate) fn inside(bases: &[Base], base: &Base, path: &str, to: &str) -> Option<String> {
+pub(crate) fn inside(
+    bases: &[MirrorBase],
+    base: &MirrorBase,
+    path: &str,
+    to: &str,
+) -> Option<String> {
     let url = Url::parse(&base.url(path)).ok()?.join(to).ok()?;
     let (_, place) = of_url(bases, &url)?;
     Some(format!("http://{}{}", place.alias, asked(&url)))
@@ -105,7 +110,7 @@ pub(crate) fn inside(bases: &[Base], base: &Base, path: &str, to: &str) -> Optio
 
 /// The page with each address at one of the places called by its alias. Users and passwords in addresses
 /// are taken out, wherever they lead and however the page writes them. `wire`: what the page came by.
-pub(crate) fn rewritten(bases: &[Base], wire: Wire, kind: Page, text: &[u8]) -> Vec<u8> {
+pub(crate) fn rewritten(bases: &[MirrorBase], wire: Wire, kind: Page, text: &[u8]) -> Vec<u8> {
     let text = &*written::plain(kind, text);
     let mut out = Vec::with_capacity(text.len());
     let mut done = 0;
@@ -226,7 +231,7 @@ fn authority(rest: &[u8]) -> usize {
     at + host.iter().position(ends).unwrap_or(host.len())
 }
 
-fn alias(bases: &[Base], wire: Wire, host: &[u8], after: &[u8]) -> Option<String> {
+fn alias(bases: &[MirrorBase], wire: Wire, host: &[u8], after: &[u8]) -> Option<String> {
     let host = std::str::from_utf8(host).ok()?;
     let usual = if wire == Wire::Tls { 443 } else { 80 };
     let (name, port) = match host.rsplit_once(':') {
@@ -248,7 +253,7 @@ mod tests {
     use super::super::place::tests::base;
     use super::*;
 
-    fn bases() -> Vec<Base> {
+    fn bases() -> Vec<MirrorBase> {
         let pip = Some(IndexKind::Pip);
         vec![
             base(("pip-0.m.internal", "index.example", 443), "/api/pypi/simple/", pip),

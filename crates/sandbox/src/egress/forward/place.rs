@@ -8,7 +8,7 @@ use super::path;
 
 /// One place of a mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct MirrorOrigin {
     pub name: Name,
     pub port: u16,
     pub wire: Wire,
@@ -41,11 +41,11 @@ pub(crate) enum IndexKind {
 
 /// One place that the host fetches from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Base {
+pub(crate) struct MirrorBase {
     /// What it is called inside.
     pub alias: Name,
     /// Where it really is.
-    pub place: Origin,
+    pub place: MirrorOrigin,
     /// What is below this path, which ends with a slash, may be fetched.
     pub prefix: String,
     /// Whose pages link to files; a place of files alone is never rewritten, and asks for no credentials.
@@ -61,7 +61,7 @@ const FILES_OF_A_ROOT: &str = "/packages/";
 /// registry whose path holds the first part.
 const GIVES_AWAY: (&str, &str) = ("/api/npm/", "auth");
 
-impl Base {
+impl MirrorBase {
     /// Whether a path lies below the place's own one.
     pub(super) fn holds(&self, path: &str) -> bool {
         path::plain(path).is_some_and(|plain| self.below(&plain).is_some())
@@ -112,7 +112,7 @@ impl Base {
 
     /// The place as a `Host` header says it.
     pub(super) fn host(&self) -> String {
-        let Origin { name, port, wire } = &self.place;
+        let MirrorOrigin { name, port, wire } = &self.place;
         match (wire, port) {
             (Wire::Tls, 443) | (Wire::Plain, 80) => name.to_string(),
             _ => format!("{name}:{port}"),
@@ -147,11 +147,11 @@ pub(super) mod tests {
         (alias, host, port): (&str, &str, u16),
         prefix: &str,
         index: Option<IndexKind>,
-    ) -> Base {
+    ) -> MirrorBase {
         let name = |text: &str| Name::parse(text).unwrap();
-        let place = Origin { name: name(host), port, wire: Wire::Tls };
+        let place = MirrorOrigin { name: name(host), port, wire: Wire::Tls };
         let credentials = index.and_then(|_| Credentials::new("Basic dTpw"));
-        Base { alias: name(alias), place, prefix: prefix.into(), index, credentials }
+        MirrorBase { alias: name(alias), place, prefix: prefix.into(), index, credentials }
     }
 
     #[test]

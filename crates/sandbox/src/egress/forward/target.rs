@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
-use super::place::Base;
+use super::place::MirrorBase;
 
 /// All places of one mirror.
 pub(crate) struct Forward {
-    pub(super) bases: Vec<Base>,
+    pub(super) bases: Vec<MirrorBase>,
     pub(super) tls: Arc<ClientConfig>,
     pub(super) pages: Semaphore,
 }

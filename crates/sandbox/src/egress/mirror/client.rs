@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use tokio::process::Command;
 use url::Url;
 
-use crate::egress::forward::{Base, Credentials, IndexKind, Origin};
+use crate::egress::forward::{Credentials, IndexKind, MirrorBase, MirrorOrigin};
 use crate::egress::policy::{Name, Wire};
 use crate::egress::upstream::Upstream;
 use crate::egress::variables::Variables;
@@ -23,9 +23,9 @@ const ALIASES: &str = "mirrors.cofferdam.internal";
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
     /// Reached by name: without credentials.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<MirrorOrigin>,
     /// Fetched from by the host.
-    pub bases: Vec<Base>,
+    pub bases: Vec<MirrorBase>,
     /// The proxy that this client is told to use.
     pub via: Option<Upstream>,
     /// What makes the same client in a sandbox use it. No credentials.
@@ -35,7 +35,7 @@ pub(crate) struct Mirror {
 }
 
 /// A client's URL, and the place that it names.
-fn read(text: &str) -> Result<(Url, Origin), String> {
+fn read(text: &str) -> Result<(Url, MirrorOrigin), String> {
     let text = text.strip_prefix("sparse+").unwrap_or(text);
     // The URL itself may hold a password: it is not repeated.
     let url = Url::parse(text).map_err(|_| "an address that is not a URL".to_owned())?;
@@ -47,7 +47,7 @@ fn read(text: &str) -> Result<(Url, Origin), String> {
     let name = url.host_str().and_then(Name::parse);
     let name = name.ok_or("it is not at a domain name: use the operator's table of hosts")?;
     let port = url.port_or_known_default().ok_or("it has no port")?;
-    Ok((url, Origin { name, port, wire }))
+    Ok((url, MirrorOrigin { name, port, wire }))
 }
 
 /// User and password of a URL, as a header says them.
@@ -74,7 +74,7 @@ impl Mirror {
         let inside = format!("http://{alias}{}", url.path());
         let prefix = format!("{}/", url.path().trim_end_matches('/'));
         let credentials = credentials(&url);
-        self.bases.push(Base { alias, place, prefix, index, credentials });
+        self.bases.push(MirrorBase { alias, place, prefix, index, credentials });
         Ok(inside)
     }
 

@@ -131,14 +131,14 @@ struct LoopConfig {
 
 /// Whether a file system has a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyPresence {
     Absent,
     Present,
     /// The key is wiped, and files that somebody still has open keep what was derived from it.
     Incomplete,
 }
 
-impl Key {
+impl KeyPresence {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -201,15 +201,15 @@ pub(super) fn key_of(dir: &File) -> io::Result<Identifier> {
     Ok(argument.policy.identifier)
 }
 
-pub(super) fn key_status(fs: &File, identifier: Identifier) -> io::Result<Key> {
+pub(super) fn key_status(fs: &File, identifier: Identifier) -> io::Result<KeyPresence> {
     let spec = spec(identifier);
     let mut argument =
         KeyStatus { spec, reserved: [0; 6], status: 0, flags: 0, users: 0, out: [0; 13] };
     call(fs, KEY_STATUS, &mut argument)?;
     match argument.status {
-        1 => Ok(Key::Absent),
-        2 => Ok(Key::Present),
-        3 => Ok(Key::Incomplete),
+        1 => Ok(KeyPresence::Absent),
+        2 => Ok(KeyPresence::Present),
+        3 => Ok(KeyPresence::Incomplete),
         other => Err(io::Error::other(format!("the kernel gave the key's status as {other}"))),
     }
 }

@@ -12,7 +12,7 @@ use cofferdam_contracts::sandbox::{Looked, WipeCheck};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::statvfs;
 
-use super::kernel::{self, Key};
+use super::kernel::{self, KeyPresence};
 use super::{LargeLayers, MIB};
 use crate::host::traces::{Traces, layers};
 use crate::host::{live, mounts};
@@ -148,11 +148,11 @@ impl Volume {
         let image = self.image.display().to_string();
         let (destroyed, ok, observed) = match remove_key(&root, identifier) {
             Ok((before, busy, after)) => {
-                let ok = after == Key::Absent;
+                let ok = after == KeyPresence::Absent;
                 let (was, is) = (before.as_str(), after.as_str());
                 let busy = if busy { "files busy" } else { "no file busy" };
                 let words = format!("before: {was}; removal: {busy}; after: {is}");
-                (ok && before == Key::Present, ok, words)
+                (ok && before == KeyPresence::Present, ok, words)
             }
             Err(error) => (false, false, error.to_string()),
         };
@@ -190,16 +190,19 @@ impl Volume {
     }
 }
 
-fn remove_key(root: &File, identifier: kernel::Identifier) -> io::Result<(Key, bool, Key)> {
+fn remove_key(
+    root: &File,
+    identifier: kernel::Identifier,
+) -> io::Result<(KeyPresence, bool, KeyPresence)> {
     let before = kernel::key_status(root, identifier)?;
     let (mut busy, mut after) = (false, before);
     for _ in 0..TRIES {
-        if after == Key::Absent {
+        if after == KeyPresence::Absent {
             break;
         }
         busy = kernel::remove_key(root, identifier)?;
         after = kernel::key_status(root, identifier)?;
-        if after != Key::Absent {
+        if after != KeyPresence::Absent {
             clock::sleep_blocking(PAUSE);
         }
     }

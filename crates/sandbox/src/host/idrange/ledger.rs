@@ -95,6 +95,14 @@ pub(crate) fn keep(dir: &Path) {
     }
 }
 
+/// The range of a sandbox that is gone is that of the sandbox in another directory from now on.
+pub(crate) fn hand_over(first: u32, dir: &Path) -> io::Result<()> {
+    let claim = at(first);
+    let draft = claim.with_file_name(format!(".{}", random::secret_hex(8)));
+    symlink(dir, &draft)?;
+    fs::rename(&draft, &claim)
+}
+
 /// Takes claims away whose sandbox left nothing: no directory, no mount and no process.
 pub(super) fn reclaim() {
     let Ok(mounted) = mounts::mounted() else { return };

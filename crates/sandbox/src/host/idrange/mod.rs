@@ -23,10 +23,10 @@ use cofferdam_ambient::random;
 use crate::host::devices;
 use crate::host::runtime::Runtime;
 
-pub(crate) use ledger::{give_back, keep};
+pub(crate) use ledger::{give_back, hand_over, keep};
 pub(crate) use region::COUNT;
 pub use region::Region;
-pub(crate) use shift::{attach, shifted, with_devices};
+pub(crate) use shift::{attach, copy, shifted, with_devices};
 
 /// Namespaces that are kept for the next sandbox: each costs 1 KiB of the kernel's memory and an open file, and as many
 /// as a worker has sandboxes at a time profit.

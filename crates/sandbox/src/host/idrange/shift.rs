@@ -53,9 +53,14 @@ pub(crate) fn with_devices(source: &Path) -> io::Result<OwnedFd> {
     copied(source, Attributes { set, clear: NO_DEVICES, ..Attributes::default() })
 }
 
-fn copied(source: &Path, attributes: Attributes) -> io::Result<OwnedFd> {
+/// A copy of a mount as it is, attached nowhere.
+pub(crate) fn copy(source: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, source, flags)?;
+    Ok(open_tree(CWD, source, flags)?)
+}
+
+fn copied(source: &Path, attributes: Attributes) -> io::Result<OwnedFd> {
+    let tree = copy(source)?;
     dress(&tree, &attributes)?;
     Ok(tree)
 }

@@ -7,15 +7,16 @@ mod plan;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cofferdam_contracts::id::{IdError, TenantId};
+use cofferdam_contracts::id::{IdError, SandboxId, TenantId};
 
 use crate::cache::{self, CacheWanted};
 use crate::class::{docker, microvm};
 use crate::egress;
 use crate::host::dynmods::Dynmods;
 use crate::host::error::HostError;
-use crate::host::live;
 use crate::host::task::blocking;
+use crate::host::traces::Traces;
+use crate::host::{idrange, live};
 use crate::life::attest;
 use crate::life::waits::{Name, Waits};
 use crate::life::warm::WarmPool;
@@ -33,8 +34,8 @@ pub use config::HostConfig;
 pub struct Host {
     facts: Arc<HostFacts>,
     egress: Arc<egress::Resources>,
-    programs: Arc<attest::Programs>,
-    images: Arc<microvm::Images>,
+    programs: Arc<attest::ProgramDigests>,
+    images: Arc<microvm::ImageCache>,
     pool: Arc<microvm::Pool>,
     warm: Arc<WarmPool>,
     waits: Arc<Waits>,
@@ -84,6 +85,12 @@ impl Host {
         &self.facts
     }
 
+    /// The user ids that a sandbox had are nobody's: what was left of its files is not there any more.
+    pub fn forget_ids(&self, id: &SandboxId) {
+        let Traces { dir, .. } = Traces::of(&self.facts.state_dir, &self.facts.live_dir, id);
+        idrange::give_back(&dir);
+    }
+
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
         self.warm.close(&self.facts);
@@ -107,7 +114,7 @@ impl Host {
         blocking(move || cache::identify(&plan, &inputs, &facts, &org)).await
     }
 
-    pub(crate) fn programs(&self) -> &attest::Programs {
+    pub(crate) fn programs(&self) -> &attest::ProgramDigests {
         &self.programs
     }
 
@@ -121,7 +128,7 @@ impl Host {
         &self.egress
     }
 
-    pub(crate) fn images(&self) -> Arc<microvm::Images> {
+    pub(crate) fn images(&self) -> Arc<microvm::ImageCache> {
         Arc::clone(&self.images)
     }
 

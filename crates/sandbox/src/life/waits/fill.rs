@@ -10,7 +10,7 @@ use cofferdam_contracts::id::SandboxId;
 
 use super::claim::Claim;
 use super::container::{ContainerShape, Standing, tell};
-use super::{Of, Place, Waits};
+use super::{Of, WaitPlace, Waits};
 use crate::class::shown::Resolved;
 use crate::host::setid::Through;
 use crate::host::task::blocking;
@@ -61,8 +61,8 @@ impl Host {
             // Before the look, so that nothing is missed between it and the wait.
             let settled = this.settled.notified();
             match &this.lock().place {
-                Place::Promised | Place::Making(_) => {}
-                Place::Waits(standing) => return *standing.shape() == shape,
+                WaitPlace::Promised | WaitPlace::Making(_) => {}
+                WaitPlace::Waits(standing) => return *standing.shape() == shape,
                 _ => return false,
             }
             settled.await;
@@ -86,7 +86,7 @@ async fn fill(host: Host, plan: Plan, shape: ContainerShape) {
             Ok(_) if shelf.closed => None,
             Ok(standing) => {
                 let id = standing.id().clone();
-                shelf.place = Place::Waits(Box::new(standing));
+                shelf.place = WaitPlace::Waits(Box::new(standing));
                 Some(id)
             }
             Err(why) => {
@@ -94,7 +94,7 @@ async fn fill(host: Host, plan: Plan, shape: ContainerShape) {
                     why,
                     "no container waits for its sandbox: the next one is made when it is asked for"
                 );
-                shelf.place = Place::Failed(Stopwatch::start());
+                shelf.place = WaitPlace::Failed(Stopwatch::start());
                 None
             }
         }
@@ -128,7 +128,7 @@ async fn make(
         if shelf.closed {
             return Err("it is closed".to_owned());
         }
-        shelf.place = Place::Making(id.clone());
+        shelf.place = WaitPlace::Making(id.clone());
     }
     // Before anything is made that another worker's reconciler could find.
     let claim = Claim::take(&host.facts().live_dir, &id)

@@ -66,7 +66,7 @@ pub(crate) struct Waits {
 
 #[derive(Debug, Default)]
 struct ContainerShelf {
-    place: Place,
+    place: WaitPlace,
     /// Of the last sandbox that was begun; `None` where none would fit.
     last: Option<ContainerShape>,
     /// Since a sandbox began.
@@ -75,7 +75,7 @@ struct ContainerShelf {
 }
 
 #[derive(Debug, Default)]
-enum Place {
+enum WaitPlace {
     #[default]
     Empty,
     Promised,
@@ -198,7 +198,7 @@ impl Waits {
         self.settled.notify_waiters();
         // What is being made is so by a task that may not be run again, and by a thread that goes on without it.
         self.intake.close();
-        if let Place::Making(id) | Place::Leaving(id) = &place {
+        if let WaitPlace::Making(id) | WaitPlace::Leaving(id) = &place {
             let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
             container::tell(&wipe::destroy(facts, &Subject::found(traces), REASON));
         }
@@ -229,13 +229,13 @@ impl Waits {
 
     /// As if the worker had ended: the kernel drops its locks.
     pub fn unlock_claim(&self) {
-        if let Place::Waits(standing) = &self.lock().place {
+        if let WaitPlace::Waits(standing) = &self.lock().place {
             standing._claim.unlock();
         }
     }
 }
 
-impl Place {
+impl WaitPlace {
     fn name(&self) -> Option<&SandboxId> {
         match self {
             Self::Making(id) | Self::Leaving(id) => Some(id),
@@ -249,13 +249,13 @@ impl ContainerShelf {
     /// Whether the caller is to make one.
     fn promise(&mut self) -> bool {
         let is_open = match &self.place {
-            Place::Empty | Place::Leaving(_) => true,
-            Place::Failed(since) => since.elapsed_ms() >= FAILED_MS,
+            WaitPlace::Empty | WaitPlace::Leaving(_) => true,
+            WaitPlace::Failed(since) => since.elapsed_ms() >= FAILED_MS,
             _ => false,
         };
         let is_promised = is_open && !self.closed && is_on();
         if is_promised {
-            self.place = Place::Promised;
+            self.place = WaitPlace::Promised;
         }
         is_promised
     }
@@ -263,9 +263,9 @@ impl ContainerShelf {
     /// Gives the name of the one that waits to somebody.
     fn promise_name(&mut self) -> Option<SandboxId> {
         match std::mem::take(&mut self.place) {
-            Place::Waits(standing) => {
+            WaitPlace::Waits(standing) => {
                 let id = standing.id().clone();
-                self.place = Place::Named(standing);
+                self.place = WaitPlace::Named(standing);
                 Some(id)
             }
             other => {
@@ -278,12 +278,12 @@ impl ContainerShelf {
     /// Takes out the one with this name, where it is theirs.
     fn leave(&mut self, id: &SandboxId, of: Of) -> Option<Box<Standing>> {
         match std::mem::take(&mut self.place) {
-            Place::Named(standing) if standing.id() == id && of != Of::Nobody => {
-                self.place = Place::Leaving(id.clone());
+            WaitPlace::Named(standing) if standing.id() == id && of != Of::Nobody => {
+                self.place = WaitPlace::Leaving(id.clone());
                 Some(standing)
             }
-            Place::Waits(standing) if standing.id() == id && of != Of::NameHolder => {
-                self.place = Place::Leaving(id.clone());
+            WaitPlace::Waits(standing) if standing.id() == id && of != Of::NameHolder => {
+                self.place = WaitPlace::Leaving(id.clone());
                 Some(standing)
             }
             other => {
@@ -296,14 +296,14 @@ impl ContainerShelf {
     /// The one with this name waits again.
     fn wait_again(&mut self, id: &SandboxId) {
         self.place = match std::mem::take(&mut self.place) {
-            Place::Named(standing) if standing.id() == id => Place::Waits(standing),
+            WaitPlace::Named(standing) if standing.id() == id => WaitPlace::Waits(standing),
             other => other,
         };
     }
 
     fn left(&mut self, id: &SandboxId) {
-        if matches!(&self.place, Place::Leaving(found) if found == id) {
-            self.place = Place::Empty;
+        if matches!(&self.place, WaitPlace::Leaving(found) if found == id) {
+            self.place = WaitPlace::Empty;
         }
     }
 

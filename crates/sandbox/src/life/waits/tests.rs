@@ -189,11 +189,11 @@ fn one_waits_for_the_third_of_a_shape_and_not_for_another() {
             [(&one, true), (&other, true), (&one, true), (&one, false), (&one, true)]
         {
             host.expect_like(expected, is_bare);
-            assert!(matches!(host.waits().lock().place, Place::Empty));
+            assert!(matches!(host.waits().lock().place, WaitPlace::Empty));
         }
         host.expect_like(&plan(&host, 96), true);
         let clock = Stopwatch::start();
-        while !matches!(host.waits().lock().place, Place::Waits(_)) {
+        while !matches!(host.waits().lock().place, WaitPlace::Waits(_)) {
             assert!(clock.elapsed_ms() < PATIENCE_MS, "none is made");
             clock::sleep(Duration::from_millis(5)).await;
         }

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 
 use super::Names;
 use crate::agent::Agent;
-use crate::class::microvm::{self, Disk, Restoring, Shown};
+use crate::class::microvm::{self, Disk, Restoring, ShownDisk};
 use crate::host::limit;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
@@ -38,13 +38,13 @@ pub(crate) struct WarmMachine {
     // Dropped in this order: the emulator is killed before its groups are removed.
     life: Life,
     stream: UnixStream,
-    shown: Arc<Shown>,
-    place: Place,
+    shown: Arc<ShownDisk>,
+    place: WaitingCgroups,
 }
 
 /// The cgroups in which it waits.
 #[derive(Debug)]
-struct Place {
+struct WaitingCgroups {
     facts: Arc<HostFacts>,
     traces: Traces,
     names: Names,
@@ -59,7 +59,7 @@ impl WarmMachine {
         facts: Arc<HostFacts>,
         mut restoring: Restoring,
     ) -> Result<Self, String> {
-        let place = Place::make(names, Arc::clone(&facts), &plan)
+        let place = WaitingCgroups::make(names, Arc::clone(&facts), &plan)
             .map_err(|(path, error)| format!("{}: {error}", path.display()))?;
         let plan = Plan { traces: place.traces.clone(), ..plan };
         let shown = microvm::empty().map_err(|error| error.to_string())?;
@@ -101,7 +101,7 @@ impl WarmMachine {
     }
 }
 
-impl Place {
+impl WaitingCgroups {
     /// Makes the cgroups, as wide as those of the sandbox that it is made for; its processors are all.
     fn make(
         names: Names,
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingCgroups {
     fn drop(&mut self) {
         self.facts.cgroups.destroy(&self.traces);
         self.names.lock().names.remove(&self.traces.id);

@@ -20,7 +20,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use tokio::sync::Notify;
 
-use crate::class::microvm::{Key, Pool};
+use crate::class::microvm::{MachineKey, Pool};
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
 use crate::spec::facts::HostFacts;
@@ -49,7 +49,7 @@ pub(crate) struct WarmPool {
 
 #[derive(Debug, Default)]
 struct Shelf {
-    places: HashMap<Key, Place>,
+    places: HashMap<MachineKey, WarmPlace>,
     /// Since a sandbox began.
     busy: Option<Stopwatch>,
     /// So that a place is given up by the task that filled it alone.
@@ -57,7 +57,7 @@ struct Shelf {
 }
 
 #[derive(Debug)]
-enum Place {
+enum WarmPlace {
     Promised,
     Waits { machine: Box<WarmMachine>, number: u64 },
     Failed(Stopwatch),
@@ -98,7 +98,7 @@ impl WarmPool {
         let mut shelf = self.lock();
         shelf.busy = Some(Stopwatch::start());
         match shelf.places.remove(&key)? {
-            Place::Waits { machine, .. } => Some(*machine),
+            WarmPlace::Waits { machine, .. } => Some(*machine),
             other => {
                 shelf.places.insert(key, other);
                 None
@@ -140,9 +140,9 @@ impl WarmPool {
             // Before the look, so that nothing is missed between it and the wait.
             let settled = this.settled.notified();
             match this.lock().places.get(&key) {
-                Some(Place::Promised) => {}
-                Some(Place::Waits { .. }) => return true,
-                Some(Place::Failed(_)) | None => return false,
+                Some(WarmPlace::Promised) => {}
+                Some(WarmPlace::Waits { .. }) => return true,
+                Some(WarmPlace::Failed(_)) | None => return false,
             }
             settled.await;
         }
@@ -166,17 +166,17 @@ impl WarmPool {
     }
 
     /// Whether the caller is to fill the place of this key.
-    fn promise(&self, key: &Key) -> bool {
+    fn promise(&self, key: &MachineKey) -> bool {
         let mut shelf = self.lock();
         shelf.places.retain(|_, place| match place {
-            Place::Failed(since) => since.elapsed_ms() < FAILED_MS,
+            WarmPlace::Failed(since) => since.elapsed_ms() < FAILED_MS,
             _ => true,
         });
-        let is_open = |place: &&Place| !matches!(place, Place::Failed(_));
+        let is_open = |place: &&WarmPlace| !matches!(place, WarmPlace::Failed(_));
         let open = shelf.places.values().filter(is_open).count();
         let is_free = !shelf.places.contains_key(key) && open < MAX_WAITING;
         if is_free {
-            shelf.places.insert(key.clone(), Place::Promised);
+            shelf.places.insert(key.clone(), WarmPlace::Promised);
         }
         is_free
     }
@@ -207,9 +207,9 @@ impl Shelf {
         (left > 0).then(|| Duration::from_millis(left))
     }
 
-    fn remove(&mut self, key: &Key, number: u64) -> Option<Place> {
+    fn remove(&mut self, key: &MachineKey, number: u64) -> Option<WarmPlace> {
         match self.places.get(key)? {
-            Place::Waits { number: found, .. } if *found == number => self.places.remove(key),
+            WarmPlace::Waits { number: found, .. } if *found == number => self.places.remove(key),
             _ => None,
         }
     }
@@ -221,7 +221,7 @@ async fn fill(
     stored: Arc<Pool>,
     plan: Plan,
     facts: Arc<HostFacts>,
-    key: &Key,
+    key: &MachineKey,
 ) -> Option<u64> {
     let names = pool.upgrade()?.names.clone();
     let made = make(names, stored, plan, facts).await;
@@ -233,13 +233,13 @@ async fn fill(
         Ok(machine) => {
             shelf.last += 1;
             let number = shelf.last;
-            let place = Place::Waits { machine: Box::new(machine), number };
+            let place = WarmPlace::Waits { machine: Box::new(machine), number };
             shelf.places.insert(key.clone(), place);
             Some(number)
         }
         Err(why) => {
             tracing::warn!(why, "no machine waits for its sandbox: the next one is restored");
-            shelf.places.insert(key.clone(), Place::Failed(Stopwatch::start()));
+            shelf.places.insert(key.clone(), WarmPlace::Failed(Stopwatch::start()));
             None
         }
     };

@@ -20,13 +20,13 @@ const MAX_WORDS: usize = 200;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Call {
+pub(crate) struct MonitorCall {
     pub method: Method,
     pub path: &'static str,
     pub body: Option<Value>,
 }
 
-impl Call {
+impl MonitorCall {
     pub fn get(path: &'static str) -> Self {
         Self { method: Method::GET, path, body: None }
     }
@@ -37,7 +37,7 @@ impl Call {
 }
 
 /// The answer, null where it has no body; or why there is none that helps, in words.
-pub(super) async fn call(socket: &Path, wanted: &Call) -> Result<Value, String> {
+pub(super) async fn call(socket: &Path, wanted: &MonitorCall) -> Result<Value, String> {
     match tokio::time::timeout(CALL, exchange(socket, wanted)).await {
         Ok(Ok((true, bytes))) if bytes.is_empty() => Ok(Value::Null),
         Ok(Ok((true, bytes))) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
@@ -49,7 +49,7 @@ pub(super) async fn call(socket: &Path, wanted: &Call) -> Result<Value, String> 
 
 type CallFault = Box<dyn std::error::Error + Send + Sync>;
 
-async fn exchange(socket: &Path, wanted: &Call) -> Result<(bool, Bytes), CallFault> {
+async fn exchange(socket: &Path, wanted: &MonitorCall) -> Result<(bool, Bytes), CallFault> {
     let stream = UnixStream::connect(socket).await?;
     let (mut requests, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let body = wanted.body.as_ref().map(serde_json::to_vec).transpose()?;

@@ -3,7 +3,7 @@
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::call::Call;
+use super::call::MonitorCall;
 use super::told::{CID, DISK, INITRD, KERNEL, Monitor, SOCKET, STREAM, Told};
 use crate::class::microvm::qemu::KERNEL_LINE;
 
@@ -17,18 +17,18 @@ impl Monitor for CloudHypervisor {
         ["--api-socket", SOCKET]
     }
 
-    fn greeting(&self) -> Call {
-        Call::get("/api/v1/vmm.ping")
+    fn greeting(&self) -> MonitorCall {
+        MonitorCall::get("/api/v1/vmm.ping")
     }
 
     fn version<'a>(&self, answer: &'a Value) -> Option<&'a str> {
         answer.get("version")?.as_str()
     }
 
-    fn start(&self, told: &Told) -> Vec<Call> {
+    fn start(&self, told: &Told) -> Vec<MonitorCall> {
         let Told { shape, memory } = told;
         vec![
-            Call::put(
+            MonitorCall::put(
                 "/api/v1/vm.create",
                 json!({
                     "cpus": {"boot_vcpus": shape.cpus, "max_vcpus": shape.cpus},
@@ -48,7 +48,7 @@ impl Monitor for CloudHypervisor {
                     "console": {"mode": "Off"},
                 }),
             ),
-            Call { method: Method::PUT, path: "/api/v1/vm.boot", body: None },
+            MonitorCall { method: Method::PUT, path: "/api/v1/vm.boot", body: None },
         ]
     }
 }

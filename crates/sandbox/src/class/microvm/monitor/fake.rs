@@ -105,18 +105,18 @@ pub fn no_machine() -> Machine {
 }
 
 /// A host that is left whatever becomes of its test.
-pub struct Ground {
+pub struct TestHost {
     pub host: Host,
     pub state: TempDir,
 }
 
-impl Drop for Ground {
+impl Drop for TestHost {
     fn drop(&mut self) {
         self.host.leave();
     }
 }
 
-impl Ground {
+impl TestHost {
     pub fn new() -> Self {
         enter_private_mounts().unwrap();
         let state = tempfile::tempdir().unwrap();

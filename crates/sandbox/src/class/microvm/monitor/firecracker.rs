@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::call::Call;
+use super::call::MonitorCall;
 use super::told::{CID, DISK, INITRD, KERNEL, Monitor, SOCKET, STREAM, Told};
 use crate::class::microvm::qemu::KERNEL_LINE;
 
@@ -17,22 +17,22 @@ impl Monitor for Firecracker {
         ["--api-sock", SOCKET]
     }
 
-    fn greeting(&self) -> Call {
-        Call::get("/")
+    fn greeting(&self) -> MonitorCall {
+        MonitorCall::get("/")
     }
 
     fn version<'a>(&self, answer: &'a Value) -> Option<&'a str> {
         answer.get("vmm_version")?.as_str()
     }
 
-    fn start(&self, told: &Told) -> Vec<Call> {
+    fn start(&self, told: &Told) -> Vec<MonitorCall> {
         let cpus = told.shape.cpus.min(MAX_CPUS);
         vec![
-            Call::put(
+            MonitorCall::put(
                 "/machine-config",
                 json!({"vcpu_count": cpus, "mem_size_mib": told.shape.mem_mb}),
             ),
-            Call::put(
+            MonitorCall::put(
                 "/boot-source",
                 json!({
                     "kernel_image_path": KERNEL,
@@ -41,12 +41,12 @@ impl Monitor for Firecracker {
                 }),
             ),
             // Whether it is written to is the server's word.
-            Call::put(
+            MonitorCall::put(
                 "/drives/disk",
                 json!({"drive_id": "disk", "is_root_device": false, "socket": DISK}),
             ),
-            Call::put("/vsock", json!({"guest_cid": CID, "uds_path": STREAM})),
-            Call::put("/actions", json!({"action_type": "InstanceStart"})),
+            MonitorCall::put("/vsock", json!({"guest_cid": CID, "uds_path": STREAM})),
+            MonitorCall::put("/actions", json!({"action_type": "InstanceStart"})),
         ]
     }
 }

@@ -32,7 +32,7 @@ use tokio::process::Command;
 
 use self::cloud::CloudHypervisor;
 use self::firecracker::Firecracker;
-pub(crate) use self::place::{Place, Serving};
+pub(crate) use self::place::{MonitorPlace, Serving};
 use self::told::Monitor;
 use super::disk::Disk;
 use super::hold::{self, Hold};
@@ -121,7 +121,7 @@ impl Kind {
         machine: &Machine,
         groups: &[PathBuf],
         named: Option<(&str, &Path)>,
-        place: &Place,
+        place: &MonitorPlace,
     ) -> Command {
         let files = [machine.kernel.as_path(), machine.initrd.as_path()];
         let hold = Hold { machine, groups, open: OPEN, files, is_bare: false, named };
@@ -141,9 +141,9 @@ pub(crate) fn prepare(
     groups: &[PathBuf],
     machine: &Machine,
     disk: Arc<Disk>,
-) -> io::Result<(Place, Serving, Command)> {
+) -> io::Result<(MonitorPlace, Serving, Command)> {
     let dir = &plan.traces.dir;
-    let (place, serving) = Place::make(&dir.join(DIR), disk, super::shape(plan, machine))?;
+    let (place, serving) = MonitorPlace::make(&dir.join(DIR), disk, super::shape(plan, machine))?;
     let named = Some((plan.traces.id.as_str(), dir.as_path()));
     let command = kind.command(&plan.runtime.path, machine, groups, named, &place);
     Ok((place, serving, command))
@@ -214,7 +214,7 @@ async fn trial_in(
 ) -> Result<(), String> {
     let empty = || Ok::<_, io::Error>(Arc::new(super::Image::of(tree::directory([]))?));
     let disk = empty().and_then(|first| Disk::new(first, empty()?)).map_err(words)?;
-    let (place, _serving) = Place::make(dir, Arc::new(disk), TRIAL).map_err(words)?;
+    let (place, _serving) = MonitorPlace::make(dir, Arc::new(disk), TRIAL).map_err(words)?;
     let mut command = kind.command(program, machine, &[], None, &place);
     let mut child = command.stderr(Stdio::null()).spawn().map_err(words)?;
     let met = async {

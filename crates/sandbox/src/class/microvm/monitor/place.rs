@@ -26,7 +26,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::call::call;
 use super::told::{DISK, Monitor, SOCKET, STREAM, Told};
-use crate::class::microvm::disk::{Disk, Reader, Shown};
+use crate::class::microvm::disk::{Disk, Reader, ShownDisk};
 use crate::class::microvm::hold::USER;
 use crate::class::microvm::qemu::{Lent, Shape};
 use crate::class::microvm::vhost;
@@ -43,7 +43,7 @@ pub(crate) struct Serving {
 }
 
 /// Before its machine runs.
-pub(crate) struct Place {
+pub(crate) struct MonitorPlace {
     dir: PathBuf,
     /// By which we reach what is in it, however long its name is.
     handle: File,
@@ -53,7 +53,7 @@ pub(crate) struct Place {
     pub(super) told: Told,
 }
 
-impl Place {
+impl MonitorPlace {
     /// Makes the directory, which must not be there. Within a runtime.
     pub(super) fn make(dir: &Path, disk: Arc<Disk>, shape: Shape) -> io::Result<(Self, Serving)> {
         DirBuilder::new().mode(0o700).create(dir)?;
@@ -70,7 +70,7 @@ impl Place {
         stream.set_nonblocking(true)?;
         let (ours, theirs) = Socket::pair()?;
         thread::Builder::new().name("machine-disk".to_owned()).spawn(move || {
-            if let Err(error) = vhost::serve(disks, theirs, Reader::new(Shown::new(disk))) {
+            if let Err(error) = vhost::serve(disks, theirs, Reader::new(ShownDisk::new(disk))) {
                 tracing::warn!(%error, "a machine's disk ended");
             }
         })?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence, WipeStatus};
 use serde_json::json;
 
-use super::call::{Call, call};
-use super::fake::{Fake, Ground, no_machine};
+use super::call::{MonitorCall, call};
+use super::fake::{Fake, TestHost, no_machine};
 use super::*;
 use crate::class::microvm::qemu::KERNEL_LINE;
 use crate::not_run::not_run;
@@ -103,11 +103,11 @@ fn the_fake_refuses_what_is_not_published_and_what_comes_too_early() {
         }
         let mut said = Vec::new();
         for wanted in [
-            Call::put("/drive", json!({})),
-            Call::put("/vsock", json!({"guest_cid": 3})),
-            Call::put("/vsock", json!({"guest_cid": "3", "uds_path": "stream"})),
-            Call::put("/vsock", json!({"guest_cid": 3, "uds_path": "stream", "more": 1})),
-            Call::put("/actions", json!({"action_type": "InstanceStart"})),
+            MonitorCall::put("/drive", json!({})),
+            MonitorCall::put("/vsock", json!({"guest_cid": 3})),
+            MonitorCall::put("/vsock", json!({"guest_cid": "3", "uds_path": "stream"})),
+            MonitorCall::put("/vsock", json!({"guest_cid": 3, "uds_path": "stream", "more": 1})),
+            MonitorCall::put("/actions", json!({"action_type": "InstanceStart"})),
         ] {
             said.push(call(&fake.path("api"), &wanted).await.unwrap_err());
         }
@@ -130,7 +130,7 @@ fn the_fake_refuses_what_is_not_published_and_what_comes_too_early() {
 /// Each is the failure of a start, with its words, and leaves nothing.
 #[test]
 fn a_monitor_that_fails_in_any_way_is_a_failed_boot_with_its_words_and_a_verified_wipe() {
-    let mut ground = Ground::new();
+    let mut ground = TestHost::new();
     for (mode, words) in [
         ("refuse", "/machine-config was refused: this fake refuses"),
         ("die", "this fake dies"),
@@ -164,7 +164,7 @@ async fn sh(sandbox: &Sandbox, plan: &Plan, script: &str) -> (Option<i32>, Strin
 const LARGE: &str = "/usr/bin/python3";
 
 fn a_machine_of(kind: Kind) {
-    let mut ground = Ground::new();
+    let mut ground = TestHost::new();
     let Some(machine) = ground.machine() else { return };
     let fake = Fake::new(kind, "");
     fake.with_machines(&machine);
@@ -212,7 +212,7 @@ fn a_machine_of_a_fake_cloud_hypervisor_runs_a_command_and_is_wiped() {
 
 #[test]
 fn what_is_asked_for_and_cannot_be_had_is_absent_with_why_and_what_helps() {
-    let ground = Ground::new();
+    let ground = TestHost::new();
     let facts = ground.host.facts();
     for kind in Kind::ALL {
         let found = detect(kind, &facts.state_dir, &facts.guest);

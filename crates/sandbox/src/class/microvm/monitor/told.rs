@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::call::Call;
+use super::call::MonitorCall;
 use crate::class::microvm::qemu::Shape;
 
 /// In its working directory: where it listens, where the disk is, and how the names of streams begin.
@@ -28,9 +28,9 @@ pub(crate) trait Monitor: std::fmt::Debug + Sync {
     /// What it is started with.
     fn args(&self) -> [&'static str; 2];
     /// Asks what it is.
-    fn greeting(&self) -> Call;
+    fn greeting(&self) -> MonitorCall;
     /// Its version in the answer.
     fn version<'a>(&self, answer: &'a Value) -> Option<&'a str>;
     /// Describes a machine and starts it, to be said in this order.
-    fn start(&self, told: &Told) -> Vec<Call>;
+    fn start(&self, told: &Told) -> Vec<MonitorCall>;
 }

@@ -1,0 +1,183 @@
+//! The end of a life whose files are kept.
+//!
+//! ```text
+//! stop -> layer held by its sealer, room for its file -> snapshot and pause on record -> processes killed -> wiped but for the layer
+//! ```
+
+use std::sync::Arc;
+
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::live::{LiveState, LiveView};
+use cofferdam_contracts::snapshot::SnapshotKind;
+use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::failpoint::fail_point;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::snapshots::Form;
+use cofferdam_sandbox::Still;
+
+use super::kept::{audit, blocking, conflict, fresh, over, synced};
+use super::memory::KeptMemory;
+use super::plain::Plain;
+use super::registry::{Held, Left, Order};
+use super::shelf::KeptFile;
+use super::{detached, moved, refuse, unverified};
+use crate::Flows;
+use crate::error::{Error, Result};
+
+/// A sandbox that stands still for its pause: what there is of its files.
+enum Stood {
+    Plain(Box<Plain>),
+    Sealed(KeptFile),
+}
+
+impl Flows {
+    /// Pauses a running sandbox: keeps its files, ends its processes and answers once its wipe is on record. With `memory`
+    /// its processes go on with a resume; by default they do where its class can.
+    ///
+    /// # Errors
+    /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
+    pub async fn live_pause(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        memory: Option<bool>,
+    ) -> Result<LiveView> {
+        let mut wakes = self.wakes.subscribe();
+        let held = self.live_held(who, id).await?;
+        let run = held.run.clone();
+        let (flows, asker) = (self.clone(), who.clone());
+        let memory = KeptMemory::asked(memory);
+        detached(async move { flows.pause_held(&asker, &held, ("", memory)).await }).await?;
+        let wiped = tokio::time::timeout(super::KILL_PATIENCE, async {
+            loop {
+                let view = self.live_view(who, id).await?;
+                // Somebody may have resumed it meanwhile.
+                if view.wiped || view.run_id != run {
+                    return Ok::<_, Error>(view);
+                }
+                moved(&mut wakes, &run).await;
+            }
+        });
+        wiped.await.unwrap_or_else(|_| Err(unverified()))
+    }
+
+    /// Keeps a sandbox's files, records it as paused and orders its end.
+    pub(crate) async fn pause_held(
+        &self,
+        who: &Principal,
+        held: &Arc<Held>,
+        (reason, memory): (&str, KeptMemory),
+    ) -> Result<()> {
+        // Before anything is stopped: without it nothing can be kept.
+        self.vault()?;
+        let _turn = held.turn.lock().await;
+        let _keeping = held.keeping.lock().await;
+        if !held.goes_on() {
+            return Err(match self.live_view(who, &held.id).await?.state {
+                LiveState::Paused => conflict("the sandbox is paused already"),
+                _ => over(),
+            });
+        }
+        let (still, stood) = match self.keep_memory(held, memory).await? {
+            Some((still, kept)) => (still, Stood::Sealed(kept)),
+            None => self.stand(held).await?,
+        };
+        let paused = match stood {
+            Stood::Plain(plain) => self.pause_plain(who, (held, reason), (still, *plain)).await,
+            Stood::Sealed(kept) => self.pause_sealed(who, (held, reason), (still, kept)).await,
+        };
+        if paused.is_err() && held.is_asleep() {
+            // There is nothing left of it that could go on.
+            held.end(Order::Unkept);
+        }
+        paused
+    }
+
+    /// Stops a sandbox and has its layer held by its sealer; one that does not lie in memory is written.
+    async fn stand(&self, held: &Arc<Held>) -> Result<(Still, Stood)> {
+        let keeper = held.keeper.clone();
+        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
+        self.ledger.runs().quota_admit(&held.tenant).await?;
+        let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
+        let stood = blocking(move || {
+            let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {
+                return Ok(None);
+            };
+            let again = of.itself();
+            let kept = shelf.reserve(id, layer.size()?, &again)?;
+            let plain = Plain::begin(&of.tenant, layer, kept, again, of.itself())?;
+            Ok(Some((still, Stood::Plain(Box::new(plain)))))
+        });
+        let stood = stood.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        match stood {
+            Some(stood) => Ok(stood),
+            None => {
+                let (still, kept) = self.keep_files(held, held.itself()).await?;
+                Ok((still, Stood::Sealed(kept)))
+            }
+        }
+    }
+
+    /// Pauses a sandbox whose layer stays: it is sealed after the answer.
+    async fn pause_plain(
+        &self,
+        who: &Principal,
+        (held, reason): (&Arc<Held>, &str),
+        (still, mut plain): (Still, Plain),
+    ) -> Result<()> {
+        fail_point("pause.held");
+        let filed = self.filed(held, &plain.kept)?;
+        let file_system = plain.layer.file_system();
+        let form = Form::Plain(&file_system);
+        let new = filed.row(held, &plain.kept, (SnapshotKind::Pause, None), form);
+        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &plain.kept) };
+        let paused = self.ledger.snapshots().pause(&new, &audit).await;
+        let recorded = self.recorded(&mut plain.kept, paused).await;
+        let is_unknown = recorded.is_err() && plain.kept.is_left();
+        if !is_unknown && !matches!(recorded, Ok(true)) {
+            plain.abandon().await;
+            return recorded.and_then(|_| Err(over()));
+        }
+        fail_point("pause.recorded");
+        held.leave(Left { layer: Arc::clone(&plain.layer), memory: Arc::clone(&plain.memory) });
+        self.tend(filed.shelf, plain);
+        if is_unknown {
+            // It may be paused on record, so it cannot go on.
+            held.end(Order::Over);
+            return recorded.map(|_| ());
+        }
+        held.end(Order::Pause);
+        still.end();
+        fail_point("pause.ended");
+        Ok(())
+    }
+
+    /// Pauses a sandbox whose files are sealed.
+    async fn pause_sealed(
+        &self,
+        who: &Principal,
+        (held, reason): (&Arc<Held>, &str),
+        (still, kept): (Still, KeptFile),
+    ) -> Result<()> {
+        let mut kept = synced(kept).await?;
+        let filed = self.filed(held, &kept)?;
+        let sha256 = kept.sha256.clone();
+        let form = Form::Sealed(&sha256);
+        let new = filed.row(held, &kept, (SnapshotKind::Pause, None), form);
+        let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
+        let paused = self.ledger.snapshots().pause(&new, &audit).await;
+        let recorded = self.recorded(&mut kept, paused).await;
+        if recorded.is_err() && kept.is_left() {
+            // It may be paused on record, so it cannot go on.
+            held.end(Order::Over);
+        }
+        if !recorded? {
+            return Err(over());
+        }
+        held.end(Order::Pause);
+        still.end();
+        filed.shelf.give_name(&mut kept);
+        Ok(())
+    }
+}

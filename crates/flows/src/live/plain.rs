@@ -1,0 +1,473 @@
+//! Layers of paused sandboxes that are not sealed yet: each has one task, which alone decides what becomes of it.
+//!
+//! ```text
+//! pause --> sealing --sealed--> file named, layer ended, on record
+//!            ^   \--lend--> held --begun--> the next life's      \--failed--> again, a second later
+//!            \-- given back --/    (it did not begin)
+//! ```
+//! **A layer is lent to one life at a time, and whoever holds the last copy of the files is a process of its own** until they
+//! are sealed or that life is on record.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_ledger::failpoint::fail_point;
+use cofferdam_sandbox::PlainLayer;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::kept::blocking;
+use super::registry::Again;
+use super::sealer::{Given, Said, Sealer, order_of};
+use super::shelf::{KeptFile, Shelf};
+use crate::Flows;
+use crate::memory::MemoryShare;
+use crate::patience::patiently;
+
+/// After a sealer that failed, and between two looks for whoever keeps a layer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The layers that this process holds.
+#[derive(Debug, Default)]
+pub(crate) struct PlainLayers(Mutex<HashMap<SnapshotId, Tended>>);
+
+/// How one of them is reached.
+#[derive(Debug, Clone)]
+struct Tended {
+    again: Arc<Again>,
+    asks: mpsc::UnboundedSender<Ask>,
+    /// Ends with its task.
+    over: watch::Receiver<()>,
+}
+
+#[derive(Debug)]
+enum Ask {
+    Lend(oneshot::Sender<Lending>),
+    Back,
+    Begun,
+    End(oneshot::Sender<Result<(), String>>),
+}
+
+/// What came of asking for a layer.
+#[derive(Debug)]
+pub(super) enum Lending {
+    /// It is the next life's, if that begins.
+    Lent(Lent, Arc<PlainLayer>),
+    /// Another life has it.
+    Busy,
+}
+
+/// A layer that a life is to begin with. Dropped, it is given back.
+#[derive(Debug)]
+pub(crate) struct Lent(Option<mpsc::UnboundedSender<Ask>>);
+
+impl Lent {
+    /// That life is on record as running.
+    pub(crate) fn begun(mut self) {
+        if let Some(asks) = self.0.take() {
+            let _ = asks.send(Ask::Begun);
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(asks) = self.0.take() {
+            let _ = asks.send(Ask::Back);
+        }
+    }
+}
+
+impl PlainLayers {
+    /// What was asked for with the files of this snapshot, where its layer is here.
+    pub(super) fn again(&self, id: &SnapshotId) -> Option<Arc<Again>> {
+        self.lock().get(id).map(|tended| Arc::clone(&tended.again))
+    }
+
+    /// Asks for a layer; `None`: it is not here any more.
+    pub(super) async fn lend(&self, id: &SnapshotId) -> Option<Lending> {
+        let tended = self.lock().get(id).cloned()?;
+        let (reply, replied) = oneshot::channel();
+        tended.asks.send(Ask::Lend(reply)).ok()?;
+        replied.await.ok()
+    }
+
+    /// Ends a layer whose snapshot is erased. A life that has it keeps it.
+    pub(super) async fn end(&self, id: &SnapshotId) -> Result<(), String> {
+        let Some(tended) = self.lock().get(id).cloned() else { return Ok(()) };
+        let (reply, replied) = oneshot::channel();
+        if tended.asks.send(Ask::End(reply)).is_err() {
+            return Ok(());
+        }
+        replied.await.unwrap_or(Ok(()))
+    }
+
+    /// Until this process does not hold the layer any more; `false`: it does not.
+    pub(super) async fn over(&self, id: &SnapshotId) -> bool {
+        let Some(mut tended) = self.lock().get(id).cloned() else { return false };
+        let _ = tended.over.changed().await;
+        true
+    }
+
+    /// Until this process holds none.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let Some(id) = self.lock().keys().next().cloned() else { return };
+            self.over(&id).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Tended>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A layer that its pause leaves, and its sealer.
+#[derive(Debug)]
+pub(super) struct Plain {
+    pub layer: Arc<PlainLayer>,
+    /// Memory that its sandbox had, until it is given to another.
+    pub memory: Arc<Mutex<Option<MemoryShare>>>,
+    pub kept: KeptFile,
+    again: Arc<Again>,
+    given: Given,
+    sealer: Sealer,
+}
+
+impl Plain {
+    /// Has a layer sealed into a file for which there is room. Blocking.
+    pub(super) fn begin(
+        tenant: &TenantId,
+        layer: PlainLayer,
+        kept: KeptFile,
+        again: Again,
+        copy: Again,
+    ) -> io::Result<Self> {
+        let of = (layer.descriptor()?, layer.first_id());
+        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, kept.descriptor()?)?;
+        let sealer = Sealer::start(&given, false)?;
+        let memory = Arc::default();
+        Ok(Self { layer: Arc::new(layer), memory, kept, again: Arc::new(again), given, sealer })
+    }
+
+    /// Its pause is not on record: its sandbox goes on.
+    pub(super) async fn abandon(self) {
+        let Self { layer, sealer, kept, .. } = self;
+        layer.let_go();
+        let _ = blocking(move || {
+            sealer.end();
+            drop(kept);
+            Ok(())
+        })
+        .await;
+    }
+}
+
+/// A sealer that is listened to.
+struct Line {
+    sealer: Option<Sealer>,
+    said: tokio::io::Lines<BufReader<OwnedReadHalf>>,
+    orders: OwnedWriteHalf,
+}
+
+impl Line {
+    fn of(sealer: Sealer) -> io::Result<Self> {
+        let ours = sealer.orders.try_clone()?;
+        ours.set_nonblocking(true)?;
+        let (said, orders) = UnixStream::from_std(ours)?.into_split();
+        Ok(Self { sealer: Some(sealer), said: BufReader::new(said).lines(), orders })
+    }
+
+    /// What it says next; `None`: it has ended.
+    async fn said(&mut self) -> Option<Said> {
+        let line = self.said.next_line().await.ok().flatten()?;
+        Said::parse(&line)
+    }
+
+    async fn order(&mut self, hold: bool) {
+        // One that has ended is heard to.
+        let _ = self.orders.write_all(&order_of(hold)).await;
+    }
+
+    async fn end(mut self) {
+        let sealer = self.sealer.take();
+        drop(self);
+        let _ = blocking(move || {
+            if let Some(sealer) = sealer {
+                sealer.end();
+            }
+            Ok(())
+        })
+        .await;
+    }
+}
+
+/// What its task knows of a layer.
+struct Tending {
+    flows: Flows,
+    shelf: Arc<Shelf>,
+    layer: Arc<PlainLayer>,
+    memory: Arc<Mutex<Option<MemoryShare>>>,
+    kept: KeptFile,
+    /// `None`: no other sealer is needed, and none of its descriptors is held.
+    given: Option<Arc<Given>>,
+    /// `None`: it failed, and another is due.
+    line: Option<Line>,
+    asks: mpsc::UnboundedReceiver<Ask>,
+    own: mpsc::UnboundedSender<Ask>,
+    /// Who waits for the layer.
+    lending: Option<oneshot::Sender<Lending>>,
+    is_lent: bool,
+    sealed: Option<(u64, Digest)>,
+    /// Who waits for its end, while it is lent.
+    ending: Vec<oneshot::Sender<Result<(), String>>>,
+}
+
+impl Flows {
+    /// Takes care of a layer whose pause is on record, or may be.
+    pub(super) fn tend(&self, shelf: Arc<Shelf>, plain: Plain) {
+        let Plain { layer, memory, mut kept, again, given, sealer } = plain;
+        kept.leave();
+        let (own, asks) = mpsc::unbounded_channel();
+        let (tells_end, over) = watch::channel(());
+        let id = kept.id.clone();
+        self.plain.lock().insert(id.clone(), Tended { again, asks: own.clone(), over });
+        let line = Line::of(sealer).ok();
+        let given = Some(Arc::new(given));
+        let tending = Tending {
+            flows: self.clone(),
+            shelf,
+            layer,
+            memory,
+            kept,
+            given,
+            line,
+            asks,
+            own,
+            lending: None,
+            is_lent: false,
+            sealed: None,
+            ending: Vec::new(),
+        };
+        let plain = Arc::clone(&self.plain);
+        tokio::spawn(async move {
+            tending.run().await;
+            plain.lock().remove(&id);
+            drop(tells_end);
+        });
+    }
+}
+
+impl Tending {
+    async fn run(mut self) {
+        loop {
+            if !self.is_lent
+                && let Some((bytes, sha256)) = self.sealed.take()
+            {
+                return self.finish(bytes, &sha256).await;
+            }
+            let next = {
+                let Self { asks, line, sealed, .. } = &mut self;
+                let is_sealed = sealed.is_some();
+                tokio::select! {
+                    biased;
+                    ask = asks.recv() => ask.map(LayerNews::Ask),
+                    said = heard(line), if line.is_some() || !is_sealed => Some(LayerNews::Said(said)),
+                }
+            };
+            match next {
+                Some(LayerNews::Ask(Ask::Begun)) => return self.begun().await,
+                Some(LayerNews::Ask(Ask::End(reply))) if !self.is_lent => {
+                    return self.end(reply).await;
+                }
+                Some(LayerNews::Ask(ask)) => self.asked(ask).await,
+                Some(LayerNews::Said(said)) => self.told(said).await,
+                None => return,
+            }
+        }
+    }
+
+    async fn asked(&mut self, ask: Ask) {
+        match ask {
+            Ask::Lend(reply) if self.is_lent || self.lending.is_some() => {
+                let _ = reply.send(Lending::Busy);
+            }
+            Ask::Lend(reply) => {
+                self.lending = Some(reply);
+                if let Some(line) = &mut self.line {
+                    line.order(true).await;
+                }
+            }
+            Ask::Back => {
+                self.is_lent = false;
+                if let Some(reply) = self.ending.pop() {
+                    // Erased meanwhile.
+                    let _ = self.own.send(Ask::End(reply));
+                } else if let Some(line) = &mut self.line {
+                    line.order(false).await;
+                }
+            }
+            Ask::End(reply) => self.ending.push(reply),
+            Ask::Begun => {}
+        }
+    }
+
+    async fn told(&mut self, said: Option<Said>) {
+        match said {
+            Some(Said::Held) => self.lend().await,
+            Some(Said::Sealed(bytes, sha256)) => self.sealed = Some((bytes, sha256)),
+            Some(Said::Failed(why)) => {
+                let snapshot = &self.kept.id;
+                tracing::error!(%snapshot, why, "the files of a paused sandbox are not sealed yet");
+            }
+            // After what it sealed nothing more is asked of it.
+            None if self.sealed.is_some() => {
+                if let Some(line) = self.line.take() {
+                    line.end().await;
+                }
+            }
+            None => self.start_anew().await,
+        }
+    }
+
+    async fn lend(&mut self) {
+        let Some(reply) = self.lending.take() else {
+            // Started anew while its layer is lent; or who asked has gone.
+            if let (false, Some(line)) = (self.is_lent, &mut self.line) {
+                line.order(false).await;
+            }
+            return;
+        };
+        fail_point("layer.held");
+        self.is_lent = true;
+        // Its next life is admitted as every sandbox is.
+        drop(lock(&self.memory).take());
+        let lent = Lent(Some(self.own.clone()));
+        // Who is not there any more gives it back so.
+        let _ = reply.send(Lending::Lent(lent, Arc::clone(&self.layer)));
+    }
+
+    /// The sealer has ended, and has not sealed.
+    async fn start_anew(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.end().await;
+            clock::sleep(PAUSE).await;
+        }
+        let held = self.is_lent || self.lending.is_some();
+        let Some(given) = self.given.clone() else { return };
+        let started = blocking(move || Sealer::start(&given, held)).await;
+        match started.and_then(Line::of) {
+            Ok(line) => self.line = Some(line),
+            Err(error) => {
+                let snapshot = &self.kept.id;
+                tracing::error!(%snapshot, %error, "the files of a paused sandbox have no sealer");
+                clock::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// The next life has the layer. Its pause's snapshot is erased as one that is not needed.
+    async fn begun(mut self) {
+        if let Some(line) = self.line.take() {
+            line.end().await;
+        }
+        self.given = None;
+        self.layer.let_go();
+        self.over(&Ok(()));
+    }
+
+    async fn end(mut self, reply: oneshot::Sender<Result<(), String>>) {
+        if let Some(line) = self.line.take() {
+            line.end().await;
+        }
+        let ended = self.ended().await;
+        self.ending.push(reply);
+        self.over(&ended);
+    }
+
+    async fn ended(&mut self) -> Result<(), String> {
+        self.given = None;
+        let layer = Arc::clone(&self.layer);
+        let ended = blocking(move || Ok(layer.end())).await;
+        ended.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// Tells whoever waits for its end, once nothing of it is held.
+    fn over(mut self, ended: &Result<(), String>) {
+        let waiting = std::mem::take(&mut self.ending);
+        drop(self);
+        for reply in waiting {
+            let _ = reply.send(ended.clone());
+        }
+    }
+
+    /// It was erased before it was sealed, and is removed as what is erased; or its pause was never on record.
+    async fn unrecorded(&self) {
+        let ledger = &self.flows.ledger;
+        let recorded = patiently(|| ledger.snapshots().is_recorded(&self.kept.id)).await;
+        if matches!(recorded, Ok(false)) {
+            let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
+            if let Err(why) = blocking(move || shelf.remove(&id)).await {
+                tracing::warn!(snapshot = %self.kept.id, %why, "a file that is not on record is still there");
+            }
+        }
+    }
+
+    /// The file is whole: it gets its name, the layer ends, and both are on record.
+    async fn finish(mut self, bytes: u64, sha256: &Digest) {
+        let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
+        fail_point("layer.written");
+        let named = blocking(move || shelf.rename(&id)).await;
+        if let Err(why) = named {
+            // It is whole and is found all the same.
+            tracing::warn!(snapshot = %self.kept.id, %why, "a snapshot's file keeps the name of a part until the next start");
+        }
+        if let Some(line) = self.line.take() {
+            line.end().await;
+        }
+        while let Err(why) = self.ended().await {
+            tracing::error!(snapshot = %self.kept.id, why, "the files of a paused sandbox are sealed, and its layer is still in use");
+            clock::sleep(PAUSE).await;
+        }
+        fail_point("layer.ended");
+        let ledger = &self.flows.ledger;
+        match patiently(|| ledger.snapshots().sealed(&self.kept.id, bytes, sha256)).await {
+            Ok(true) => {}
+            Ok(false) => self.unrecorded().await,
+            Err(error) => {
+                tracing::error!(snapshot = %self.kept.id, %error, "a sealed snapshot is on record as unsealed until the next start");
+            }
+        }
+        drop(lock(&self.memory).take());
+        self.asks.close();
+        while let Some(ask) = self.asks.recv().await {
+            if let Ask::End(reply) = ask {
+                self.ending.push(reply);
+            }
+        }
+        self.over(&Ok(()));
+    }
+}
+
+/// What its task hears next.
+enum LayerNews {
+    Ask(Ask),
+    Said(Option<Said>),
+}
+
+async fn heard(line: &mut Option<Line>) -> Option<Said> {
+    match line {
+        Some(line) => line.said().await,
+        None => None,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

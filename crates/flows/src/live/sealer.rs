@@ -1,0 +1,330 @@
+//! The process that seals the layer of a paused sandbox, and the worker's end of it.
+//!
+//! ```text
+//! worker --one socket: job, layer, file--> sealer: left the worker's mounts; seals; "sealed"; waits for the end
+//!    \--hold--> "held": reads nothing    \--go on--> seals anew
+//!    \--killed: the socket ends--> it seals, and exits
+//! ```
+//! **It holds the layer before its pause is on record**, and from then on these files are lost only with it: a worker that is
+//! killed leaves a process that seals them and ends. Descriptors wait in the socket, so they are its own from the moment at
+//! which it is started.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_sandbox::{leave_service, outside_mounts, write_files};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::registry::Again;
+use super::sealed::Sealing;
+use super::shelf::put_head;
+use crate::vault::FileKey;
+
+/// The hidden command that is the sealer.
+pub const SEAL_COMMAND: &str = "seal-layer";
+/// The program that runs.
+const SELF: &str = "/proc/self/exe";
+/// SealJob, layer, file and mount namespace.
+const MAX_HANDED: usize = 4;
+/// Whoever uses the layer is ended with its worker, within this time.
+const USERS_END: Duration = Duration::from_secs(1);
+/// What runs in the foreground comes first.
+const NICE: i32 = 5;
+
+/// Orders, a byte each.
+const START: u8 = b'j';
+const START_HELD: u8 = b'J';
+const HOLD: u8 = b'h';
+const GO_ON: u8 = b's';
+
+/// What a sealer is to do, in memory that it reads once for each start.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SealJob {
+    tenant: TenantId,
+    snapshot: SnapshotId,
+    key: String,
+    first: u32,
+    again: Again,
+}
+
+impl Drop for SealJob {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+/// What a sealer is given.
+#[derive(Debug)]
+pub(super) struct Given {
+    job: OwnedFd,
+    layer: OwnedFd,
+    file: OwnedFd,
+}
+
+impl Given {
+    /// To seal this layer, whose owners begin at `first`, into a file.
+    pub(super) fn new(
+        (tenant, snapshot): (&TenantId, &SnapshotId),
+        key: &FileKey,
+        again: Again,
+        (layer, first): (OwnedFd, u32),
+        file: OwnedFd,
+    ) -> io::Result<Self> {
+        let key = hex::encode(key.as_slice());
+        let (tenant, snapshot) = (tenant.clone(), snapshot.clone());
+        let job = SealJob { tenant, snapshot, key, first, again };
+        let text = Zeroizing::new(serde_json::to_vec(&job)?);
+        let memory = memfd_create("cofferdam-seal", MemfdFlags::CLOEXEC)?;
+        let mut memory = std::fs::File::from(memory);
+        memory.write_all(&text)?;
+        Ok(Self { job: memory.into(), layer, file })
+    }
+}
+
+/// A sealer that was started.
+#[derive(Debug)]
+pub(super) struct Sealer {
+    child: Child,
+    /// Our end of its socket.
+    pub orders: UnixStream,
+}
+
+impl Sealer {
+    /// Starts one; with `held` it waits before it reads anything. Once this returns, it holds the layer.
+    pub(super) fn start(given: &Given, held: bool) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let outside = outside_mounts();
+        let handed = [&given.job, &given.layer, &given.file].into_iter().chain(&outside);
+        let handed: Vec<BorrowedFd<'_>> = handed.map(|one| one.as_fd()).collect();
+        hand(&ours, if held { START_HELD } else { START }, &handed)?;
+        let child = Command::new(SELF)
+            .arg(SEAL_COMMAND)
+            .env_clear()
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A Ctrl-C at the worker's terminal is the worker's business alone.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { child, orders: ours })
+    }
+
+    /// Ends it, and waits until it has ended: nothing of it holds the layer then. Blocking, for milliseconds.
+    pub(super) fn end(mut self) {
+        drop(self.orders);
+        // One that has ended is what was wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Orders to a sealer.
+pub(super) fn order_of(hold: bool) -> [u8; 1] {
+    [if hold { HOLD } else { GO_ON }]
+}
+
+/// What a sealer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Said {
+    /// It reads nothing.
+    Held,
+    /// Its file is whole, and on the disk.
+    Sealed(u64, Digest),
+    /// It could not, and has ended.
+    Failed(String),
+}
+
+impl Said {
+    fn line(&self) -> String {
+        match self {
+            Self::Held => "held\n".to_owned(),
+            Self::Sealed(bytes, sha256) => format!("sealed {bytes} {sha256}\n"),
+            Self::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
+        }
+    }
+
+    /// Reads a line.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let (word, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
+        match word {
+            "held" => Some(Self::Held),
+            "sealed" => {
+                let (bytes, sha256) = rest.split_once(' ')?;
+                Some(Self::Sealed(bytes.parse().ok()?, Digest::parse(sha256).ok()?))
+            }
+            "failed" => Some(Self::Failed(rest.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+fn hand(socket: &UnixStream, order: u8, all: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_HANDED))];
+    let mut handed = SendAncillaryBuffer::new(&mut space);
+    if !handed.push(SendAncillaryMessage::ScmRights(all)) {
+        return Err(io::Error::other("too many descriptors"));
+    }
+    sendmsg(socket, &[IoSlice::new(&[order])], &mut handed, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn handed(socket: &UnixStream) -> io::Result<(u8, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_HANDED))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut order = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    recvmsg(socket, &mut [IoSliceMut::new(&mut order)], &mut ancillary, flags)?;
+    let mut all = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            all.extend(some);
+        }
+    }
+    let [order] = order;
+    Ok((order, all))
+}
+
+/// Why nothing was sealed.
+enum Stopped {
+    Held,
+    Failed(io::Error),
+}
+
+/// The sealer itself: call it before any thread is started. Its socket is its standard input.
+///
+/// # Errors
+/// What it could not do; its worker was told.
+pub fn seal_layer() -> io::Result<()> {
+    let orders = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (order, all) = handed(&orders)?;
+    let mut all = all.into_iter();
+    let (Some(job), Some(layer), Some(file)) = (all.next(), all.next(), all.next()) else {
+        return Err(io::Error::other("it is not started by hand"));
+    };
+    if let Some(outside) = all.next() {
+        // Whoever is in the worker's mount namespace keeps every sandbox's mounts.
+        move_into_link_name_space(outside.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    }
+    // Where the kernel refuses either, it seals all the same.
+    let _ = leave_service();
+    let _ = rustix::process::nice(NICE);
+    let job = read_job(job.into())?;
+    let file = std::fs::File::from(file);
+    let say = |said: &Said| {
+        // A worker that was killed hears nothing.
+        let _ = (&orders).write_all(said.line().as_bytes());
+    };
+    let mut stopped = order == START_HELD;
+    loop {
+        if stopped {
+            say(&Said::Held);
+            wait_for(&orders)?;
+            clock::sleep_blocking(USERS_END);
+        }
+        match seal(&job, &layer, &file, &orders) {
+            Ok((bytes, sha256)) => {
+                say(&Said::Sealed(bytes, sha256));
+                // Until its worker has the name of the file on the disk, or has ended.
+                let mut rest = Vec::new();
+                let _ = (&orders).read_to_end(&mut rest);
+                return Ok(());
+            }
+            Err(Stopped::Held) => stopped = true,
+            Err(Stopped::Failed(error)) => {
+                say(&Said::Failed(error.to_string()));
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn read_job(job: std::fs::File) -> io::Result<SealJob> {
+    let size = usize::try_from(job.metadata()?.len()).map_err(io::Error::other)?;
+    let mut text = Zeroizing::new(vec![0; size]);
+    job.read_exact_at(&mut text, 0)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Waits for the order to go on, or for the end of the worker.
+fn wait_for(orders: &UnixStream) -> io::Result<()> {
+    let mut order = [0];
+    loop {
+        match (&*orders).read(&mut order) {
+            Ok(0) => return Ok(()),
+            Ok(_) if order == [GO_ON] => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn seal(
+    job: &SealJob,
+    layer: &OwnedFd,
+    mut file: &std::fs::File,
+    orders: &UnixStream,
+) -> Result<(u64, Digest), Stopped> {
+    let is_held = Cell::new(false);
+    let goes_on = || {
+        let mut order = [0];
+        if let Ok((_, 1)) = recv(orders, &mut order, RecvFlags::DONTWAIT)
+            && order == [HOLD]
+        {
+            is_held.set(true);
+        }
+        !is_held.get()
+    };
+    let mut sealed = || -> io::Result<(u64, Digest)> {
+        let key = Zeroizing::new(hex::decode(&job.key).map_err(io::Error::other)?);
+        let key = <[u8; 32]>::try_from(key.as_slice()).map_err(io::Error::other)?;
+        let key = FileKey::new(key);
+        file.rewind()?;
+        let mut sealing = Sealing::new(file.try_clone()?, &key, (&job.tenant, &job.snapshot))?;
+        let written = put_head(&mut sealing, &job.again)
+            .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));
+        if let Err(error) = written {
+            return Err(sealing.why(error));
+        }
+        let (_, bytes, sha256) = sealing.finish()?;
+        // What was reserved and not needed.
+        file.set_len(bytes)?;
+        file.sync_all()?;
+        Ok((bytes, sha256))
+    };
+    sealed().map_err(|error| match is_held.get() {
+        true => Stopped::Held,
+        false => Stopped::Failed(error),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_sealer_says_is_read_back() {
+        let digest = Digest::parse(&"a".repeat(64)).unwrap();
+        for said in [Said::Held, Said::Sealed(7, digest), Said::Failed("no room".to_owned())] {
+            assert_eq!(Said::parse(&said.line()), Some(said));
+        }
+        assert_eq!(Said::parse("sealed 7"), None);
+    }
+}

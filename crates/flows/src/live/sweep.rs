@@ -1,0 +1,151 @@
+//! What snapshots leave: erased, named or removed, also after a process that was killed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::id::SnapshotId;
+use cofferdam_ledger::snapshots::Unsealed;
+use cofferdam_sandbox::Host;
+
+use super::kept::{SEAL_LOOK, blocking, conflict, damaged};
+use super::refuse;
+use super::shelf::{Found, Shelf};
+use crate::Flows;
+use crate::error::Result;
+use crate::patience::patiently;
+
+/// A sealer that lost its worker ends within seconds: a minute, half a second apart.
+const TIDIES: usize = 120;
+const TIDY_PAUSE: Duration = Duration::from_millis(500);
+/// Of a sandbox whose layer was lost with its host's power, or with the process that held it.
+const LOST: &str = "its files were lost before they were sealed: its host or its worker's processes were stopped at once";
+
+impl Flows {
+    /// Erases what no sandbox needs any more. What fails is tried again at the next call.
+    pub(crate) async fn snapshots_tidy(&self) {
+        if let Err(error) = self.tidied().await {
+            tracing::warn!(%error, "snapshots that are not needed are not erased yet");
+        }
+    }
+
+    async fn tidied(&self) -> Result<()> {
+        let Some(shelf) = &self.kept else { return Ok(()) };
+        self.ledger.snapshots().erase_unneeded().await?;
+        for id in self.ledger.snapshots().erased(&shelf.place()).await? {
+            if let Err(why) = self.plain.end(&id).await {
+                tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
+                continue;
+            }
+            let (shelf, name) = (Arc::clone(shelf), id.clone());
+            if shelf.is_written(&id) {
+                // By the sealer of a worker that was lost, which ends within seconds.
+                continue;
+            }
+            match blocking(move || shelf.remove(&name)).await {
+                Ok(()) => self.ledger.snapshots().gone(&id).await?,
+                Err(why) => {
+                    tracing::warn!(snapshot = %id, %why, "an erased snapshot's file is still there")
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts in order what killed processes left: files that are on record get their names, others are removed. What their
+    /// sealers still write is waited for beside this.
+    pub(crate) async fn snapshots_sweep(&self, host: &Host) -> Result<()> {
+        let Some(shelf) = &self.kept else { return Ok(()) };
+        let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
+        let mut written = Vec::new();
+        for id in shelf.left().map_err(fault)? {
+            match self.ledger.snapshots().is_recorded(&id).await? {
+                true if self.ledger.snapshots().is_sealed(&id).await? => {
+                    shelf.rename(&id).map_err(fault)?;
+                }
+                // Looked at below.
+                true => {}
+                false if shelf.is_written(&id) => written.push(id),
+                false => shelf.remove(&id).map_err(fault)?,
+            }
+        }
+        let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
+        self.snapshots_tidy().await;
+        let (flows, shelf, host) = (self.clone(), Arc::clone(shelf), host.clone());
+        tokio::spawn(async move {
+            for one in &unsealed {
+                if let Err(error) = flows.settled(&shelf, one).await {
+                    tracing::error!(snapshot = %one.id, %error, "the files of a paused sandbox are unsealed on record");
+                }
+                if let Some(session) = &one.session {
+                    host.forget_ids(session);
+                }
+            }
+            for id in written {
+                if let Err(error) = flows.unwritten(&shelf, &id).await {
+                    tracing::warn!(snapshot = %id, %error, "a file that is not on record is still there");
+                }
+            }
+            // What is erased and still written, too.
+            for _ in 0..TIDIES {
+                flows.snapshots_tidy().await;
+                match flows.ledger.snapshots().erased(&shelf.place()).await {
+                    Ok(left) if left.is_empty() => return,
+                    _ => clock::sleep(TIDY_PAUSE).await,
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Waits for the file of a pause whose worker was lost, and records that its files are sealed, or lost.
+    async fn settled(&self, shelf: &Arc<Shelf>, one: &Unsealed) -> Result<()> {
+        let vault = self.vault()?;
+        if *vault.fingerprint() != one.sealed_by {
+            return Err(conflict("its key is sealed under another secrets key"));
+        }
+        let key = vault.open_key(&one.tenant, &one.id, &one.sealed_key);
+        let key = key.ok_or_else(|| damaged(&one.id, "its key does not open"))?;
+        let place = shelf.place();
+        loop {
+            // Its own worker may live, and record it.
+            if patiently(|| self.ledger.snapshots().unsealed(&place, Some(&one.id)))
+                .await?
+                .is_empty()
+            {
+                return Ok(());
+            }
+            let (shelf, of, key) = (Arc::clone(shelf), one.clone(), key.clone());
+            let found = blocking(move || shelf.find((&of.tenant, &of.id), &key)).await;
+            let found = found.map_err(|why| damaged(&one.id, &why.to_string()))?;
+            match found {
+                Found::Written => {}
+                Found::Whole(bytes, sha256) => {
+                    patiently(|| self.ledger.snapshots().sealed(&one.id, bytes, &sha256)).await?;
+                    return Ok(());
+                }
+                Found::Lost => {
+                    if patiently(|| self.ledger.snapshots().lost(&one.id, LOST)).await? {
+                        tracing::error!(snapshot = %one.id, "the files of a paused sandbox were lost before they were sealed");
+                        return Ok(());
+                    }
+                }
+            }
+            clock::sleep(SEAL_LOOK).await;
+        }
+    }
+
+    /// Waits for the sealer of a pause that is not on record, and removes what it wrote: its key is nowhere.
+    async fn unwritten(&self, shelf: &Arc<Shelf>, id: &SnapshotId) -> Result<()> {
+        while shelf.is_written(id) {
+            clock::sleep(SEAL_LOOK).await;
+        }
+        // It was another living worker's, and was recorded meanwhile.
+        if !patiently(|| self.ledger.snapshots().is_recorded(id)).await? {
+            let removed = shelf.remove(id);
+            removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        }
+        Ok(())
+    }
+}

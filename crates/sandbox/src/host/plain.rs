@@ -1,0 +1,186 @@
+//! The layer of a sandbox that is gone, with its files as they are: in memory, mounted nowhere, held by descriptors alone.
+//!
+//! ```text
+//! layer of a sandbox --of--> PlainLayer --attach--> layer of the next one, and a copy of its mount is held again
+//!                                |  \--descriptor--> a process that reads the files, whatever becomes of this one
+//!                                \--end--> no descriptor is left; the kernel says that the file system has ended
+//! ```
+//! Its ids stay taken, since the files have them.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::sys::statvfs::fstatvfs;
+
+use crate::host::ended::{self, FileSystem, Witness};
+use crate::host::holders::{self, Tables};
+use crate::host::idrange::{self, Taken};
+use crate::host::{live, mounts, upper};
+
+/// Bytes that a stream of files has for each of them beside its contents: its head, its name and its attributes. Longer
+/// ones are beyond what is reserved, and need room when they are written.
+const HEAD_BYTES: u64 = 512;
+/// Directory of the files in a layer; all else in it is made anew for each life.
+const FILES: &str = "upper";
+
+/// A layer that outlives its sandbox.
+#[derive(Debug)]
+pub struct PlainLayer {
+    own: FileSystem,
+    ids: Option<Taken>,
+    held: Mutex<Holding>,
+}
+
+#[derive(Debug)]
+struct Holding {
+    /// A copy of its mount, attached nowhere; `None` once it was given up.
+    tree: Option<OwnedFd>,
+    /// Directory of the sandbox that has it or had it last.
+    dir: PathBuf,
+}
+
+impl PlainLayer {
+    /// Of a layer that is mounted; `None`: it does not lie in memory.
+    pub(crate) fn of(layer: &Path, dir: &Path, ids: Option<Taken>) -> io::Result<Option<Self>> {
+        if !live::is_memory(layer) {
+            return Ok(None);
+        }
+        let (own, tree) = (FileSystem::of(layer)?, Some(idrange::copy(layer)?));
+        let held = Mutex::new(Holding { tree, dir: dir.to_owned() });
+        Ok(Some(Self { own, ids, held }))
+    }
+
+    /// The ids that its files have, where they are a sandbox's own.
+    pub(crate) fn ids(&self) -> Option<Taken> {
+        self.ids.clone()
+    }
+
+    /// The first id of its files' owners.
+    #[must_use]
+    pub fn first_id(&self) -> u32 {
+        self.ids.as_ref().map_or(0, |ids| ids.first)
+    }
+
+    /// Which file system it is, as evidence names it.
+    #[must_use]
+    pub fn file_system(&self) -> String {
+        self.own.text()
+    }
+
+    /// Bytes that its files take as a stream, about.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn size(&self) -> io::Result<u64> {
+        let held = self.lock();
+        let tree = held.tree.as_ref().ok_or_else(over)?;
+        let stat = fstatvfs(tree)?;
+        let blocks = stat.blocks().saturating_sub(stat.blocks_free());
+        let files = stat.files().saturating_sub(stat.files_free());
+        let bytes = blocks.saturating_mul(stat.fragment_size());
+        Ok(bytes.saturating_add(files.saturating_mul(HEAD_BYTES)))
+    }
+
+    /// What another process reads it by with [`write_files`].
+    ///
+    /// # Errors
+    /// It was given up, or there are too many descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.lock().tree.as_ref().ok_or_else(over)?.try_clone()
+    }
+
+    /// Makes it the layer of a sandbox in `dir`. It is held as before.
+    pub(crate) fn attach(
+        &self,
+        layer: &Path,
+        size_mb: u64,
+        dir: &Path,
+        has_users: bool,
+    ) -> io::Result<()> {
+        if has_users != self.ids.is_some() {
+            return Err(io::Error::other("its files have the ids of another kind of sandbox"));
+        }
+        let mut held = self.lock();
+        let tree = held.tree.as_ref().ok_or_else(over)?;
+        idrange::attach(tree, layer)?;
+        // The one that was attached is the mount's own now.
+        held.tree = Some(idrange::copy(layer)?);
+        if let Some(ids) = &self.ids {
+            idrange::hand_over(ids.first, dir)?;
+        }
+        dir.clone_into(&mut held.dir);
+        mounts::resize_tmpfs(layer, size_mb)?;
+        for entry in fs::read_dir(layer)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                _ if entry.file_name() == FILES => {}
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives it up, and looks whether its file system has ended: within a second, if nobody else has it. Blocking. It may be
+    /// asked again.
+    ///
+    /// # Errors
+    /// Who has it, in words.
+    pub fn end(&self) -> Result<(), String> {
+        let (tree, dir) = {
+            let mut held = self.lock();
+            (held.tree.take(), held.dir.clone())
+        };
+        let witness = tree.as_ref().and_then(|tree| Witness::of(&path_of(tree, "")));
+        drop(tree);
+        let has_ended = match &witness {
+            Some(witness) => witness.has_ended(),
+            None => ended::is_free(self.own) || Tables::read().shows_another(self.own),
+        };
+        if !has_ended {
+            let holders = holders::of(&[self.own]);
+            if witness.is_some() || !holders.is_empty() {
+                return Err(format!("{} is kept by {}", self.file_system(), holders.in_words()));
+            }
+        }
+        idrange::give_back(&dir);
+        Ok(())
+    }
+
+    /// Leaves it to the sandbox that it is attached to, which ends it.
+    pub fn let_go(&self) {
+        self.lock().tree = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Holding> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes the files of a layer, by its descriptor, as a stream. Once `goes_on` says no, it is an error.
+///
+/// # Errors
+/// What cannot be read or written.
+pub fn write_files(
+    tree: &OwnedFd,
+    first: u32,
+    out: &mut dyn Write,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    upper::pack(&path_of(tree, FILES), first, out, goes_on)
+}
+
+fn path_of(tree: &OwnedFd, below: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", tree.as_raw_fd())).join(if below.is_empty() {
+        "."
+    } else {
+        below
+    })
+}
+
+fn over() -> io::Error {
+    io::Error::other("the layer was given up")
+}

@@ -1,0 +1,249 @@
+//! What a pause keeps before it is sealed: used as it is, sealed soon, and never lost but with the process that holds it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use cofferdam_tests::{Home, Server, text};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use super::kept::{erased, files, sealed};
+use super::{Caller, answered, gone};
+use crate::support::{count, texts, until};
+
+const SOON: Duration = Duration::from_secs(30);
+const MARKER: &[u8] = b"the-plain-marker-of-a-paused-tenant;";
+/// Of a file that takes a sealer long enough to be met at its work.
+const BYTES: usize = 48 * 1024 * 1024;
+
+fn content() -> Vec<u8> {
+    MARKER.iter().copied().cycle().take(BYTES).collect()
+}
+
+async fn marked(server: &Server, template: Value) -> (Caller, String) {
+    let ann = Caller::of(server, "ann").await;
+    let (id, token) = ann.create(template).await;
+    let upload = ann.upload((&id, &token), "/home/user/marked").body(content());
+    assert_eq!(answered(upload).await.0, 200);
+    (ann, id)
+}
+
+fn base() -> Value {
+    json!({"templateID": "base", "timeout": 600})
+}
+
+/// Resumes it and reads its file.
+async fn resumed(ann: &Caller, id: &str) {
+    let path = format!("/v2/sandboxes/{id}/connect");
+    let (status, made) = ann.api("POST", &path, Some(json!({"timeout": 600}))).await;
+    assert_eq!(status, 201, "{made}");
+    let token = text(&made, "envdAccessToken");
+    let read = ann.download((id, &token), "/home/user/marked").send().await.unwrap();
+    assert!(read.bytes().await.unwrap() == content(), "its file is as it was");
+}
+
+async fn pause(ann: &Caller, id: &str) {
+    let (status, answer) = ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await;
+    assert_eq!(status, 204, "{answer}");
+}
+
+/// The processes that seal for this server.
+fn sealers(server: &Server) -> Vec<Pid> {
+    let parent = format!("\nPPid:\t{}\n", server.pid());
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let seals = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        line.ends_with(b"\0seal-layer\0") && status.contains(&parent)
+    };
+    pids.filter(seals).map(Pid::from_raw).collect()
+}
+
+/// Whether any file below a directory has the marker.
+fn has_marker(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| {
+        let Ok(found) = fs::symlink_metadata(&path) else { return false };
+        match found.is_dir() {
+            true => has_marker(&path),
+            false if !found.is_file() => false,
+            false => fs::read(&path)
+                .is_ok_and(|bytes| bytes.windows(MARKER.len()).any(|part| part == MARKER)),
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_pause_answers_before_it_has_sealed_and_soon_no_plain_byte_is_left() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let (ann, id) = marked(&server, base()).await;
+    pause(&ann, &id).await;
+    let plain = "SELECT plain FROM app.snapshots WHERE sealed_at IS NULL AND erased_at IS NULL";
+    let layers = texts(&sql, plain).await;
+    assert_eq!(layers.len(), 1, "it answers first");
+    let evidence = "SELECT c ->> 'observed' FROM app.secure_wipe_evidence e, jsonb_array_elements(e.evidence -> 'checks') c \
+         WHERE e.method = 'layer-kept' AND c ->> 'kind' = 'layer'";
+    assert_eq!(texts(&sql, evidence).await, ["kept: to be sealed, or for the next life"]);
+    // Used as it is, by one life.
+    let path = format!("/sandboxes/{id}/resume");
+    let body = || Some(json!({"timeout": 600}));
+    let (one, two) = tokio::join!(ann.api("POST", &path, body()), ann.api("POST", &path, body()));
+    let mut both = [one.0, two.0];
+    both.sort_unstable();
+    assert!(both == [201, 409] || both == [201, 503], "{} {}", one.1, two.1);
+    erased(&home).await;
+    assert_eq!(
+        count(&sql, "SELECT count(*) FROM app.snapshots WHERE sealed_at IS NOT NULL").await,
+        0
+    );
+    pause(&ann, &id).await;
+    resumed(&ann, &id).await;
+    // Its last life's evidence has the layer that it began with.
+    pause(&ann, &id).await;
+    sealed(&sql).await;
+    assert_eq!(sealers(&server), []);
+    assert!(!has_marker(home.path()), "what is kept is sealed");
+    let sizes = "SELECT bytes::text FROM app.snapshots WHERE sealed_at IS NOT NULL";
+    let file = fs::metadata(&files(&home)[0]).unwrap().len();
+    assert_eq!(texts(&sql, sizes).await, [file.to_string()]);
+    let again = "SELECT count(DISTINCT plain) FROM app.snapshots";
+    assert_eq!(count(&sql, again).await, 1, "one layer went through all lives: {layers:?}");
+    resumed(&ann, &id).await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    erased(&home).await;
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_paused_sandbox_that_is_killed_before_it_is_sealed_leaves_nothing() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let (ann, id) = marked(&server, base()).await;
+    pause(&ann, &id).await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    assert_eq!(sealers(&server), []);
+    assert_eq!(files(&home), Vec::<std::path::PathBuf>::new());
+    let gone_at =
+        "SELECT count(*) FROM app.snapshots WHERE gone_at IS NOT NULL AND sealed_at IS NULL";
+    assert_eq!(count(&sql, gone_at).await, 1);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+/// Asks, and waits until the server that is to die of it has died.
+async fn fatal(server: &mut Server, ann: &Caller, (path, body): (&str, Value)) {
+    let asked = ann.http.post(format!("{}{path}", server.url)).header("x-api-key", &ann.key);
+    let asked = asked.json(&body).send();
+    let _ = tokio::time::timeout(SOON, asked).await;
+    let pid = Pid::from_raw(server.pid());
+    let dead = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.starts_with(" Z"))
+    };
+    until("the server is dead", SOON, async || dead()).await;
+    server.kill();
+}
+
+/// What the next server says of it, once it is at rest.
+async fn state(sql: &PgPool, id: &str) -> String {
+    let row = format!(
+        "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END FROM app.live_sandboxes l \
+          WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL) \
+            AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)"
+    );
+    until("it is at rest", SOON, async || !texts(sql, &row).await.is_empty()).await;
+    texts(sql, &row).await.remove(0)
+}
+
+/// With what its file was, or over.
+async fn settled(home: &Home, id: &str, want: &str) {
+    let server = home.up();
+    let sql = server.sql().await;
+    assert_eq!(state(&sql, id).await, want);
+    let ann = Caller::of(&server, "ann").await;
+    if want == "paused" {
+        resumed(&ann, id).await;
+        assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    }
+    erased(home).await;
+    sql.close().await;
+    let mut server = server;
+    assert!(server.stop().success());
+}
+
+#[tokio::test]
+async fn a_server_that_dies_between_kept_and_sealed_loses_nothing_that_is_on_record() {
+    let home = Home::new();
+    for (place, want) in [
+        ("pause.held", "ended"),
+        ("pause.recorded", "paused"),
+        ("pause.ended", "paused"),
+        ("layer.written", "paused"),
+        ("layer.ended", "paused"),
+    ] {
+        let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
+        let (ann, id) = marked(&server, base()).await;
+        fatal(&mut server, &ann, (&format!("/sandboxes/{id}/pause"), json!({}))).await;
+        settled(&home, &id, want).await;
+    }
+    let server = home.up();
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_while_a_layer_is_lent_gives_it_back_until_its_next_life_runs() {
+    let home = Home::new();
+    for (place, want) in [
+        ("layer.held", "paused"),
+        ("resume.opened", "paused"),
+        ("resume.recorded", "paused"),
+        ("layer.begun", "ended"),
+    ] {
+        let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
+        let (ann, id) = marked(&server, base()).await;
+        pause(&ann, &id).await;
+        fatal(&mut server, &ann, (&format!("/v2/sandboxes/{id}/connect"), json!({"timeout": 600})))
+            .await;
+        settled(&home, &id, want).await;
+    }
+    let server = home.up();
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_sealer_that_is_killed_is_replaced_and_with_its_server_its_files_are_reported_lost() {
+    let home = Home::new();
+    let mut server = home.up();
+    let sql = server.sql().await;
+    let (ann, id) = marked(&server, base()).await;
+    pause(&ann, &id).await;
+    for pid in sealers(&server) {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    sealed(&sql).await;
+    resumed(&ann, &id).await;
+    pause(&ann, &id).await;
+    let all = sealers(&server);
+    assert_eq!(all.len(), 1);
+    // So that it cannot be faster than what follows.
+    kill(all[0], Signal::SIGSTOP).unwrap();
+    server.kill();
+    kill(all[0], Signal::SIGKILL).unwrap();
+    let next = home.up();
+    until("it is over", SOON, async || state(&sql, &id).await == "ended").await;
+    let why = format!("SELECT end_reason FROM app.live_sandboxes WHERE id = '{id}'");
+    assert!(texts(&sql, &why).await[0].starts_with("its files were lost before they were sealed"));
+    let audit = "SELECT count(*) FROM app.audit WHERE op = 'snapshot.lost'";
+    assert_eq!(count(&sql, audit).await, 1);
+    erased(&home).await;
+    sql.close().await;
+    gone(home, next).await;
+}
