@@ -138,7 +138,13 @@ async fn holds_no_secret(class: &str, args: &[&str]) {
     assert_eq!(scan::in_files(&inside, &needles), none, "files of the worker");
     forge.go();
     let (header, out, violations) = ended(&up, &run).await;
-    assert_eq!((&header["status"], &violations), (&json!("succeeded"), &json!([])), "{out}");
+    let end = "SELECT response::text FROM app.sbx_runs";
+    let end = texts(&sql, end).await;
+    assert_eq!(
+        (&header["status"], &violations),
+        (&json!("succeeded"), &json!([])),
+        "{out} {end:?}"
+    );
     assert!(scan::in_rows(&sql, &needles).await.is_empty(), "rows hold it");
     assert_wiped(&home, &sql).await;
     drop(sql);
