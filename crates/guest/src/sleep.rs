@@ -2,7 +2,7 @@
 //!
 //! | route | request | answer |
 //! |---|---|---|
-//! | `POST /v1/sleep` | | 204; 409: what could not be stored, in words |
+//! | `POST /v1/sleep` | | 204; 409: it cannot, in words |
 //! | `GET /v1/commands` | | frames: [`Command`]s, one [`crate::wire::CollectEnd`] |
 //! | `POST /v1/follow` | [`Follow`] | as of a run, from now on; 404: it has ended |
 //!

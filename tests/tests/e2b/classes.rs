@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use cofferdam_tests::e2b::Caller;
 use cofferdam_tests::not_run::not_run;
-use cofferdam_tests::{Home, repository, text};
+use cofferdam_tests::{Home, Server, repository, text};
 use serde_json::json;
 
-use super::kept::files;
+use super::kept::{erased, files};
+use super::kept_faults::{Next, killed};
 use super::restart::{How, by};
 use super::{PYTHON, gone, installed, run};
 use crate::support::{count, said, texts, until};
@@ -81,6 +82,15 @@ async fn begin(ann: &Caller, at: (&str, &str)) {
     .await;
 }
 
+/// A server that keeps memory, and a sandbox with that process.
+async fn begun(home: &Home) -> (Server, Caller, String) {
+    let server = home.up_with(&[], &[MEMORY]);
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    begin(&ann, (&id, &token)).await;
+    (server, ann, id)
+}
+
 fn encoded(text: &str) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(text)
@@ -128,10 +138,7 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
         return;
     }
     let home = Home::new();
-    let server = home.up_with(&[], &[MEMORY]);
-    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
-    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
-    begin(&ann, (&id, &token)).await;
+    let (server, ann, id) = begun(&home).await;
     let sql = server.sql().await;
     let usage =
         "SELECT coalesce(sum(bytes), 0)::bigint FROM app.blob_usage_parts WHERE tenant_id = 'ann'";
@@ -176,10 +183,7 @@ async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
         return;
     }
     let home = Home::new();
-    let server = home.up_with(&[], &[MEMORY]);
-    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
-    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
-    begin(&ann, (&id, &token)).await;
+    let (server, ann, id) = begun(&home).await;
     assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
     let kept = files(&home).remove(0);
     let mut bytes = fs::read(&kept).unwrap();
@@ -206,38 +210,18 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
     for wait_ms in MOMENTS {
-        let mut server = home.up_with(&[], &[MEMORY]);
-        let ann = Caller::of(&server, "ann").await.in_class("gvisor");
-        let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
-        begin(&ann, (&id, &token)).await;
-        let path = format!("/sandboxes/{id}/pause");
-        let asking = ann
-            .http
-            .post(format!("{}{path}", server.url))
-            .header("x-api-key", &ann.key)
-            .json(&json!({}));
-        let asking =
-            tokio::spawn(async move { asking.send().await.map(|answer| answer.status().as_u16()) });
-        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-        server.kill();
-        let answer = asking.await.unwrap().unwrap_or(0);
-        let server = home.up_with(&[], &[MEMORY]);
-        let ann = Caller { url: server.url.clone(), ..ann };
-        let sql = server.sql().await;
-        let row = format!(
-            "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END \
-               FROM app.live_sandboxes l \
-              WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL) \
-                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)"
-        );
-        until("it is paused or ended", SOON, async || !texts(&sql, &row).await.is_empty()).await;
-        match texts(&sql, &row).await.remove(0).as_str() {
+        let (mut server, ann, id) = begun(&home).await;
+        let pause = (format!("/sandboxes/{id}/pause"), json!({}));
+        let answer = killed(&mut server, &ann, pause, wait_ms).await;
+        let next = Next::of(&home, &id).await;
+        let ann = &next.ann;
+        match next.state.as_str() {
             "paused" => {
                 done += 1;
                 let resume = format!("/sandboxes/{id}/resume");
                 let (status, resumed) = ann.api("POST", &resume, Some(files_alone())).await;
                 assert_eq!(status, 201, "{resumed}");
-                assert_files_alone(&ann, (&id, &text(&resumed, "envdAccessToken"))).await;
+                assert_files_alone(ann, (&id, &text(&resumed, "envdAccessToken"))).await;
                 assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
             }
             _ => {
@@ -245,17 +229,12 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
                 assert_ne!(answer, 204, "what was acknowledged is kept");
             }
         }
-        until("nothing is kept for nobody", SOON, async || files(&home).is_empty()).await;
-        sql.close().await;
-        gone_for_now(server).await;
+        erased(&home).await;
+        next.stop().await;
     }
     assert!(undone > 0 && done + undone == MOMENTS.len(), "{done} {undone}");
     let server = home.up_with(&[], &[MEMORY]);
     gone(home, server).await;
-}
-
-async fn gone_for_now(mut server: cofferdam_tests::Server) {
-    assert!(server.stop().success());
 }
 
 /// A server on loopback that says hello to everybody.

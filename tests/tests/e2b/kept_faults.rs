@@ -40,7 +40,7 @@ async fn assert_filled(ann: &Caller, id: &str, token: &str) {
 }
 
 /// Sends a request, kills its server so long after that, and gives what was answered; 0: nothing was.
-async fn killed(
+pub(super) async fn killed(
     server: &mut Server,
     ann: &Caller,
     (path, body): (String, Value),
@@ -56,7 +56,7 @@ async fn killed(
 }
 
 /// What the next server makes of a sandbox: `paused` or `ended`, once no life of it is under way.
-async fn settled(sql: &PgPool, id: &str) -> String {
+pub(super) async fn settled(sql: &PgPool, id: &str) -> String {
     let row = format!(
         "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END FROM app.live_sandboxes l \
           WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL) \
@@ -88,23 +88,23 @@ async fn begun(home: &Home) -> (Server, Caller, String) {
 }
 
 /// The server that is started after a killed one, and the same tenant at it.
-struct Next {
+pub(super) struct Next {
     server: Server,
-    ann: Caller,
+    pub ann: Caller,
     sql: PgPool,
     /// What it made of the sandbox.
-    state: String,
+    pub state: String,
 }
 
 impl Next {
-    async fn of(home: &Home, id: &str) -> Self {
+    pub(super) async fn of(home: &Home, id: &str) -> Self {
         let server = home.up();
         let sql = server.sql().await;
         let state = settled(&sql, id).await;
         Self { ann: Caller::of(&server, "ann").await, server, sql, state }
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.sql.close().await;
         stop(self.server).await;
     }

@@ -2,19 +2,21 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use sqlx::PgPool;
 
 use super::kept::{erased, files, sealed};
+use super::kept_faults::{Next, settled};
 use super::{Caller, answered, gone};
 use crate::support::{count, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);
+/// What a request takes until it waits for a sealer.
+const ASKED: Duration = Duration::from_millis(500);
 const MARKER: &[u8] = b"the-plain-marker-of-a-paused-tenant;";
 /// Of a file that takes a sealer long enough to be met at its work.
 const BYTES: usize = 48 * 1024 * 1024;
@@ -50,9 +52,33 @@ async fn pause(ann: &Caller, id: &str) {
     assert_eq!(status, 204, "{answer}");
 }
 
+/// Pauses it, and stops its sealer as soon as that is there: however busy this machine is, nothing is sealed yet.
+async fn pause_unsealed(server: &Server, ann: &Caller, id: &str) -> Pid {
+    let server = server.pid();
+    let watching = std::thread::spawn(move || {
+        let since = Instant::now();
+        while since.elapsed() < SOON {
+            if let [sealer] = sealers(server)[..] {
+                kill(sealer, Signal::SIGSTOP).unwrap();
+                return sealer;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("no sealer");
+    });
+    pause(ann, id).await;
+    watching.join().unwrap()
+}
+
+/// Lets a stopped sealer go on, once what is asked meanwhile has reached it.
+async fn go_on(sealer: Pid) {
+    tokio::time::sleep(ASKED).await;
+    kill(sealer, Signal::SIGCONT).unwrap();
+}
+
 /// The processes that seal for this server.
-fn sealers(server: &Server) -> Vec<Pid> {
-    let parent = format!("\nPPid:\t{}\n", server.pid());
+fn sealers(server: i32) -> Vec<Pid> {
+    let parent = format!("\nPPid:\t{server}\n");
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let seals = |pid: &i32| {
@@ -83,7 +109,7 @@ async fn a_pause_answers_before_it_has_sealed_and_soon_no_plain_byte_is_left() {
     let server = home.up();
     let sql = server.sql().await;
     let (ann, id) = marked(&server, base()).await;
-    pause(&ann, &id).await;
+    let sealer = pause_unsealed(&server, &ann, &id).await;
     let plain = "SELECT plain FROM app.snapshots WHERE sealed_at IS NULL AND erased_at IS NULL";
     let layers = texts(&sql, plain).await;
     assert_eq!(layers.len(), 1, "it answers first");
@@ -93,7 +119,8 @@ async fn a_pause_answers_before_it_has_sealed_and_soon_no_plain_byte_is_left() {
     // Used as it is, by one life.
     let path = format!("/sandboxes/{id}/resume");
     let body = || Some(json!({"timeout": 600}));
-    let (one, two) = tokio::join!(ann.api("POST", &path, body()), ann.api("POST", &path, body()));
+    let (one, two, ()) =
+        tokio::join!(ann.api("POST", &path, body()), ann.api("POST", &path, body()), go_on(sealer));
     let mut both = [one.0, two.0];
     both.sort_unstable();
     assert!(both == [201, 409] || both == [201, 503], "{} {}", one.1, two.1);
@@ -102,12 +129,12 @@ async fn a_pause_answers_before_it_has_sealed_and_soon_no_plain_byte_is_left() {
         count(&sql, "SELECT count(*) FROM app.snapshots WHERE sealed_at IS NOT NULL").await,
         0
     );
-    pause(&ann, &id).await;
-    resumed(&ann, &id).await;
+    let sealer = pause_unsealed(&server, &ann, &id).await;
+    tokio::join!(resumed(&ann, &id), go_on(sealer));
     // Its last life's evidence has the layer that it began with.
     pause(&ann, &id).await;
     sealed(&sql).await;
-    assert_eq!(sealers(&server), []);
+    assert_eq!(sealers(server.pid()), []);
     assert!(!has_marker(home.path()), "what is kept is sealed");
     let sizes = "SELECT bytes::text FROM app.snapshots WHERE sealed_at IS NOT NULL";
     let file = fs::metadata(&files(&home)[0]).unwrap().len();
@@ -127,9 +154,9 @@ async fn a_paused_sandbox_that_is_killed_before_it_is_sealed_leaves_nothing() {
     let server = home.up();
     let sql = server.sql().await;
     let (ann, id) = marked(&server, base()).await;
-    pause(&ann, &id).await;
+    pause_unsealed(&server, &ann, &id).await;
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
-    assert_eq!(sealers(&server), []);
+    assert_eq!(sealers(server.pid()), []);
     assert_eq!(files(&home), Vec::<std::path::PathBuf>::new());
     let gone_at =
         "SELECT count(*) FROM app.snapshots WHERE gone_at IS NOT NULL AND sealed_at IS NULL";
@@ -152,31 +179,16 @@ async fn fatal(server: &mut Server, ann: &Caller, (path, body): (&str, Value)) {
     server.kill();
 }
 
-/// What the next server says of it, once it is at rest.
-async fn state(sql: &PgPool, id: &str) -> String {
-    let row = format!(
-        "SELECT CASE WHEN ended_at IS NOT NULL THEN 'ended' WHEN paused_at IS NOT NULL THEN 'paused' END FROM app.live_sandboxes l \
-          WHERE id = '{id}' AND (ended_at IS NOT NULL OR paused_at IS NOT NULL) \
-            AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)"
-    );
-    until("it is at rest", SOON, async || !texts(sql, &row).await.is_empty()).await;
-    texts(sql, &row).await.remove(0)
-}
-
 /// With what its file was, or over.
-async fn settled(home: &Home, id: &str, want: &str) {
-    let server = home.up();
-    let sql = server.sql().await;
-    assert_eq!(state(&sql, id).await, want);
-    let ann = Caller::of(&server, "ann").await;
+async fn assert_settled(home: &Home, id: &str, want: &str) {
+    let next = Next::of(home, id).await;
+    assert_eq!(next.state, want);
     if want == "paused" {
-        resumed(&ann, id).await;
-        assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+        resumed(&next.ann, id).await;
+        assert_eq!(next.ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     }
     erased(home).await;
-    sql.close().await;
-    let mut server = server;
-    assert!(server.stop().success());
+    next.stop().await;
 }
 
 #[tokio::test]
@@ -192,7 +204,7 @@ async fn a_server_that_dies_between_kept_and_sealed_loses_nothing_that_is_on_rec
         let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
         let (ann, id) = marked(&server, base()).await;
         fatal(&mut server, &ann, (&format!("/sandboxes/{id}/pause"), json!({}))).await;
-        settled(&home, &id, want).await;
+        assert_settled(&home, &id, want).await;
     }
     let server = home.up();
     gone(home, server).await;
@@ -209,10 +221,10 @@ async fn a_server_that_dies_while_a_layer_is_lent_gives_it_back_until_its_next_l
     ] {
         let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
         let (ann, id) = marked(&server, base()).await;
-        pause(&ann, &id).await;
-        fatal(&mut server, &ann, (&format!("/v2/sandboxes/{id}/connect"), json!({"timeout": 600})))
-            .await;
-        settled(&home, &id, want).await;
+        let sealer = pause_unsealed(&server, &ann, &id).await;
+        let connect = (&*format!("/v2/sandboxes/{id}/connect"), json!({"timeout": 600}));
+        tokio::join!(fatal(&mut server, &ann, connect), go_on(sealer));
+        assert_settled(&home, &id, want).await;
     }
     let server = home.up();
     gone(home, server).await;
@@ -224,21 +236,16 @@ async fn a_sealer_that_is_killed_is_replaced_and_with_its_server_its_files_are_r
     let mut server = home.up();
     let sql = server.sql().await;
     let (ann, id) = marked(&server, base()).await;
-    pause(&ann, &id).await;
-    for pid in sealers(&server) {
-        let _ = kill(pid, Signal::SIGKILL);
-    }
+    let sealer = pause_unsealed(&server, &ann, &id).await;
+    kill(sealer, Signal::SIGKILL).unwrap();
     sealed(&sql).await;
     resumed(&ann, &id).await;
-    pause(&ann, &id).await;
-    let all = sealers(&server);
-    assert_eq!(all.len(), 1);
-    // So that it cannot be faster than what follows.
-    kill(all[0], Signal::SIGSTOP).unwrap();
+    let sealer = pause_unsealed(&server, &ann, &id).await;
+    assert_eq!(sealers(server.pid()), [sealer]);
     server.kill();
-    kill(all[0], Signal::SIGKILL).unwrap();
+    kill(sealer, Signal::SIGKILL).unwrap();
     let next = home.up();
-    until("it is over", SOON, async || state(&sql, &id).await == "ended").await;
+    until("it is over", SOON, async || settled(&sql, &id).await == "ended").await;
     let why = format!("SELECT end_reason FROM app.live_sandboxes WHERE id = '{id}'");
     assert!(texts(&sql, &why).await[0].starts_with("its files were lost before they were sealed"));
     let audit = "SELECT count(*) FROM app.audit WHERE op = 'snapshot.lost'";

@@ -219,8 +219,7 @@ impl Flows {
         self.vault()?;
         let mut kept = self.keep_and_go_on(held).await?;
         let filed = self.filed(held, &kept)?;
-        let sha256 = kept.sha256.clone();
-        let form = Form::Sealed(&sha256);
+        let form = Form::Sealed(&kept.sha256);
         let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name), form);
         let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;

@@ -162,8 +162,7 @@ impl Flows {
     ) -> Result<()> {
         let mut kept = synced(kept).await?;
         let filed = self.filed(held, &kept)?;
-        let sha256 = kept.sha256.clone();
-        let form = Form::Sealed(&sha256);
+        let form = Form::Sealed(&kept.sha256);
         let new = filed.row(held, &kept, (SnapshotKind::Pause, None), form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
         let paused = self.ledger.snapshots().pause(&new, &audit).await;

@@ -283,7 +283,7 @@ fn filling(
     opening.read_exact(&mut head)?;
     let again: Again = serde_json::from_slice(&head)?;
     let filling = match again.memory {
-        true => Filling::with_memory(opening, true),
+        true => Filling::with_memory(opening),
         false => Filling::new(opening),
     };
     Ok((again, filling))

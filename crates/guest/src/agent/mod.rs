@@ -32,7 +32,6 @@ mod serve;
 mod terminal;
 mod tree;
 mod unpack;
-mod unsaved;
 mod watch;
 
 pub use clock::{now_ms, sleep_blocking_ms, sleep_ms};

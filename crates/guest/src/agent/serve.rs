@@ -33,7 +33,7 @@ use super::night::{cut, woken};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
-use super::{collect, dial, doors, exec, file, lodge, metrics, pack, tree, unpack, unsaved, watch};
+use super::{collect, dial, doors, exec, file, lodge, metrics, pack, tree, unpack, watch};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -193,9 +193,6 @@ async fn connection(
 fn fall_asleep(agent: &Agent) -> Response<Answer> {
     if !agent.sleeps.load(Ordering::Acquire) {
         return refuse(StatusCode::CONFLICT, "this agent's stream cannot be followed by another");
-    }
-    if let Some(why) = unsaved::find() {
-        return refuse(StatusCode::CONFLICT, why);
     }
     agent.running.sleep();
     answer::done()

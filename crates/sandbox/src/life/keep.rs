@@ -275,17 +275,17 @@ impl std::fmt::Debug for Filling {
 impl Filling {
     /// What [`LayerKeeper::keep`] wrote.
     pub fn new(stream: impl Read + Send + Sync + 'static) -> Self {
-        Self::of(stream, false, false)
+        Self::of(stream, false)
     }
 
-    /// What [`Sleeping::keep`] wrote. Only with `wants` the sandbox goes on where it was; otherwise it begins with the files.
-    pub fn with_memory(stream: impl Read + Send + Sync + 'static, wants: bool) -> Self {
-        Self::of(stream, true, wants)
+    /// What [`Sleeping::keep`] wrote: the sandbox goes on where it was.
+    pub fn with_memory(stream: impl Read + Send + Sync + 'static) -> Self {
+        Self::of(stream, true)
     }
 
-    fn of(stream: impl Read + Send + Sync + 'static, has: bool, wants: bool) -> Self {
+    fn of(stream: impl Read + Send + Sync + 'static, has_memory: bool) -> Self {
         let stream = Box::new(stream);
-        Self::Stream(KeptStream { stream, has_memory: has, wants_memory: wants })
+        Self::Stream(KeptStream { stream, has_memory, wants_memory: has_memory })
     }
 
     /// The same for a sandbox that begins with the files alone.
@@ -295,12 +295,6 @@ impl Filling {
             Self::Stream(stream) => Self::Stream(KeptStream { wants_memory: false, ..stream }),
             Self::Layer(layer) => Self::Layer(layer),
         }
-    }
-
-    /// Whether a sandbox goes on with it where it was.
-    #[must_use]
-    pub fn goes_on(&self) -> bool {
-        matches!(self, Self::Stream(stream) if stream.wants_memory)
     }
 
     pub(crate) fn is_layer(&self) -> bool {

@@ -27,7 +27,7 @@ use crate::host::traces::Traces;
 /// What a silent kernel is given: it stops every task first, one of which may be in a long call of the host.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Of the answer: a few words.
-const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 const READ_BYTES: usize = 256 * 1024;
 /// The largest pipe that a kernel gives without being told otherwise.
 const PIPE_BYTES: i32 = 1024 * 1024;
@@ -68,8 +68,8 @@ pub(super) fn store(
             Ok(CheckpointEnd { err, .. }) => return Err(io::Error::other(format!("runsc: {err}"))),
             Err(_) => {}
         }
-        match (&control).take(MAX_ANSWER_BYTES).read(&mut piece)? {
-            count @ 1.. if said.len() < READ_BYTES => {
+        match (&control).read(&mut piece)? {
+            count @ 1.. if said.len() < MAX_ANSWER_BYTES => {
                 said.extend_from_slice(piece.get(..count).unwrap_or_default());
             }
             // It ends itself at once where it fails.

@@ -2,9 +2,14 @@
 -- the file system of that layer, and `sealed_at` is missing until a file has them, sealed, and that file system has ended.
 -- `bytes` is what the files take at most before, and what the file has after. Whoever is to go on from a layer that is lost
 -- before it is sealed has ended.
+--
+-- A pause may also keep the memory of a sandbox, where its class can: its processes go on from it. Memory lies in a sealed file
+-- alone.
 ALTER TABLE app.snapshots
   ADD COLUMN plain text CHECK (plain LIKE 'file system %'),
-  ADD COLUMN sealed_at timestamptz;
+  ADD COLUMN sealed_at timestamptz,
+  ADD COLUMN memory boolean NOT NULL DEFAULT false,
+  ADD CHECK (NOT memory OR kind = 'pause' AND plain IS NULL);
 ALTER TABLE app.snapshots DISABLE TRIGGER snapshots_guard;
 UPDATE app.snapshots SET sealed_at = created_at;
 ALTER TABLE app.snapshots ENABLE TRIGGER snapshots_guard;
@@ -17,10 +22,10 @@ CREATE INDEX snapshots_unsealed ON app.snapshots (place) WHERE sealed_at IS NULL
 CREATE OR REPLACE FUNCTION app.snapshots_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP = 'DELETE' OR OLD.gone_at IS NOT NULL
-     OR (NEW.id, NEW.tenant_id, NEW.live_id, NEW.run_id, NEW.kind, NEW.name, NEW.template, NEW.place, NEW.plain,
+     OR (NEW.id, NEW.tenant_id, NEW.live_id, NEW.run_id, NEW.kind, NEW.name, NEW.template, NEW.place, NEW.plain, NEW.memory,
          NEW.sealed_by, NEW.key_id, NEW.origin, NEW.created_at)
         IS DISTINCT FROM
-        (OLD.id, OLD.tenant_id, OLD.live_id, OLD.run_id, OLD.kind, OLD.name, OLD.template, OLD.place, OLD.plain,
+        (OLD.id, OLD.tenant_id, OLD.live_id, OLD.run_id, OLD.kind, OLD.name, OLD.template, OLD.place, OLD.plain, OLD.memory,
          OLD.sealed_by, OLD.key_id, OLD.origin, OLD.created_at)
      -- Sealed once, and not what is erased.
      OR (OLD.sealed_at IS NOT NULL OR OLD.erased_at IS NOT NULL)
