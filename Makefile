@@ -32,8 +32,9 @@ dist: setup build
 	@scripts/dist-image
 
 ## real database, real sandboxes; afterwards nothing of ours may be left on the host
+## all in one build: one for the binary alone would choose other features, and half of it would be made twice
 test: setup
-	$(CARGO) build --bin cofferdam
+	$(CARGO) build --workspace --bins --tests
 	@scripts/test
 
 ## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end; the quick build,

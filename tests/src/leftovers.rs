@@ -25,6 +25,8 @@ const PREFIXES: [&str; 2] = ["cofferdam.", "cofferdam-"];
 const RUNTIME_PREFIXES: [&str; 2] = ["crun.", "runc-process"];
 /// The group above all of ours; it belongs to every state directory of the host and may stay.
 const CGROUP_PARENT: &str = "cofferdam";
+/// `cofferdam_sandbox::leave_service`.
+const OUTLIVING: &str = "outliving";
 /// What the first worker found of the host's processor; it holds until the next boot, and is meant to stay.
 const PROCESSOR: &str = "cofferdam-kvm";
 /// Where files of ours may lie.
@@ -212,12 +214,18 @@ fn cgroups(found: &mut BTreeSet<Trace>) {
     for (tree, _) in trees {
         let parent = Path::new(tree).join(CGROUP_PARENT);
         let below = names(&parent).into_iter().map(|name| parent.join(name));
-        let below = below.filter(|path| path.is_dir());
+        let below = below.filter(|path| path.is_dir() && !is_standing(path));
         found.extend(below.map(|path| Trace::new("cgroup", path.display().to_string())));
         found.extend(beneath(&parent).into_iter().map(|name| {
             Trace::new("file", format!("{} beneath the mount", parent.join(name).display()))
         }));
     }
+}
+
+/// Whether it is the group of what outlives its worker, and nobody is in it. Like the one above it, it stays.
+fn is_standing(group: &Path) -> bool {
+    let members = fs::read_to_string(group.join("cgroup.procs"));
+    group.ends_with(OUTLIVING) && members.is_ok_and(|members| members.is_empty())
 }
 
 /// What lies where a tree is mounted: a runtime that does not see the mount writes there.

@@ -83,13 +83,15 @@ impl Home {
     /// A fresh one.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            dir: tempfile::Builder::new()
-                .prefix("cofferdam-test-")
-                .tempdir()
-                .expect("a temporary directory"),
-            database: None,
-        }
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// A fresh one below a directory: on its file system.
+    #[must_use]
+    pub fn below(dir: &Path) -> Self {
+        let mut home = tempfile::Builder::new();
+        let home = home.prefix("cofferdam-test-").tempdir_in(dir);
+        Self { dir: home.expect("a temporary directory"), database: None }
     }
 
     /// A fresh one whose commands use this database, which must outlive it.

@@ -12,6 +12,7 @@
 )]
 
 mod agents;
+mod ahead;
 mod architecture;
 mod browser;
 mod cache;

@@ -12,7 +12,7 @@ use super::{SCRIPT, gone, install_modules, seen};
 use crate::support::pty::{Interrupt, Terminal};
 use crate::support::{ended, has_npm, said};
 
-const PACKAGE: &str = "@e2b/cli@2.19.0";
+pub const PACKAGE: &str = "@e2b/cli@2.19.0";
 
 /// The command line with its environment.
 #[derive(Clone)]

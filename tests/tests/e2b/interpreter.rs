@@ -15,8 +15,8 @@ use super::{Caller, answered, gone, install_modules, install_python, run};
 use crate::support::{count, ended, has_npm, said, texts, until};
 
 /// The versions that this repository is tested with.
-const PYTHON: &str = "e2b-code-interpreter==2.11.5";
-const JAVASCRIPT: &str = "@e2b/code-interpreter@2.8.0";
+pub const PYTHON: &str = "e2b-code-interpreter==2.11.5";
+pub const JAVASCRIPT: &str = "@e2b/code-interpreter@2.8.0";
 const TEMPLATE: &str = "code-interpreter-v1";
 /// What a machine without mirrors or mmdebstrap lacks.
 const PART: &str = "the built template code-interpreter-v1";
@@ -44,37 +44,50 @@ struct Lent {
 }
 
 impl Lent {
-    /// Why not, where the template cannot be built here.
-    fn to(home: &Path) -> Result<Self, String> {
-        let dir = repository().join("target/e2b/templates");
-        fs::create_dir_all(&dir).unwrap();
-        let lock = File::create(dir.join("lock")).unwrap();
-        lock.lock().unwrap();
-        let sources = repository().join("crates/sandbox/src/template");
-        let texts = SOURCES.map(|name| fs::read_to_string(sources.join(name)).unwrap());
-        let base = digest_bytes(texts[0].as_bytes()).to_string();
-        let wanted = format!("{base} {}", digest_bytes(texts.concat().as_bytes()));
-        let (done, state) = (dir.join("built"), dir.join("state"));
-        let built = fs::read_to_string(&done).unwrap_or_default();
-        if built != wanted || !state.join("images").is_dir() {
-            if !built.starts_with(&base) {
-                let _ = fs::remove_dir_all(&state);
-            }
-            fs::create_dir_all(&state).unwrap();
-            // With this machine's own environment: it says how mirrors are reached.
-            let mut build = Command::new(binary());
-            build.arg("--state").arg(&state).args(["template", "build", TEMPLATE]);
-            build.stdin(Stdio::null());
-            let built = ended(build, BUILD);
-            if !built.status.success() {
-                return Err(said(&built));
-            }
-            fs::write(&done, &wanted).unwrap();
-        }
-        let lent = Self { kept: state.join("images"), home: home.join("images"), _lock: lock };
+    /// With the home: on the file system of the images, or they would be copied after all. Why not, where the template
+    /// cannot be built here.
+    fn home() -> Result<(Home, Self), String> {
+        let (kept, lock) = built()?;
+        let home = Home::below(&directory());
+        let lent = Self { kept, home: home.path().join("images"), _lock: lock };
         moved(&lent.kept, &lent.home);
-        Ok(lent)
+        Ok((home, lent))
     }
+}
+
+fn directory() -> PathBuf {
+    let dir = repository().join("target/e2b/templates");
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// The directory of the images, which are built once, and its lock.
+pub fn built() -> Result<(PathBuf, File), String> {
+    let dir = directory();
+    let lock = File::create(dir.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let sources = repository().join("crates/sandbox/src/template");
+    let texts = SOURCES.map(|name| fs::read_to_string(sources.join(name)).unwrap());
+    let base = digest_bytes(texts[0].as_bytes()).to_string();
+    let wanted = format!("{base} {}", digest_bytes(texts.concat().as_bytes()));
+    let (done, state) = (dir.join("built"), dir.join("state"));
+    let built = fs::read_to_string(&done).unwrap_or_default();
+    if built != wanted || !state.join("images").is_dir() {
+        if !built.starts_with(&base) {
+            let _ = fs::remove_dir_all(&state);
+        }
+        fs::create_dir_all(&state).unwrap();
+        // With this machine's own environment: it says how mirrors are reached.
+        let mut build = Command::new(binary());
+        build.arg("--state").arg(&state).args(["template", "build", TEMPLATE]);
+        build.stdin(Stdio::null());
+        let built = ended(build, BUILD);
+        if !built.status.success() {
+            return Err(said(&built));
+        }
+        fs::write(&done, &wanted).unwrap();
+    }
+    Ok((state.join("images"), lock))
 }
 
 impl Drop for Lent {
@@ -104,8 +117,7 @@ async fn the_interpreters_python_client_works_unmodified() {
     let Some(python) = install_python(PYTHON) else {
         return not_run("the Python client of the code interpreter", "pip could not install it");
     };
-    let home = Home::new();
-    let lent = match Lent::to(home.path()) {
+    let (home, lent) = match Lent::home() {
         Ok(lent) => lent,
         Err(why) => return not_run(PART, &why),
     };
@@ -128,8 +140,7 @@ async fn the_interpreters_javascript_client_works_unmodified() {
             "npm could not install it",
         );
     };
-    let home = Home::new();
-    let lent = match Lent::to(home.path()) {
+    let (home, lent) = match Lent::home() {
         Ok(lent) => lent,
         Err(why) => return not_run(PART, &why),
     };
@@ -155,8 +166,7 @@ async fn asked(ann: &Caller, id: &str, method: &str, path: &str, body: &str) -> 
 
 #[tokio::test]
 async fn an_interpreter_refuses_and_survives_what_clients_would_not_send() {
-    let home = Home::new();
-    let lent = match Lent::to(home.path()) {
+    let (home, lent) = match Lent::home() {
         Ok(lent) => lent,
         Err(why) => return not_run(PART, &why),
     };
@@ -211,8 +221,7 @@ async fn an_interpreter_refuses_and_survives_what_clients_would_not_send() {
 
 #[tokio::test]
 async fn a_template_that_cannot_begin_makes_no_sandbox() {
-    let home = Home::new();
-    let lent = match Lent::to(home.path()) {
+    let (home, lent) = match Lent::home() {
         Ok(lent) => lent,
         Err(why) => return not_run(PART, &why),
     };

@@ -40,6 +40,24 @@ fn installed(version: &str) -> Option<PathBuf> {
     install_python(&format!("e2b=={version}"))
 }
 
+/// Installs what the tests of the clients take.
+pub fn install_clients() {
+    PYTHON.iter().for_each(|version| drop(installed(version)));
+    if has_npm("the JavaScript client of E2B") {
+        JAVASCRIPT.iter().for_each(|version| drop(modules(version)));
+        drop(install_modules(cli::PACKAGE));
+    }
+}
+
+/// Installs what the tests of the code interpreter take.
+pub fn install_interpreter() {
+    drop(interpreter::built());
+    drop(install_python(interpreter::PYTHON));
+    if has_npm("the JavaScript client of the code interpreter") {
+        drop(install_modules(interpreter::JAVASCRIPT));
+    }
+}
+
 /// A package of PyPI, `NAME==VERSION`, in an environment of its own; `None` where that is not possible, which is reported.
 fn install_python(wanted: &str) -> Option<PathBuf> {
     let dir = repository().join("target/e2b").join(place("python", wanted, "=="));

@@ -148,9 +148,13 @@ pub(crate) fn gvisor() -> Result<Runtime, (String, &'static str)> {
 
 fn gvisor_at(path: &Path) -> Result<Runtime, String> {
     // An option that it does not know is a start that fails.
-    let asked = Runtime::ask(path, &GVISOR, &["--pod-init-config=", "--version"]);
+    let asked =
+        Runtime::ask(path, &GVISOR, &["--pod-init-config=", "--overlay2=none", "--version"]);
     asked.ok_or_else(|| match Runtime::ask(path, &GVISOR, &VERSION) {
-        Some(old) => format!("{} is too old: it cannot tell a task's connects", old.version),
+        Some(old) => format!(
+            "{} is too old: it cannot tell a task's connects, or keep its files on the host",
+            old.version
+        ),
         None => format!("{} does not say its version", path.display()),
     })
 }

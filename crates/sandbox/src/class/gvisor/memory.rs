@@ -47,7 +47,7 @@ pub(super) fn store(
     out: &mut dyn Write,
     most: u64,
 ) -> io::Result<()> {
-    let control = UnixStream::connect_addr(&address(traces.id.as_str())?)?;
+    let control = connect(traces)?;
     // A name of this kind is anybody's to take.
     let peer = u32::try_from(socket_peercred(&control)?.pid.as_raw_nonzero().get()).ok();
     if !peer.is_some_and(|pid| members.contains(&pid)) {
@@ -79,6 +79,18 @@ pub(super) fn store(
                 ));
             }
         }
+    }
+}
+
+/// A newer runsc has its socket in the directory of its state.
+fn connect(traces: &Traces) -> io::Result<UnixStream> {
+    let id = traces.id.as_str();
+    let in_state = traces.runtime_state.join(format!("runsc-{id}.sock"));
+    match UnixStream::connect(in_state) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            UnixStream::connect_addr(&address(id)?)
+        }
+        done => done,
     }
 }
 

@@ -131,7 +131,9 @@ fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
         .arg(&runtime.path)
         .arg("--root")
         .arg(&traces.runtime_state)
-        .args(["--network=none", "--oci-seccomp", "--ignore-cgroups", "--pod-init-config"])
+        // What is written is on the host at once: newer versions keep it in a file of their own, which ends with them.
+        .args(["--network=none", "--oci-seccomp", "--ignore-cgroups", "--overlay2=none"])
+        .arg("--pod-init-config")
         .arg(connects::config(traces));
     command
 }
