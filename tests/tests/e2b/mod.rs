@@ -2,6 +2,7 @@
 
 mod attack;
 mod beside;
+mod built;
 mod classes;
 mod cli;
 mod commands;
@@ -134,16 +135,21 @@ async fn run(server: &Server, mut command: Command, client: Option<&str>) {
 }
 
 async fn by_python(script: &str, version: &str, client: Option<&str>) {
+    by_python_as(script, "", version, client).await;
+}
+
+/// `kind`: which of both clients the script uses, where it can use either.
+async fn by_python_as(script: &str, kind: &str, version: &str, client: Option<&str>) {
     let Some(python) = installed(version) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
-    command.arg(repository().join("tests/tests/e2b").join(script));
+    command.arg(repository().join("tests/tests/e2b").join(script)).env("KIND", kind);
     run(&server, command, client).await;
     gone(home, server).await;
 }
 
-async fn by_javascript(version: &str, client: Option<&str>) {
+async fn by_javascript(script: &str, version: &str, client: Option<&str>) {
     if !has_npm("the JavaScript client of E2B") {
         return;
     }
@@ -153,10 +159,10 @@ async fn by_javascript(version: &str, client: Option<&str>) {
     let home = Home::new();
     let server = home.up();
     // A module finds its packages beside it.
-    let script = modules.join("client.mjs");
-    fs::copy(repository().join("tests/tests/e2b/client.mjs"), &script).unwrap();
+    let beside = modules.join(script);
+    fs::copy(repository().join("tests/tests/e2b").join(script), &beside).unwrap();
     let mut command = Command::new("node");
-    command.arg(script);
+    command.arg(beside);
     run(&server, command, client).await;
     gone(home, server).await;
 }
@@ -187,7 +193,7 @@ async fn the_asynchronous_python_client_works_unmodified() {
 
 #[tokio::test]
 async fn the_javascript_client_works_unmodified() {
-    by_javascript(JAVASCRIPT[0], Some("javascript")).await;
+    by_javascript("client.mjs", JAVASCRIPT[0], Some("javascript")).await;
 }
 
 #[tokio::test]
@@ -197,7 +203,7 @@ async fn older_clients_work_unmodified() {
         by_python("async.py", version, None).await;
     }
     for version in &JAVASCRIPT[1..] {
-        by_javascript(version, None).await;
+        by_javascript("client.mjs", version, None).await;
     }
 }
 
