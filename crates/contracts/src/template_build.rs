@@ -26,6 +26,8 @@ pub const MAX_TAGS: usize = 32;
 pub const DEFAULT_TAG: &str = "default";
 /// Log entries of one build; what is said after these is left out.
 pub const MAX_LOG_ENTRIES: usize = 10_000;
+/// Bytes of all of them.
+pub const MAX_LOG_TOTAL: usize = 1_024 * 1_024;
 /// Bytes of one log entry.
 pub const MAX_LOG_BYTES: usize = 4_096;
 /// Time of one whole build in seconds.

@@ -436,8 +436,14 @@ impl BuildRows<'_> {
         Ok(())
     }
 
-    /// Ends builds whose steps never came.
+    /// Ends builds whose steps never came, and forgets logs a week after the end.
     pub async fn end_unstarted(self) -> Result<()> {
+        sqlx::query(
+            "DELETE FROM app.template_logs g USING app.template_builds b
+              WHERE b.id = g.build_id AND b.ended_at < clock_timestamp() - interval '7 days'",
+        )
+        .execute(self.pool())
+        .await?;
         sqlx::query(
             "UPDATE app.template_builds SET status = 'error', reason = 'its steps did not come within a day',
                     ended_at = clock_timestamp()

@@ -3,12 +3,16 @@
 use std::fs;
 use std::time::Duration;
 
+use base64::Engine as _;
 use cofferdam_tests::e2b::{Caller, answered};
+use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
+use super::classes::has_class;
+use super::interpreter::Lent;
 use super::{JAVASCRIPT, PYTHON, by_javascript, by_python_as, gone};
-use crate::support::{count, until};
+use crate::support::{count, texts, until};
 
 const SOON: Duration = Duration::from_secs(60);
 const HASH: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -55,6 +59,72 @@ async fn built(ann: &Caller, name: &str, steps: Value) -> (String, Value) {
     assert_eq!(status, 202, "{why}");
     let end = ended(ann, &path).await;
     (template, end)
+}
+
+/// A sandbox of a template says this.
+async fn assert_says(ann: &Caller, template: &str, command: &str, wanted: &str) {
+    let (id, token) = ann.create(json!({"templateID": template, "timeout": 60})).await;
+    let said = ann.started((&id, &token), "/bin/bash", &["-c", command]).await;
+    let wanted = base64::engine::general_purpose::STANDARD.encode(wanted);
+    assert!(said.contains(&wanted), "{said}");
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+}
+
+#[tokio::test]
+async fn a_build_begins_with_an_image_or_a_template_of_the_host() {
+    let home = Home::new();
+    let lent = match Lent::to(home.path()) {
+        Ok(lent) => lent,
+        Err(why) => return not_run("builds from images of this host", &why),
+    };
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let wanted = "echo \"$(head -c 12 /etc/os-release)$(cat ~/made)\"";
+    for (name, from) in [
+        ("image", json!({"fromImage": "docker.io/library/template/base:latest"})),
+        ("stand-in", json!({"fromImage": "e2bdev/base"})),
+        ("host", json!({"fromTemplate": "base"})),
+        // Its own program, which a build on top of it keeps, in as much memory as it needs.
+        ("kernel", json!({"fromImage": "e2bdev/code-interpreter:latest"})),
+    ] {
+        let (_, path) = opened(&ann, name).await;
+        let mut body = json!({"steps": [run("echo made > ~/made; pip --version > /dev/null")]});
+        body.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
+        assert_eq!(ann.api("POST", &path, Some(body)).await.0, 202);
+        let end = ended(&ann, &path).await;
+        assert_eq!(end["status"], "ready", "{end}");
+        assert_says(&ann, name, wanted, "PRETTY_NAME=made\n").await;
+    }
+    let health = "curl -sf --noproxy '*' -o /dev/null http://127.0.0.1:49999/health && echo up";
+    assert_says(&ann, "kernel", health, "up\n").await;
+    let (_, path) = opened(&ann, "nothing").await;
+    assert_eq!(ann.api("POST", &path, Some(json!({"fromImage": "none:1"}))).await.0, 202);
+    let end = ended(&ann, &path).await;
+    assert!(end["reason"]["message"].as_str().unwrap().contains("template/base"), "{end}");
+    assert_eq!(end["reason"]["step"], "base", "{end}");
+    drop(lent);
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_template_is_built_in_the_class_gvisor() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (_, end) = built(&ann, "web", json!([run("echo made > ~/made")])).await;
+    assert_eq!(end["status"], "ready", "{end}");
+    let sql = server.sql().await;
+    let classes = "SELECT DISTINCT effective->>'isolationClass' FROM app.sbx_runs";
+    assert_eq!(texts(&sql, classes).await, ["gvisor"]);
+    sql.close().await;
+    assert_says(&ann, "web", "cat ~/made", "made\n").await;
+    // Its files are those of a layer, so another class takes them too.
+    let plain = Caller { class: None, ..ann };
+    assert_says(&plain, "web", "cat ~/made", "made\n").await;
+    gone(home, server).await;
 }
 
 /// What is said of a build once it is over.

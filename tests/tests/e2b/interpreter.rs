@@ -37,7 +37,7 @@ const BUILT: [&str; 2] = ["base.json", "code-interpreter-v1.json"];
 
 /// The images that were built once, moved to a home for one test at a time: they are a gigabyte, and removing a copy takes
 /// longer than the test.
-struct Lent {
+pub(super) struct Lent {
     kept: PathBuf,
     home: PathBuf,
     _lock: File,
@@ -45,7 +45,7 @@ struct Lent {
 
 impl Lent {
     /// Why not, where the template cannot be built here.
-    fn to(home: &Path) -> Result<Self, String> {
+    pub(super) fn to(home: &Path) -> Result<Self, String> {
         let dir = repository().join("target/e2b/templates");
         fs::create_dir_all(&dir).unwrap();
         let lock = File::create(dir.join("lock")).unwrap();

@@ -2,7 +2,7 @@
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::BuildId;
-use cofferdam_contracts::template_build::{MAX_LOG_BYTES, MAX_LOG_ENTRIES};
+use cofferdam_contracts::template_build::{MAX_LOG_BYTES, MAX_LOG_ENTRIES, MAX_LOG_TOTAL};
 use cofferdam_ledger::builds::LogEntry;
 use cofferdam_sandbox::Stream;
 
@@ -17,6 +17,7 @@ pub(super) struct BuildLog {
     /// The step that is under way.
     step: String,
     written: usize,
+    bytes: usize,
     held: Vec<LogEntry>,
     /// Beginnings of lines, by stream.
     open: [Vec<u8>; 2],
@@ -30,6 +31,7 @@ impl BuildLog {
             build,
             step,
             written: 0,
+            bytes: 0,
             held: Vec::new(),
             open: [const { Vec::new() }; 2],
             is_full: false,
@@ -44,14 +46,23 @@ impl BuildLog {
 
     pub(super) fn say(&mut self, level: &str, message: &str) {
         let room = MAX_LOG_ENTRIES.saturating_sub(self.written.saturating_add(self.held.len()));
-        let (level, message) = match room {
-            0 => return,
+        // What went wrong is said in any case.
+        if self.is_full && level != "error" {
+            return;
+        }
+        let message = cut(message);
+        self.bytes = self.bytes.saturating_add(message.len());
+        let is_last = room <= 1 || self.bytes > MAX_LOG_TOTAL;
+        let (level, message) = match is_last && level != "error" {
             // The last one says so.
-            1 => {
+            true => {
                 self.is_full = true;
-                ("warn", format!("more than {MAX_LOG_ENTRIES} entries: the rest is left out"))
+                let why = format!(
+                    "more than {MAX_LOG_ENTRIES} entries or {MAX_LOG_TOTAL} bytes: the rest is left out"
+                );
+                ("warn", why)
             }
-            _ => (level, cut(message)),
+            false => (level, message),
         };
         let step = Some(self.step.clone());
         self.held.push(LogEntry { at_ms: clock::now_ms(), level: level.to_owned(), step, message });
@@ -157,6 +168,12 @@ mod tests {
         log.feed(Stream::Stdout, "x\n".repeat(MAX_LOG_ENTRIES + 50).as_bytes());
         assert_eq!(log.held.len(), MAX_LOG_ENTRIES);
         assert!(log.held.last().unwrap().message.contains("left out"));
+        log.say("error", "the end");
+        assert_eq!(log.held.last().unwrap().message, "the end");
+        let mut log = self::log();
+        log.feed(Stream::Stdout, format!("{}\n", "x".repeat(4_000)).repeat(500).as_bytes());
+        let bytes: usize = log.held.iter().map(|entry| entry.message.len()).sum();
+        assert!(log.is_full && bytes < MAX_LOG_TOTAL + 200, "{bytes}");
         let mut log = self::log();
         log.feed(Stream::Stdout, &vec![b'y'; 3 * MAX_LOG_BYTES]);
         log.ends();

@@ -365,6 +365,9 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
             "lifecycle".into(),
             json!({"autoResume": view.resume_on_traffic, "onTimeout": on_timeout}),
         );
+        if let Some(held) = &held {
+            fields.insert("alias".into(), held.template_alias().as_str().into());
+        }
         // Who may only read is not given what runs commands.
         if let Some(held) = held.filter(|_| may(&call.who, true)) {
             fields.insert("envdAccessToken".into(), held.token.clone().into());

@@ -1,7 +1,7 @@
 //! Files for the COPY steps of a build: a link for one archive, which needs no key, and what is sent to it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,7 +13,7 @@ use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::builds::refused;
 use super::control::{Asking, Outcome};
@@ -24,8 +24,12 @@ use crate::serve::BODY_PATIENCE;
 const LIFE: Duration = Duration::from_secs(3_600);
 /// Links of one tenant; the oldest goes for the next one. A build has at most as many steps.
 const MAX_LINKS: usize = 512;
+/// Uploads of one tenant at once: its quota is asked before each, and what is under way is not counted yet. Others wait.
+const AT_ONCE: usize = 4;
 /// Bytes of a link's secret.
 const SECRET_BYTES: usize = 20;
+/// How long one waits for a place.
+const PLACE_PATIENCE: Duration = Duration::from_secs(60);
 /// Pieces on their way to the disk.
 const QUEUED: usize = 4;
 
@@ -40,12 +44,23 @@ struct Link {
 
 /// Links of this process, by their secret. A server that restarts has none: the client asks for the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Mutex<HashMap<String, Link>>);
+pub(crate) struct Links {
+    all: Mutex<HashMap<String, Link>>,
+    /// Places of each tenant that sent something.
+    places: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+}
 
 impl Links {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Link>> {
         // A poisoned lock only means that somebody panicked beside it; the map is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The places of a tenant.
+    fn places(&self, tenant: &TenantId) -> Arc<Semaphore> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = places.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE)));
+        Arc::clone(own)
     }
 
     fn add(&self, link: Link) -> String {
@@ -122,6 +137,29 @@ pub(super) async fn take(
             "the upload link is unknown or has expired: ask for the next one",
         );
     };
+    let place = front.links.places(&link.tenant).acquire_owned();
+    let Ok(Ok(_place)) = tokio::time::timeout(PLACE_PATIENCE, place).await else {
+        return shape::error(
+            429,
+            format!("{AT_ONCE} uploads of this tenant are under way; try again"),
+        );
+    };
+    match tokio::time::timeout(LIFE, received(front, link, &mut body)).await {
+        Ok(Ok(())) => shape::empty(200),
+        Ok(Err(fault)) => {
+            shape::drain(&mut body).await;
+            *fault
+        }
+        Err(_) => shape::error(408, "the upload took longer than its link is good for"),
+    }
+}
+
+/// Has an archive kept as it comes.
+async fn received(
+    front: &Front,
+    link: Link,
+    body: &mut Incoming,
+) -> Result<(), Box<Response<Body>>> {
     let (pieces, taken) = mpsc::channel(QUEUED);
     let flows = front.shared.flows.clone();
     let taking = tokio::spawn(async move {
@@ -148,19 +186,13 @@ pub(super) async fn take(
         }
     };
     if let Some(fault) = fault {
-        shape::drain(&mut body).await;
-        return fault;
+        return Err(Box::new(fault));
     }
     let _ = pieces.send(None).await;
     drop(pieces);
-    match taking.await {
-        Ok(Ok(())) => shape::empty(200),
-        Ok(Err(error)) => {
-            shape::drain(&mut body).await;
-            shape::refused(error)
-        }
-        Err(_) => shape::error(503, "the server stops; try again"),
-    }
+    let taken = taking.await;
+    let taken = taken.map_err(|_| Box::new(shape::error(503, "the server stops; try again")))?;
+    taken.map_err(|error| Box::new(shape::refused(error)))
 }
 
 #[cfg(test)]
