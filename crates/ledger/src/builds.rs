@@ -329,6 +329,19 @@ impl BuildRows<'_> {
         Ok(())
     }
 
+    /// Records that the build of a sandbox that was not made failed; what has no build, or one that is over, stays.
+    pub async fn failed_unmade(self, live: &LiveId, reason: &str) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.template_builds SET status = 'error', reason = $2, step = 'base', ended_at = clock_timestamp()
+              WHERE live_id = $1 AND ended_at IS NULL",
+        )
+        .bind(live.as_str())
+        .bind(reason)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// Appends to a build's log; the first one has this number.
     pub async fn log_append(self, build: &BuildId, from: i32, entries: &[LogEntry]) -> Result<()> {
         let times: Vec<i64> = entries.iter().map(|entry| entry.at_ms).collect();

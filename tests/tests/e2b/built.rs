@@ -335,6 +335,10 @@ async fn tenants_have_templates_of_their_own() {
         let (status, answer) = bob.api(method, &path, body).await;
         assert_eq!((status, &answer["code"]), (404, &json!(404)), "{method} {path} {answer}");
     }
+    // By our own API, too.
+    let asked = ann.http.post(format!("{}/api/sandboxes", ann.url)).bearer_auth(&ann.key);
+    let (status, made) = answered(asked.json(&json!({"template": "web", "timeoutS": 60}))).await;
+    assert_eq!((status, &made["template"]), (201, &json!(template)), "{made}");
     // The same name is another template.
     let (other, end) = built(&bob, "web", json!([])).await;
     assert!(end["status"] == "ready" && other != template, "{end}");
@@ -349,6 +353,28 @@ async fn tenants_have_templates_of_their_own() {
     assert_eq!(reader.api("POST", "/v3/templates", Some(json!({"name": "x"}))).await.0, 403);
     assert_eq!(reader.api("GET", "/templates/aliases/web", None).await.0, 200);
     gone_with_sandboxes(home, server, &[&ann]).await;
+}
+
+#[tokio::test]
+async fn a_build_that_finds_no_room_says_so() {
+    let home = Home::new();
+    // Room for one sandbox, and no second one.
+    let server = home.up_with(&["--memory-mb", "900"], &[]);
+    let ann = Caller::of(&server, "ann").await;
+    let (id, _) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    let (_, path) = opened(&ann, "web").await;
+    let (status, said) = ann.api("POST", &path, Some(json!({"fromTemplate": "base"}))).await;
+    assert_eq!(status, 202, "{said}");
+    let end = ended(&ann, &path).await;
+    assert_eq!(
+        (&end["status"], &end["reason"]["step"]),
+        (&json!("error"), &json!("base")),
+        "{end}"
+    );
+    assert!(end["reason"]["message"].as_str().unwrap().contains("no room"), "{end}");
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    assert_eq!(built(&ann, "web", json!([])).await.1["status"], "ready");
+    gone(home, server).await;
 }
 
 /// Kills every sandbox of these first.

@@ -149,6 +149,10 @@ impl Flows {
     /// The template is there, and the tag names no build that is ready.
     pub async fn template_named(&self, who: &Principal, text: &str) -> Result<Option<SnapshotId>> {
         let Ok((name, tag)) = tagged(text) else { return Ok(None) };
+        // No tenant has this name, and most creations ask for it.
+        if name == super::templates::base_name()? {
+            return Ok(None);
+        }
         let rows = self.ledger.builds();
         let Some((template, _)) = rows.template(&who.tenant, name.as_str()).await? else {
             return Ok(None);

@@ -276,12 +276,14 @@ impl Flows {
         match waited.await {
             Ok(done) => done,
             Err(_) => {
-                self.live_cancel(who, id).await?;
                 let why = format!(
                     "no room for the sandbox within {} s: other sandboxes hold this host's memory, or tasks and \
                      creations all places; kill some, or try again",
                     CREATE_PATIENCE.as_secs()
                 );
+                // Before its end, which would say less.
+                self.ledger.builds().failed_unmade(id, &why).await?;
+                self.live_cancel(who, id).await?;
                 Err(refuse(ErrorCode::Unavailable, why))
             }
         }
