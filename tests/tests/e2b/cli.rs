@@ -235,6 +235,10 @@ async fn builds(cli: &Cli, dir: &Path) {
         b"sent\nme\n"
     );
     cli.good(&["sandbox", "kill", id]).await;
+    // It is its tenant's own, and stays so.
+    cli.good(&["template", "unpublish", "mine", "--yes"]).await;
+    let refused = cli.refused(&["template", "publish", "mine", "--yes"]).await;
+    assert!(refused.contains("not supported: changes of templates"), "{refused}");
     cli.good(&["template", "delete", "mine", "--yes"]).await;
     assert!(!cli.good(&["template", "list"]).await.contains("mine"));
 }

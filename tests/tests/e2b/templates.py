@@ -60,7 +60,7 @@ async def main():
     check("logs", "said" in said and "warned" in said and any("COPY app" in line for line in said))
     check("values of variables are not logged", not any("hi there" in line for line in said))
     check("uploaded", any("Uploaded" in line for line in said))
-    check("exists", await got(T.exists("web")) and not await got(T.exists("none")))
+    check("exists", await got(T.exists("web")) and await got(T.exists("web:any")) and not await got(T.exists("none")))
 
     sandbox = await got(S.create("web", timeout=60))
     run = lambda text, **more: got(sandbox.commands.run(text, **more))
@@ -74,7 +74,7 @@ async def main():
     check("copy under a new name", (await run("cat /opt/renamed; stat -c %a /opt/renamed")).stdout == "one600\n")
     check("variables are for the build", (await run("echo [$GREETING]")).stdout == "[]\n")
     check("the program saw them", (await run("cat /tmp/greeting")).stdout == "hi there\n")
-    check("the program runs", "main.py" in (await run("curl -s http://127.0.0.1:8123/")).stdout)
+    check("the program runs", "main.py" in (await run("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:8123/")).stdout)
     info = await got(sandbox.get_info())
     check("what it has", (info.memory_mb, info.cpu_count, info.template_id) == (640, 1, built.template_id))
     # As every sandbox: paused and resumed, it is what it was.
@@ -112,7 +112,7 @@ async def main():
     check("built in the background", status.status.value == "ready")
     sandbox = await got(S.create("child", timeout=60))
     check("on another template", (await run("cat ~/copy ~/inherited; pwd")).stdout == "onehi there\n/opt/app\n")
-    check("with its program", "main.py" in (await run("curl -s http://127.0.0.1:8123/")).stdout)
+    check("with its program", "main.py" in (await run("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:8123/")).stdout)
     await got(sandbox.kill())
 
     # What fails says at which step, and why.

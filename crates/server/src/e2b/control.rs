@@ -180,6 +180,7 @@ async fn routed(call: Asking<'_>, parts: &Parts, names: &[&str]) -> Outcome {
         ("POST", ["templates", "tags"]) => tags::assign(call).await,
         ("DELETE", ["templates", "tags"]) => tags::remove(call).await,
         ("DELETE", ["templates", id]) => kept::delete(call, id).await,
+        ("PATCH", ["v2", "templates", id] | ["templates", id]) => templates::change(call, id).await,
         ("GET", ["templates", id, "tags"]) => tags::list(call, id).await,
         (_, names) => Err(unsupported(names)),
     }
@@ -190,7 +191,7 @@ fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
         ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
         ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
-            "changes of templates: a tenant's are its own; `cofferdam template` makes the host's"
+            return shape::error(400, templates::UNCHANGED);
         }
         ["volumes" | "volumecontent", ..] => "volumes",
         ["secrets", ..] => "E2B's secrets: see `cofferdam secret`",

@@ -9,13 +9,16 @@ use cofferdam_flows::live::Template;
 use cofferdam_flows::{Error, Flows};
 use cofferdam_ledger::builds::ListedTemplate;
 use cofferdam_ledger::keys::Principal;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::control::{Asking, Outcome};
 use super::envd::VERSION;
 use super::shape;
 
-/// A template has no builds that clients could follow.
+/// What is said of changes that are not there.
+pub(super) const UNCHANGED: &str = "not supported: changes of templates: a tenant's are its own; `cofferdam template` makes the host's";
+/// A template of the host has no builds that clients could follow.
 const BUILD: &str = "00000000-0000-0000-0000-000000000000";
 /// CPUs and MiB of a sandbox, where its template says nothing.
 const CPUS: u64 = 2;
@@ -34,13 +37,34 @@ pub(super) async fn list(call: Asking<'_>) -> Outcome {
 pub(super) async fn alias(call: Asking<'_>, alias: &str) -> Outcome {
     let flows = &call.front.shared.flows;
     let alias = shape::decoded(alias).unwrap_or_default();
-    let built = flows.ledger.builds().template(&call.who.tenant, &alias).await;
+    // Whether it is there, whatever its tags are.
+    let alias = alias.split_once(':').map_or(alias.as_str(), |(name, _)| name);
+    let built = flows.ledger.builds().template(&call.who.tenant, alias).await;
     if let Some((id, _)) = built.map_err(|error| shape::refused(error.into()))? {
         return Ok(shape::json_of(200, &json!({"templateID": id, "public": false})));
     }
-    match is_known(flows, &alias).map_err(shape::refused)? {
+    match is_known(flows, alias).map_err(shape::refused)? {
         true => Ok(shape::json_of(200, &json!({"templateID": alias, "public": true}))),
-        false => Err(missing(&alias)),
+        false => Err(missing(alias)),
+    }
+}
+
+/// `PATCH` of a template.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    public: Option<bool>,
+}
+
+/// A template of a tenant stays its own; that it is so is no change. Others are the host's.
+pub(super) async fn change(call: Asking<'_>, id: &str) -> Outcome {
+    let Asking { front, who, body, .. } = call;
+    let asked: Change = shape::body(body).await?;
+    let id = shape::decoded(id).unwrap_or_default();
+    let built = front.shared.flows.ledger.builds().template(&who.tenant, &id).await;
+    match (built.map_err(|error| shape::refused(error.into()))?, asked.public) {
+        (Some((_, name)), None | Some(false)) => Ok(shape::json_of(200, &json!({"names": [name]}))),
+        _ => Err(shape::error(400, UNCHANGED)),
     }
 }
 
