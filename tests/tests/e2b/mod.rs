@@ -308,7 +308,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!((status, &answer["code"]), (404, &json!(404)), "{answer}");
     assert!(answer["message"].as_str().unwrap().contains("\"other\" not found"), "{answer}");
     for (method, path) in
-        [("PUT", "/sandboxes/x/network"), ("POST", "/v3/templates"), ("GET", "/volumes")]
+        [("PUT", "/sandboxes/x/network"), ("PATCH", "/v2/templates/base"), ("GET", "/volumes")]
     {
         let (status, answer) = ann.api(method, path, None).await;
         assert_eq!(status, 400, "{method} {path} {answer}");
