@@ -10,7 +10,7 @@ use std::fs::File;
 use std::process::Output;
 use std::time::Duration;
 
-use cases::{BUILT, CACHED, SETTLE, TAMPERINGS};
+use cases::{BUILT, CACHED, SETTLE, TAMPERINGS, TEMPLATE};
 use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -145,6 +145,7 @@ async fn apply(conn: &mut PgConnection, sql: &str) {
     let statements = match sql.split_once(' ') {
         _ if sql == "$SETTLE" => SETTLE.map(str::to_owned).to_vec(),
         _ if sql == "$BUILT" => BUILT.map(str::to_owned).to_vec(),
+        _ if sql == "$TEMPLATE" => TEMPLATE.map(|text| text.replace("$H", OTHER_HASH)).to_vec(),
         Some(("unbind", table)) => vec![UNBIND.replace("$1", table)],
         Some(("double", what)) => {
             let table = what.split(' ').next().unwrap();
@@ -195,6 +196,11 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
     apply(&mut conn, "$BUILT").await;
     let (output, report) = kept.prove(&url, &[]);
     assert_eq!(output.status.code(), Some(0), "a patch in good order: {report}");
+    conn.close().await.unwrap();
+    let (url, mut conn) = kept.copy("template").await;
+    apply(&mut conn, "$TEMPLATE").await;
+    let (output, report) = kept.prove(&url, &[]);
+    assert_eq!(output.status.code(), Some(0), "a template in good order: {report}");
     conn.close().await.unwrap();
     let mut missed = Vec::new();
     for (n, case) in TAMPERINGS.iter().enumerate() {

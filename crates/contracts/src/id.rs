@@ -153,6 +153,19 @@ id!(
     |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 );
 id!(
+    /// A template that a tenant builds: 20 letters and digits.
+    TemplateId, "template id", "^[a-z0-9]{20}$",
+    |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+id!(
+    /// A build of a template, in the form of a UUID, which clients parse.
+    BuildId, "build id", "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
+    |t| t.len() == 36 && t.bytes().enumerate().all(|(at, b)| match at {
+        8 | 13 | 18 | 23 => b == b'-',
+        _ => b.is_ascii_digit() || (b'a'..=b'f').contains(&b),
+    })
+);
+id!(
     /// A template of long-lived sandboxes, as their creation names it.
     TemplateName, "template name", "^[a-z0-9][a-z0-9_-]{0,62}$", |t| is_word(t, 63, b"_-")
 );

@@ -51,6 +51,7 @@ pub mod snapshot;
 pub mod step;
 pub mod tally;
 pub mod template;
+pub mod template_build;
 pub mod terms;
 pub mod timeout;
 pub mod tree_change;

@@ -20,6 +20,8 @@ named! {
         Pause = "pause",
         /// New sandboxes begin with it, until it is deleted.
         Snapshot = "snapshot",
+        /// The files of a template that its tenant built: new sandboxes begin with them, while a tag names that build.
+        Template = "template",
     }
 }
 

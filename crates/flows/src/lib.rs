@@ -99,6 +99,8 @@ pub struct Flows {
     vault: Option<Arc<Vault>>,
     /// Where this host keeps the files of snapshots.
     kept: Option<Arc<live::Shelf>>,
+    /// Where this host keeps what clients sent for builds of templates.
+    uploads: Option<Arc<live::Shelf>>,
     /// Layers of paused sandboxes that are to be sealed.
     plain: Arc<live::PlainLayers>,
     /// Which addresses webhooks may reach.
@@ -126,6 +128,7 @@ impl Flows {
             signer: None,
             vault: None,
             kept: None,
+            uploads: None,
             plain: Arc::default(),
             reach: Reach::default(),
             guesses: Arc::default(),
@@ -149,10 +152,11 @@ impl Flows {
         Self { vault: vault.map(Arc::new), ..self }
     }
 
-    /// With a directory for the files of snapshots.
+    /// With a directory for the files of snapshots, and one beside it for what is sent for templates.
     #[must_use]
     pub fn with_snapshots(self, dir: &Path) -> Self {
-        Self { kept: Some(Arc::new(live::Shelf::of(dir))), ..self }
+        let uploads = Some(Arc::new(live::Shelf::of(&dir.with_file_name("uploads"))));
+        Self { kept: Some(Arc::new(live::Shelf::of(dir))), uploads, ..self }
     }
 
     /// Whether this host can sign and check.

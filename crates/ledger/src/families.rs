@@ -37,6 +37,8 @@ families! {
     applies: Applies,
     /// Files that tasks and steps left.
     artifacts: Artifacts,
+    /// Templates that tenants build.
+    builds: BuildRows,
     /// Cached bases of dependencies.
     cache: Cache,
     /// Values that operators set.

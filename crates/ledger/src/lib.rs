@@ -8,6 +8,7 @@ pub mod applies;
 pub mod artifacts;
 pub mod audit;
 pub mod budgets;
+pub mod builds;
 pub mod cache;
 pub mod cluster;
 pub mod config;
@@ -51,6 +52,8 @@ pub mod snapshots;
 pub mod steps;
 pub mod streams;
 pub mod tasks;
+pub mod template_files;
+pub mod template_tags;
 pub mod webhooks;
 mod wire;
 

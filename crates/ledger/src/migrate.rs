@@ -26,7 +26,7 @@ migrations! {
     "0014_webhooks", "0015_dispatch_ends", "0016_webhook_events", "0017_gate_audit", "0018_secrets", "0019_models", "0020_planner",
     "0021_live", "0022_answers_use_quota", "0023_live_again", "0024_snapshots", "0025_resumes",
     "0026_claims_say_what_is_left", "0027_live_beside", "0028_live_programs",
-    "0029_kept_by_pauses", "0030_live_lists", "0031_patch_applies",
+    "0029_kept_by_pauses", "0030_live_lists", "0031_patch_applies", "0032_templates",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -123,7 +123,12 @@ fn digest_of(row: &PgRow) -> Result<Option<Digest>> {
     sha256.map(|text| id("snapshots.sha256", &text)).transpose()
 }
 
-async fn insert(conn: &mut PgConnection, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
+/// In the caller's transaction. `false`: the sandbox does not run any more.
+pub(crate) async fn insert(
+    conn: &mut PgConnection,
+    new: &FilesToKeep<'_>,
+    audit: &Audit<'_>,
+) -> Result<bool> {
     let written = sqlx::query(
         "INSERT INTO app.snapshots
                 (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, plain,
@@ -315,6 +320,10 @@ impl SnapshotRows<'_> {
                     "a paused sandbox goes on from this snapshot: kill or resume that sandbox";
                 return Err(Refusal::new(ErrorCode::StateConflict, why).into());
             }
+            Some("template") => {
+                let why = "these are the files of a template: delete that template";
+                return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+            }
             Some(_) => {}
         }
         let query = "UPDATE app.snapshots SET sealed_key = NULL, erased_at = clock_timestamp() WHERE id = $1";
@@ -324,8 +333,18 @@ impl SnapshotRows<'_> {
         Ok(())
     }
 
-    /// Destroys the keys of pauses that no paused or resuming sandbox needs any more.
+    /// Destroys the keys of pauses that no paused or resuming sandbox needs any more, and of templates whose build no tag names.
     pub async fn erase_unneeded(self) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.snapshots s SET sealed_key = NULL, erased_at = clock_timestamp()
+              WHERE s.kind = 'template' AND s.erased_at IS NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.template_builds b
+                      JOIN app.template_tags g ON g.build_id = b.id
+                      JOIN app.templates t ON t.id = g.template_id AND t.deleted_at IS NULL
+                     WHERE b.snapshot_id = s.id)",
+        )
+        .execute(self.pool())
+        .await?;
         sqlx::query(
             "UPDATE app.snapshots s SET sealed_key = NULL, erased_at = clock_timestamp()
               WHERE s.kind = 'pause' AND s.erased_at IS NULL AND NOT EXISTS (

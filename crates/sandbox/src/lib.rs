@@ -59,6 +59,7 @@ pub mod templates {
 
 /// What is said to the agent inside a sandbox, and what it answers.
 pub mod inside {
+    pub use cofferdam_guest::archive::Unpack;
     pub use cofferdam_guest::process::{Size, Usage};
     pub use cofferdam_guest::sleep::{Command, MAX_NOTE};
     pub use cofferdam_guest::tree::{Change, ChangeKind, Entry, NodeKind};

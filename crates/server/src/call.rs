@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub no_auth: bool,
     /// What reply links begin with.
     pub public_url: String,
+    /// Whether its address speaks TLS.
+    pub tls: bool,
 }
 
 /// One request.

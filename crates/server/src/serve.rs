@@ -132,6 +132,7 @@ impl Server {
             flows,
             no_auth: doors.auth == Auth::None,
             public_url: public::url(said, doors.addr, &doors.hosts, doors.tls.is_some()),
+            tls: doors.tls.is_some(),
         });
         // Who follows a link names its host.
         doors.hosts.extend(doors.public_url.iter().map(|url| url.host().clone()));

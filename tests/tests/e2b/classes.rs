@@ -28,7 +28,7 @@ const MEMORY: (&str, &str) = ("COFFERDAM_GVISOR_MEMORY", "1");
 const SECRET: &str = "a-word-that-only-memory-has";
 
 /// Whether this host has a class; where it has not, that is reported.
-fn has_class(class: &str) -> bool {
+pub(super) fn has_class(class: &str) -> bool {
     let doctor = Home::new().run_json(&["doctor", "--json"]);
     let found = doctor["classes"][class] == true;
     if !found {

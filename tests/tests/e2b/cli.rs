@@ -93,6 +93,7 @@ async fn the_command_line_of_e2b_works_unmodified() {
     terminals(&cli, &one).await;
     records(&cli, &one).await;
     keeps(&cli, &two).await;
+    builds(&cli, own.path()).await;
     refuses(&cli, own.path()).await;
     // The ends.
     assert!(cli.good(&["sandbox", "kill", &one]).await.contains("has been killed"));
@@ -219,13 +220,36 @@ async fn keeps(cli: &Cli, id: &str) {
     assert!(cli.good(&["sandbox", "snapshot", "delete", snapshot]).await.contains("deleted"));
 }
 
+/// A Dockerfile becomes a template of its tenant.
+async fn builds(cli: &Cli, dir: &Path) {
+    let text = "FROM e2bdev/base\nENV WHO=me\nCOPY sent /srv/sent\nRUN echo \"$WHO\" > /srv/made\n";
+    std::fs::write(dir.join("e2b.Dockerfile"), text).unwrap();
+    std::fs::write(dir.join("sent"), "sent\n").unwrap();
+    let shown = cli.good(&["template", "create", "mine"]).await;
+    assert!(shown.contains("RUN echo"), "{shown}");
+    assert!(cli.good(&["template", "list"]).await.contains("mine"));
+    let id = cli.good(&["sandbox", "create", "-d", "mine"]).await;
+    let id = id.trim();
+    assert_eq!(
+        cli.run(&["sandbox", "exec", id, "cat /srv/sent /srv/made"]).await.stdout,
+        b"sent\nme\n"
+    );
+    cli.good(&["sandbox", "kill", id]).await;
+    // It is its tenant's own, and stays so.
+    cli.good(&["template", "unpublish", "mine", "--yes"]).await;
+    let refused = cli.refused(&["template", "publish", "mine", "--yes"]).await;
+    assert!(refused.contains("not supported: changes of templates"), "{refused}");
+    cli.good(&["template", "delete", "mine", "--yes"]).await;
+    assert!(!cli.good(&["template", "list"]).await.contains("mine"));
+}
+
 /// What there is not here is refused by the server in words, and the command line shows them.
 async fn refuses(cli: &Cli, dir: &Path) {
     std::fs::write(dir.join("e2b.Dockerfile"), "FROM debian\nRUN true\n").unwrap();
     for (args, words) in [
-        (&["template", "create", "mine"][..], "not supported: template builds"),
-        (&["template", "publish", "base", "--yes"], "not supported: template builds"),
-        (&["template", "unpublish", "base", "--yes"], "not supported: template builds"),
+        (&["template", "create", "mine"][..], "the image \"debian\" is not on this host"),
+        (&["template", "publish", "base", "--yes"], "not supported: changes of templates"),
+        (&["template", "unpublish", "base", "--yes"], "not supported: changes of templates"),
         (&["template", "delete", "base", "--yes"], "cofferdam template rm"),
         (&["template", "delete", "none", "--yes"], "not found"),
         (&["sandbox", "create", "-d", "none"], "\"none\" not found"),

@@ -37,7 +37,7 @@ const BUILT: [&str; 2] = ["base.json", "code-interpreter-v1.json"];
 
 /// The images that were built once, moved to a home for one test at a time: they are a gigabyte, and removing a copy takes
 /// longer than the test.
-struct Lent {
+pub(super) struct Lent {
     kept: PathBuf,
     home: PathBuf,
     _lock: File,
@@ -46,7 +46,7 @@ struct Lent {
 impl Lent {
     /// With the home: on the file system of the images, or they would be copied after all. Why not, where the template
     /// cannot be built here.
-    fn home() -> Result<(Home, Self), String> {
+    pub(super) fn home() -> Result<(Home, Self), String> {
         let (kept, lock) = built()?;
         let home = Home::below(&directory());
         let lent = Self { kept, home: home.path().join("images"), _lock: lock };

@@ -2,6 +2,7 @@
 
 mod attack;
 mod beside;
+mod built;
 mod classes;
 mod cli;
 mod commands;
@@ -152,16 +153,21 @@ async fn run(server: &Server, mut command: Command, client: Option<&str>) {
 }
 
 async fn by_python(script: &str, version: &str, client: Option<&str>) {
+    by_python_as(script, "", version, client).await;
+}
+
+/// `kind`: which of both clients the script uses, where it can use either.
+async fn by_python_as(script: &str, kind: &str, version: &str, client: Option<&str>) {
     let Some(python) = installed(version) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
-    command.arg(repository().join("tests/tests/e2b").join(script));
+    command.arg(repository().join("tests/tests/e2b").join(script)).env("KIND", kind);
     run(&server, command, client).await;
     gone(home, server).await;
 }
 
-async fn by_javascript(version: &str, client: Option<&str>) {
+async fn by_javascript(script: &str, version: &str, client: Option<&str>) {
     if !has_npm("the JavaScript client of E2B") {
         return;
     }
@@ -171,10 +177,10 @@ async fn by_javascript(version: &str, client: Option<&str>) {
     let home = Home::new();
     let server = home.up();
     // A module finds its packages beside it.
-    let script = modules.join("client.mjs");
-    fs::copy(repository().join("tests/tests/e2b/client.mjs"), &script).unwrap();
+    let beside = modules.join(script);
+    fs::copy(repository().join("tests/tests/e2b").join(script), &beside).unwrap();
     let mut command = Command::new("node");
-    command.arg(script);
+    command.arg(beside);
     run(&server, command, client).await;
     gone(home, server).await;
 }
@@ -205,7 +211,7 @@ async fn the_asynchronous_python_client_works_unmodified() {
 
 #[tokio::test]
 async fn the_javascript_client_works_unmodified() {
-    by_javascript(JAVASCRIPT[0], Some("javascript")).await;
+    by_javascript("client.mjs", JAVASCRIPT[0], Some("javascript")).await;
 }
 
 #[tokio::test]
@@ -215,7 +221,7 @@ async fn older_clients_work_unmodified() {
         by_python("async.py", version, None).await;
     }
     for version in &JAVASCRIPT[1..] {
-        by_javascript(version, None).await;
+        by_javascript("client.mjs", version, None).await;
     }
 }
 
@@ -320,7 +326,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!((status, &answer["code"]), (404, &json!(404)), "{answer}");
     assert!(answer["message"].as_str().unwrap().contains("\"other\" not found"), "{answer}");
     for (method, path) in
-        [("PUT", "/sandboxes/x/network"), ("POST", "/v3/templates"), ("GET", "/volumes")]
+        [("PUT", "/sandboxes/x/network"), ("PATCH", "/v2/templates/base"), ("GET", "/volumes")]
     {
         let (status, answer) = ann.api(method, path, None).await;
         assert_eq!(status, 400, "{method} {path} {answer}");

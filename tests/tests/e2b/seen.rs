@@ -11,12 +11,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// The clients, as the table names them, and the file that each one's test writes.
-const CLIENTS: [(&str, &str); 4] = [
-    ("Python", "sync"),
-    ("Python, asynchronous", "async"),
-    ("JavaScript", "javascript"),
-    ("Command line", "cli"),
+/// The clients, as the table names them, and the files that each one's tests write.
+const CLIENTS: [(&str, &[&str]); 4] = [
+    ("Python", &["sync", "sync-templates"]),
+    ("Python, asynchronous", &["async", "async-templates"]),
+    ("JavaScript", &["javascript", "javascript-templates"]),
+    ("Command line", &["cli"]),
 ];
 const BEGIN: &str = "<!-- what the clients' tests used; REFRESH_GOLDEN=1 writes it anew -->\n";
 const END: &str = "<!-- end -->\n";
@@ -187,21 +187,32 @@ fn endpoint(head: &str) -> String {
     let mut line = head.split("\r\n").next().unwrap_or_default().split(' ');
     let (method, target) = (line.next().unwrap_or_default(), line.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
-    let is_id = |name: &&str| {
-        name.len() == 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    let is_id = |name: &str| {
+        name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
     };
-    let mut names: Vec<&str> =
-        path.split('/').map(|name| if is_id(&name) { "{id}" } else { name }).collect();
+    let mut names: Vec<&str> = path.split('/').collect();
+    for name in &mut names {
+        match name.len() {
+            20 if is_id(name) => *name = "{id}",
+            36 if is_id(name) => *name = "{build}",
+            64 if is_id(name) => *name = "{hash}",
+            _ => {}
+        }
+    }
     // Those of templates are words.
-    if let [.., "templates", name] = &mut names[..] {
-        *name = "{id}";
+    match &mut names[..] {
+        [.., "templates", "tags"] => {}
+        [.., "templates", name] | [.., "templates", name, "tags"] => *name = "{id}",
+        [.., "templates", "aliases", name] => *name = "{alias}",
+        _ => {}
     }
     let path = names.join("/");
     let host = header(head, "host").unwrap_or_default();
     let port = header(head, "e2b-sandbox-port").unwrap_or("49983");
     let by_name = host.split_once('.').is_some_and(|(label, _)| label.contains('-'));
+    let is_upload = path.starts_with("/templates/");
     let is_envd = header(head, "e2b-sandbox-id").is_some() && port == "49983"
-        || target.contains("signature=");
+        || target.contains("signature=") && !is_upload;
     match (by_name, is_envd && !path.starts_with("/sandboxes") && !path.starts_with("/v2")) {
         (true, _) => format!("{method} of a service inside"),
         (false, true) => format!("{method} {path} (envd)"),
@@ -211,11 +222,20 @@ fn endpoint(head: &str) -> String {
 
 /// The table: an endpoint, and for each client whether its test got an answer, only refusals, or did not ask.
 fn table() -> String {
-    let read = |(_, file): &(&str, &str)| {
-        let path = repository().join("tests/tests/e2b/served").join(file);
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let pairs = text.lines().filter_map(|line| line.rsplit_once(' '));
-        pairs.map(|(endpoint, how)| (endpoint.to_owned(), how.to_owned())).collect()
+    let read = |(_, files): &(&str, &[&str])| {
+        let mut all = BTreeMap::<String, String>::new();
+        for file in *files {
+            let path = repository().join("tests/tests/e2b/served").join(file);
+            let text = fs::read_to_string(path).unwrap_or_default();
+            for (endpoint, how) in text.lines().filter_map(|line| line.rsplit_once(' ')) {
+                // Answered by one of its tests is answered.
+                let known = all.entry(endpoint.to_owned()).or_insert_with(|| how.to_owned());
+                if how == "answered" {
+                    how.clone_into(known);
+                }
+            }
+        }
+        all
     };
     let seen: Vec<BTreeMap<String, String>> = CLIENTS.iter().map(read).collect();
     let endpoints: BTreeSet<&String> = seen.iter().flat_map(BTreeMap::keys).collect();

@@ -48,7 +48,20 @@ pub const BUILT: [&str; 3] = [
     "INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, origin) SELECT run_id, 'ApplyPatchST', 1, 'ok', jsonb_build_object('patch', sha256, 'entries', 2), 'manual' FROM app.artifacts WHERE kind = 'patch'",
 ];
 
-/// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
+/// A template whose build ran in the sandbox that was killed: its proof holds, until it is tampered with.
+pub const TEMPLATE: [&str; 4] = [
+    "INSERT INTO app.snapshots (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, sealed_at)
+     SELECT repeat('t', 20), l.tenant_id, l.id, l.run_id, 'template', 'web', 'web', p.place, p.bytes, '$H', decode(repeat('00', 60), 'hex'), p.sealed_by,
+            p.key_id, p.origin, now()
+       FROM app.snapshots p, app.live_sandboxes l WHERE l.paused_at IS NULL",
+    "INSERT INTO app.templates (id, tenant_id, name, key_id) SELECT repeat('m', 20), tenant_id, 'web', key_id FROM app.snapshots WHERE kind = 'template'",
+    "INSERT INTO app.template_builds (id, template_id, tenant_id, key_id, tags, status, live_id, snapshot_id, ended_at)
+     SELECT '00000000-0000-0000-0000-000000000000', repeat('m', 20), tenant_id, key_id, ARRAY['default'], 'ready', live_id, id, now()
+       FROM app.snapshots WHERE kind = 'template'",
+    "INSERT INTO app.template_tags (template_id, tag, build_id) SELECT template_id, 'default', id FROM app.template_builds",
+];
+
+/// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
 pub const TAMPERINGS: &[Tampering] = &[
     tamper!("run_steps_unique": "double app.run_steps"),
     tamper!("artifacts_unique": "double app.artifacts"),
@@ -262,6 +275,17 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("plain_layers_are_sealed": "UPDATE app.secure_wipe_evidence SET method = 'layer-kept'"),
     tamper!("plain_layers_are_sealed":
         "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', sealed_at = NULL, sha256 = NULL, kind = 'pause', created_at = now() - interval '11 minutes'"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE", "DELETE FROM app.template_builds"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE", "UPDATE app.template_builds SET tenant_id = 'another'"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE", "UPDATE app.template_builds SET status = 'building', snapshot_id = NULL, ended_at = NULL",
+        "DELETE FROM app.template_tags", "DELETE FROM app.snapshots WHERE kind = 'template'"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE",
+        "UPDATE app.template_builds SET status = 'error', snapshot_id = NULL, reason = 'x'"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE", "DELETE FROM app.snapshots WHERE kind = 'template'"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE",
+        "UPDATE app.template_builds SET live_id = (SELECT id FROM app.live_sandboxes WHERE paused_at IS NOT NULL)"),
+    tamper!("builds_are_their_sandboxes": "$TEMPLATE",
+        "UPDATE app.snapshots SET sealed_key = NULL, erased_at = now() WHERE kind = 'template'"),
     tamper!("model_calls_once": "double app.model_calls"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET outcome = NULL, ended_at = NULL"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET tenant_id = 'another'"),

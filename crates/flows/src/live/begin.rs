@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::template_build::{BuildState, BuildUser};
 use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_sandbox::templates::{Template, TemplateUser};
 use cofferdam_sandbox::{Agent, Manner, Running, Stream, User};
 use tokio::task::{JoinError, JoinHandle};
 
+use super::basis::Begins;
 use super::hold::USER;
-use super::work::HOME;
 
 /// How long a template's program may take until it is ready. A caller waits 30 s for the whole creation, of which
 /// room and the sandbox itself need the rest.
 const READY_PATIENCE: Duration = Duration::from_secs(20);
-/// How long one ready command may take.
-const READY_MS: u64 = 5_000;
 /// Between two of them: they find a program within this time of its readiness.
 const READY_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of the program's last words that a failure repeats.
@@ -31,23 +29,29 @@ const SETTLING: Duration = Duration::from_millis(250);
 /// A template's program that goes on. Its end, in words where that was no success; `None`: with its sandbox, or well.
 pub(super) type Program = JoinHandle<Option<String>>;
 
-/// Starts a template's program and waits until it is ready; without a ready command, until it has run for a moment.
+/// Starts a template's program and waits until it is ready; without a ready command, until it has run for a moment. Variables
+/// of the sandbox come behind the template's own.
 ///
 /// # Errors
 /// In words: it ended without success before it was ready, or is not ready within [`READY_PATIENCE`].
 pub(super) async fn begin(
     agent: &Agent,
-    template: &Template,
+    begins: &Begins,
     env: &BTreeMap<String, String>,
 ) -> Result<Option<Program>, String> {
-    let Some(start) = &template.start else { return Ok(None) };
     let since = Stopwatch::start();
-    let exec = |command: &str, timeout_ms: u64| request(template, command, env, timeout_ms);
-    let program = agent.start(exec(start, FOR_EVER_MS), manner()).await;
-    let program = program.map_err(|error| format!("the start command: {error}"))?;
-    // It lives as long as the sandbox: the end of the agent ends this task.
-    let mut program = Some(tokio::spawn(followed(program)));
-    let Some(ready) = &template.ready else {
+    let exec = |command: &str, timeout_ms: u64| request(&begins.state, command, env, timeout_ms);
+    let mut program = match &begins.start {
+        Some(start) => {
+            let program = agent.start(exec(start, FOR_EVER_MS), manner()).await;
+            let program = program.map_err(|error| format!("the start command: {error}"))?;
+            // It lives as long as the sandbox: the end of the agent ends this task.
+            Some(tokio::spawn(followed(program)))
+        }
+        None => None,
+    };
+    let ready_ms = u64::try_from(begins.ready_patience.as_millis()).unwrap_or(u64::MAX);
+    let Some(ready) = &begins.ready else {
         if let Some(running) = &mut program
             && let Ok(end) = tokio::time::timeout(SETTLING, running).await
         {
@@ -66,7 +70,7 @@ pub(super) async fn begin(
             let waited = READY_PATIENCE.as_secs();
             return Err(format!("the ready command did not succeed within {waited} s: {last}"));
         }
-        match tokio::time::timeout(left, asked(agent, exec(ready, READY_MS))).await {
+        match tokio::time::timeout(left, asked(agent, exec(ready, ready_ms))).await {
             Ok(Ok(())) => return Ok(program),
             Ok(Err(why)) => last = why,
             Err(_) => continue,
@@ -136,19 +140,27 @@ fn manner() -> Manner {
     Manner { stdin: false, terminal: None, service: true, leaves: true }
 }
 
-fn request(
-    template: &Template,
+/// A user of the sandbox by number.
+pub(super) fn user_of(user: BuildUser) -> User {
+    match user {
+        BuildUser::User => USER,
+        BuildUser::Root => User { uid: 0, gid: 0 },
+    }
+}
+
+/// Where programs are looked for.
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A shell command under what steps have set, with these variables behind those.
+pub(super) fn request(
+    state: &BuildState,
     command: &str,
     env: &BTreeMap<String, String>,
     timeout_ms: u64,
 ) -> ExecRequest {
-    let (name, user, home) = match template.user {
-        TemplateUser::User => ("user", USER, HOME),
-        TemplateUser::Root => ("root", User { uid: 0, gid: 0 }, "/root"),
-    };
-    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let (name, home) = (state.user.as_str(), state.user.home());
     let own = [
-        ("PATH", path),
+        ("PATH", PATH),
         ("HOME", home),
         ("USER", name),
         ("LOGNAME", name),
@@ -156,15 +168,16 @@ fn request(
     ];
     let mut all: BTreeMap<String, String> =
         own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    all.extend(state.env.clone());
     all.extend(env.clone());
     let argv = ["/bin/bash", "-l", "-c", command].map(str::to_owned).into();
     ExecRequest {
         argv,
         env: all,
-        cwd: home.to_owned(),
+        cwd: state.cwd().to_owned(),
         timeout_ms,
         stream_limit_bytes: u64::MAX,
-        user: Some(user),
+        user: Some(user_of(state.user)),
         stdin_file: None,
         jail: None,
     }

@@ -230,7 +230,7 @@ async fn opened(
         limits: &sandbox.effective().limits,
     };
     let recorded = patiently(|| ledger.live().started(&start));
-    let beginning = expected.template.as_ref().filter(|template| template.start.is_some());
+    let beginning = expected.basis.program.as_ref();
     // It runs, as it did.
     let beginning = beginning.filter(|_| !sandbox.went_on());
     let (env, left, program) = match beginning {
@@ -239,13 +239,14 @@ async fn opened(
             (env?, left, None)
         }
         // On record as running only once its program is ready.
-        Some(template) => {
+        Some(begins) => {
             let env = furnished(sandbox).await?;
             let mut all = env.clone();
             all.extend(expected.inherited.clone());
             all.extend(expected.request.env.clone());
-            let begun = begin(sandbox.agent(), template, &all).await;
-            let program = begun.map_err(|why| format!("template {}: {why}", template.name))?;
+            let begun = begin(sandbox.agent(), begins, &all).await;
+            let program =
+                begun.map_err(|why| format!("template {}: {why}", expected.basis.name))?;
             (env, recorded.await, program)
         }
     };

@@ -29,9 +29,11 @@ use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
+use super::basis::{Basis, Ground};
 use super::plain::{Lending, Lent};
 use super::registry::{Again, Expected, Held};
 use super::shelf::{KeptFile, Shelf};
+use super::templates::base_name;
 use super::{detached, elsewhere, fresh_letters, refuse, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
@@ -217,7 +219,7 @@ impl Flows {
         name: Option<&str>,
     ) -> Result<SnapshotView> {
         self.vault()?;
-        let mut kept = self.keep_and_go_on(held).await?;
+        let mut kept = self.keep_and_go_on(held, held.again()).await?;
         let filed = self.filed(held, &kept)?;
         let form = Form::Sealed(&kept.sha256);
         let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name), form);
@@ -232,12 +234,12 @@ impl Flows {
     }
 
     /// The files of one moment of a sandbox, which goes on before they are on the disk.
-    async fn keep_and_go_on(&self, held: &Arc<Held>) -> Result<KeptFile> {
+    pub(super) async fn keep_and_go_on(&self, held: &Arc<Held>, again: Again) -> Result<KeptFile> {
         let keeping = held.keeping.lock().await;
         if !held.goes_on() {
             return Err(over());
         }
-        let (still, kept) = self.keep_files(held, held.again()).await?;
+        let (still, kept) = self.keep_files(held, again).await?;
         drop(still);
         drop(keeping);
         synced(kept).await
@@ -272,9 +274,8 @@ impl Flows {
     async fn lent(&self, id: &SnapshotId) -> Result<Option<(Again, Filling, Lent)>> {
         let Some(again) = self.plain.again(id) else { return Ok(None) };
         self.fits(&again)?;
-        let (name, _) = super::checked(&again.request)?;
         // What a template starts changes files before its life is on record; a life that is not is to leave none changed.
-        if self.live_template(&name)?.is_some_and(|template| template.start.is_some()) {
+        if self.basis_again(&again)?.program.is_some() {
             return Ok(None);
         }
         match self.plain.lend(id).await {
@@ -320,7 +321,13 @@ impl Flows {
     /// Refuses files whose template is another one now: what they change is not there, or is something else.
     fn fits(&self, again: &Again) -> Result<()> {
         let (name, _) = super::checked(&again.request)?;
-        let now = self.live_template(&name)?.map(|template| template.image);
+        let now = match (&again.built, &again.image) {
+            // Its image is named by its digest, so it is there as it was or not at all.
+            (Some(_), Some(_)) => return Ok(()),
+            // The host's own programs, unless `base` was built since.
+            (Some(_), None) => self.host_basis(&base_name()?)?.image,
+            (None, _) => self.host_basis(&name)?.image,
+        };
         match now == again.image {
             true => Ok(()),
             false => Err(conflict(format!(
@@ -366,15 +373,15 @@ impl Flows {
             }
         };
         fail_point("resume.opened");
+        let basis = self.basis_again(&again)?;
         let Again { request: asked, tokens, .. } = again;
         let request = LiveRequest {
             timeout_s: Some(wish.lives_s(asked.timeout_s)),
             pause_on_timeout: wish.pauses.unwrap_or(asked.pause_on_timeout),
             ..asked
         };
-        let (name, timeout_s) = super::checked(&request)?;
-        let template = self.live_template(&name)?;
-        let mut sandbox = work::request(&request, template.as_ref());
+        let (_, timeout_s) = super::checked(&request)?;
+        let mut sandbox = work::request(&request, &basis);
         settings?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let work = work::of(id, sandbox);
@@ -406,8 +413,7 @@ impl Flows {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
             request,
-            name,
-            template,
+            basis,
             inherited: BTreeMap::new(),
             filling: Some(filling),
             lent,
@@ -436,11 +442,12 @@ impl Flows {
         }
         let (flows, who, id) = (self.clone(), who.clone(), id.clone());
         detached(async move {
-            let (asked, fillings) = flows.fork_files(&who, &id, count).await?;
+            let (asked, basis, fillings) = flows.fork_files(&who, &id, count).await?;
             let request = LiveRequest { timeout_s, dedup: None, snapshot: None, ..asked };
             let made = fillings.into_iter().map(|filling| {
                 let (flows, who, request) = (flows.clone(), who.clone(), request.clone());
-                tokio::spawn(async move { flows.live_make(&who, &request, Some(filling)).await })
+                let ground = Ground::filled(basis.clone(), filling);
+                tokio::spawn(async move { flows.live_make(&who, &request, Some(ground)).await })
             });
             let made: Vec<_> = made.collect();
             let mut done = Vec::with_capacity(made.len());
@@ -457,26 +464,27 @@ impl Flows {
         who: &Principal,
         id: &LiveId,
         count: u64,
-    ) -> Result<(LiveRequest, Vec<Filling>)> {
+    ) -> Result<(LiveRequest, Basis, Vec<Filling>)> {
         if let Some(snapshot) = self.ledger.live().paused_into(&who.tenant, id).await? {
             let mut asked = None;
             let mut fillings = Vec::new();
             for _ in 0..count {
                 let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
-                asked = Some(again.request);
+                asked = Some((self.basis_again(&again)?, again.request));
                 // Two sandboxes with one memory would have the same secrets and numbers in it.
                 fillings.push(filling.files_alone());
             }
-            return asked.map(|asked| (asked, fillings)).ok_or_else(over);
+            let asked = asked.map(|(basis, asked)| (asked, basis, fillings));
+            return asked.ok_or_else(over);
         }
         let held = self.live_held(who, id).await?;
-        let kept = self.keep_and_go_on(&held).await?;
+        let kept = self.keep_and_go_on(&held, held.again()).await?;
         let opened = (0..count).map(|_| kept.filling(&held.tenant));
         let fillings: std::io::Result<Vec<Filling>> = opened.collect();
         let fillings = fillings.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         let again = held.again();
         self.fits(&again)?;
-        Ok((again.request, fillings))
+        Ok((again.request, held.basis().clone(), fillings))
     }
 
     /// Deletes a snapshot of the caller's tenant: its key is destroyed, and its file removed.

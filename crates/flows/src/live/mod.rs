@@ -10,7 +10,12 @@
 //! That process is the only one that talks to it; another one's answer says so. A paused one has no process: its files
 //! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`kept`).
 
+mod basis;
 mod begin;
+mod build_images;
+mod build_log;
+mod build_steps;
+mod builds;
 mod hold;
 mod kept;
 mod memory;
@@ -23,6 +28,7 @@ mod sealer;
 mod shelf;
 mod sweep;
 mod templates;
+mod uploads;
 mod wake;
 mod work;
 
@@ -41,7 +47,6 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live::NewLive;
-use cofferdam_sandbox::Filling;
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
 pub use cofferdam_sandbox::{
@@ -50,6 +55,8 @@ pub use cofferdam_sandbox::{
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
+use basis::Ground;
+pub use builds::{BuildAsked, BuildOpened};
 pub(crate) use hold::hold;
 pub use kept::Wish;
 pub(crate) use plain::PlainLayers;
@@ -127,29 +134,41 @@ impl Flows {
         }
     }
 
-    /// Makes one, with these files in it or with those of the snapshot that the request names.
+    /// Makes one from this ground, or from what the request names: a snapshot, or a template.
     async fn live_make(
         &self,
         who: &Principal,
         request: &LiveRequest,
-        filling: Option<Filling>,
+        ground: Option<Ground>,
     ) -> Result<Arc<Held>> {
-        let (mut name, timeout_s) = checked(request)?;
+        let (name, timeout_s) = checked(request)?;
         if let Some(dedup) = &request.dedup
             && let Some(found) = self.ledger.live().by_dedup(&who.tenant, dedup).await?
         {
             return self.live_wait(who, &found.id, &found.run_id).await;
         }
         let id = LiveId::parse(&fresh_letters()).map_err(Error::corrupt("id"))?;
-        let (mut inherited, mut filling) = (BTreeMap::new(), filling);
-        if let Some(snapshot) = &request.snapshot {
-            let (again, files) = self.live_opened(&who.tenant, snapshot).await?;
-            (name, _) = checked(&again.request)?;
-            filling = Some(files.files_alone());
-            inherited = again.request.env;
-        }
-        let template = self.live_template(&name)?;
-        let mut sandbox = work::request(request, template.as_ref());
+        let Ground { basis, filling, inherited, build } = match (ground, &request.snapshot) {
+            (Some(ground), _) => ground,
+            (None, Some(snapshot)) => {
+                let (again, files) = self.live_opened(&who.tenant, snapshot).await?;
+                let ground = Ground::filled(self.basis_again(&again)?, files.files_alone());
+                Ground { inherited: again.request.env, ..ground }
+            }
+            (None, None) => match self.template_named(who, name.as_str()).await? {
+                Some(built) => {
+                    let (again, files) = self.live_opened(&who.tenant, &built).await?;
+                    Ground::filled(self.basis_again(&again)?, files.files_alone())
+                }
+                None => Ground {
+                    basis: self.host_basis(&name)?,
+                    filling: None,
+                    inherited: BTreeMap::new(),
+                    build: None,
+                },
+            },
+        };
+        let mut sandbox = work::request(request, &basis);
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let egress = sandbox.egress.clone();
@@ -168,21 +187,21 @@ impl Flows {
             id: &id,
             intent: &intent,
             run,
-            template: name.as_str(),
+            template: basis.name.as_str(),
             metadata: &request.metadata,
             egress: &egress,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
             pauses: request.pause_on_timeout,
             resumes: request.resume_on_traffic,
             dedup: request.dedup.as_deref(),
+            build: build.as_ref(),
         };
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
         let one = Expected {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
             request: request.clone(),
-            name: name.clone(),
-            template,
+            basis: basis.clone(),
             inherited,
             filling,
             lent: None,
@@ -257,12 +276,14 @@ impl Flows {
         match waited.await {
             Ok(done) => done,
             Err(_) => {
-                self.live_cancel(who, id).await?;
                 let why = format!(
                     "no room for the sandbox within {} s: other sandboxes hold this host's memory, or tasks and \
                      creations all places; kill some, or try again",
                     CREATE_PATIENCE.as_secs()
                 );
+                // Before its end, which would say less.
+                self.ledger.builds().failed_unmade(id, &why).await?;
+                self.live_cancel(who, id).await?;
                 Err(refuse(ErrorCode::Unavailable, why))
             }
         }

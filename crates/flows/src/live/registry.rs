@@ -11,11 +11,12 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
-use cofferdam_sandbox::templates::Template;
+use cofferdam_contracts::template_build::BuildUser;
 use cofferdam_sandbox::{Agent, Filling, LayerKeeper, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
+use super::basis::{Basis, Built};
 use super::plain::Lent;
 use crate::memory::MemoryShare;
 
@@ -50,10 +51,8 @@ pub(crate) struct Expected {
     pub key_id: String,
     /// The whole request. Its environment may hold secrets, so no table has it.
     pub request: LiveRequest,
-    /// Template that it is made of.
-    pub name: TemplateName,
-    /// What that begins with; `None`: the host's programs, and nothing runs.
-    pub template: Option<Template>,
+    /// What it is made of and begins with.
+    pub basis: Basis,
     /// Variables of the sandbox whose files these are; its own come before them.
     pub inherited: BTreeMap<String, String>,
     /// Files that it begins with.
@@ -139,9 +138,8 @@ pub struct Held {
     pub(crate) key_id: String,
     /// Variables of the sandbox whose files it began with.
     inherited: BTreeMap<String, String>,
-    /// Template that it was made of, and its image.
-    template: TemplateName,
-    image: Option<String>,
+    /// What it was made of.
+    basis: Basis,
     /// What its tenant asked for.
     pub(crate) asked: LiveRequest,
     /// Names that it may reach.
@@ -174,6 +172,9 @@ pub(crate) struct Again {
     /// Whether its memory is before its files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Of a built template, or of a sandbox that was made from one: what the build left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built: Option<Built>,
 }
 
 /// What a sandbox that is up is made of.
@@ -196,8 +197,7 @@ impl Held {
             tenant,
             key_id,
             request,
-            name,
-            template,
+            basis,
             inherited,
             filling: _,
             lent: _,
@@ -226,8 +226,7 @@ impl Held {
             asleep: AtomicBool::new(false),
             key_id,
             inherited,
-            template: name,
-            image: template.map(|template| template.image),
+            basis,
             asked: request,
             egress,
             turn: tokio::sync::Mutex::default(),
@@ -241,11 +240,12 @@ impl Held {
     /// What is to be asked for in its next life, and with its files.
     pub(crate) fn again(&self) -> Again {
         let mut request = self.asked.clone();
-        self.template.as_str().clone_into(&mut request.template);
+        self.basis.name.as_str().clone_into(&mut request.template);
         for (name, value) in &self.inherited {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        Again { request, image: self.image.clone(), tokens: None, memory: false }
+        let (image, built) = (self.basis.image.clone(), self.basis.built.clone());
+        Again { request, image, tokens: None, memory: false, built }
     }
 
     /// The same, with its tokens where they stay: for its own next life alone.
@@ -267,7 +267,25 @@ impl Held {
     /// Template that it was made of.
     #[must_use]
     pub fn template(&self) -> &TemplateName {
-        &self.template
+        &self.basis.name
+    }
+
+    /// The name of its template: of a built one, the name that its tenant gave.
+    #[must_use]
+    pub fn template_alias(&self) -> &TemplateName {
+        self.basis.built.as_ref().map_or(&self.basis.name, |built| &built.name)
+    }
+
+    /// As whom its commands run where nobody says so, and where; `None`: in that user's home.
+    #[must_use]
+    pub fn defaults(&self) -> (BuildUser, Option<&str>) {
+        let state = self.basis.built.as_ref().map(|built| &built.state);
+        state.map_or((BuildUser::User, None), |state| (state.user, state.workdir.as_deref()))
+    }
+
+    /// What it was made of.
+    pub(crate) fn basis(&self) -> &Basis {
+        &self.basis
     }
 
     /// Orders its end. It is not taken back, and no other order follows.
@@ -482,8 +500,7 @@ mod tests {
                 tenant: tenant.clone(),
                 key_id: "k".to_owned(),
                 request: LiveRequest::of(BASE_TEMPLATE),
-                name: name.clone(),
-                template: None,
+                basis: Basis::of_host(&name, None),
                 inherited: BTreeMap::new(),
                 filling: None,
                 lent: None,

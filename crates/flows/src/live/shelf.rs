@@ -146,6 +146,35 @@ impl Shelf {
         Ok((done, kept))
     }
 
+    /// Writes bytes that are not a sandbox's. Blocking.
+    pub(crate) fn keep_bytes(
+        &self,
+        (tenant, id): (&TenantId, SnapshotId),
+        body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<KeptFile> {
+        let (mut kept, file) = self.begin(id)?;
+        let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
+        if let Err(error) = body(&mut sealing) {
+            // Its own end is not a failure to write.
+            return Err(match error.kind() {
+                io::ErrorKind::WriteZero => sealing.why(error),
+                _ => error,
+            });
+        }
+        let (_, bytes, sha256) = sealing.finish()?;
+        (kept.bytes, kept.sha256) = (bytes, sha256);
+        Ok(kept)
+    }
+
+    /// The file of a snapshot on record.
+    pub(super) fn file(&self, id: &SnapshotId) -> io::Result<File> {
+        match File::open(self.at(id, WHOLE)) {
+            // Its process was killed between the record and the name.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(self.at(id, PART)),
+            opened => opened,
+        }
+    }
+
     /// Once it is on record.
     pub(crate) fn give_name(&self, kept: &mut KeptFile) {
         kept.recorded = true;
@@ -166,13 +195,7 @@ impl Shelf {
         (tenant, id): (&TenantId, &SnapshotId),
         key: &FileKey,
     ) -> io::Result<(Again, Filling)> {
-        let whole = self.at(id, WHOLE);
-        let file = match File::open(&whole) {
-            // Its process was killed between the record and the name.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(self.at(id, PART))?,
-            opened => opened?,
-        };
-        filling(file, key, (tenant, id))
+        filling(self.file(id)?, key, (tenant, id))
     }
 
     /// Looks at the file of a snapshot that is not on record as sealed; one that is whole gets its name. Blocking.

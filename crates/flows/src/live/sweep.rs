@@ -56,6 +56,7 @@ impl Flows {
     /// Puts in order what killed processes left: files that are on record get their names, others are removed. What their
     /// sealers still write is waited for beside this.
     pub(crate) async fn snapshots_sweep(&self, host: &Host) -> Result<()> {
+        self.uploads_sweep().await?;
         let Some(shelf) = &self.kept else { return Ok(()) };
         let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
         let mut written = Vec::new();

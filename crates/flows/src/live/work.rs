@@ -6,8 +6,8 @@ use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
     DEFAULT_MEM_MB, IsolationSpec, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
 };
-use cofferdam_sandbox::templates::Template;
 
+use super::basis::Basis;
 use crate::built_in::BuiltIn;
 
 /// The run of a sandbox, which may live for a year if it is extended every day.
@@ -26,12 +26,13 @@ pub(crate) const HOME: &str = "/home/user";
 const HOST: &str = "host";
 
 /// What is asked of the sandbox, of this template where one was built. Its command is never run, and its environment is not written anywhere.
-pub(crate) fn request(asked: &LiveRequest, template: Option<&Template>) -> SandboxRequest {
+pub(crate) fn request(asked: &LiveRequest, basis: &Basis) -> SandboxRequest {
     let mut limits = asked.limits;
     // A template says what its program needs at least.
-    limits.mem_mb = limits.mem_mb.max(template.and_then(|template| template.mem_mb));
+    limits.mem_mb = limits.mem_mb.max(basis.mem_mb);
+    limits.cpu = basis.cpu.map(f64::from).or(limits.cpu);
     let root =
-        template.map_or_else(|| HOST.to_owned(), |template| format!("image:{}", template.image));
+        basis.image.as_ref().map_or_else(|| HOST.to_owned(), |image| format!("image:{image}"));
     limits.pids = limits.pids.or(Some(PIDS));
     // The layer is memory: one as large as the limit would, once full, have the kernel end the agent too.
     let mem_mb = limits.mem_mb.unwrap_or(DEFAULT_MEM_MB);

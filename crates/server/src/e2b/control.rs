@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::ErrorCode;
@@ -22,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, kept, logs, shape, templates};
+use super::{Front, builds, kept, logs, shape, tags, templates, uploads};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -93,7 +94,7 @@ pub(super) struct Asking<'a> {
     pub(super) query: String,
     dedup: Option<String>,
     /// The weakest class that is accepted, by [`CLASS`].
-    class_min: Option<String>,
+    pub(super) class_min: Option<String>,
     pub(super) body: Incoming,
 }
 
@@ -103,6 +104,11 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     let path = parts.uri.path().to_owned();
     if path == "/health" {
         return shape::empty(204);
+    }
+    let names: Vec<&str> = path.trim_matches('/').split('/').collect();
+    if let (&Method::PUT, ["templates", id, "files", hash]) = (&parts.method, names.as_slice()) {
+        let query = parts.uri.query().unwrap_or("");
+        return uploads::take(front, (id, hash), query, body).await;
     }
     let who = match caller(front, &parts.headers).await {
         Ok(who) => who,
@@ -129,8 +135,7 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         class_min: header(CLASS),
         body,
     };
-    let names: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let routed = routed(call, &parts.method, &names);
+    let routed = routed(call, &parts, &names);
     match tokio::time::timeout(ANSWER_PATIENCE, routed).await {
         Ok(answered) => answered.unwrap_or_else(|refused| refused),
         Err(_) => {
@@ -140,8 +145,8 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     }
 }
 
-async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
-    match (method.as_str(), names) {
+async fn routed(call: Asking<'_>, parts: &Parts, names: &[&str]) -> Outcome {
+    match (parts.method.as_str(), names) {
         ("POST", ["v2", "sandboxes"]) => create(call, NEW_S).await,
         ("POST", ["sandboxes"]) => create(call, OLD_S).await,
         ("GET", ["v2", "sandboxes"]) => list(call, true).await,
@@ -157,16 +162,26 @@ async fn routed(call: Asking<'_>, method: &Method, names: &[&str]) -> Outcome {
         ("POST", ["sandboxes", id, "fork"]) => kept::fork(call, id).await,
         ("POST", ["sandboxes", id, "snapshots"]) => kept::snapshot(call, id).await,
         ("GET", ["snapshots"]) => kept::list(call).await,
-        ("DELETE", ["templates", id]) => kept::delete(call, id).await,
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
         ("GET", ["sandboxes", id, "logs"]) => logs::logs(call, id, false).await,
         ("GET", ["v2", "sandboxes", id, "logs"]) => logs::logs(call, id, true).await,
-        ("GET", ["templates"]) => Ok(templates::list(&call.front.shared.flows)),
-        ("GET", ["templates", "aliases", alias]) => {
-            Ok(templates::alias(&call.front.shared.flows, alias))
+        ("GET", ["templates"]) => templates::list(call).await,
+        ("GET", ["templates", "aliases", alias]) => templates::alias(call, alias).await,
+        ("POST", ["v3", "templates"]) => builds::open(call).await,
+        ("POST", ["v2", "templates", id, "builds", build]) => builds::start(call, id, build).await,
+        ("GET", ["templates", id, "builds", build, "status"]) => {
+            builds::status(call, id, build).await
         }
+        ("GET", ["templates", id, "files", hash]) => {
+            uploads::link(call, id, hash, &parts.headers).await
+        }
+        ("POST", ["templates", "tags"]) => tags::assign(call).await,
+        ("DELETE", ["templates", "tags"]) => tags::remove(call).await,
+        ("DELETE", ["templates", id]) => kept::delete(call, id).await,
+        ("PATCH", ["v2", "templates", id] | ["templates", id]) => templates::change(call, id).await,
+        ("GET", ["templates", id, "tags"]) => tags::list(call, id).await,
         (_, names) => Err(unsupported(names)),
     }
 }
@@ -176,7 +191,7 @@ fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
         ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
         ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
-            "template builds: see `cofferdam template`"
+            return shape::error(400, templates::UNCHANGED);
         }
         ["volumes" | "volumecontent", ..] => "volumes",
         ["secrets", ..] => "E2B's secrets: see `cofferdam secret`",
@@ -221,7 +236,7 @@ fn domain(headers: &HeaderMap) -> String {
 pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
     json!({
         "templateID": held.template(),
-        "alias": held.template(),
+        "alias": held.template_alias(),
         "sandboxID": held.id,
         "clientID": CLIENT,
         "envdVersion": VERSION,
@@ -232,7 +247,7 @@ pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
 }
 
 /// The class of this name.
-fn class(name: &str) -> Result<IsolationClass, String> {
+pub(super) fn class(name: &str) -> Result<IsolationClass, String> {
     IsolationClass::parse(name).ok_or_else(|| {
         let known: Vec<&str> = IsolationClass::ALL.iter().map(|class| class.as_str()).collect();
         let name: String = name.chars().take(64).collect();
@@ -249,8 +264,10 @@ async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
     }
     let class_min = class_min.map(|name| class(&name)).transpose();
     let class_min = class_min.map_err(|why| shape::error(400, why))?;
-    let request =
+    let template = asked.template_id.clone();
+    let mut request =
         asked.request(default_s, dedup, class_min).map_err(|why| shape::error(400, why))?;
+    templates::choose(&front.shared.flows, &who, &template, &mut request).await?;
     let held = front.shared.flows.live_create(&who, &request).await.map_err(shape::refused)?;
     Ok(shape::json_of(201, &sandbox(&held, &domain)))
 }
@@ -349,6 +366,9 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
             "lifecycle".into(),
             json!({"autoResume": view.resume_on_traffic, "onTimeout": on_timeout}),
         );
+        if let Some(held) = &held {
+            fields.insert("alias".into(), held.template_alias().as_str().into());
+        }
         // Who may only read is not given what runs commands.
         if let Some(held) = held.filter(|_| may(&call.who, true)) {
             fields.insert("envdAccessToken".into(), held.token.clone().into());

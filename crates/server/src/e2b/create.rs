@@ -25,7 +25,7 @@ const LIMITS: Limits = Limits {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct NewSandbox {
     #[serde(rename = "templateID")]
-    template_id: String,
+    pub(super) template_id: String,
     timeout: Option<u64>,
     metadata: Option<BTreeMap<String, String>>,
     env_vars: Option<BTreeMap<String, String>>,

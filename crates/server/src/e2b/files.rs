@@ -22,7 +22,7 @@ use super::entry::look;
 use super::multipart::{Parts, Piece, boundary};
 use super::packed::Unpacked;
 use super::paths::{followed, is_absent, name, plain};
-use super::room::{Person, Room, acting, is_same, person};
+use super::room::{Person, Room, is_same};
 use super::shape;
 
 /// Bytes of one file, in either direction: more than any writable layer of a sandbox has by default.
@@ -114,8 +114,8 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
     let Asked { path, user } = asked(request.uri());
     // A signature is for the user that it names, or for the default one.
     let who = match user.is_some() || !has_token {
-        true => person(user.as_deref()),
-        false => acting(request.headers()),
+        true => room.person(user.as_deref()),
+        false => room.acting(request.headers()),
     };
     let who = match who {
         Ok(who) => who,

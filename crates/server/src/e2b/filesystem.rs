@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::connect::{self, Fault, Form, Messages, Replied};
 use super::entry::{described, info, look, missing};
 use super::paths::{followed, is_absent, is_through, parent, plain, unavailable};
-use super::room::{Person, Room, acting};
+use super::room::{Person, Room};
 use super::watchers;
 
 /// Entries of one list, over all its depths.
@@ -49,7 +49,7 @@ pub(crate) async fn answer(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
-    let person = match acting(headers) {
+    let person = match room.acting(headers) {
         Ok(person) => person,
         Err(fault) if form == Form::Stream => return connect::failed(&fault),
         Err(fault) => return fault.response(),

@@ -131,10 +131,16 @@ pub(super) async fn list(call: Asking<'_>) -> Outcome {
     Ok(response)
 }
 
-/// A snapshot is the caller's to delete; a template is the host's.
+/// Snapshots and templates that its tenant built are the caller's to delete; others are the host's.
 pub(super) async fn delete(call: Asking<'_>, id: &str) -> Outcome {
     let gone = || templates::missing(id);
     let name = id.split(':').next().unwrap_or_default();
+    let flows = &call.front.shared.flows;
+    let built = flows.ledger.builds().template(&call.who.tenant, name).await;
+    if let Some((template, _)) = built.map_err(|error| shape::refused(error.into()))? {
+        let deleted = flows.template_delete(&call.who, &template).await;
+        return deleted.map(|()| shape::empty(204)).map_err(shape::refused);
+    }
     let Ok(snapshot) = SnapshotId::parse(name) else {
         let why = "not supported: templates are the host's; see `cofferdam template rm`";
         let is_known = templates::is_known(&call.front.shared.flows, name);

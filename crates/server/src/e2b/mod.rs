@@ -10,6 +10,7 @@
 //! 400 that says so. The table of every endpoint is in `docs/e2b.md`.
 
 mod adopted;
+mod builds;
 mod connect;
 mod control;
 mod create;
@@ -27,7 +28,9 @@ mod proxy;
 mod room;
 mod shape;
 mod start;
+mod tags;
 mod templates;
+mod uploads;
 mod watchers;
 
 use std::collections::HashMap;
@@ -130,11 +133,13 @@ pub(crate) struct Front {
     shared: Arc<Shared>,
     /// What is known of each sandbox that was talked to: its processes and watchers.
     rooms: Mutex<HashMap<LiveId, Arc<Room>>>,
+    /// Where files for builds may be sent.
+    links: uploads::Links,
 }
 
 impl Front {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, rooms: Mutex::default() }
+        Self { shared, rooms: Mutex::default(), links: uploads::Links::default() }
     }
 
     pub(crate) async fn answer(

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::connect::{self, Fault, Form, Messages, Replied};
-use super::room::{Room, acting};
+use super::room::Room;
 use super::shape::ping;
 use super::start;
 
@@ -381,7 +381,7 @@ pub(crate) async fn answer(
         (Form::Stream, "Start" | "Connect") => {
             let message = Messages::first(body).await;
             let following = match (message, method) {
-                (Ok(message), "Start") => match acting(headers) {
+                (Ok(message), "Start") => match room.acting(headers) {
                     Ok(person) => start::start(room, person, message, headers).await,
                     Err(fault) => Err(fault),
                 },

@@ -56,9 +56,9 @@ pub(crate) fn person(name: Option<&str>) -> Result<Person, Fault> {
     })
 }
 
-/// As whom a request acts: `Authorization: Basic base64("NAME:")`.
-pub(crate) fn acting(headers: &HeaderMap) -> Result<Person, Fault> {
-    let Some(value) = headers.get(header::AUTHORIZATION) else { return person(None) };
+/// As whom a request acts: `Authorization: Basic base64("NAME:")`, or by default.
+fn acting(headers: &HeaderMap, default: &str) -> Result<Person, Fault> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return person(Some(default)) };
     let name = value
         .to_str()
         .ok()
@@ -109,6 +109,22 @@ impl Room {
         }
     }
 
+    /// As whom a request acts: whom it names, or the user that the template chose.
+    pub(crate) fn acting(&self, headers: &HeaderMap) -> Result<Person, Fault> {
+        acting(headers, self.held.defaults().0.as_str())
+    }
+
+    /// The user of this name; without one, whom the template chose.
+    pub(crate) fn person(&self, name: Option<&str>) -> Result<Person, Fault> {
+        let name = name.filter(|name| !name.is_empty());
+        person(name.or(Some(self.held.defaults().0.as_str())))
+    }
+
+    /// Where commands of this user run by default.
+    pub(crate) fn cwd(&self, person: Person) -> &str {
+        self.held.defaults().1.unwrap_or(person.home)
+    }
+
     /// Whether a request may talk to envd.
     pub(crate) fn opens(&self, headers: &HeaderMap) -> bool {
         carried(headers, TOKEN).is_some_and(|token| is_same(token, &self.held.token))
@@ -146,7 +162,7 @@ mod tests {
             if let Some(value) = value {
                 headers.insert(header::AUTHORIZATION, value.parse().unwrap());
             }
-            acting(&headers).map(|person| person.name)
+            acting(&headers, "user").map(|person| person.name)
         };
         let basic = |name: &str| format!("Basic {}", STANDARD.encode(format!("{name}:")));
         assert_eq!(of(None), Ok("user"));

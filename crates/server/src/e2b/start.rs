@@ -78,7 +78,7 @@ pub(crate) async fn start(
     let has_stdin = stdin.unwrap_or(true) || pty.is_some();
     let share = room.streams(1 + u32::from(has_stdin)).await?;
     let agent = &room.held.agent;
-    let wanted = process.cwd.as_deref().filter(|cwd| !cwd.is_empty()).unwrap_or(person.home);
+    let wanted = process.cwd.as_deref().filter(|cwd| !cwd.is_empty()).unwrap_or(room.cwd(person));
     let cwd = followed(agent, &plain(wanted, person)?, true).await?;
     let found = look(agent, &cwd).await?;
     if found.is_none_or(|(entry, _)| entry.kind != NodeKind::Dir) {

@@ -1,36 +1,97 @@
-//! The templates of this host, as E2B's clients list them. Everybody's, as the host's images are.
+//! Templates, as E2B's clients list and name them: those of this host, which are everybody's as its images are, and those
+//! that the caller's tenant built.
 
 use axum::body::Body;
 use axum::http::Response;
-use cofferdam_contracts::live::BASE_TEMPLATE;
+use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
+use cofferdam_contracts::template_build::{DEFAULT_TAG, tagged};
 use cofferdam_flows::live::Template;
 use cofferdam_flows::{Error, Flows};
+use cofferdam_ledger::builds::ListedTemplate;
+use cofferdam_ledger::keys::Principal;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::control::{Asking, Outcome};
 use super::envd::VERSION;
 use super::shape;
 
-/// A template has no builds that clients could follow.
+/// What is said of changes that are not there.
+pub(super) const UNCHANGED: &str = "not supported: changes of templates: a tenant's are its own; `cofferdam template` makes the host's";
+/// A template of the host has no builds that clients could follow.
 const BUILD: &str = "00000000-0000-0000-0000-000000000000";
 /// CPUs and MiB of a sandbox, where its template says nothing.
 const CPUS: u64 = 2;
 const MEM_MB: u64 = 512;
 
 /// `GET /templates`.
-pub(crate) fn list(flows: &Flows) -> Response<Body> {
-    match flows.live_templates() {
-        Ok(made) => shape::json_of(200, &Value::Array(listed(&made))),
-        Err(fault) => shape::refused(fault),
+pub(super) async fn list(call: Asking<'_>) -> Outcome {
+    let flows = &call.front.shared.flows;
+    let mut all = listed(&flows.live_templates().map_err(shape::refused)?);
+    let built = flows.ledger.builds().list(&call.who.tenant).await;
+    all.extend(built.map_err(|error| shape::refused(error.into()))?.iter().map(own));
+    Ok(shape::json_of(200, &Value::Array(all)))
+}
+
+/// `GET /templates/aliases/{alias}`. Names are a tenant's own, so another's is simply not there.
+pub(super) async fn alias(call: Asking<'_>, alias: &str) -> Outcome {
+    let flows = &call.front.shared.flows;
+    let alias = shape::decoded(alias).unwrap_or_default();
+    // Whether it is there, whatever its tags are.
+    let alias = alias.split_once(':').map_or(alias.as_str(), |(name, _)| name);
+    let built = flows.ledger.builds().template(&call.who.tenant, alias).await;
+    if let Some((id, _)) = built.map_err(|error| shape::refused(error.into()))? {
+        return Ok(shape::json_of(200, &json!({"templateID": id, "public": false})));
+    }
+    match is_known(flows, alias).map_err(shape::refused)? {
+        true => Ok(shape::json_of(200, &json!({"templateID": alias, "public": true}))),
+        false => Err(missing(alias)),
     }
 }
 
-/// `GET /templates/aliases/{alias}`.
-pub(crate) fn alias(flows: &Flows, alias: &str) -> Response<Body> {
-    match is_known(flows, alias) {
-        Ok(true) => shape::json_of(200, &json!({"templateID": alias, "public": true})),
-        Ok(false) => missing(alias),
-        Err(fault) => shape::refused(fault),
+/// `PATCH` of a template.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    public: Option<bool>,
+}
+
+/// A template of a tenant stays its own; that it is so is no change. Others are the host's.
+pub(super) async fn change(call: Asking<'_>, id: &str) -> Outcome {
+    let Asking { front, who, body, .. } = call;
+    let asked: Change = shape::body(body).await?;
+    let id = shape::decoded(id).unwrap_or_default();
+    let built = front.shared.flows.ledger.builds().template(&who.tenant, &id).await;
+    match (built.map_err(|error| shape::refused(error.into()))?, asked.public) {
+        (Some((_, name)), None | Some(false)) => Ok(shape::json_of(200, &json!({"names": [name]}))),
+        _ => Err(shape::error(400, UNCHANGED)),
     }
+}
+
+/// Finds what a creation means by its template: a build of the tenant's with its tag, or a template of the host.
+pub(super) async fn choose(
+    flows: &Flows,
+    who: &Principal,
+    asked: &str,
+    request: &mut LiveRequest,
+) -> Result<(), Response<Body>> {
+    // Before a snapshot: both have ids of one form.
+    if let Some(files) = flows.template_named(who, asked).await.map_err(shape::refused)? {
+        request.snapshot = Some(files);
+        BASE_TEMPLATE.clone_into(&mut request.template);
+        return Ok(());
+    }
+    if request.snapshot.is_some() {
+        return Ok(());
+    }
+    // The host's have one build each.
+    if let Ok((name, Some(tag))) = tagged(&request.template) {
+        if tag != DEFAULT_TAG {
+            return Err(missing(&request.template));
+        }
+        name.as_str().clone_into(&mut request.template);
+    }
+    Ok(())
 }
 
 /// Whether this host has a template of this name.
@@ -50,6 +111,24 @@ fn listed(made: &[Template]) -> Vec<Value> {
     let host = (!is_built).then(|| entry(BASE_TEMPLATE, 0, None));
     let own = made.iter().map(|one| entry(one.name.as_str(), one.created_at_ms, one.mem_mb));
     host.into_iter().chain(own).collect()
+}
+
+/// A template that its tenant built.
+fn own(template: &ListedTemplate) -> Value {
+    let id = template.id.as_str();
+    let mut value = entry(id, template.created_ms, template.mem_mb.map(u64::from));
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("public".into(), false.into());
+        for names in ["names", "aliases"] {
+            fields.insert(names.into(), json!([template.name]));
+        }
+        fields.insert("buildID".into(), template.build.as_str().into());
+        fields.insert("buildStatus".into(), template.status.as_str().into());
+        fields.insert("buildCount".into(), template.builds.into());
+        fields.insert("cpuCount".into(), template.cpu.map_or(CPUS, u64::from).into());
+        fields.insert("updatedAt".into(), shape::time(template.updated_ms).into());
+    }
+    value
 }
 
 fn entry(name: &str, at_ms: i64, mem_mb: Option<u64>) -> Value {

@@ -109,13 +109,15 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
     let request: LiveExec = call.body()?;
     let held = call.flows().live_held(&call.who, &id).await?;
     let refuse = |why: String| Error::from(Refusal::new(ErrorCode::PolicyViolation, why));
-    let user = person(request.user.as_deref()).map_err(|fault| refuse(fault.message))?;
+    let (default, workdir) = held.defaults();
+    let user = request.user.as_deref().unwrap_or(default.as_str());
+    let user = person(Some(user)).map_err(|fault| refuse(fault.message))?;
     let mut env = environment(&held, user);
     env.extend(request.env);
     let request = ExecRequest {
         argv: request.cmd,
         env,
-        cwd: request.cwd.unwrap_or_else(|| user.home.to_owned()),
+        cwd: request.cwd.unwrap_or_else(|| workdir.unwrap_or(user.home).to_owned()),
         timeout_ms: request.timeout_s.unwrap_or(EXEC_S).saturating_mul(1_000),
         stream_limit_bytes: u64::MAX,
         user: Some(user.user),

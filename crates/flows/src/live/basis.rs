@@ -1,0 +1,138 @@
+//! What a sandbox is made of and begins with: a template of the host, or one that its tenant built.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cofferdam_contracts::id::{BuildId, TemplateId, TemplateName};
+use cofferdam_contracts::template_build::{BuildState, BuildUser};
+use cofferdam_sandbox::Filling;
+use cofferdam_sandbox::templates::{Template, TemplateUser};
+use serde::{Deserialize, Serialize};
+
+/// How long one ready command of a host's template may take: one that hangs is asked again.
+const HOSTS_READY: Duration = Duration::from_secs(5);
+/// Of a built one: some of E2B's are `sleep N`.
+const BUILT_READY: Duration = Duration::from_secs(20);
+
+/// What a build left, beside its files. It lies at the head of their sealed file: its variables may be secrets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Built {
+    /// The template.
+    pub template: TemplateId,
+    /// The template's name when it was built.
+    pub name: TemplateName,
+    /// What its steps set.
+    pub state: BuildState,
+    /// Shell command of the program that each sandbox begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
+    /// Shell command that succeeds once a sandbox can be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// CPUs of its sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Memory in MiB that its sandboxes have at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_mb: Option<u32>,
+}
+
+/// What a sandbox is made of and begins with.
+#[derive(Debug, Clone)]
+pub(crate) struct Basis {
+    /// Its template, as the record names it.
+    pub name: TemplateName,
+    /// The image, by digest; `None`: the host's programs.
+    pub image: Option<String>,
+    /// CPUs, where the template says so.
+    pub cpu: Option<u32>,
+    /// Memory in MiB that it has at least.
+    pub mem_mb: Option<u64>,
+    /// The program that it begins with.
+    pub program: Option<Begins>,
+    /// Of a built template: what its build left.
+    pub built: Option<Built>,
+}
+
+/// What a new sandbox begins from.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// What it is made of.
+    pub basis: Basis,
+    /// Files that it begins with.
+    pub filling: Option<Filling>,
+    /// Variables of the sandbox whose files these are.
+    pub inherited: BTreeMap<String, String>,
+    /// The build of a template whose steps it is to run.
+    pub build: Option<BuildId>,
+}
+
+impl Ground {
+    /// With these files.
+    pub(super) fn filled(basis: Basis, filling: Filling) -> Self {
+        Self { basis, filling: Some(filling), inherited: BTreeMap::new(), build: None }
+    }
+}
+
+/// A program that a sandbox begins with.
+#[derive(Debug, Clone)]
+pub(crate) struct Begins {
+    /// Shell command that starts it; `None`: nothing is started, and the ready command is waited for.
+    pub start: Option<String>,
+    /// Shell command that succeeds once it can be used.
+    pub ready: Option<String>,
+    /// What both run under.
+    pub state: BuildState,
+    /// How long one ready command may take.
+    pub ready_patience: Duration,
+}
+
+impl Begins {
+    fn of(start: Option<&String>, ready: Option<&String>, state: BuildState) -> Option<Self> {
+        let is_any = start.is_some() || ready.is_some();
+        is_any.then(|| Self {
+            start: start.cloned(),
+            ready: ready.cloned(),
+            state,
+            ready_patience: BUILT_READY,
+        })
+    }
+}
+
+impl Basis {
+    /// Of a template of the host; `None`: its own programs. Pure.
+    pub(super) fn of_host(name: &TemplateName, template: Option<Template>) -> Self {
+        let program = template.as_ref().and_then(|template| {
+            let user = match template.user {
+                TemplateUser::User => BuildUser::User,
+                TemplateUser::Root => BuildUser::Root,
+            };
+            let state = BuildState { env: BTreeMap::new(), workdir: None, user };
+            let begins = Begins::of(template.start.as_ref(), template.ready.as_ref(), state)?;
+            Some(Begins { ready_patience: HOSTS_READY, ..begins })
+        });
+        let mem_mb = template.as_ref().and_then(|template| template.mem_mb);
+        let image = template.map(|template| template.image);
+        Self { name: name.clone(), image, cpu: None, mem_mb, program, built: None }
+    }
+
+    /// Of a built template, whose files lie on this image. Pure.
+    pub(super) fn of_built(name: TemplateName, image: Option<String>, built: Built) -> Self {
+        Self {
+            name,
+            image,
+            cpu: built.cpu,
+            mem_mb: built.mem_mb.map(u64::from),
+            program: built.program(),
+            built: Some(built),
+        }
+    }
+}
+
+impl Built {
+    /// The program that its sandboxes begin with.
+    pub(super) fn program(&self) -> Option<Begins> {
+        Begins::of(self.start.as_ref(), self.ready.as_ref(), self.state.clone())
+    }
+}

@@ -1,0 +1,266 @@
+//! Archives that clients send for the COPY steps of a template: sealed on this host, and counted, as snapshots are.
+//!
+//! ```text
+//! pieces --> ID.part (locked, sealed) --> fsync --> the row commits --> ID.snap
+//! ```
+//! A row's key is destroyed a day after its last use, and with its template; then the file is removed.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
+use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
+use cofferdam_ledger::template_files::NewUpload;
+use flate2::read::MultiGzDecoder;
+use tokio::sync::mpsc;
+
+use super::kept::{blocking, conflict, fresh, synced};
+use super::refuse;
+use super::shelf::Shelf;
+use crate::Flows;
+use crate::error::Result;
+use crate::patience::patiently;
+
+/// Of gzip.
+const PACKED: [u8; 2] = [0x1f, 0x8b];
+/// Bytes of a tar that are read at once.
+const PIECE: usize = 256 * 1_024;
+
+impl Flows {
+    fn uploads(&self) -> Result<Arc<Shelf>> {
+        self.uploads.clone().ok_or_else(|| conflict("this process keeps no uploads"))
+    }
+
+    /// Whether a template has an archive of this name that this host can open.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub async fn upload_is_present(
+        &self,
+        tenant: &TenantId,
+        template: &TemplateId,
+        hash: &Digest,
+    ) -> Result<bool> {
+        let found = self.ledger.builds().upload(tenant, template, hash).await?;
+        let here = self.uploads()?.place();
+        Ok(found.is_some_and(|found| found.place == here))
+    }
+
+    /// Takes an archive in pieces, after which comes `None`: one that ends otherwise broke off.
+    ///
+    /// # Errors
+    /// It broke off or is too large, the tenant's quota is full, or there is no room.
+    pub async fn upload_take(
+        &self,
+        tenant: &TenantId,
+        (template, hash): (&TemplateId, &Digest),
+        mut pieces: mpsc::Receiver<Option<Bytes>>,
+    ) -> Result<()> {
+        self.ledger.runs().quota_admit(tenant).await?;
+        let (shelf, vault, id) = (self.uploads()?, self.vault()?, fresh()?);
+        let (writer, of) = (Arc::clone(&shelf), tenant.clone());
+        let written = blocking(move || {
+            writer.keep_bytes((&of, id), |out| {
+                let mut size = 0u64;
+                loop {
+                    match pieces.blocking_recv() {
+                        Some(Some(piece)) => {
+                            let more = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+                            size = size.saturating_add(more);
+                            if size > MAX_UPLOAD_BYTES {
+                                let why = format!("an upload has at most {MAX_UPLOAD_BYTES} bytes");
+                                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+                            }
+                            out.write_all(&piece)?;
+                        }
+                        Some(None) if size > 0 => return Ok(()),
+                        _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    }
+                }
+            })
+        });
+        let kept = written.await.map_err(|why| match why.kind() {
+            io::ErrorKind::FileTooLarge => refuse(ErrorCode::PolicyViolation, why.to_string()),
+            io::ErrorKind::UnexpectedEof => {
+                refuse(ErrorCode::PolicyViolation, "the upload is empty or broke off")
+            }
+            _ => refuse(ErrorCode::Unavailable, why.to_string()),
+        })?;
+        let mut kept = synced(kept).await?;
+        let sealed_key = vault.seal_key(tenant, &kept.id, &kept.key);
+        let sealed_key =
+            sealed_key.ok_or_else(|| conflict("the upload's key could not be sealed"))?;
+        let place = shelf.place();
+        let new = NewUpload {
+            id: &kept.id,
+            template,
+            tenant,
+            hash,
+            place: &place,
+            bytes: kept.bytes,
+            sealed_key: &sealed_key,
+            sealed_by: vault.fingerprint(),
+        };
+        let added = match self.ledger.builds().upload_add(&new).await {
+            Ok(added) => added,
+            Err(error) => {
+                // A commit whose answer was lost may have happened.
+                match patiently(|| self.ledger.builds().upload_is_recorded(&kept.id)).await {
+                    Ok(true) => true,
+                    Ok(false) => return Err(error.into()),
+                    Err(_) => {
+                        kept.leave();
+                        return Err(error.into());
+                    }
+                }
+            }
+        };
+        if !added {
+            return Err(Refusal::not_found("template").into());
+        }
+        shelf.give_name(&mut kept);
+        self.uploads_tidy().await;
+        Ok(())
+    }
+
+    /// The tar of an archive, in pieces that are fed as they are taken. What breaks off is no end of a tar.
+    pub(super) async fn upload_tar(
+        &self,
+        tenant: &TenantId,
+        (template, hash): (&TemplateId, &Digest),
+        most: u64,
+    ) -> Result<mpsc::Receiver<Bytes>> {
+        let found = self.ledger.builds().upload(tenant, template, hash).await?;
+        let missing = || conflict("the files of this step were not uploaded, or not lately");
+        let found = found.ok_or_else(missing)?;
+        let (shelf, vault) = (self.uploads()?, self.vault()?);
+        if found.place != shelf.place() || *vault.fingerprint() != found.sealed_by {
+            return Err(conflict("the files of this step lie on another host"));
+        }
+        let key = vault.open_key(tenant, &found.id, &found.sealed_key);
+        let key = key.ok_or_else(|| conflict("the upload's key does not open"))?;
+        let of = tenant.clone();
+        let opened = blocking(move || shelf.open_bytes((&of, &found.id), &key)).await;
+        let opened = opened.map_err(|why| conflict(format!("the upload cannot be read: {why}")))?;
+        let (pieces, tar) = mpsc::channel(2);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = fed(opened, most, &pieces) {
+                tracing::debug!(%error, "an upload is not a whole archive");
+            }
+        });
+        Ok(tar)
+    }
+
+    /// Erases archives that nothing needs any more. What fails is tried again at the next call.
+    pub(super) async fn uploads_tidy(&self) {
+        if let Err(error) = self.uploads_tidied().await {
+            tracing::warn!(%error, "uploads that are not needed are not erased yet");
+        }
+    }
+
+    async fn uploads_tidied(&self) -> Result<()> {
+        let Some(shelf) = &self.uploads else { return Ok(()) };
+        self.ledger.builds().end_unstarted().await?;
+        self.ledger.builds().uploads_erase_unneeded().await?;
+        for id in self.ledger.builds().uploads_erased(&shelf.place()).await? {
+            let (shelf, name) = (Arc::clone(shelf), id.clone());
+            match blocking(move || shelf.remove(&name)).await {
+                Ok(()) => self.ledger.builds().upload_gone(&id).await?,
+                Err(why) => {
+                    tracing::warn!(upload = %id, %why, "an erased upload's file is still there")
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts in order what killed processes left.
+    pub(super) async fn uploads_sweep(&self) -> Result<()> {
+        let Some(shelf) = &self.uploads else { return Ok(()) };
+        let fault = |why: io::Error| conflict(format!("the directory of uploads: {why}"));
+        for id in shelf.left().map_err(fault)? {
+            match self.ledger.builds().upload_is_recorded(&id).await? {
+                true => shelf.rename(&id).map_err(fault)?,
+                false if shelf.is_written(&id) => {}
+                false => shelf.remove(&id).map_err(fault)?,
+            }
+        }
+        self.uploads_tidy().await;
+        Ok(())
+    }
+}
+
+/// Feeds a tar, packed or not, up to this many bytes of it. Blocking.
+fn fed(mut from: impl Read, most: u64, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    let mut head = [0; PACKED.len()];
+    from.read_exact(&mut head)?;
+    let whole = (&head[..]).chain(from);
+    let mut tar: Box<dyn Read> = match head == PACKED {
+        true => Box::new(MultiGzDecoder::new(whole)),
+        false => Box::new(whole),
+    };
+    let mut left = most;
+    loop {
+        let mut piece = vec![0; PIECE];
+        let count = tar.read(&mut piece)?;
+        if count == 0 {
+            return Ok(());
+        }
+        piece.truncate(count);
+        left = left
+            .checked_sub(u64::try_from(count).unwrap_or(u64::MAX))
+            .ok_or(io::ErrorKind::FileTooLarge)?;
+        if pieces.blocking_send(Bytes::from(piece)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+impl Shelf {
+    /// Opens the file of an archive. Blocking.
+    fn open_bytes(
+        &self,
+        of: (&TenantId, &cofferdam_contracts::id::SnapshotId),
+        key: &crate::vault::FileKey,
+    ) -> io::Result<super::opened::OpenedFile> {
+        let file: File = self.file(of.1)?;
+        super::opened::OpenedFile::new(file, key, of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn all(bytes: &[u8], most: u64) -> (io::Result<()>, Vec<u8>) {
+        let (pieces, mut tar) = mpsc::channel(64);
+        let done = fed(bytes, most, &pieces);
+        drop(pieces);
+        let mut all = Vec::new();
+        while let Ok(piece) = tar.try_recv() {
+            all.extend_from_slice(&piece);
+        }
+        (done, all)
+    }
+
+    #[test]
+    fn a_tar_is_fed_packed_or_not_and_within_its_bound() {
+        let plain = vec![7; 300_000];
+        let (done, fed) = all(&plain, 1 << 20);
+        assert!(done.is_ok() && fed == plain);
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(&plain).unwrap();
+        let packed = packer.finish().unwrap();
+        let (done, fed) = all(&packed, 1 << 20);
+        assert!(done.is_ok() && fed == plain);
+        // A small archive of very many bytes.
+        assert_eq!(all(&packed, 1_000).0.unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert!(all(&packed[..packed.len() / 2], 1 << 20).0.is_err());
+        assert!(all(b"x", 9).0.is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! `app.template_files`: archives that clients sent for the COPY steps of a template, sealed on one host as snapshots are.
+
+use cofferdam_contracts::id::{Digest, SnapshotId, TemplateId, TenantId};
+use sqlx::Row;
+
+use crate::error::{Result, id};
+use crate::families::BuildRows;
+
+/// An archive to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct NewUpload<'a> {
+    /// Id of its file.
+    pub id: &'a SnapshotId,
+    /// Its template.
+    pub template: &'a TemplateId,
+    /// The template's tenant.
+    pub tenant: &'a TenantId,
+    /// The client's name of it.
+    pub hash: &'a Digest,
+    /// The host and the directory that have the file.
+    pub place: &'a str,
+    /// Bytes of the sealed file.
+    pub bytes: u64,
+    /// The key of the file, sealed.
+    pub sealed_key: &'a [u8],
+    /// Fingerprint of the key that it is sealed under.
+    pub sealed_by: &'a Digest,
+}
+
+/// What opens an archive.
+#[derive(Debug, Clone)]
+pub struct Upload {
+    /// Id of its file.
+    pub id: SnapshotId,
+    /// The host and the directory that have the file.
+    pub place: String,
+    /// The key of the file, sealed.
+    pub sealed_key: Vec<u8>,
+    /// Fingerprint of the key that it is sealed under.
+    pub sealed_by: Digest,
+}
+
+impl BuildRows<'_> {
+    /// Records an archive in place of the one of its name. `false`: the template is deleted.
+    pub async fn upload_add(self, new: &NewUpload<'_>) -> Result<bool> {
+        let mut tx = self.pool().begin().await?;
+        sqlx::query(
+            "UPDATE app.template_files SET sealed_key = NULL, erased_at = clock_timestamp()
+              WHERE template_id = $1 AND hash = $2 AND erased_at IS NULL",
+        )
+        .bind(new.template.as_str())
+        .bind(new.hash.as_str())
+        .execute(&mut *tx)
+        .await?;
+        let added = sqlx::query(
+            "INSERT INTO app.template_files (id, template_id, tenant_id, hash, place, bytes, sealed_key, sealed_by)
+             SELECT $1, t.id, t.tenant_id, $4, $5, $6, $7, $8 FROM app.templates t
+              WHERE t.id = $2 AND t.tenant_id = $3 AND t.deleted_at IS NULL",
+        )
+        .bind(new.id.as_str())
+        .bind(new.template.as_str())
+        .bind(new.tenant.as_str())
+        .bind(new.hash.as_str())
+        .bind(new.place)
+        .bind(i64::try_from(new.bytes).unwrap_or(i64::MAX))
+        .bind(new.sealed_key)
+        .bind(new.sealed_by.as_str())
+        .execute(&mut *tx)
+        .await?;
+        if added.rows_affected() == 0 {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// The archive of this name of a tenant's template, which is in use from now on; `None`: there is none.
+    pub async fn upload(
+        self,
+        tenant: &TenantId,
+        template: &TemplateId,
+        hash: &Digest,
+    ) -> Result<Option<Upload>> {
+        let row = sqlx::query(
+            "UPDATE app.template_files SET used_at = clock_timestamp()
+              WHERE template_id = $1 AND tenant_id = $2 AND hash = $3 AND erased_at IS NULL
+              RETURNING id, place, sealed_key, sealed_by",
+        )
+        .bind(template.as_str())
+        .bind(tenant.as_str())
+        .bind(hash.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(Upload {
+                id: id("template_files.id", row.try_get("id")?)?,
+                place: row.try_get("place")?,
+                sealed_key: row.try_get("sealed_key")?,
+                sealed_by: id("template_files.sealed_by", row.try_get("sealed_by")?)?,
+            })
+        })
+        .transpose()
+    }
+
+    /// Destroys the keys of archives that nothing used for a day, and of those whose template is deleted.
+    pub async fn uploads_erase_unneeded(self) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.template_files f SET sealed_key = NULL, erased_at = clock_timestamp()
+               FROM app.templates t
+              WHERE t.id = f.template_id AND f.erased_at IS NULL
+                AND (t.deleted_at IS NOT NULL OR f.used_at < clock_timestamp() - interval '1 day')",
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// Archives of a place whose key is destroyed and whose file was not yet looked for.
+    pub async fn uploads_erased(self, place: &str) -> Result<Vec<SnapshotId>> {
+        let all: Vec<String> = sqlx::query_scalar(
+            "SELECT id FROM app.template_files WHERE place = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
+        )
+        .bind(place)
+        .fetch_all(self.pool())
+        .await?;
+        all.iter().map(|text| id("template_files.id", text)).collect()
+    }
+
+    /// Records that the file of an erased archive was looked for, and is gone.
+    pub async fn upload_gone(self, upload: &SnapshotId) -> Result<()> {
+        let query = "UPDATE app.template_files SET gone_at = clock_timestamp()
+                      WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL";
+        sqlx::query(query).bind(upload.as_str()).execute(self.pool()).await?;
+        Ok(())
+    }
+
+    /// Whether an archive of this id is recorded, erased or not.
+    pub async fn upload_is_recorded(self, upload: &SnapshotId) -> Result<bool> {
+        let query = "SELECT EXISTS (SELECT 1 FROM app.template_files WHERE id = $1)";
+        Ok(sqlx::query_scalar(query).bind(upload.as_str()).fetch_one(self.pool()).await?)
+    }
+}

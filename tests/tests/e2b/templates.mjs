@@ -1,0 +1,51 @@
+// Templates built by the unmodified JavaScript SDK, against a server of ours. Prints one line for each check; fails at the first.
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Sandbox, Template, waitForFile } from 'e2b'
+
+const check = (name, good) => {
+  if (!good) throw new Error(name)
+  console.log(name)
+}
+const fails = async (call) => {
+  try {
+    await call()
+  } catch (error) {
+    return String(error)
+  }
+  throw new Error('it did not fail')
+}
+
+const place = mkdtempSync(join(tmpdir(), 'context-'))
+writeFileSync(join(place, 'a.txt'), 'a')
+const template = Template({ fileContextPath: place })
+  .fromBaseImage()
+  .setEnvs({ GREETING: 'hi there' })
+  .runCmd('echo "$GREETING"; echo "$GREETING" > made')
+  .copy('a.txt', '/opt/b.txt')
+  .setWorkdir('/opt/js')
+  .setStartCmd('touch /tmp/up; exec sleep 1000', waitForFile('/tmp/up'))
+const logs = []
+const built = await Template.build(template, 'js', { onBuildLogs: (entry) => logs.push(entry.message) })
+check('build', built.templateId.length === 20 && built.name === 'js')
+check('logs', logs.includes('hi there'))
+check('exists', (await Template.exists('js')) && !(await Template.exists('none')))
+const sandbox = await Sandbox.create('js', { timeoutMs: 60_000 })
+const done = await sandbox.commands.run('pwd; cat ~/made /opt/b.txt; test -e /tmp/up && pgrep -x sleep > /dev/null && echo up')
+check('created', done.stdout === '/opt/js\nhi there\naup\n')
+await sandbox.kill()
+const started = await Template.buildInBackground(Template().fromTemplate('js').runCmd('exit 3'), 'js-child')
+let status
+do {
+  status = await Template.getBuildStatus(started)
+} while (status.status === 'building' || status.status === 'waiting')
+check('a step fails', status.status === 'error' && status.reason.message.includes('exit status 3') && status.reason.step === '1')
+check('an unknown image', (await fails(() => Template.build(Template().fromImage('none:1'), 'no'))).includes('none:1'))
+if (Template.getTags) {
+  await Template.assignTags('js', ['v1'])
+  check('tags', (await Template.getTags('js')).map((tag) => tag.tag).sort().join() === 'default,v1')
+  await Template.removeTags('js', ['v1'])
+  check('removed', (await Template.getTags('js')).length === 1)
+}
+console.log('done')

@@ -1,0 +1,137 @@
+"""Templates built by the unmodified Python SDK, against a server of ours. Prints one line for each check; fails at the first.
+KIND: `sync` or `async`."""
+import asyncio
+import inspect
+import os
+import tempfile
+import time
+
+import e2b
+from e2b import AsyncSandbox, AsyncTemplate, Sandbox, Template, wait_for_file, wait_for_port
+
+IS_ASYNC = os.environ.get("KIND") == "async"
+T, S = (AsyncTemplate, AsyncSandbox) if IS_ASYNC else (Template, Sandbox)
+
+
+def check(name, good):
+    assert good, name
+    print(name, flush=True)
+
+
+async def got(value):
+    return await value if inspect.isawaitable(value) else value
+
+
+async def fails(call, kind=Exception):
+    try:
+        await got(call())
+    except kind as error:
+        return str(error)
+    raise AssertionError("it did not fail")
+
+
+async def main():
+    place = tempfile.mkdtemp()
+    os.makedirs(f"{place}/app/deep")
+    for path, text in {"app/main.py": "print('main')", "app/deep/a.txt": "deep", "one.txt": "one", "two.txt": "two"}.items():
+        with open(f"{place}/{path}", "w") as file:
+            file.write(text)
+    os.symlink("main.py", f"{place}/app/link.py")
+    os.chmod(f"{place}/one.txt", 0o600)
+
+    template = (
+        T(file_context_path=place)
+        .from_base_image()
+        .set_envs({"GREETING": "hi there", "BOTH": "$GREETING!"})
+        .run_cmd("echo said; echo warned >&2; id -un > who; pwd > where; echo \"$BOTH\" > envs")
+        .set_workdir("/opt/app")
+        .copy("app", ".", user="root")
+        .copy("*.txt", "texts/", mode=0o640)
+        .copy("one.txt", "/opt/renamed")
+        .run_cmd("id -u > /root/uid", user="root")
+        .run_cmd("pwd > /tmp/where")
+        .set_start_cmd("echo $GREETING > /tmp/greeting; exec python3 -m http.server 8123 --bind 127.0.0.1",
+                       wait_for_file("/tmp/greeting"))
+    )
+    logs = []
+    built = await got(T.build(template, "web", cpu_count=1, memory_mb=640, on_build_logs=lambda entry: logs.append(entry)))
+    said = [entry.message for entry in logs]
+    check("build", len(built.template_id) == 20 and built.name == "web")
+    check("logs", "said" in said and "warned" in said and any("COPY app" in line for line in said))
+    check("values of variables are not logged", not any("hi there" in line for line in said))
+    check("uploaded", any("Uploaded" in line for line in said))
+    check("exists", await got(T.exists("web")) and await got(T.exists("web:any")) and not await got(T.exists("none")))
+
+    sandbox = await got(S.create("web", timeout=60))
+    run = lambda text, **more: got(sandbox.commands.run(text, **more))
+    check("created", (await run("pwd")).stdout == "/opt/app\n")
+    check("run", (await run("cat ~/who ~/where ~/envs")).stdout == "user\n/home/user\nhi there!\n")
+    check("run as root", (await run("cat /root/uid", user="root")).stdout == "0\n")
+    check("workdir", (await run("cat /tmp/where; stat -c %U .")).stdout == "/opt/app\nuser\n")
+    found = (await run("find . -not -path . -printf '%P %y %U %m\\n' | sort")).stdout
+    check("copy", "main.py f 0" in found and "deep/a.txt f 0" in found and "link.py l 0" in found)
+    check("copy of several, with a mode", "texts/one.txt f 1000 640" in found and "texts/two.txt f 1000 640" in found)
+    check("copy under a new name", (await run("cat /opt/renamed; stat -c %a /opt/renamed")).stdout == "one600\n")
+    check("variables are for the build", (await run("echo [$GREETING]")).stdout == "[]\n")
+    check("the program saw them", (await run("cat /tmp/greeting")).stdout == "hi there\n")
+    check("the program runs", "main.py" in (await run("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:8123/")).stdout)
+    info = await got(sandbox.get_info())
+    check("what it has", (info.memory_mb, info.cpu_count, info.template_id) == (640, 1, built.template_id))
+    # As every sandbox: paused and resumed, it is what it was.
+    await got((sandbox.pause if hasattr(sandbox, "pause") else sandbox.beta_pause)())
+    sandbox = await got(S.connect(sandbox.sandbox_id, timeout=60))
+    check("resumed", (await run("pwd; cat texts/two.txt")).stdout == "/opt/app\ntwo")
+    await got(sandbox.kill())
+
+    # What was sent is there, and tags name builds.
+    logs = []
+    again = T(file_context_path=place).from_base_image().copy("*.txt", "texts/").set_user("root").set_workdir("/srv")
+    next_ = await got(T.build(again, "web:v2", tags=["stable"], on_build_logs=lambda entry: logs.append(entry.message)))
+    check("not sent again", next_.template_id == built.template_id and any("already cached" in line for line in logs))
+    sandbox = await got(S.create("web:v2", timeout=60))
+    check("a tag's own build", (await run("id -un; pwd; ls /home/user/texts")).stdout == "root\n/srv\none.txt\ntwo.txt\n")
+    await got(sandbox.kill())
+    check("an unknown tag", "no build" in await fails(lambda: S.create("web:none")))
+    if hasattr(T, "get_tags"):
+        tags = await got(T.get_tags("web"))
+        check("tags", {tag.tag for tag in tags} == {"default", "v2", "stable"})
+        given = await got(T.assign_tags("web:v2", ["latest-good"]))
+        check("assigned", given.build_id == next_.build_id and given.tags == ["latest-good"])
+        await got(T.remove_tags("web", ["stable"]))
+        check("removed", {tag.tag for tag in await got(T.get_tags("web"))} == {"default", "v2", "latest-good"})
+
+    # On top of another template, in the background.
+    child = T().from_template("web").run_cmd("cat /opt/renamed > ~/copy; echo $GREETING > ~/inherited")
+    started = await got(T.build_in_background(child, "child"))
+    until = time.time() + 60
+    while time.time() < until:
+        status = await got(T.get_build_status(started))
+        if status.status.value in ("ready", "error"):
+            break
+        time.sleep(0.2)
+    check("built in the background", status.status.value == "ready")
+    sandbox = await got(S.create("child", timeout=60))
+    check("on another template", (await run("cat ~/copy ~/inherited; pwd")).stdout == "onehi there\n/opt/app\n")
+    check("with its program", "main.py" in (await run("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:8123/")).stdout)
+    await got(sandbox.kill())
+
+    # What fails says at which step, and why.
+    logs = []
+    bad = T().from_base_image().run_cmd("true").run_cmd("echo no luck; exit 7")
+    why = await fails(lambda: T.build(bad, "bad", on_build_logs=lambda entry: logs.append(entry.message)), e2b.BuildException)
+    check("a step fails", "exit status 7" in why and "no luck" in logs)
+    check("no such build", "no build" in await fails(lambda: S.create("bad")))
+    unready = T().from_base_image().set_start_cmd("echo oh no >&2; exit 4", wait_for_port(1))
+    why = await fails(lambda: T.build(unready, "unready"), e2b.BuildException)
+    check("a program fails", "oh no" in why)
+    why = await fails(lambda: T.build(T().from_image("python:9"), "image"), e2b.BuildException)
+    check("an unknown image", "python:9" in why and "image import" in why)
+    why = await fails(lambda: T.build(T().from_template("nothing"), "nothing-more"), e2b.BuildException)
+    check("an unknown template", "nothing" in why)
+    why = await fails(lambda: T.build(T().from_base_image().set_user("daemon"), "daemon"), e2b.BuildException)
+    check("an unknown user", "step 1 (USER)" in why)
+    check("the host's name", "host" in await fails(lambda: T.build(T().from_base_image(), "base"), e2b.BuildException))
+    print("done", flush=True)
+
+
+asyncio.run(main())
