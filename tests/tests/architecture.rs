@@ -64,6 +64,7 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/tests/flood.rs", 1, "the worker of a test, whose memory is looked at"),
     ("crates/sandbox/tests/orphans.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
+    ("tests/tests/ahead.rs", 1, "installs what others take: scripts/test runs it beside them"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),
     ("tests/tests/skips.rs", 1, "a process that another test starts"),
     ("tests/tests/storm/mod.rs", 1, "faults for minutes: `make storm` runs it"),
