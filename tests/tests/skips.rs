@@ -195,15 +195,22 @@ fn tests_of_a_cargo(said: &str, status: i32) -> Output {
             .unwrap();
     }
     fs::write(dir.path().join("said"), said).unwrap();
-    let cargo = dir.path().join("cargo");
-    let text = format!(
-        "#!/bin/sh\nif [ \"$1\" = run ]; then exit 0; fi\nprintf 'one\\tredis\\twhy\\n' >>\"$COFFERDAM_NOT_RUN\"\n\
-         cat {}\nexit {status}\n",
-        dir.path().join("said").display()
+    let program = |path: &Path, text: &str| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+    };
+    let (cargo, said) = (dir.path().join("cargo"), dir.path().join("said"));
+    let why = "printf 'one\\tredis\\twhy\\n' >>\"$COFFERDAM_NOT_RUN\"";
+    // Without that file it installs what the tests take.
+    let tests = format!(
+        "[ -n \"$COFFERDAM_NOT_RUN\" ] || exit 0\n{why}\ncat {}\nexit {status}",
+        said.display()
     );
-    fs::write(&cargo, text).unwrap();
-    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o700)).unwrap();
-    Command::new(tree.join("scripts/test")).env("CARGO", &cargo).output().unwrap()
+    program(&cargo, &tests);
+    program(&tree.join("target/debug/leftovers"), "exit 0");
+    let mut test = Command::new(tree.join("scripts/test"));
+    test.env("CARGO", &cargo).env_remove("CARGO_TARGET_DIR").output().unwrap()
 }
 
 #[test]

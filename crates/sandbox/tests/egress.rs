@@ -440,6 +440,8 @@ fn pip_downloads_through_its_mirror_in_the_build_phase_and_not_in_the_task() {
     in_classes(&[], |bench| async move {
         let fields = json!({
             "build": {"cmd": ["true"], "net": ["@pip"]},
+            // An emulated machine beside other tests needs half a minute.
+            "timeoutMs": 120_000,
             "limits": {"memMB": 512, "diskMB": 128, "pids": 64},
         });
         let (sandbox, plan) = bench.start(fields).await;

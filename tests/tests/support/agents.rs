@@ -153,8 +153,9 @@ pub fn home(agent: &str) -> tempfile::TempDir {
             ),
         ),
         "claude" => {
-            let env =
-                json!({"ANTHROPIC_BASE_URL": format!("http://{MODEL}"), "ANTHROPIC_API_KEY": "k"});
+            // By itself it asks a model that refuses it for three minutes.
+            let env = json!({"ANTHROPIC_BASE_URL": format!("http://{MODEL}"), "ANTHROPIC_API_KEY": "k",
+                "CLAUDE_CODE_MAX_RETRIES": "2"});
             write(".claude/settings.json", json!({"env": env}).to_string());
         }
         _ => {
