@@ -91,6 +91,11 @@ fn is_lower_hex(text: &str, len: usize) -> bool {
     text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+/// Lower-case letters and digits.
+fn is_letters(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
 fn is_word(text: &str, max: usize, extra: &[u8]) -> bool {
     let mut bytes = text.bytes();
     let first = bytes.next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -140,22 +145,22 @@ id!(
 id!(
     /// A dispatch: eight letters and digits.
     DispatchId, "dispatch id", "^[a-z0-9]{8}$",
-    |t| t.len() == 8 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    |t| is_letters(t, 8)
 );
 id!(
     /// A snapshot: 20 letters and digits, never guessable.
     SnapshotId, "snapshot name", "^[a-z0-9]{20}$",
-    |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    |t| is_letters(t, 20)
 );
 id!(
     /// A long-lived sandbox as its tenant names it: 20 letters and digits, never guessable.
     LiveId, "sandbox name", "^[a-z0-9]{20}$",
-    |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    |t| is_letters(t, 20)
 );
 id!(
     /// A template that a tenant builds: 20 letters and digits.
     TemplateId, "template id", "^[a-z0-9]{20}$",
-    |t| t.len() == 20 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    |t| is_letters(t, 20)
 );
 id!(
     /// A build of a template, in the form of a UUID, which clients parse.

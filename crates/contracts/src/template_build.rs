@@ -53,7 +53,7 @@ named! {
 named! {
     /// A user whom a step can name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-    pub enum BuildUser {
+    pub enum TemplateUser {
         /// uid 1000, with the home `/home/user`.
         #[default]
         User = "user",
@@ -62,7 +62,7 @@ named! {
     }
 }
 
-impl BuildUser {
+impl TemplateUser {
     /// Home directory.
     #[must_use]
     pub const fn home(self) -> &'static str {
@@ -101,7 +101,7 @@ pub enum BuildStep {
         /// The command.
         command: String,
         /// As whom; `None`: as the build's user at that point.
-        user: Option<BuildUser>,
+        user: Option<TemplateUser>,
     },
     /// Copies uploaded files.
     Copy {
@@ -110,7 +110,7 @@ pub enum BuildStep {
         /// Path in the sandbox; a relative one begins at the working directory.
         to: String,
         /// Owner; `None`: the build's user at that point.
-        user: Option<BuildUser>,
+        user: Option<TemplateUser>,
         /// Mode of every file and directory, octal.
         mode: Option<String>,
         /// Name of the upload.
@@ -121,7 +121,7 @@ pub enum BuildStep {
     /// Sets the working directory, and makes it.
     Workdir(String),
     /// Sets the user.
-    User(BuildUser),
+    User(TemplateUser),
 }
 
 /// A whole build.
@@ -198,8 +198,8 @@ fn path(text: String) -> Result<String, String> {
     if fits { Ok(text) } else { Err(format!("a path has 1 to {MAX_PATH_BYTES} bytes without NUL")) }
 }
 
-fn user(text: &str) -> Result<BuildUser, String> {
-    BuildUser::parse(text).ok_or_else(|| {
+fn user(text: &str) -> Result<TemplateUser, String> {
+    TemplateUser::parse(text).ok_or_else(|| {
         format!("user {:?}: a sandbox has the users `user` and `root` alone", shown(text))
     })
 }
@@ -297,7 +297,7 @@ pub struct BuildState {
     pub workdir: Option<String>,
     /// As whom commands run.
     #[serde(default)]
-    pub user: BuildUser,
+    pub user: TemplateUser,
 }
 
 impl BuildState {
@@ -411,7 +411,7 @@ mod tests {
         let hash = "a".repeat(64);
         assert!(matches!(step("RUN", &["ls"], None), Ok(BuildStep::Run { user: None, .. })));
         let run = step("RUN", &["ls", "root"], None).unwrap();
-        assert_eq!(run, BuildStep::Run { command: "ls".into(), user: Some(BuildUser::Root) });
+        assert_eq!(run, BuildStep::Run { command: "ls".into(), user: Some(TemplateUser::Root) });
         assert!(step("COPY", &["a/*.py", "/app/", "", ""], Some(&hash)).is_ok());
         assert!(step("COPY", &["a", "b", "root", "0755"], Some(&hash)).is_ok());
         let env = step("ENV", &["A", "1", "B", "2"], None).unwrap();

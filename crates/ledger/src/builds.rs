@@ -449,6 +449,21 @@ impl BuildRows<'_> {
         Ok(())
     }
 
+    /// Destroys the keys of files whose build no tag names.
+    pub async fn erase_untagged(self) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.snapshots s SET sealed_key = NULL, erased_at = clock_timestamp()
+              WHERE s.kind = 'template' AND s.erased_at IS NULL AND NOT EXISTS (
+                    SELECT 1 FROM app.template_builds b
+                      JOIN app.template_tags g ON g.build_id = b.id
+                      JOIN app.templates t ON t.id = g.template_id AND t.deleted_at IS NULL
+                     WHERE b.snapshot_id = s.id)",
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// Ends builds whose steps never came, and forgets logs a week after the end.
     pub async fn end_unstarted(self) -> Result<()> {
         sqlx::query(

@@ -25,6 +25,7 @@ mod forks;
 pub mod gates;
 pub mod grants;
 pub mod intents;
+pub mod kept_files;
 pub mod keys;
 pub mod links;
 pub mod listen;

@@ -333,18 +333,8 @@ impl SnapshotRows<'_> {
         Ok(())
     }
 
-    /// Destroys the keys of pauses that no paused or resuming sandbox needs any more, and of templates whose build no tag names.
+    /// Destroys the keys of pauses that no paused or resuming sandbox needs any more.
     pub async fn erase_unneeded(self) -> Result<()> {
-        sqlx::query(
-            "UPDATE app.snapshots s SET sealed_key = NULL, erased_at = clock_timestamp()
-              WHERE s.kind = 'template' AND s.erased_at IS NULL AND NOT EXISTS (
-                    SELECT 1 FROM app.template_builds b
-                      JOIN app.template_tags g ON g.build_id = b.id
-                      JOIN app.templates t ON t.id = g.template_id AND t.deleted_at IS NULL
-                     WHERE b.snapshot_id = s.id)",
-        )
-        .execute(self.pool())
-        .await?;
         sqlx::query(
             "UPDATE app.snapshots s SET sealed_key = NULL, erased_at = clock_timestamp()
               WHERE s.kind = 'pause' AND s.erased_at IS NULL AND NOT EXISTS (
@@ -357,35 +347,10 @@ impl SnapshotRows<'_> {
         Ok(())
     }
 
-    /// Snapshots of a place whose key is destroyed and whose file was not yet looked for.
-    pub async fn erased(self, place: &str) -> Result<Vec<SnapshotId>> {
-        let all: Vec<String> = sqlx::query_scalar(
-            "SELECT id FROM app.snapshots WHERE place = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
-        )
-        .bind(place)
-        .fetch_all(self.pool())
-        .await?;
-        all.iter().map(|text| id("snapshots.id", text)).collect()
-    }
-
-    /// Records that the file of an erased snapshot was looked for, and is gone.
-    pub async fn gone(self, snapshot: &SnapshotId) -> Result<()> {
-        let query = "UPDATE app.snapshots SET gone_at = clock_timestamp()
-                      WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL";
-        sqlx::query(query).bind(snapshot.as_str()).execute(self.pool()).await?;
-        Ok(())
-    }
-
     /// Whether files of this id are on record as sealed, erased or not.
     pub async fn is_sealed(self, snapshot: &SnapshotId) -> Result<bool> {
         let query =
             "SELECT EXISTS (SELECT 1 FROM app.snapshots WHERE id = $1 AND sealed_at IS NOT NULL)";
-        Ok(sqlx::query_scalar(query).bind(snapshot.as_str()).fetch_one(self.pool()).await?)
-    }
-
-    /// Whether files of this id are recorded, erased or not.
-    pub async fn is_recorded(self, snapshot: &SnapshotId) -> Result<bool> {
-        let query = "SELECT EXISTS (SELECT 1 FROM app.snapshots WHERE id = $1)";
         Ok(sqlx::query_scalar(query).bind(snapshot.as_str()).fetch_one(self.pool()).await?)
     }
 }

@@ -114,29 +114,4 @@ impl BuildRows<'_> {
         .await?;
         Ok(())
     }
-
-    /// Archives of a place whose key is destroyed and whose file was not yet looked for.
-    pub async fn uploads_erased(self, place: &str) -> Result<Vec<SnapshotId>> {
-        let all: Vec<String> = sqlx::query_scalar(
-            "SELECT id FROM app.template_files WHERE place = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
-        )
-        .bind(place)
-        .fetch_all(self.pool())
-        .await?;
-        all.iter().map(|text| id("template_files.id", text)).collect()
-    }
-
-    /// Records that the file of an erased archive was looked for, and is gone.
-    pub async fn upload_gone(self, upload: &SnapshotId) -> Result<()> {
-        let query = "UPDATE app.template_files SET gone_at = clock_timestamp()
-                      WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL";
-        sqlx::query(query).bind(upload.as_str()).execute(self.pool()).await?;
-        Ok(())
-    }
-
-    /// Whether an archive of this id is recorded, erased or not.
-    pub async fn upload_is_recorded(self, upload: &SnapshotId) -> Result<bool> {
-        let query = "SELECT EXISTS (SELECT 1 FROM app.template_files WHERE id = $1)";
-        Ok(sqlx::query_scalar(query).bind(upload.as_str()).fetch_one(self.pool()).await?)
-    }
 }

@@ -53,7 +53,7 @@ pub mod image {
 /// Templates of long-lived sandboxes.
 pub mod templates {
     pub use crate::template::{
-        BUILDS, Begin, Template, TemplateNote, TemplateUser, build_template, template, templates,
+        BUILDS, Begin, Template, TemplateNote, build_template, template, templates,
     };
 }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::TemplateName;
+use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_sandbox::image::{ImageError, ImageFile, ImageName, Images, StoreBounds, build};
-use cofferdam_sandbox::templates::{Begin, TemplateUser, templates};
+use cofferdam_sandbox::templates::{Begin, templates};
 use cofferdam_sandbox::{Sandbox, provision};
 use serde_json::{Value, json};
 use support::{Bench, fresh_id, request, sh, verified, with_bench};

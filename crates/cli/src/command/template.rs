@@ -2,11 +2,10 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use cofferdam_contracts::id::TemplateName;
+use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_sandbox::HostError;
 use cofferdam_sandbox::image::Images;
-use cofferdam_sandbox::templates::{
-    Begin, Template, TemplateNote, TemplateUser, build_template, templates,
-};
+use cofferdam_sandbox::templates::{Begin, Template, TemplateNote, build_template, templates};
 use serde_json::json;
 
 use super::at::At;

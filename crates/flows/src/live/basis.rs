@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_contracts::id::{BuildId, TemplateId, TemplateName};
-use cofferdam_contracts::template_build::{BuildState, BuildUser};
+use cofferdam_contracts::template_build::BuildState;
 use cofferdam_sandbox::Filling;
-use cofferdam_sandbox::templates::{Template, TemplateUser};
+use cofferdam_sandbox::templates::Template;
 use serde::{Deserialize, Serialize};
 
 /// How long one ready command of a host's template may take: one that hangs is asked again.
@@ -104,11 +104,7 @@ impl Basis {
     /// Of a template of the host; `None`: its own programs. Pure.
     pub(super) fn of_host(name: &TemplateName, template: Option<Template>) -> Self {
         let program = template.as_ref().and_then(|template| {
-            let user = match template.user {
-                TemplateUser::User => BuildUser::User,
-                TemplateUser::Root => BuildUser::Root,
-            };
-            let state = BuildState { env: BTreeMap::new(), workdir: None, user };
+            let state = BuildState { user: template.user, ..BuildState::default() };
             let begins = Begins::of(template.start.as_ref(), template.ready.as_ref(), state)?;
             Some(Begins { ready_patience: HOSTS_READY, ..begins })
         });

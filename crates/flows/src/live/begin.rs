@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::template_build::{BuildState, BuildUser};
+use cofferdam_contracts::template_build::{BuildState, TemplateUser};
 use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
 use cofferdam_sandbox::{Agent, Manner, Running, Stream, User};
 use tokio::task::{JoinError, JoinHandle};
@@ -141,10 +141,10 @@ fn manner() -> Manner {
 }
 
 /// A user of the sandbox by number.
-pub(super) fn user_of(user: BuildUser) -> User {
+pub(super) fn user_of(user: TemplateUser) -> User {
     match user {
-        BuildUser::User => USER,
-        BuildUser::Root => User { uid: 0, gid: 0 },
+        TemplateUser::User => USER,
+        TemplateUser::Root => User { uid: 0, gid: 0 },
     }
 }
 

@@ -131,11 +131,7 @@ impl BuildLog {
 
 /// A text within the bound of an entry.
 fn cut(text: &str) -> String {
-    let mut end = text.len().min(MAX_LOG_BYTES);
-    while !text.is_char_boundary(end) {
-        end = end.saturating_sub(1);
-    }
-    text.get(..end).unwrap_or_default().to_owned()
+    text.get(..text.floor_char_boundary(MAX_LOG_BYTES)).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId};
-use cofferdam_contracts::template_build::{BuildState, BuildStep, BuildUser, MAX_BUILD_S};
+use cofferdam_contracts::template_build::{BuildState, BuildStep, MAX_BUILD_S, TemplateUser};
 use cofferdam_sandbox::inside::{Ended, ExecRequest, Unpack};
 use cofferdam_sandbox::{AgentError, Manner, Said};
 
@@ -123,7 +123,7 @@ impl Steps<'_> {
     async fn copy(
         &mut self,
         (from, to): (&str, &str),
-        (user, mode): (BuildUser, Option<&str>),
+        (user, mode): (TemplateUser, Option<&str>),
         files: &Digest,
     ) -> Result<(), String> {
         let most = self.held.limits.disk_mb.unwrap_or(u64::MAX).saturating_mul(1_024 * 1_024);
@@ -156,7 +156,7 @@ impl Steps<'_> {
 
     /// Runs a script of ours as the sandbox's root.
     async fn as_root(&mut self, script: &str, args: &[&str], what: &str) -> Result<(), String> {
-        let root = BuildState { user: BuildUser::Root, ..BuildState::default() };
+        let root = BuildState { user: TemplateUser::Root, ..BuildState::default() };
         let mut request = request(&root, "", &self.held.env, self.left_ms());
         let words = ["/bin/bash", "-c", script, "build"].into_iter().chain(args.iter().copied());
         request.argv = words.map(str::to_owned).collect();

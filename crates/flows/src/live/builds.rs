@@ -21,6 +21,7 @@ use cofferdam_contracts::template_build::{
 };
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::builds::{Build, NewBuild};
+use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::snapshots::Form;
 
@@ -182,6 +183,9 @@ impl Flows {
 
     /// Erases files of builds that no tag names any more, and uploads that nothing needs.
     pub async fn templates_tidy(&self) {
+        if let Err(error) = self.ledger.builds().erase_untagged().await {
+            tracing::warn!(%error, "files of builds that no tag names are not erased yet");
+        }
         self.snapshots_tidy().await;
         self.uploads_tidy().await;
     }
@@ -358,7 +362,7 @@ impl Flows {
         let new = filed.row(held, &kept, (SnapshotKind::Template, name), form);
         let audit = audit(&work.who, "template.ready", held, &kept);
         let added = self.ledger.builds().ready(&build.id, &new, &audit).await;
-        if !self.recorded(&mut kept, added).await.map_err(failed)? {
+        if !self.recorded(&mut kept, added, KeptTable::Snapshots).await.map_err(failed)? {
             return Err(failed(over()));
         }
         filed.shelf.give_name(&mut kept);

@@ -23,6 +23,7 @@ use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
+use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::NextLife;
 use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
@@ -161,12 +162,13 @@ impl Flows {
         &self,
         kept: &mut KeptFile,
         outcome: cofferdam_ledger::Result<bool>,
+        table: KeptTable,
     ) -> Result<bool> {
         let error = match outcome {
             Ok(recorded) => return Ok(recorded),
             Err(error) => error,
         };
-        match patiently(|| self.ledger.snapshots().is_recorded(&kept.id)).await {
+        match patiently(|| self.ledger.kept_files(table).is_recorded(&kept.id)).await {
             Ok(true) => Ok(true),
             Ok(false) => Err(error.into()),
             Err(_) => {
@@ -225,7 +227,7 @@ impl Flows {
         let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name), form);
         let audit = audit(who, "sandbox.snapshot", held, &kept);
         let added = self.ledger.snapshots().add(&new, &audit).await;
-        if !self.recorded(&mut kept, added).await? {
+        if !self.recorded(&mut kept, added, KeptTable::Snapshots).await? {
             return Err(over());
         }
         filed.shelf.give_name(&mut kept);

@@ -12,6 +12,7 @@ use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::snapshot::SnapshotKind;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
+use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::snapshots::Form;
 use cofferdam_sandbox::Still;
@@ -133,7 +134,7 @@ impl Flows {
         let new = filed.row(held, &plain.kept, (SnapshotKind::Pause, None), form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &plain.kept) };
         let paused = self.ledger.snapshots().pause(&new, &audit).await;
-        let recorded = self.recorded(&mut plain.kept, paused).await;
+        let recorded = self.recorded(&mut plain.kept, paused, KeptTable::Snapshots).await;
         let is_unknown = recorded.is_err() && plain.kept.is_left();
         if !is_unknown && !matches!(recorded, Ok(true)) {
             plain.abandon().await;
@@ -166,7 +167,7 @@ impl Flows {
         let new = filed.row(held, &kept, (SnapshotKind::Pause, None), form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
         let paused = self.ledger.snapshots().pause(&new, &audit).await;
-        let recorded = self.recorded(&mut kept, paused).await;
+        let recorded = self.recorded(&mut kept, paused, KeptTable::Snapshots).await;
         if recorded.is_err() && kept.is_left() {
             // It may be paused on record, so it cannot go on.
             held.end(Order::Over);

@@ -16,6 +16,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_ledger::failpoint::fail_point;
+use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_sandbox::PlainLayer;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
@@ -410,7 +411,8 @@ impl Tending {
     /// It was erased before it was sealed, and is removed as what is erased; or its pause was never on record.
     async fn unrecorded(&self) {
         let ledger = &self.flows.ledger;
-        let recorded = patiently(|| ledger.snapshots().is_recorded(&self.kept.id)).await;
+        let recorded =
+            patiently(|| ledger.kept_files(KeptTable::Snapshots).is_recorded(&self.kept.id)).await;
         if matches!(recorded, Ok(false)) {
             let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
             if let Err(why) = blocking(move || shelf.remove(&id)).await {

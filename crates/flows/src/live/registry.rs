@@ -11,7 +11,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
-use cofferdam_contracts::template_build::BuildUser;
+use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_sandbox::{Agent, Filling, LayerKeeper, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -278,9 +278,9 @@ impl Held {
 
     /// As whom its commands run where nobody says so, and where; `None`: in that user's home.
     #[must_use]
-    pub fn defaults(&self) -> (BuildUser, Option<&str>) {
+    pub fn defaults(&self) -> (TemplateUser, Option<&str>) {
         let state = self.basis.built.as_ref().map(|built| &built.state);
-        state.map_or((BuildUser::User, None), |state| (state.user, state.workdir.as_deref()))
+        state.map_or((TemplateUser::User, None), |state| (state.user, state.workdir.as_deref()))
     }
 
     /// What it was made of.

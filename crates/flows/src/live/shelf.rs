@@ -129,41 +129,31 @@ impl Shelf {
     /// Writes a file with what was asked for at its head.
     fn write<T>(
         &self,
-        (tenant, id): (&TenantId, SnapshotId),
+        of: (&TenantId, SnapshotId),
         again: &Again,
         body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
     ) -> io::Result<(T, KeptFile)> {
+        self.keep_bytes(of, |mut out| {
+            put_head(&mut out, again)?;
+            body(out).map_err(io::Error::other)
+        })
+    }
+
+    /// Writes a file. Blocking.
+    pub(crate) fn keep_bytes<T>(
+        &self,
+        (tenant, id): (&TenantId, SnapshotId),
+        body: impl FnOnce(&mut dyn Write) -> io::Result<T>,
+    ) -> io::Result<(T, KeptFile)> {
         let (mut kept, file) = self.begin(id)?;
         let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
-        let written = put_head(&mut sealing, again)
-            .and_then(|()| body(&mut sealing).map_err(io::Error::other));
-        let done = match written {
+        let done = match body(&mut sealing) {
             Ok(done) => done,
             Err(error) => return Err(sealing.why(error)),
         };
         let (_, bytes, sha256) = sealing.finish()?;
         (kept.bytes, kept.sha256) = (bytes, sha256);
         Ok((done, kept))
-    }
-
-    /// Writes bytes that are not a sandbox's. Blocking.
-    pub(crate) fn keep_bytes(
-        &self,
-        (tenant, id): (&TenantId, SnapshotId),
-        body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> io::Result<KeptFile> {
-        let (mut kept, file) = self.begin(id)?;
-        let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
-        if let Err(error) = body(&mut sealing) {
-            // Its own end is not a failure to write.
-            return Err(match error.kind() {
-                io::ErrorKind::WriteZero => sealing.why(error),
-                _ => error,
-            });
-        }
-        let (_, bytes, sha256) = sealing.finish()?;
-        (kept.bytes, kept.sha256) = (bytes, sha256);
-        Ok(kept)
     }
 
     /// The file of a snapshot on record.

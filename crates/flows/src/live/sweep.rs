@@ -6,6 +6,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::SnapshotId;
+use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::snapshots::Unsealed;
 use cofferdam_sandbox::Host;
 
@@ -33,7 +34,13 @@ impl Flows {
     async fn tidied(&self) -> Result<()> {
         let Some(shelf) = &self.kept else { return Ok(()) };
         self.ledger.snapshots().erase_unneeded().await?;
-        for id in self.ledger.snapshots().erased(&shelf.place()).await? {
+        self.erased_removed(shelf, KeptTable::Snapshots).await
+    }
+
+    /// Removes files whose keys are destroyed.
+    pub(super) async fn erased_removed(&self, shelf: &Arc<Shelf>, table: KeptTable) -> Result<()> {
+        let rows = self.ledger.kept_files(table);
+        for id in rows.erased(&shelf.place()).await? {
             if let Err(why) = self.plain.end(&id).await {
                 tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
                 continue;
@@ -44,9 +51,9 @@ impl Flows {
                 continue;
             }
             match blocking(move || shelf.remove(&name)).await {
-                Ok(()) => self.ledger.snapshots().gone(&id).await?,
+                Ok(()) => rows.gone(&id).await?,
                 Err(why) => {
-                    tracing::warn!(snapshot = %id, %why, "an erased snapshot's file is still there")
+                    tracing::warn!(file = %id, ?table, %why, "an erased file is still there")
                 }
             }
         }
@@ -61,7 +68,7 @@ impl Flows {
         let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
         let mut written = Vec::new();
         for id in shelf.left().map_err(fault)? {
-            match self.ledger.snapshots().is_recorded(&id).await? {
+            match self.ledger.kept_files(KeptTable::Snapshots).is_recorded(&id).await? {
                 true if self.ledger.snapshots().is_sealed(&id).await? => {
                     shelf.rename(&id).map_err(fault)?;
                 }
@@ -72,7 +79,7 @@ impl Flows {
             }
         }
         let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
-        self.snapshots_tidy().await;
+        self.templates_tidy().await;
         let (flows, shelf, host) = (self.clone(), Arc::clone(shelf), host.clone());
         tokio::spawn(async move {
             for one in &unsealed {
@@ -91,7 +98,7 @@ impl Flows {
             // What is erased and still written, too.
             for _ in 0..TIDIES {
                 flows.snapshots_tidy().await;
-                match flows.ledger.snapshots().erased(&shelf.place()).await {
+                match flows.ledger.kept_files(KeptTable::Snapshots).erased(&shelf.place()).await {
                     Ok(left) if left.is_empty() => return,
                     _ => clock::sleep(TIDY_PAUSE).await,
                 }
@@ -143,7 +150,7 @@ impl Flows {
             clock::sleep(SEAL_LOOK).await;
         }
         // It was another living worker's, and was recorded meanwhile.
-        if !patiently(|| self.ledger.snapshots().is_recorded(id)).await? {
+        if !patiently(|| self.ledger.kept_files(KeptTable::Snapshots).is_recorded(id)).await? {
             let removed = shelf.remove(id);
             removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         }

@@ -5,7 +5,6 @@
 //! ```
 //! A row's key is destroyed a day after its last use, and with its template; then the file is removed.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -13,16 +12,17 @@ use bytes::Bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
+use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::template_files::NewUpload;
 use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
 
 use super::kept::{blocking, conflict, fresh, synced};
+use super::opened::OpenedFile;
 use super::refuse;
 use super::shelf::Shelf;
 use crate::Flows;
 use crate::error::Result;
-use crate::patience::patiently;
 
 /// Of gzip.
 const PACKED: [u8; 2] = [0x1f, 0x8b];
@@ -82,7 +82,7 @@ impl Flows {
                 }
             })
         });
-        let kept = written.await.map_err(|why| match why.kind() {
+        let ((), kept) = written.await.map_err(|why| match why.kind() {
             io::ErrorKind::FileTooLarge => refuse(ErrorCode::PolicyViolation, why.to_string()),
             io::ErrorKind::UnexpectedEof => {
                 refuse(ErrorCode::PolicyViolation, "the upload is empty or broke off")
@@ -104,21 +104,8 @@ impl Flows {
             sealed_key: &sealed_key,
             sealed_by: vault.fingerprint(),
         };
-        let added = match self.ledger.builds().upload_add(&new).await {
-            Ok(added) => added,
-            Err(error) => {
-                // A commit whose answer was lost may have happened.
-                match patiently(|| self.ledger.builds().upload_is_recorded(&kept.id)).await {
-                    Ok(true) => true,
-                    Ok(false) => return Err(error.into()),
-                    Err(_) => {
-                        kept.leave();
-                        return Err(error.into());
-                    }
-                }
-            }
-        };
-        if !added {
+        let added = self.ledger.builds().upload_add(&new).await;
+        if !self.recorded(&mut kept, added, KeptTable::Uploads).await? {
             return Err(Refusal::not_found("template").into());
         }
         shelf.give_name(&mut kept);
@@ -143,7 +130,8 @@ impl Flows {
         let key = vault.open_key(tenant, &found.id, &found.sealed_key);
         let key = key.ok_or_else(|| conflict("the upload's key does not open"))?;
         let of = tenant.clone();
-        let opened = blocking(move || shelf.open_bytes((&of, &found.id), &key)).await;
+        let opened =
+            blocking(move || OpenedFile::new(shelf.file(&found.id)?, &key, (&of, &found.id))).await;
         let opened = opened.map_err(|why| conflict(format!("the upload cannot be read: {why}")))?;
         let (pieces, tar) = mpsc::channel(2);
         tokio::task::spawn_blocking(move || {
@@ -165,16 +153,7 @@ impl Flows {
         let Some(shelf) = &self.uploads else { return Ok(()) };
         self.ledger.builds().end_unstarted().await?;
         self.ledger.builds().uploads_erase_unneeded().await?;
-        for id in self.ledger.builds().uploads_erased(&shelf.place()).await? {
-            let (shelf, name) = (Arc::clone(shelf), id.clone());
-            match blocking(move || shelf.remove(&name)).await {
-                Ok(()) => self.ledger.builds().upload_gone(&id).await?,
-                Err(why) => {
-                    tracing::warn!(upload = %id, %why, "an erased upload's file is still there")
-                }
-            }
-        }
-        Ok(())
+        self.erased_removed(shelf, KeptTable::Uploads).await
     }
 
     /// Puts in order what killed processes left.
@@ -182,13 +161,12 @@ impl Flows {
         let Some(shelf) = &self.uploads else { return Ok(()) };
         let fault = |why: io::Error| conflict(format!("the directory of uploads: {why}"));
         for id in shelf.left().map_err(fault)? {
-            match self.ledger.builds().upload_is_recorded(&id).await? {
+            match self.ledger.kept_files(KeptTable::Uploads).is_recorded(&id).await? {
                 true => shelf.rename(&id).map_err(fault)?,
                 false if shelf.is_written(&id) => {}
                 false => shelf.remove(&id).map_err(fault)?,
             }
         }
-        self.uploads_tidy().await;
         Ok(())
     }
 }
@@ -216,18 +194,6 @@ fn fed(mut from: impl Read, most: u64, pieces: &mpsc::Sender<Bytes>) -> io::Resu
         if pieces.blocking_send(Bytes::from(piece)).is_err() {
             return Ok(());
         }
-    }
-}
-
-impl Shelf {
-    /// Opens the file of an archive. Blocking.
-    fn open_bytes(
-        &self,
-        of: (&TenantId, &cofferdam_contracts::id::SnapshotId),
-        key: &crate::vault::FileKey,
-    ) -> io::Result<super::opened::OpenedFile> {
-        let file: File = self.file(of.1)?;
-        super::opened::OpenedFile::new(file, key, of)
     }
 }
 

@@ -143,8 +143,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn cut(text: &str) -> String {
-    let end = (0..=MAX_RAW.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text.get(..end.unwrap_or(0)).unwrap_or_default().replace('\0', " ")
+    text.get(..text.floor_char_boundary(MAX_RAW)).unwrap_or_default().replace('\0', " ")
 }
 
 /// The pilot of a task that has one.

@@ -9,9 +9,10 @@ use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::live::BASE_TEMPLATE;
 use cofferdam_contracts::recipe::Cmd;
 use cofferdam_contracts::sandbox::Limits;
+use cofferdam_contracts::template_build::TemplateUser;
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Begin, Template, TemplateUser, bootstrap, image_name, packages};
+use super::{Begin, Template, bootstrap, image_name, packages};
 use crate::build::{BuildNote, BuiltSteps, CopyStep, ImageFile, Step, build, store};
 use crate::host::task::blocking;
 use crate::images::error::{ImageError, at};

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::id::TemplateName;
+use cofferdam_contracts::template_build::TemplateUser;
 use serde::{Deserialize, Serialize};
 
 use crate::host::live;
@@ -64,16 +65,6 @@ pub struct Template {
     pub mem_mb: Option<u64>,
     /// When it was made, ms since the epoch.
     pub created_at_ms: i64,
-}
-
-/// A user of every long-lived sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TemplateUser {
-    /// uid 1000, with the home `/home/user`.
-    User,
-    /// uid 0 of the sandbox.
-    Root,
 }
 
 /// What a template begins with.

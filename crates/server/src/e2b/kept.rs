@@ -136,8 +136,7 @@ pub(super) async fn delete(call: Asking<'_>, id: &str) -> Outcome {
     let gone = || templates::missing(id);
     let name = id.split(':').next().unwrap_or_default();
     let flows = &call.front.shared.flows;
-    let built = flows.ledger.builds().template(&call.who.tenant, name).await;
-    if let Some((template, _)) = built.map_err(|error| shape::refused(error.into()))? {
+    if let Some((template, _)) = templates::built(flows, &call.who, name).await? {
         let deleted = flows.template_delete(&call.who, &template).await;
         return deleted.map(|()| shape::empty(204)).map_err(shape::refused);
     }

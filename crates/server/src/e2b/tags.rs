@@ -44,8 +44,7 @@ fn checked(tags: &[String]) -> Result<Vec<String>, String> {
 
 /// A template of the caller's tenant, by id or name.
 async fn known(front: &Front, who: &Principal, text: &str) -> Result<TemplateId, Response<Body>> {
-    let found = front.shared.flows.ledger.builds().template(&who.tenant, text).await;
-    let found = found.map_err(|error| shape::refused(error.into()))?;
+    let found = templates::built(&front.shared.flows, who, text).await?;
     found.map(|(id, _)| id).ok_or_else(|| templates::missing(text))
 }
 

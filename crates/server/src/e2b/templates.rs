@@ -3,6 +3,7 @@
 
 use axum::body::Body;
 use axum::http::Response;
+use cofferdam_contracts::id::{TemplateId, TemplateName};
 use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::template_build::{DEFAULT_TAG, tagged};
 use cofferdam_flows::live::Template;
@@ -33,14 +34,23 @@ pub(super) async fn list(call: Asking<'_>) -> Outcome {
     Ok(shape::json_of(200, &Value::Array(all)))
 }
 
+/// A template that the caller's tenant built, by its id or name; `None`: there is none.
+pub(super) async fn built(
+    flows: &Flows,
+    who: &Principal,
+    text: &str,
+) -> Result<Option<(TemplateId, TemplateName)>, Response<Body>> {
+    let found = flows.ledger.builds().template(&who.tenant, text).await;
+    found.map_err(|error| shape::refused(error.into()))
+}
+
 /// `GET /templates/aliases/{alias}`. Names are a tenant's own, so another's is simply not there.
 pub(super) async fn alias(call: Asking<'_>, alias: &str) -> Outcome {
     let flows = &call.front.shared.flows;
     let alias = shape::decoded(alias).unwrap_or_default();
     // Whether it is there, whatever its tags are.
     let alias = alias.split_once(':').map_or(alias.as_str(), |(name, _)| name);
-    let built = flows.ledger.builds().template(&call.who.tenant, alias).await;
-    if let Some((id, _)) = built.map_err(|error| shape::refused(error.into()))? {
+    if let Some((id, _)) = built(flows, &call.who, alias).await? {
         return Ok(shape::json_of(200, &json!({"templateID": id, "public": false})));
     }
     match is_known(flows, alias).map_err(shape::refused)? {
@@ -61,8 +71,7 @@ pub(super) async fn change(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, body, .. } = call;
     let asked: Change = shape::body(body).await?;
     let id = shape::decoded(id).unwrap_or_default();
-    let built = front.shared.flows.ledger.builds().template(&who.tenant, &id).await;
-    match (built.map_err(|error| shape::refused(error.into()))?, asked.public) {
+    match (built(&front.shared.flows, &who, &id).await?, asked.public) {
         (Some((_, name)), None | Some(false)) => Ok(shape::json_of(200, &json!({"names": [name]}))),
         _ => Err(shape::error(400, UNCHANGED)),
     }
@@ -75,6 +84,10 @@ pub(super) async fn choose(
     asked: &str,
     request: &mut LiveRequest,
 ) -> Result<(), Response<Body>> {
+    // A bare name is found where the sandbox is made.
+    if request.snapshot.is_none() && !asked.contains(':') {
+        return Ok(());
+    }
     // Before a snapshot: both have ids of one form.
     if let Some(files) = flows.template_named(who, asked).await.map_err(shape::refused)? {
         request.snapshot = Some(files);

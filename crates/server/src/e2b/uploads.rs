@@ -108,8 +108,7 @@ pub(super) async fn link(
     let hash = Digest::parse(hash)
         .map_err(|_| refused("the files' hash is not a SHA-256 in lower-case hex"))?;
     let flows = &call.front.shared.flows;
-    let known = flows.ledger.builds().template(&call.who.tenant, template.as_str()).await;
-    let known = known.map_err(|error| shape::refused(error.into()))?;
+    let known = templates::built(flows, &call.who, template.as_str()).await?;
     if known.is_none_or(|(id, _)| id != template) {
         return Err(templates::missing(template.as_str()));
     }
