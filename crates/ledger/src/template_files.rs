@@ -44,6 +44,17 @@ impl BuildRows<'_> {
     /// Records an archive in place of the one of its name. `false`: the template is deleted.
     pub async fn upload_add(self, new: &NewUpload<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
+        // One after the other: of two at once, the later takes the place of the earlier.
+        let known = sqlx::query(
+            "SELECT 1 FROM app.templates WHERE id = $1 AND tenant_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE",
+        )
+        .bind(new.template.as_str())
+        .bind(new.tenant.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        if known.is_none() {
+            return Ok(false);
+        }
         sqlx::query(
             "UPDATE app.template_files SET sealed_key = NULL, erased_at = clock_timestamp()
               WHERE template_id = $1 AND hash = $2 AND erased_at IS NULL",
@@ -52,10 +63,9 @@ impl BuildRows<'_> {
         .bind(new.hash.as_str())
         .execute(&mut *tx)
         .await?;
-        let added = sqlx::query(
+        sqlx::query(
             "INSERT INTO app.template_files (id, template_id, tenant_id, hash, place, bytes, sealed_key, sealed_by)
-             SELECT $1, t.id, t.tenant_id, $4, $5, $6, $7, $8 FROM app.templates t
-              WHERE t.id = $2 AND t.tenant_id = $3 AND t.deleted_at IS NULL",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(new.id.as_str())
         .bind(new.template.as_str())
@@ -67,9 +77,6 @@ impl BuildRows<'_> {
         .bind(new.sealed_by.as_str())
         .execute(&mut *tx)
         .await?;
-        if added.rows_affected() == 0 {
-            return Ok(false);
-        }
         tx.commit().await?;
         Ok(true)
     }

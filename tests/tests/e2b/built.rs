@@ -510,6 +510,13 @@ async fn a_templates_files_are_counted_and_erased_with_its_last_tag() {
     let archive = tar(&[(tar::EntryType::Regular, "secret-file", "a secret of ann's")]);
     assert_eq!(sent(&ann, &template, archive).await.0, 200);
     assert!(count(&sql, used).await > 0 && files("uploads") == 1);
+    // Sent again, several times at once, it takes the place of what was there.
+    let again = || {
+        sent(&ann, &template, tar(&[(tar::EntryType::Regular, "secret-file", "a secret of ann's")]))
+    };
+    let again = tokio::join!(again(), again(), again(), again(), again(), again());
+    assert_eq!([again.0.0, again.1.0, again.2.0, again.3.0, again.4.0, again.5.0], [200; 6]);
+    until("one is left", SOON, async || files("uploads") == 1).await;
     let steps = || json!([copy(".", "/opt/x"), run("head -c 100000 /dev/urandom > ~/noise")]);
     assert_eq!(built(&ann, "web", steps()).await.1["status"], "ready");
     assert!(count(&sql, used).await > 100_000 && files("snapshots") == 1);
