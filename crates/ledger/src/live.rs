@@ -104,14 +104,21 @@ pub struct Door {
 /// Whether a sandbox can be resumed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// It is paused, and its last life is over.
+    /// It is paused.
     Paused,
-    /// It is paused, and its last life is still being wiped.
-    Settling,
     /// Its next life is being made.
     Starting,
     /// It is on record as running.
     Running,
+}
+
+/// What a sandbox was paused into.
+#[derive(Debug, Clone)]
+pub struct PausedInto {
+    /// Its files.
+    pub snapshot: SnapshotId,
+    /// The run of its last life, while that is still being wiped.
+    pub settles: Option<RunId>,
 }
 
 /// Which sandboxes a list shows.
@@ -268,17 +275,26 @@ impl LiveRows<'_> {
         Ok(true)
     }
 
-    /// The snapshot that a tenant's sandbox was paused into, while it is paused.
-    pub async fn paused_into(self, tenant: &TenantId, live: &LiveId) -> Result<Option<SnapshotId>> {
-        let found: Option<String> = sqlx::query_scalar(
-            "SELECT snapshot_id FROM app.live_sandboxes
-              WHERE id = $1 AND tenant_id = $2 AND paused_at IS NOT NULL AND ended_at IS NULL",
+    /// What a tenant's sandbox was paused into, while it is paused.
+    pub async fn paused_into(self, tenant: &TenantId, live: &LiveId) -> Result<Option<PausedInto>> {
+        let row = sqlx::query(
+            "SELECT l.snapshot_id, CASE WHEN EXISTS (
+                      SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL) THEN l.run_id END AS settles
+               FROM app.live_sandboxes l
+              WHERE l.id = $1 AND l.tenant_id = $2 AND l.paused_at IS NOT NULL AND l.ended_at IS NULL",
         )
         .bind(live.as_str())
         .bind(tenant.as_str())
         .fetch_optional(self.pool())
         .await?;
-        found.map(|text| id("live_sandboxes.snapshot_id", &text)).transpose()
+        row.map(|row| {
+            let settles: Option<String> = row.try_get("settles")?;
+            Ok(PausedInto {
+                snapshot: id("live_sandboxes.snapshot_id", row.try_get("snapshot_id")?)?,
+                settles: settles.map(|text| id("live_sandboxes.run_id", &text)).transpose()?,
+            })
+        })
+        .transpose()
     }
 
     /// A sandbox of any tenant that a request may resume; `None`: there is none of this id, or it is over.
@@ -286,8 +302,7 @@ impl LiveRows<'_> {
         let row = sqlx::query(
             "SELECT l.tenant_id, l.key_id, l.door_hash, l.traffic_hash, l.paused_at IS NOT NULL AS paused,
                     l.started_at IS NOT NULL AS started,
-                    EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = l.key_id AND k.revoked_at IS NOT NULL) AS revoked,
-                    EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL) AS settles
+                    EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = l.key_id AND k.revoked_at IS NOT NULL) AS revoked
                FROM app.live_sandboxes l
               WHERE l.id = $1 AND l.resumes AND l.door_hash IS NOT NULL AND l.ended_at IS NULL",
         )
@@ -295,13 +310,11 @@ impl LiveRows<'_> {
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
-            let rest =
-                match (row.try_get("paused")?, row.try_get("settles")?, row.try_get("started")?) {
-                    (true, true, _) => Rest::Settling,
-                    (true, false, _) => Rest::Paused,
-                    (false, _, false) => Rest::Starting,
-                    (false, _, true) => Rest::Running,
-                };
+            let rest = match (row.try_get("paused")?, row.try_get("started")?) {
+                (true, _) => Rest::Paused,
+                (false, false) => Rest::Starting,
+                (false, true) => Rest::Running,
+            };
             Ok(Door {
                 tenant: id("live_sandboxes.tenant_id", row.try_get("tenant_id")?)?,
                 key_id: row.try_get("key_id")?,

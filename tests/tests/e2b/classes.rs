@@ -237,6 +237,34 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
     gone(home, server).await;
 }
 
+/// Its last life may still be wiped then, which takes a moment in this class.
+#[tokio::test]
+async fn what_is_shown_as_paused_is_resumed_at_once() {
+    if !has_class("gvisor") {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, _) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
+    for _ in 0..3 {
+        let pause = format!("/sandboxes/{id}/pause");
+        let resumed = async {
+            loop {
+                let (_, view) = ann.api("GET", &format!("/sandboxes/{id}"), None).await;
+                if view["state"] == "paused" {
+                    let body = json!({"timeout": 300});
+                    return ann.api("POST", &format!("/sandboxes/{id}/resume"), Some(body)).await;
+                }
+            }
+        };
+        let (_paused, (status, resumed)) = tokio::join!(ann.api("POST", &pause, None), resumed);
+        assert_eq!(status, 201, "{resumed}");
+    }
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
 /// A server on loopback that says hello to everybody.
 fn greets() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

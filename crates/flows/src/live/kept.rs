@@ -25,7 +25,7 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live::NextLife;
+use cofferdam_ledger::live::{NextLife, PausedInto};
 use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
@@ -35,7 +35,7 @@ use super::plain::{Lending, Lent};
 use super::registry::{Again, Expected, Held};
 use super::shelf::{KeptFile, Shelf};
 use super::templates::base_name;
-use super::{detached, elsewhere, fresh_letters, refuse, work};
+use super::{KILL_PATIENCE, detached, elsewhere, fresh_letters, moved, refuse, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
@@ -352,13 +352,28 @@ impl Flows {
         held
     }
 
+    /// What a sandbox is paused into, as soon as its last life is over. One whose wipe takes longer than a wipe may is not waited
+    /// for: its resume is refused.
+    async fn rested(&self, who: &Principal, id: &LiveId) -> Result<Option<SnapshotId>> {
+        let (mut wakes, since) = (self.wakes.subscribe(), Stopwatch::start());
+        loop {
+            let paused = self.ledger.live().paused_into(&who.tenant, id).await?;
+            match paused {
+                Some(PausedInto { settles: Some(run), .. }) if since.elapsed() < KILL_PATIENCE => {
+                    moved(&mut wakes, &run).await;
+                }
+                paused => return Ok(paused.map(|paused| paused.snapshot)),
+            }
+        }
+    }
+
     pub(super) async fn resume(
         &self,
         who: &Principal,
         id: &LiveId,
         wish: Wish,
     ) -> Result<Arc<Held>> {
-        let Some(snapshot) = self.ledger.live().paused_into(&who.tenant, id).await? else {
+        let Some(snapshot) = self.rested(who, id).await? else {
             return Err(match self.live_view(who, id).await?.state {
                 LiveState::Ended => Refusal::not_found("paused sandbox").into(),
                 _ => conflict("the sandbox is not paused"),
@@ -467,7 +482,9 @@ impl Flows {
         id: &LiveId,
         count: u64,
     ) -> Result<(LiveRequest, Basis, Vec<Filling>)> {
-        if let Some(snapshot) = self.ledger.live().paused_into(&who.tenant, id).await? {
+        if let Some(PausedInto { snapshot, .. }) =
+            self.ledger.live().paused_into(&who.tenant, id).await?
+        {
             let mut asked = None;
             let mut fillings = Vec::new();
             for _ in 0..count {

@@ -84,7 +84,7 @@ impl Flows {
         }
     }
 
-    /// Resumes it as soon as its last life is over, unless another caller does.
+    /// Resumes it, unless another caller does.
     async fn wake(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
         let mut looks = 0;
         let ready = tokio::time::timeout(CREATE_PATIENCE, async {
@@ -99,7 +99,7 @@ impl Flows {
                     Some(Rest::Paused) => return Ok(None),
                     Some(Rest::Running) if looks >= LOOKS => return Err(elsewhere()),
                     Some(Rest::Running) => looks += 1,
-                    Some(Rest::Settling | Rest::Starting) => {}
+                    Some(Rest::Starting) => {}
                 }
                 tokio::select! {
                     () = changed => {}

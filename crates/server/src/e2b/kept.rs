@@ -4,13 +4,14 @@
 use axum::http::HeaderValue;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
+use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use cofferdam_flows::Error;
 use cofferdam_flows::live::Wish;
 use serde_json::{Value, json};
 
 use super::control::{
-    Asking, Fork, NewSnapshot, OLD_S, Outcome, Pause, Timeout, found, missing, running, sandbox,
+    Asking, Fork, NewSnapshot, OLD_S, Outcome, Pause, Timeout, found, missing, sandbox,
 };
 use super::{shape, templates};
 
@@ -44,7 +45,10 @@ pub(super) async fn connect(
 }
 
 pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
-    if running(&call, id).await.is_ok() {
+    let live = LiveId::parse(id).map_err(|_| missing(id))?;
+    // By its row: this process has it until its last life is wiped.
+    let view = call.front.shared.flows.live_view(&call.who, &live).await;
+    if view.map_err(|error| found(id, error))?.state == LiveState::Running {
         return Err(shape::error(409, format!("sandbox {id} is running already")));
     }
     connect(call, id, (OLD_S, 201)).await
