@@ -19,6 +19,7 @@ pub mod e2b;
 pub mod leftovers;
 pub mod not_run;
 pub mod postgres;
+pub mod programs;
 pub mod statements;
 
 use std::io::{BufRead, BufReader};

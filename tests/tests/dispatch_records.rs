@@ -5,6 +5,7 @@ use crate::support;
 use std::path::Path;
 use std::time::Duration;
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::{Home, Server, row_counts};
 use serde_json::{Value, json};
 use support::dispatches::{Project, ended, script, spawn, violation};
@@ -13,8 +14,7 @@ use support::{assert_wiped, count, said, texts, until};
 /// A stand-in of an agent: what it says, and then what it does.
 fn agent(dir: &Path, name: &str, text: &str) -> Value {
     let bin = dir.join(name);
-    std::fs::write(&bin, format!("#!/bin/sh\n{text}")).unwrap();
-    std::fs::set_permissions(&bin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&bin, &format!("#!/bin/sh\n{text}"));
     json!([{"source": bin.to_str().unwrap(), "target": format!("/opt/agents/bin/{name}")}])
 }
 

@@ -5,6 +5,7 @@ use crate::support;
 use std::path::Path;
 use std::time::Duration;
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use support::dispatches::{Project, ended, script, spawn, violation};
@@ -205,9 +206,7 @@ async fn m6_a_copy_of_a_denied_tool_is_refused_by_the_kernel_and_listed() {
     for access in ["workspace-write", "read-only", "full"] {
         let project = Project::new();
         let tool = Path::new(project.path()).join("tool.sh");
-        std::fs::write(&tool, "#!/bin/sh\n").unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&tool, mode).unwrap();
+        write_program(&tool, "#!/bin/sh\n");
         let spec = json!({"commands": {"denied": ["env"]}, "access_mode": access});
         let id = spawn(&up, &script(attempt, Some(spec), &project)).await;
         let view = ended(&up, &id).await;
@@ -233,12 +232,8 @@ async fn s8_a_denied_tool_is_not_run_by_its_loader_whatever_the_loader_is_called
     let up = home.up();
     for access in ["workspace-write", "read-only"] {
         let project = Project::new();
-        let write = |name: &str, text: &str| {
-            let path = Path::new(project.path()).join(name);
-            std::fs::write(&path, text).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&path, mode).unwrap();
-        };
+        let write =
+            |name: &str, text: &str| write_program(&Path::new(project.path()).join(name), text);
         write("try.py", LOADED);
         write("given", "#!/lib64/ld-linux-x86-64.so.2 /usr/bin/env\n");
         let spec = json!({"commands": {"denied": ["env"]}, "access_mode": access});
@@ -348,8 +343,7 @@ async fn a_known_agents_events_are_counted_and_a_missing_agent_is_a_clear_error(
         echo '{\"type\":\"item.completed\",\"item\":{\"type\":\"command_execution\"}}'\n\
         echo '{\"type\":\"turn.started\"}'\n\
         echo '{\"type\":\"turn.completed\",\"usage\":{\"input_tokens\":7,\"cached_input_tokens\":2,\"output_tokens\":3}}'\n";
-    std::fs::write(&bin, events).unwrap();
-    std::fs::set_permissions(&bin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&bin, events);
     let mut present = missing;
     present["sandbox_spec"]["mounts"] =
         json!([{"source": bin.to_str().unwrap(), "target": "/opt/agents/bin/codex"}]);

@@ -1,10 +1,10 @@
 //! What a machine lacks is said by name at the end of `make test`, and no test has another way to pass without it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::repository;
 
 /// Helpers that say so themselves, each with `not_run` in its body.
@@ -191,15 +191,11 @@ fn tests_of_a_cargo(said: &str, status: i32) -> Output {
     fs::create_dir_all(tree.join("scripts")).unwrap();
     fs::create_dir_all(tree.join("target")).unwrap();
     for script in ["test", "not-run"] {
-        fs::copy(repository().join("scripts").join(script), tree.join("scripts").join(script))
-            .unwrap();
+        let text = fs::read_to_string(repository().join("scripts").join(script)).unwrap();
+        write_program(&tree.join("scripts").join(script), &text);
     }
     fs::write(dir.path().join("said"), said).unwrap();
-    let program = |path: &Path, text: &str| {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
-    };
+    let program = |path: &Path, text: &str| write_program(path, &format!("#!/bin/sh\n{text}\n"));
     let (cargo, said) = (dir.path().join("cargo"), dir.path().join("said"));
     let why = "printf 'one\\tredis\\twhy\\n' >>\"$COFFERDAM_NOT_RUN\"";
     // Without that file it installs what the tests take.

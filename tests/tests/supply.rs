@@ -1,10 +1,10 @@
 //! What is built from: a release is made only where it could be looked at.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::repository;
 
 /// `scripts/advisories` with a `cargo-deny` that says this and fails, or says nothing and does not.
@@ -14,8 +14,7 @@ fn advisories(dir: &Path, fails_with: Option<&str>, release: Option<&str>) -> Ou
         Some(words) => format!("#!/bin/sh\necho '{words}' >&2\nexit 1\n"),
         None => "#!/bin/sh\nexit 0\n".to_owned(),
     };
-    fs::write(&fake, script).unwrap();
-    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&fake, &script);
     let mut command = Command::new(repository().join("scripts/advisories"));
     command.arg(&fake).env_remove("COFFERDAM_RELEASE");
     if let Some(release) = release {

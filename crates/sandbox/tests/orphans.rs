@@ -2,8 +2,10 @@
 
 use crate::support;
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use cofferdam_contracts::sandbox::WipeStatus;
 use cofferdam_sandbox::{
     Class, Host, HostConfig, Offer, enter_private_mounts, plan, provision, reconcile, verify_absent,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::json;
 use support::not_run::not_run;
 use support::{Bench, is_running, least, named, test_process, verified, with_bench};
@@ -173,6 +178,40 @@ fn whatever_a_worker_is_about_when_it_is_killed_nothing_of_it_goes_on() {
     });
 }
 
+/// The host's kernel ends one that has a kernel of its own, which may be too busy to find out. This one cannot, since the other
+/// ends of its connections stay open here.
+#[test]
+fn a_kernel_that_does_not_notice_ends_with_its_worker() {
+    with_bench(|bench| async move {
+        let has_kernel = |class: &Class| [Class::Gvisor, Class::Microvm].contains(class);
+        for class in present(&bench).into_iter().filter(has_kernel) {
+            let (mut worker, ..) = start_worker(&bench, class, true);
+            let live = bench.host.facts().live_dir.to_str().unwrap().to_owned();
+            let ends = connections(worker.id());
+            assert!(!ends.is_empty() && !named(&live).is_empty());
+            worker.kill().unwrap();
+            worker.wait().unwrap();
+            let left = left_of(&live).await;
+            assert!(left.is_empty(), "{}: {left:#?}", class.as_str());
+            reconcile(&bench.host, |_| false).await.iter().for_each(verified);
+            drop(ends);
+        }
+    });
+}
+
+/// Copies of every socket that a process has.
+fn connections(process: u32) -> Vec<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(process.try_into().unwrap()).unwrap();
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let entries = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().flatten();
+    let is_socket = |path: &Path| {
+        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    let sockets = entries.filter(|entry| is_socket(&entry.path()));
+    let numbers = sockets.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap());
+    numbers.map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).unwrap()).collect()
+}
+
 /// At each point of its making, and when it waits.
 #[test]
 fn a_container_that_waits_is_an_orphan_when_its_worker_is_killed() {
@@ -230,8 +269,8 @@ fn a_live_sandbox_of_a_lost_worker_is_destroyed_with_all_its_processes() {
             let (mut child, id, pid) = start_worker(&bench, class, true);
             // Stopped, the worker holds the stream open: only the takeover can end its sandbox. Its
             // mounts are out of reach in its namespace and vanish with it.
-            let worker = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
-            nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGSTOP).unwrap();
+            let worker = Pid::from_raw(child.id().try_into().unwrap());
+            kill(worker, Signal::SIGSTOP).unwrap();
             let evidence = verify_absent(&bench.host, &id, bench.state.path(), "orphan").await;
             assert!(!is_running(pid));
             child.kill().unwrap();

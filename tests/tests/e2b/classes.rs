@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use cofferdam_tests::e2b::Caller;
 use cofferdam_tests::not_run::not_run;
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::{Home, Server, repository, text};
 use serde_json::json;
 
@@ -330,8 +330,7 @@ async fn a_memory_that_does_not_start_leaves_its_sandbox_paused_and_its_files_us
         "#!/bin/sh\ncase \" $* \" in *\" restore \"*) echo 'another version' >&2; exit 1;; esac\nexec {} \"$@\"\n",
         real.display()
     );
-    fs::write(bin.join("runsc"), script).unwrap();
-    fs::set_permissions(bin.join("runsc"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&bin.join("runsc"), &script);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let server = home.up_with(&[], &[("PATH", &path), MEMORY]);
     let ann = Caller::of(&server, "ann").await.in_class("gvisor");

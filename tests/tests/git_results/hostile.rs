@@ -1,9 +1,10 @@
 //! Tasks and repositories that want more than a patch may do.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::text;
 use serde_json::{Value, json};
 
@@ -75,9 +76,8 @@ async fn a_link_of_the_repository_leads_nowhere() {
 /// Programs that a repository names for nearly every command of git.
 fn arm(repo: &Path, canary: &Path) {
     let program = repo.join(".git/evil.sh");
-    fs::write(&program, format!("#!/bin/sh\ntouch {}/$$\ncat 2>/dev/null\n", canary.display()))
-        .unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = format!("#!/bin/sh\ntouch {}/$$\ncat 2>/dev/null\n", canary.display());
+    write_program(&program, &script);
     let evil = program.to_str().unwrap();
     let hooks = repo.join(".git/hooks");
     let _ = fs::create_dir(&hooks);

@@ -5,9 +5,9 @@ mod record;
 mod world;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::{Home, text};
 use serde_json::{Value, json};
 
@@ -239,8 +239,7 @@ async fn two_applies_at_once_write_one_commit_and_a_killed_one_leaves_nothing_ha
         count.display(),
         at.display()
     );
-    fs::write(bin.join("git"), script).unwrap();
-    fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&bin.join("git"), &script);
     let before = world.state();
     let mut kills = 0;
     for step in 1.. {

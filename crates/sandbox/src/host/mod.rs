@@ -2,7 +2,7 @@
 //!
 //! | about | modules |
 //! |---|---|
-//! | processes | `process`, `nofile`, `sockets`, `ceiling` |
+//! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
 //! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
@@ -36,6 +36,7 @@ pub(crate) mod runtime;
 pub(crate) mod service;
 pub(crate) mod setid;
 pub(crate) mod sockets;
+pub(crate) mod starter;
 pub(crate) mod task;
 pub(crate) mod traces;
 pub(crate) mod unread;

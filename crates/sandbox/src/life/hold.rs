@@ -20,6 +20,7 @@ use crate::class::microvm::monitor::{self, Kind};
 use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, ShownDisk};
 use crate::class::remote::{self, Line};
 use crate::class::tail::keep_last;
+use crate::host::starter;
 use crate::host::task::Driver;
 use crate::life::error::BootError;
 use crate::spec::facts::HostFacts;
@@ -240,9 +241,11 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    pub(crate) fn start(mut self) -> Result<StartedRuntime, BootError> {
+    pub(crate) fn start(self) -> Result<StartedRuntime, BootError> {
         let path = self.path;
-        let child = self.command.spawn().map_err(|source| BootError::Spawn { path, source })?;
+        let mut command = self.command;
+        let spawned = starter::start(move || command.spawn());
+        let child = spawned.map_err(|source| BootError::Spawn { path, source })?;
         let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };
         Ok((alive(child, self.awaited, origin, None), self.ours))
     }
@@ -319,7 +322,8 @@ pub(crate) async fn start_monitor(
     };
     let prepared = monitor::prepare(kind, plan, ground.groups, machine, Arc::clone(disk));
     let (place, serving, mut command) = prepared.map_err(fault)?;
-    let child = command.process_group(0).spawn().map_err(fault)?;
+    let spawned = starter::start(move || command.process_group(0).spawn());
+    let child = spawned.map_err(fault)?;
     let mut life = alive(child, plan.isolation().awaits_runtime(), Origin::Booted, Some(serving));
     let limit = Duration::from_millis(MACHINE_BOOT_MS);
     let begun = tokio::select! {

@@ -1,7 +1,8 @@
 //! The class `gvisor`: runsc as it is started here.
 //!
 //! ```text
-//! our cgroup [ sh -> runsc run (attached) -> runsc-gofer   opens files, in a mount namespace
+//! setpriv (it ends with the worker)
+//! -> our cgroup [ sh -> runsc run (attached) -> runsc-gofer   opens files, in a mount namespace
 //!                                         -> runsc-sandbox the kernel of the task, in an empty
 //!                                              |           network namespace, as nobody
 //!                                              stubs       one process for each address space ]
@@ -23,6 +24,7 @@ use tokio::process::Command;
 use crate::host::cgroup;
 use crate::host::guest::AGENT_PIDS;
 use crate::host::process::Process;
+use crate::host::{runtime, starter};
 use crate::oci::OciInput;
 use crate::oci::calls::{self, EPERM};
 use crate::spec::plan::Plan;
@@ -122,13 +124,21 @@ pub(crate) fn restore(plan: &Plan, groups: &[PathBuf], memory: &Path) -> Command
 
 /// runsc up to its subcommand.
 fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
-    let Plan { traces, runtime, .. } = plan;
-    let mut command = Command::new("/bin/sh");
+    let Plan { traces, runtime: runsc, .. } = plan;
+    // Killed, it takes the kernel along, which would not always notice that its worker is gone. Debian has no system without
+    // the program.
+    let mut command = match runtime::search("setpriv") {
+        Some(setpriv) => starter::shell(&setpriv, ENTER),
+        None => {
+            let mut plain = Command::new("/bin/sh");
+            plain.args(["-c", ENTER, "sh"]);
+            plain
+        }
+    };
     command
-        .args(["-c", ENTER, "sh"])
         .args(groups.iter().map(|group| cgroup::entrance(group)))
         .arg("--")
-        .arg(&runtime.path)
+        .arg(&runsc.path)
         .arg("--root")
         .arg(&traces.runtime_state)
         // What is written is on the host at once: newer versions keep it in a file of their own, which ends with them.

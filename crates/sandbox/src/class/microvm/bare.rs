@@ -12,12 +12,13 @@ use cofferdam_guest::setup::GREETING;
 use super::qemu::{self, QemuInput, Shape, Start};
 use super::serve;
 use crate::host::runtime::Runtime;
+use crate::host::starter;
 use crate::spec::machine::Machine;
 
 /// Characters of an emulator's last words.
 const MAX_WORDS: usize = 200;
 
-/// It ends with this value, and with the thread that started it.
+/// It ends with this value, and with the worker.
 #[derive(Debug)]
 pub(super) struct Bare {
     child: Child,
@@ -45,11 +46,10 @@ impl Bare {
             id: "nobody",
             dir: Path::new("/nonexistent"),
             start,
-            is_bare: true,
         };
         let mut command = qemu::command(&wanted).into_std();
         command.env_clear().stdin(OwnedFd::from(theirs)).stdout(disk).stderr(Stdio::piped());
-        Ok(Self { child: command.spawn()?, port })
+        Ok(Self { child: starter::start(move || command.spawn())?, port })
     }
 
     /// Waits until its init says that it is ready for a sandbox; or says why it is not.

@@ -1,7 +1,8 @@
 //! What holds a program that makes machines, before it is that program.
 //!
 //! ```text
-//! our cgroups [ sh -> unshare (network, processes, mounts, IPC, name)
+//! setpriv (ends with the worker) -> sh (enters our cgroups)
+//!              [ -> unshare (network, processes, mounts, IPC, name)
 //!                       -> sh (drops its copies of other sandboxes' mounts)
 //!                       -> setpriv (nobody, no capability, no new privileges) -> the program ]
 //! ```
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
 use super::kvm;
-use crate::host::cgroup;
+use crate::host::{cgroup, starter};
 use crate::spec::machine::Machine;
 
 /// `nobody` of every Debian system.
@@ -26,8 +27,6 @@ pub(super) struct Hold<'a> {
     pub open: &'a str,
     /// The kernel and the initial files.
     pub files: [&'a Path; 2],
-    /// Whether it ends with the thread that starts it.
-    pub is_bare: bool,
     /// Name and directory of the sandbox, by which an orphan is found, where nothing that follows has
     /// them.
     pub named: Option<(&'a str, &'a Path)>,
@@ -47,13 +46,9 @@ const APART: &str = "all=; while read -r _ _ _ _ at _; do case $at in */sandboxe
 const NAMED: &str = "shift 2; exec \"$@\"";
 
 pub(super) fn command(hold: &Hold<'_>) -> Command {
-    let Hold { machine, groups, open, files, is_bare, named } = hold;
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", &format!("{ENTER} {open} {GO_ON}"), "sh"]);
+    let Hold { machine, groups, open, files, named } = hold;
+    let mut command = starter::shell(&machine.setpriv, &format!("{ENTER} {open} {GO_ON}"));
     command.args(groups.iter().map(|group| cgroup::entrance(group))).arg("--").args(files);
-    if *is_bare {
-        command.arg(&machine.setpriv).args(["--pdeathsig", "KILL", "--"]);
-    }
     command
         .arg(&machine.unshare)
         .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])

@@ -147,7 +147,6 @@ pub(crate) fn command(
         id: plan.traces.id.as_str(),
         dir: &plan.traces.dir,
         start: &lent.map_or(Start::Boot, Start::Restore),
-        is_bare: false,
     })
 }
 

@@ -91,19 +91,16 @@ pub(super) struct QemuInput<'a> {
     pub id: &'a str,
     pub dir: &'a Path,
     pub start: &'a Start<'a>,
-    /// Whether it ends with the thread that starts it.
-    pub is_bare: bool,
 }
 
 pub(super) fn command(wanted: &QemuInput<'_>) -> Command {
-    let QemuInput { machine, qemu, groups, shape, id, dir, start, is_bare } = wanted;
+    let QemuInput { machine, qemu, groups, shape, id, dir, start } = wanted;
     let files = match start {
         Start::Boot | Start::Store(_) => [machine.kernel.as_path(), machine.initrd.as_path()],
         // Both are in its memory.
         Start::Restore(_) => [Path::new("/dev/null"); 2],
     };
-    let (is_bare, open) = (*is_bare, OPEN);
-    let mut command = hold::command(&Hold { machine, groups, open, files, is_bare, named: None });
+    let mut command = hold::command(&Hold { machine, groups, open: OPEN, files, named: None });
     command.arg(&qemu.path).args(["-name", id, "-L"]).arg(dir).args([
         "-nodefaults",
         "-no-user-config",
