@@ -1,12 +1,13 @@
 //! What the worker adds to a call of a model, beside two peers in the same turns: the provider itself over bare loopback, and
-//! what a sandbox could have without the endpoint: the provider over TLS through the egress proxy.
+//! what a sandbox could have without the endpoint: the provider over TLS through the egress proxy. Once more with a provider
+//! that sends as fast as a network of 1 Gbit/s: that one shares no processor with what is measured.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cofferdam_tests::Home;
 use rustls::pki_types::pem::PemObject as _;
@@ -24,6 +25,8 @@ const LONG: usize = 7;
 const EVENT: &str =
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"sixteen letters!\"}}]}\n\n";
 const LAST: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+/// What a network of 1 Gbit/s carries.
+const GIGABIT: f64 = 125e6;
 /// Where a sandbox calls models.
 const ENDPOINT: &str = "127.0.0.53:3129";
 
@@ -88,20 +91,21 @@ fn client(url: String, model: &'static str, proxy: bool) -> impl FnMut() -> Fall
 }
 
 /// A provider: an answer of one event, or of many.
-fn provide(listener: &TcpListener, tls: Option<Arc<ServerConfig>>) {
+fn provide(listener: &TcpListener, tls: Option<Arc<ServerConfig>>, pace: Option<f64>) {
     for stream in listener.incoming().flatten() {
         let tls = tls.clone();
         thread::spawn(move || -> Fallible<()> {
             stream.set_nodelay(true)?;
             match tls {
-                None => provided(stream),
-                Some(tls) => provided(StreamOwned::new(ServerConnection::new(tls)?, stream)),
+                None => provided(stream, pace),
+                Some(tls) => provided(StreamOwned::new(ServerConnection::new(tls)?, stream), pace),
             }
         });
     }
 }
 
-fn provided(stream: impl Read + Write) -> Fallible<()> {
+/// `pace`: at most so many bytes a second.
+fn provided(stream: impl Read + Write, pace: Option<f64>) -> Fallible<()> {
     let mut requests = BufReader::new(stream);
     let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
     let many = EVENT.repeat(16 * 1024 / EVENT.len());
@@ -123,9 +127,13 @@ fn provided(stream: impl Read + Write) -> Fallible<()> {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
         stream.write_all(format!("{head}{}", chunk(EVENT)).as_bytes())?;
         if body.windows(4).any(|at| at == b"long") {
-            let piece = chunk(&many);
-            for _ in 0..sizes().1 / many.len() {
+            let (piece, clock) = (chunk(&many), Instant::now());
+            for sent in 0..sizes().1 / many.len() {
                 stream.write_all(piece.as_bytes())?;
+                if let Some(pace) = pace {
+                    let due = Duration::from_secs_f64((sent * piece.len()) as f64 / pace);
+                    thread::sleep(due.saturating_sub(clock.elapsed()));
+                }
             }
         }
         stream.write_all(format!("{}0\r\n\r\n", chunk(LAST)).as_bytes())?;
@@ -140,10 +148,10 @@ fn tls(dir: &Path) -> Arc<ServerConfig> {
     Arc::new(config.with_single_cert(vec![chain], key).unwrap())
 }
 
-fn started(tls: Option<Arc<ServerConfig>>) -> SocketAddr {
+fn started(tls: Option<Arc<ServerConfig>>, pace: Option<f64>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    thread::spawn(move || provide(&listener, tls));
+    thread::spawn(move || provide(&listener, tls, pace));
     address
 }
 
@@ -164,7 +172,8 @@ pub async fn run() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();
     certificate(dir.path());
-    let (plain, sealed) = (started(None), started(Some(tls(dir.path()))));
+    let (plain, sealed) = (started(None, None), started(Some(tls(dir.path())), None));
+    let far = started(Some(tls(dir.path())), Some(GIGABIT));
     let home = Home::new();
     let ca = dir.path().join("crt");
     let at = format!("{HOST}={sealed}");
@@ -172,16 +181,18 @@ pub async fn run() {
     for (name, url, model) in [
         ("main", format!("http://{plain}/v1"), "m"),
         ("sealed", format!("https://{sealed}/v1"), "t"),
+        ("far", format!("https://{far}/v1"), "g"),
     ] {
         let body = json!({"name": name, "url": url, "protocols": ["openai-chat"],
             "models": [{"model": model, "input_micros": 1, "output_micros": 1}]});
         let (status, made) = up.post("/api/models", &body).await;
         assert_eq!(status, 201, "{made}");
     }
-    let models = json!({"models": {"providers": ["main", "sealed"]}});
+    let models = json!({"models": {"providers": ["main", "sealed", "far"]}});
     let netns = held(&up, json!({"egress": [HOST]}), models, "6171").await;
     first_tokens(netns.try_clone().unwrap(), plain).await;
-    throughput(netns, plain, sealed).await;
+    throughput(netns.try_clone().unwrap(), plain, sealed).await;
+    over_a_network(netns, far).await;
 }
 
 async fn first_tokens(netns: std::fs::File, plain: SocketAddr) {
@@ -246,4 +257,23 @@ async fn throughput(netns: std::fs::File, plain: SocketAddr, sealed: SocketAddr)
     let mut more = more(direct, proxied);
     more["direct_outside"] = json!(rounded(rate(Way::DirectTls)));
     emit("model_throughput_ratio", proxied / direct, "of direct", 0.9, more);
+}
+
+/// What a client outside has of a provider that is behind a network, and what one inside has by the endpoint.
+async fn over_a_network(netns: std::fs::File, far: SocketAddr) {
+    let measured = tokio::task::spawn_blocking(move || {
+        let path = "v1/chat/completions";
+        let mut direct = client(format!("https://{far}/{path}"), "g", false);
+        let outside = move |_| direct();
+        in_turns(netns, LONG + 1, outside, move || {
+            let mut endpoint = client(format!("http://{ENDPOINT}/{path}"), "g", false);
+            Box::new(move |_| endpoint())
+        })
+    });
+    let [outside, inside] = measured.await.unwrap();
+    let rate = |all: Vec<f64>| sizes().1 as f64 / 1e3 / median(all.into_iter().skip(1).collect());
+    let (direct, proxied) = (rate(outside), rate(inside));
+    let more = json!({"direct": rounded(direct), "proxied": rounded(proxied), "unit_of_both": "MB/s", "n": LONG,
+        "at_least": true});
+    emit("model_throughput_ratio_gigabit", proxied / direct, "of direct", 0.9, more);
 }

@@ -153,7 +153,7 @@ async fn latency() {
 /// 200 runs of one task, 20 open at a time.
 async fn throughput() {
     for (name, yaml, target) in
-        [("runs_per_s_sandbox", HELLO, 60.0), ("runs_per_s_engine", VALUE, 150.0)]
+        [("runs_per_s_sandbox", HELLO, 90.0), ("runs_per_s_engine", VALUE, 300.0)]
     {
         let home = Home::new();
         let server = home.up();

@@ -1,6 +1,7 @@
 //! The operations of the class `gvisor`.
 
 use std::io::{self, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::env;
@@ -9,7 +10,8 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::{
-    MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kernel, memory, restore, weak,
+    MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kernel, memory, restore, unsteady,
+    weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{Heard, Isolation};
@@ -41,8 +43,12 @@ impl Isolation for GvisorClass {
         })
     }
 
-    fn weak(&self, _facts: &HostFacts) -> Vec<String> {
-        vec![weak()]
+    fn weak(&self, facts: &HostFacts) -> Vec<String> {
+        let runsc = facts.classes.iter().find_map(|fact| match &fact.offer {
+            Offer::Present(runsc) if fact.class == Class::Gvisor => Some(runsc),
+            _ => None,
+        });
+        iter::once(weak()).chain(runsc.and_then(|runsc| unsteady(&runsc.version))).collect()
     }
 
     fn refuse(&self, _request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {
