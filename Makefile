@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check release dist test attack fuzz demo bench chaos storm v2 fresh clean
+.PHONY: setup build check release dist test attack fuzz demo bench chaos storm v2 docker fresh clean
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
 setup:
@@ -78,6 +78,11 @@ v2: setup
 	@held=$$($(CARGO) test --package cofferdam-sandbox --test sandbox --no-run --message-format=json | \
 		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) && \
 	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" conformance::the_class_container --nocapture' "$$held"
+
+## the class docker with Debian's Docker Engine, which is unpacked and started for these tests and not installed
+docker: setup
+	$(CARGO) build --workspace --bins --tests
+	@scripts/on-docker -- scripts/docker
 
 ## demo and tests on a Debian that has nothing but Debian; FRESH_FLAGS="--suite trixie --demo"
 fresh:

@@ -66,6 +66,16 @@ const UNSET: [&str; 6] = [
     "RANDOM_SEED",
 ];
 
+/// Has every server of a test that chooses no runtime use this one, such as `docker`.
+const RUNTIME: &str = "COFFERDAM_TEST_RUNTIME";
+
+/// The arguments of a serving command with that runtime, where it has sandboxes and none was chosen. Pure.
+fn with_runtime(args: &[&str], runtime: Option<String>) -> Vec<String> {
+    let holds = matches!(args.first(), Some(&"up" | &"worker")) && !args.contains(&"--runtime");
+    let more = runtime.filter(|_| holds).map(|runtime| ["--runtime".to_owned(), runtime]);
+    args.iter().map(|arg| (*arg).to_owned()).chain(more.into_iter().flatten()).collect()
+}
+
 /// A state directory of one test.
 #[derive(Debug)]
 pub struct Home {
@@ -279,7 +289,9 @@ impl Server {
         // Before anything runs that a panic would leave behind. One provider is enough for all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let mut command = home.serving(args);
+        let args = with_runtime(args, std::env::var(RUNTIME).ok());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut command = home.serving(&args);
         command.envs(env.iter().copied()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));

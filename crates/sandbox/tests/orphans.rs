@@ -26,6 +26,7 @@ const STATE: &str = "COFFERDAM_TEST_STATE";
 const CLASS: &str = "COFFERDAM_TEST_CLASS";
 const PRIVATE: &str = "COFFERDAM_TEST_PRIVATE";
 const WAITS: &str = "COFFERDAM_TEST_WAITS";
+const STANDS: &str = "COFFERDAM_TEST_STANDS";
 
 /// The worker: makes a sandbox, says so, and hangs until it is killed.
 #[test]
@@ -52,6 +53,10 @@ fn worker() {
             std::future::pending::<()>().await;
         }
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
+        let _still = env::var(STANDS).map(|_| {
+            let keeper = sandbox.keeper().unwrap();
+            keeper.keep(&mut std::io::sink(), &|| true).unwrap()
+        });
         println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
         std::io::stdout().flush().unwrap();
         sandbox.exec(&plan.task, |_, _| {}).await.unwrap();
@@ -76,7 +81,10 @@ fn worker_command(bench: &Bench, class: Class, private: bool) -> Command {
 }
 
 fn start_worker(bench: &Bench, class: Class, private: bool) -> (Child, SandboxId, u32) {
-    let mut child = spawn_worker(bench, class, private);
+    ready(spawn_worker(bench, class, private))
+}
+
+fn ready(mut child: Child) -> (Child, SandboxId, u32) {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let ready = lines.map(Result::unwrap).find_map(|line| {
         let (id, pid) = line.strip_prefix("ready ")?.split_once(' ')?;
@@ -129,6 +137,27 @@ fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
             verified(evidence);
             assert_eq!(evidence.method, "absence", "its mounts went with its namespace");
             assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        }
+    });
+}
+
+/// A worker that is killed while it keeps files leaves processes that stand still, which do not even die of a signal.
+#[test]
+fn a_sandbox_that_stands_still_when_its_worker_is_killed_is_wiped() {
+    with_bench(|bench| async move {
+        let keeping = [Class::Container, Class::Gvisor, Class::Docker];
+        for class in present(&bench).into_iter().filter(|class| keeping.contains(class)) {
+            let mut worker = worker_command(&bench, class, true);
+            let (mut child, id, pid) = ready(worker.env(STANDS, "1").spawn().unwrap());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            clock::sleep(Duration::from_millis(200)).await;
+            assert!(is_running(pid), "it goes on or ended by itself: {}", class.as_str());
+            let evidence = reconcile(&bench.host, |_| false).await;
+            assert_eq!(evidence.len(), 1, "{evidence:#?}");
+            assert_eq!(evidence[0].sandbox_id, id);
+            verified(&evidence[0]);
+            assert!(!is_running(pid));
         }
     });
 }

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cofferdam_tests::{Home, text};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use super::classes::has_class;
 use super::{Caller, answered, gone};
 use crate::support::{count, said, texts, until};
 
@@ -43,27 +44,47 @@ pub(super) fn files(home: &Home) -> Vec<PathBuf> {
 async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
     let home = Home::new();
     let server = home.up();
-    let id = printed(&home, &["sandbox", "create", "--timeout", "300", "--env", "A=kept secret"]);
+    by_commands(&home, &server).await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_of_an_engine_is_paused_resumed_forked_and_kept_by_commands() {
+    if !has_class("docker") {
+        return;
+    }
+    let home = Home::new();
+    let server = home.up_with(&["--runtime", "docker"], &[]);
+    by_commands(&home, &server).await;
+    let sql = server.sql().await;
+    let runtimes = "SELECT DISTINCT runtime FROM app.remote_execution_sessions";
+    assert_eq!(texts(&sql, runtimes).await, ["docker"]);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+async fn by_commands(home: &Home, server: &Server) {
+    let id = printed(home, &["sandbox", "create", "--timeout", "300", "--env", "A=kept secret"]);
     inside(
-        &home,
+        home,
         &id,
         "cd /home/user; echo one > a; mkdir d; mkfifo d/p; ln a d/same; chmod 4711 a",
     );
     inside(
-        &home,
+        home,
         &id,
         "truncate -s 4G /home/user/holes; rm -rf /etc/skel; mkdir /etc/skel; setsid sleep 70 >/dev/null 2>&1 &",
     );
-    assert_eq!(printed(&home, &["sandbox", "pause", &id]), "paused");
+    assert_eq!(printed(home, &["sandbox", "pause", &id]), "paused");
     // No process, no mount and no word of it is left but the sealed file.
     let sql = server.sql().await;
     sealed(&sql).await;
-    let kept = files(&home);
+    let kept = files(home);
     assert_eq!(kept.len(), 1);
     let bytes = fs::read(&kept[0]).unwrap();
     assert!(!bytes.windows(11).any(|part| part == b"kept secret"), "its environment is sealed");
     assert!(bytes.len() < 1 << 20, "holes are not kept: {}", bytes.len());
-    let listed = printed(&home, &["sandbox", "ls", "--json"]);
+    let listed = printed(home, &["sandbox", "ls", "--json"]);
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed["sandboxes"][0]["state"], "paused");
     for (args, words) in [
@@ -76,37 +97,37 @@ async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
         let refused = home.run(&args);
         assert!(!refused.status.success() && said(&refused).contains(words), "{}", said(&refused));
     }
-    let forks = printed(&home, &["sandbox", "fork", &id, "--count", "2", "--timeout", "60"]);
+    let forks = printed(home, &["sandbox", "fork", &id, "--count", "2", "--timeout", "60"]);
     let forks: Vec<&str> = forks.lines().collect();
     assert_eq!(forks.len(), 2);
     let look = "cd /home/user; cat a; stat -c '%a %h' a; test -p d/p; stat -c '%s' holes; ls -A /etc/skel; echo $A; pgrep -x sleep";
     let seen = format!("{look} || echo none");
     let want = "one\n4711 2\n4294967296\nkept secret\nnone";
     for fork in &forks {
-        assert_eq!(inside(&home, fork, &seen), want);
+        assert_eq!(inside(home, fork, &seen), want);
     }
-    assert_eq!(printed(&home, &["sandbox", "resume", &id, "--timeout", "60"]), "running");
-    assert_eq!(inside(&home, &id, &seen), want);
+    assert_eq!(printed(home, &["sandbox", "resume", &id, "--timeout", "60"]), "running");
+    assert_eq!(inside(home, &id, &seen), want);
     let refused = home.run(&["sandbox", "resume", &id]);
     assert!(said(&refused).contains("not paused"), "{}", said(&refused));
     // Once it runs, what it was paused into is erased.
-    erased(&home).await;
+    erased(home).await;
     // Kept while it goes on.
-    let snapshot = printed(&home, &["sandbox", "snapshot", "create", &id, "--name", "first"]);
-    inside(&home, &id, "echo two > /home/user/a");
-    assert!(printed(&home, &["sandbox", "snapshot", "ls"]).contains("first"));
-    assert_eq!(printed(&home, &["sandbox", "rm", &id]), "killed");
-    let made = printed(&home, &["sandbox", "create", "--from", &snapshot, "--timeout", "60"]);
-    assert_eq!(inside(&home, &made, "cat /home/user/a"), "one");
-    assert_eq!(printed(&home, &["sandbox", "snapshot", "rm", &snapshot]), "deleted");
-    assert_eq!(files(&home), Vec::<PathBuf>::new());
+    let snapshot = printed(home, &["sandbox", "snapshot", "create", &id, "--name", "first"]);
+    inside(home, &id, "echo two > /home/user/a");
+    assert!(printed(home, &["sandbox", "snapshot", "ls"]).contains("first"));
+    assert_eq!(printed(home, &["sandbox", "rm", &id]), "killed");
+    let made = printed(home, &["sandbox", "create", "--from", &snapshot, "--timeout", "60"]);
+    assert_eq!(inside(home, &made, "cat /home/user/a"), "one");
+    assert_eq!(printed(home, &["sandbox", "snapshot", "rm", &snapshot]), "deleted");
+    assert_eq!(files(home), Vec::<PathBuf>::new());
     let refused = home.run(&["sandbox", "create", "--from", &snapshot]);
     assert!(said(&refused).contains("not found"), "{}", said(&refused));
     // One that is paused is killed: its files are erased, which is on record.
-    printed(&home, &["sandbox", "pause", &made]);
-    assert_eq!(printed(&home, &["sandbox", "rm", &made]), "killed");
+    printed(home, &["sandbox", "pause", &made]);
+    assert_eq!(printed(home, &["sandbox", "rm", &made]), "killed");
     for fork in forks {
-        printed(&home, &["sandbox", "rm", fork]);
+        printed(home, &["sandbox", "rm", fork]);
     }
     let left = "SELECT count(*) FROM app.snapshots WHERE sealed_key IS NOT NULL OR erased_at IS NULL OR gone_at IS NULL";
     assert_eq!(count(&sql, left).await, 0);
@@ -116,8 +137,7 @@ async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
         ["sandbox.kill", "sandbox.pause", "sandbox.resume", "sandbox.snapshot", "snapshot.delete"];
     assert_eq!(ops, all);
     sql.close().await;
-    assert_eq!(files(&home), Vec::<PathBuf>::new());
-    gone(home, server).await;
+    assert_eq!(files(home), Vec::<PathBuf>::new());
 }
 
 #[tokio::test]

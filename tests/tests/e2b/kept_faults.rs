@@ -6,12 +6,12 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, Server, text};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use super::classes::has_class;
 use super::kept::{erased, files};
 use super::{Caller, answered, gone};
 use crate::support::{count, said, texts, until};
@@ -311,27 +311,26 @@ async fn a_disk_without_room_refuses_what_is_to_be_kept_and_the_sandbox_goes_on(
     gone(home, server).await;
 }
 
-/// Long-lived sandboxes are containers, unless an engine holds them.
+/// A machine has a disk, which nothing keeps.
 #[tokio::test]
 async fn a_class_that_keeps_no_files_is_named_and_its_sandbox_goes_on() {
-    let home = Home::new();
-    let doctor = home.run_json(&["doctor", "--json"]);
-    if doctor["classes"]["docker"] != true {
-        return not_run("the class docker", &doctor["classNotes"]["docker"].to_string());
+    if !has_class("microvm") {
+        return;
     }
-    let server = home.up_with(&["--runtime", "docker"], &[]);
-    let ann = Caller::of(&server, "default").await;
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "default").await.in_class("microvm");
     let (id, token) = filled(&ann, json!({})).await;
     for door in ["pause", "snapshots", "fork"] {
         let (status, refused) = ann.api("POST", &format!("/sandboxes/{id}/{door}"), None).await;
         let why = refused["message"].as_str().unwrap();
-        assert!(status == 400 && why.contains("class `docker` cannot"), "{door} {refused}");
+        assert!(status == 400 && why.contains("class `microvm` cannot"), "{door} {refused}");
     }
     for args in [vec!["pause"], vec!["snapshot", "create"], vec!["fork"]] {
         let args: Vec<&str> = ["sandbox"].into_iter().chain(args).chain([id.as_str()]).collect();
         let refused = home.run(&args);
         let why = said(&refused);
-        assert!(!refused.status.success() && why.contains("class `docker` cannot"), "{why}");
+        assert!(!refused.status.success() && why.contains("class `microvm` cannot"), "{why}");
     }
     assert_filled(&ann, &id, &token).await;
     assert_eq!(files(&home), Vec::<PathBuf>::new());

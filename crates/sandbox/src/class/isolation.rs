@@ -302,7 +302,7 @@ pub(crate) trait Isolation: Sync {
     }
 
     /// Whether all that a sandbox writes lies in a layer of this host as soon as it is written, so that it can be kept
-    /// and put into another sandbox. A kernel of its own may hold written pages back, and an engine or a provider has layers of its own.
+    /// and put into another sandbox. A kernel of its own may hold written pages back, and a provider has layers of its own.
     fn keeps_files(&self) -> bool {
         false
     }

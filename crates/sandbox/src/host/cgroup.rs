@@ -171,6 +171,13 @@ impl Cgroups {
         }
     }
 
+    /// Kills the processes of a sandbox that were left standing still. Of version 1 they do not die of a signal, so a
+    /// runtime or an engine that is to end them would wait in vain.
+    pub(crate) fn end_frozen(&self, traces: &Traces) {
+        let dirs = self.dirs(traces);
+        dirs.iter().filter(|dir| freeze::is_frozen(dir)).for_each(|dir| kill_all(dir, traces));
+    }
+
     /// Kills every process of the sandbox's group and removes it from every tree. What is left is
     /// for the caller to look at.
     pub(crate) fn destroy(&self, traces: &Traces) {
@@ -242,13 +249,12 @@ pub(crate) fn listed(group: &Path) -> io::Result<Vec<u32>> {
 }
 
 fn kill_all(dir: &Path, traces: &Traces) {
-    // Of version 1 a process that stands still does not even die.
-    freeze::thaw(dir);
     // Version 2 kills a whole group in one step; a version 1 group has no such file.
-    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
-        return;
+    if fs::write(dir.join("cgroup.kill"), "1").is_err() {
+        for pid in listed(dir).unwrap_or_default() {
+            process::kill_member(pid, &traces.cgroup);
+        }
     }
-    for pid in listed(dir).unwrap_or_default() {
-        process::kill_member(pid, &traces.cgroup);
-    }
+    // Of version 1 a process that stands still dies when it goes on, before it runs any of its program.
+    freeze::thaw(dir);
 }

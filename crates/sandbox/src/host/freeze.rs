@@ -16,6 +16,7 @@ const TRIES: usize = 2_000;
 
 /// Version 1: what is written and what is read back.
 const STATE: &str = "freezer.state";
+const THAWED: &str = "THAWED";
 /// Version 2: what is written, and where the kernel says that it is done.
 const FREEZE: &str = "cgroup.freeze";
 const EVENTS: &str = "cgroup.events";
@@ -30,9 +31,16 @@ impl Drop for Frozen {
     }
 }
 
+/// Whether a worker that is gone left the processes of a group standing still.
+pub(crate) fn is_frozen(group: &Path) -> bool {
+    let says = |file: &str| fs::read_to_string(group.join(file)).ok();
+    says(STATE).is_some_and(|text| text.trim() != THAWED)
+        || says(FREEZE).is_some_and(|text| text.trim() == "1")
+}
+
 /// Lets the processes of a group go on, whatever its version; nothing where the group cannot freeze.
 pub(crate) fn thaw(group: &Path) {
-    for (file, text) in [(STATE, "THAWED"), (FREEZE, "0")] {
+    for (file, text) in [(STATE, THAWED), (FREEZE, "0")] {
         // A group that was never frozen, or is gone, needs nothing.
         let _ = write(&group.join(file), text);
     }

@@ -331,14 +331,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_two_classes_are_kept_and_every_other_class_is_refused_by_its_name() {
+    fn files_of_three_classes_are_kept_and_every_other_class_is_refused_by_its_name() {
         for class in Class::ALL {
             match kept_by(Some(class)) {
-                Ok(_) => assert!(matches!(class, Class::Container | Class::Gvisor)),
+                Ok(_) => assert!(matches!(class, Class::Container | Class::Gvisor | Class::Docker)),
                 Err(why) => {
                     let named = format!("class `{}` cannot", class.as_str());
                     assert!(why.to_string().contains(&named), "{why}");
-                    assert!(why.to_string().ends_with("are `container`, `gvisor`"), "{why}");
+                    assert!(
+                        why.to_string().ends_with("are `container`, `gvisor`, `docker`"),
+                        "{why}"
+                    );
                 }
             }
         }

@@ -162,6 +162,7 @@ pub(crate) fn destroy_ended(
     let look = || observe(facts, traces, subject.class).map(|(observed, _)| observed);
     // Before anything is killed: in some classes the runtime takes the sandbox along.
     let mut observed = subject.observed.clone().or_else(look);
+    facts.cgroups.end_frozen(traces);
     let stays = subject.left.is_some();
     let early = ended.is_dead.then(|| Cleared::of(traces, stays, &mut checks, || ()));
     if !(ended.runtime)() {

@@ -8,9 +8,38 @@ use serde_json::json;
 use super::support::{Bench, sh};
 use super::{Ground, not_run, runtime_of, wiped};
 
+/// Classes whose layer is the worker's, whoever holds the processes.
+const KEEPING: [Class; 3] = [Class::Container, Class::Gvisor, Class::Docker];
+
 /// Of every class that this host has, by a real sandbox, which goes on.
 #[test]
-fn files_are_kept_of_two_classes_and_another_says_its_name() {
+fn files_are_kept_of_three_classes_and_another_says_its_name() {
+    in_each_class(async |ground| {
+        let (sandbox, plan) = ground.start(json!({})).await;
+        match sandbox.keeper() {
+            Ok(keeper) => {
+                assert!(KEEPING.contains(&ground.class));
+                let still = keeper.keep(&mut std::io::sink(), &|| true);
+                drop(still.unwrap());
+                // Its layer can be held while it goes on.
+                let (still, layer) = keeper.stand().unwrap().expect("a layer in memory");
+                assert!(layer.size().unwrap() > 0);
+                layer.let_go();
+                drop(still);
+            }
+            Err(why) => {
+                assert!(!KEEPING.contains(&ground.class));
+                let named = format!("class `{}` cannot", ground.class.as_str());
+                assert!(why.to_string().contains(&named), "{why}");
+            }
+        }
+        assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// Once in each class that this host has; the others are named.
+fn in_each_class(test: impl AsyncFn(&Ground)) {
     enter_private_mounts().expect("these tests need root: run them as root");
     let found = Bench::new(None);
     for class in Class::LOCAL {
@@ -22,28 +51,7 @@ fn files_are_kept_of_two_classes_and_another_says_its_name() {
         }
         let ground = Ground { bench: Arc::new(Bench::new(runtime_of(class))), class };
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(async {
-            let (sandbox, plan) = ground.start(json!({})).await;
-            match sandbox.keeper() {
-                Ok(keeper) => {
-                    assert!(matches!(class, Class::Container | Class::Gvisor));
-                    let still = keeper.keep(&mut std::io::sink(), &|| true);
-                    drop(still.unwrap());
-                    // Its layer can be held while it goes on.
-                    let (still, layer) = keeper.stand().unwrap().expect("a layer in memory");
-                    assert!(layer.size().unwrap() > 0);
-                    layer.let_go();
-                    drop(still);
-                }
-                Err(why) => {
-                    assert!(!matches!(class, Class::Container | Class::Gvisor));
-                    let named = format!("class `{}` cannot", class.as_str());
-                    assert!(why.to_string().contains(&named), "{why}");
-                }
-            }
-            assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
-            wiped(&sandbox.wipe("task-end").await);
-        });
+        runtime.block_on(test(&ground));
         drop(runtime);
         ground.bench.assert_clean();
     }

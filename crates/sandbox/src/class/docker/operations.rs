@@ -57,6 +57,11 @@ impl Isolation for DockerClass {
         ShowsHost::Overlays
     }
 
+    /// Its root is ours: all that a task writes lies in the worker's layer, and nothing in the engine's.
+    fn keeps_files(&self) -> bool {
+        true
+    }
+
     fn holder(&self, _plan: &Plan) -> Holder {
         Holder::Engine
     }
