@@ -12,6 +12,7 @@ mod kept;
 mod kept_faults;
 mod kept_plain;
 mod many;
+mod network;
 mod provider;
 mod restart;
 mod seen;
@@ -326,7 +327,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!((status, &answer["code"]), (404, &json!(404)), "{answer}");
     assert!(answer["message"].as_str().unwrap().contains("\"other\" not found"), "{answer}");
     for (method, path) in
-        [("PUT", "/sandboxes/x/network"), ("PATCH", "/v2/templates/base"), ("GET", "/volumes")]
+        [("PATCH", "/v2/templates/base"), ("GET", "/volumes"), ("GET", "/secrets")]
     {
         let (status, answer) = ann.api(method, path, None).await;
         assert_eq!(status, 400, "{method} {path} {answer}");

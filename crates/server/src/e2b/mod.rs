@@ -21,6 +21,7 @@ mod filesystem;
 mod kept;
 mod logs;
 mod multipart;
+mod network;
 mod packed;
 mod paths;
 mod process;
