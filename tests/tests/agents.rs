@@ -56,7 +56,7 @@ async fn works(kind: &'static str, isolation: Option<&str>) {
         {"text": "finished\n--- VERDICT ---\nSTATUS: pass\nSUMMARY: both files are there\n---"}]);
     let spec = isolation.map_or(json!({}), |class| json!({"isolation": {"class_min": class}}));
     let mut id = spawn(&up, &agent.body(&steps, &spec)).await;
-    // A known fault of an old runsc, as in Debian 12: it stops in one of twenty runs on a busy host (decision 0107).
+    // A known fault of an old runsc, as in Debian 12: it stops in one of twenty runs on a busy host (decision 0109).
     if (kind, isolation) == ("codex", Some("gvisor"))
         && tokio::time::timeout(HANGS, ended(&up, &id)).await.is_err()
     {

@@ -25,6 +25,7 @@ pub mod key;
 pub mod limit;
 pub mod link;
 pub mod live;
+pub mod live_network;
 pub mod looked;
 pub mod model;
 mod named;

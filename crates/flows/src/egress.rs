@@ -125,6 +125,24 @@ pub(crate) async fn admit_names(
     admit_lists(ledger, who, intent, wanted, false).await
 }
 
+/// Refuses names that the caller may not have on its own, for a long-lived sandbox; else who let them be.
+pub(crate) async fn consent_to(
+    ledger: &Ledger,
+    who: &Principal,
+    egress: &Egress,
+) -> Result<NewSnapshot> {
+    let mut consent = Consent::Listed(Lists::default());
+    if let Egress::Names(entries) = egress {
+        let asked = AskedNames { phase: Phase::Exec, entries };
+        admit_names(ledger, who, None, &[("net".to_owned(), asked)]).await?;
+        consent = match who.is_host_admin() {
+            true => Consent::HostAdmin { key: who.key_id.clone() },
+            false => Consent::Listed(Lists::read(ledger, &who.tenant).await?),
+        };
+    }
+    Ok(snapshot(Phase::Exec, vec![egress.clone()], &consent)?)
+}
+
 async fn admit_lists(
     ledger: &Ledger,
     who: &Principal,

@@ -1,4 +1,4 @@
--- Claim: every sandbox could reach exactly what its run's egress policy of the phase says
+-- Claim: every sandbox began with exactly what its run's egress policy of the phase says; app.live_networks has later changes
 -- A row means: a task ran with another policy than the one on record, or the one on record was changed
 SELECT s.run_id, s.task_key, f.phase, s.effective -> f.field AS ran_with, e.policy
   FROM app.sbx_runs s

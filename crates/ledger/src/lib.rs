@@ -31,6 +31,7 @@ pub mod links;
 pub mod listen;
 pub mod live;
 pub mod live_events;
+pub mod live_networks;
 pub mod load;
 pub mod migrate;
 pub mod models;

@@ -147,7 +147,7 @@ const VIEW: &str = "SELECT * FROM (
            NOT EXISTS (SELECT 1 FROM app.remote_execution_sessions x WHERE x.run_id = l.run_id AND NOT EXISTS (
                        SELECT 1 FROM app.secure_wipe_evidence w
                         WHERE w.sandbox_id = x.sandbox_id AND w.wipe_status = 'verified')) AS wiped,
-           app.ms(l.paused_at) AS paused_ms,
+           app.ms(l.paused_at) AS paused_ms, app.live_network(l.id, l.egress) AS net,
            CASE WHEN l.ended_at IS NOT NULL THEN 'ended' WHEN l.paused_at IS NOT NULL THEN 'paused' WHEN l.started_at IS NULL THEN 'starting'
                 WHEN s.ended_at IS NOT NULL OR NOT EXISTS (
                      SELECT 1 FROM app.executors e WHERE e.id = l.executor_id AND e.state = 'live') THEN 'ended'
@@ -163,7 +163,7 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
         template: row.try_get("template")?,
         state: load("live_sandboxes.state", Value::String(row.try_get("state")?))?,
         metadata: load("live_sandboxes.metadata", row.try_get("metadata")?)?,
-        egress: load("live_sandboxes.egress", row.try_get("egress")?)?,
+        egress: load("live_sandboxes.egress", row.try_get("net")?)?,
         run_id: id("live_sandboxes.run_id", row.try_get("run_id")?)?,
         session: session.map(|text| id("live_sandboxes.sandbox_id", &text)).transpose()?,
         cpu: limits.and_then(|limits| limits.cpu),

@@ -14,7 +14,7 @@ const MAX_EVENTS: i64 = 1_000;
 pub struct LiveEvent {
     /// When, in ms since the epoch.
     pub at: i64,
-    /// `created`, `started`, `pause`, `resume`, `snapshot`, `program` (its template's failed) or `ended`.
+    /// `created`, `started`, `pause`, `resume`, `snapshot`, `network`, `program` (its template's failed) or `ended`.
     pub event: String,
     /// Why, as far as it is on record.
     pub reason: String,
@@ -35,6 +35,9 @@ impl LiveRows<'_> {
                  UNION ALL SELECT created_at, 2, split_part(op, '.', 2), reason, key_id
                    FROM app.audit WHERE target = $1 AND tenant_id = $2
                     AND op IN ('sandbox.pause', 'sandbox.resume', 'sandbox.snapshot')
+                 UNION ALL SELECT coalesce(settled_at, created_at), 2, 'network',
+                          concat_ws(': ', coalesce(outcome, 'open'), requested #>> '{}', why), key_id
+                   FROM app.live_networks WHERE live_id = $1 AND tenant_id = $2
                  UNION ALL SELECT program_failed_at, 4, 'program', program_failed, NULL
                    FROM app.live_sandboxes WHERE id = $1 AND tenant_id = $2 AND program_failed IS NOT NULL
                  UNION ALL SELECT ended_at, 5, 'ended', end_reason, NULL

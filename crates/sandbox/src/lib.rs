@@ -84,8 +84,8 @@ pub use doctor::{
     self_test_of, self_test_plan, survey,
 };
 pub use egress::{
-    Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, SecretKeeper, SecretsSent,
-    model_base_url,
+    Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, NetworkNow, SecretKeeper,
+    SecretsSent, model_base_url,
 };
 pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};
@@ -101,9 +101,9 @@ pub use host::service::leave_service;
 pub use host::traces::{Traces, locate};
 pub use life::{
     Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper, Name,
-    ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd, SleepError, Sleeping, Still,
-    Unkept, abandoned, destroy_orphans, provision, provision_filled, provision_on, reconcile,
-    remains, resume, verify_absent, verify_again,
+    Network, NetworkError, ProvisionError, ResumeError, Sandbox, SandboxError, ServiceEnd,
+    SleepError, Sleeping, Still, Unkept, abandoned, destroy_orphans, provision, provision_filled,
+    provision_on, reconcile, remains, resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

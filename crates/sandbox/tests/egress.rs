@@ -16,7 +16,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::sandbox::{Egress, ErrCode, Phase, ViolationWhy};
 use cofferdam_guest::wire::{Ended, ExecRequest};
-use cofferdam_sandbox::{Class, Command, Input, Manner, Sandbox, provision};
+use cofferdam_sandbox::{Class, Command, Input, Manner, NetworkError, Sandbox, provision};
 use nix::sched::{CloneFlags, setns};
 use serde_json::json;
 use support::not_run::not_run;
@@ -289,6 +289,63 @@ fn the_switch_cuts_live_flows_and_there_is_no_way_back() {
             Egress::Names(vec!["b.example".parse().unwrap()])
         );
         verified(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// Two flows of names that both go on, then one name less, none, another, and the end of the sandbox.
+#[test]
+fn a_change_cuts_the_flows_of_names_that_are_gone_and_no_others() {
+    let ((a, a_told), (b, b_told)) = (plain(), plain());
+    let told = [a_told, b_told].map(|told| Arc::new(Mutex::new(told)));
+    let told = Arc::new(told);
+    in_classes(&[("a.example", a), ("b.example", b)], |bench| async {
+        let bench = bench;
+        let (sandbox, plan) = bench.start(json!({})).await;
+        let network = sandbox.network();
+        let sandbox = Arc::new(sandbox);
+        let names = |list: &[&str]| list.iter().map(|n| n.parse().unwrap()).collect::<Vec<_>>();
+        sandbox.open_network(Phase::Exec).await.unwrap();
+        let once = |name: &str| {
+            format!("curl -sSf -m 5 -o /dev/null -w '%{{http_code}}' http://{name}/ || echo none")
+        };
+        assert!(sh(&sandbox, &plan, &once("a.example")).await.stdout.contains("none"));
+        let opened = network.change(&names(&["a.example", "b.example"])).await.unwrap();
+        assert_eq!(
+            (opened.names, opened.cut),
+            (vec!["a.example".to_owned(), "b.example".into()], 0)
+        );
+        assert!(opened.env.contains_key("HTTPS_PROXY"));
+        // Both by the resolver and by the proxy.
+        assert_eq!(sh(&sandbox, &plan, &once("a.example")).await.stdout, "200");
+        let endless = |name: &'static str, proxy: &'static str| {
+            let (sandbox, plan) = (Arc::clone(&sandbox), plan.clone());
+            let script =
+                format!("curl -sS {proxy} -o /dev/null http://{name}/endless; echo cut $?");
+            tokio::spawn(async move { sh(&sandbox, &plan, &script).await })
+        };
+        let stays = endless("a.example", "--noproxy '*'");
+        let goes = endless("b.example", "-x http://127.0.0.53:3128");
+        assert!(heard(&told[0]).await && heard(&told[1]).await, "both flows run");
+        let narrowed = network.change(&names(&["a.example"])).await.unwrap();
+        assert_eq!((narrowed.names, narrowed.cut), (vec!["a.example".to_owned()], 1));
+        assert!(!heard(&told[1]).await, "the server's end was cut");
+        let cut = tokio::time::timeout(Duration::from_secs(10), goes).await.unwrap().unwrap();
+        assert!(cut.stdout.contains("cut ") && !cut.stdout.contains("cut 0"), "{}", cut.stdout);
+        assert!(!stays.is_finished(), "what stays listed goes on");
+        assert!(sh(&sandbox, &plan, &once("b.example")).await.stdout.contains("none"));
+        let none = network.change(&[]).await.unwrap();
+        assert_eq!((none.names, none.cut, none.env.len()), (vec![], 1, 0));
+        assert!(!heard(&told[0]).await, "the server's end was cut");
+        assert_ne!(stays.await.unwrap().stdout, "cut 0\n");
+        for port in [3128, 443, 80] {
+            assert!(refuses(&sandbox, port).await, "{port}");
+        }
+        network.change(&names(&["b.example"])).await.unwrap();
+        assert_eq!(sh(&sandbox, &plan, &once("b.example")).await.stdout, "200");
+        let sandbox = Arc::into_inner(sandbox).unwrap();
+        verified(&sandbox.wipe("task-end").await);
+        let late = network.change(&names(&["a.example"])).await;
+        assert_eq!(late, Err(NetworkError::Over));
     });
 }
 

@@ -20,6 +20,7 @@ use cofferdam_contracts::health::Health;
 use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow, Role};
 use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveView};
+use cofferdam_contracts::live_network::{LiveNetwork, LiveNetworkChange};
 use cofferdam_contracts::model::{
     ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
 };
@@ -87,11 +88,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest that a caller may ask to wait for a change (`timeoutS`).
 const ASKED_WAIT: Duration = Duration::from_secs(30);
 /// What may take longer than the rest: many rows, or many bytes.
-const LONG: [&str; 12] = [
+const LONG: [&str; 13] = [
     "/api/sandboxes",
     "/api/sandboxes/{live}",
     "/api/sandboxes/{live}/exec",
     "/api/sandboxes/{live}/fork",
+    "/api/sandboxes/{live}/network",
     "/api/sandboxes/{live}/pause",
     "/api/sandboxes/{live}/resume",
     "/api/sandboxes/{live}/snapshots",
@@ -253,6 +255,8 @@ pub const ROUTES: &[Route] = &[
     route!("DELETE" "/api/sandboxes/{live}", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::kill, "Kills a long-lived sandbox; answers once its wipe is verified"),
     route!("POST" "/api/sandboxes/{live}/exec", SUBMIT, [], s::<LiveExec>(), 200, s::<LiveExecuted>(), handlers::sandboxes::exec, "Runs a command in a long-lived sandbox and waits for its end"),
     route!("POST" "/api/sandboxes/{live}/fork", SUBMIT, [], s::<LiveFork>(), 201, s::<Vec<LiveForked>>(), handlers::sandboxes::fork, "Creates sandboxes with the files of one that runs or is paused"),
+    route!("GET" "/api/sandboxes/{live}/network", READ, [], None, 200, s::<Vec<LiveNetworkChange>>(), handlers::sandboxes::networks, "Changes of a sandbox's network: who, when, from what to what, and what became of it"),
+    route!("PUT" "/api/sandboxes/{live}/network", SUBMIT, [], s::<LiveNetwork>(), 200, s::<LiveView>(), handlers::sandboxes::network, "Replaces the names that a running sandbox reaches; answers once no connection to another one is left"),
     route!("POST" "/api/sandboxes/{live}/pause", SUBMIT, [], s::<LivePause>(), 200, s::<LiveView>(), handlers::sandboxes::pause, "Pauses a long-lived sandbox: its files are kept, and its memory where its class can"),
     route!("POST" "/api/sandboxes/{live}/resume", SUBMIT, [], s::<LiveResume>(), 200, s::<LiveView>(), handlers::sandboxes::resume, "Resumes a paused sandbox with what was kept; answers once it runs"),
     route!("POST" "/api/sandboxes/{live}/snapshots", SUBMIT, [], s::<SnapshotRequest>(), 201, s::<SnapshotView>(), handlers::sandboxes::snapshot, "Keeps the files of a long-lived sandbox, which goes on"),

@@ -91,7 +91,7 @@ async fn begun(home: &Home) -> (Server, Caller, String) {
     (server, ann, id)
 }
 
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(text)
 }

@@ -12,6 +12,7 @@ mod kept;
 mod kept_faults;
 mod kept_plain;
 mod many;
+mod network;
 mod provider;
 mod restart;
 mod seen;
@@ -221,6 +222,52 @@ async fn the_javascript_client_works_unmodified() {
     by_javascript("client.mjs", JAVASCRIPT[0], Some("javascript")).await;
 }
 
+/// By the library that the client brings, whose default it is: only the codec is another one.
+#[tokio::test]
+async fn the_python_client_works_in_protobuf() {
+    in_protobuf("sync.py").await;
+    in_protobuf("async.py").await;
+}
+
+async fn in_protobuf(script: &str) {
+    let Some(python) = installed(PYTHON[0]) else { return };
+    let home = Home::new();
+    let server = home.up();
+    let mut command = Command::new(&python);
+    command.arg(repository().join("tests/tests/e2b/binary.py")).arg(script);
+    run(&server, command, None).await;
+    gone(home, server).await;
+}
+
+/// Of the client one word is changed: the format of its messages.
+#[tokio::test]
+async fn the_javascript_client_works_in_protobuf() {
+    if !has_npm("the JavaScript client of E2B") {
+        return;
+    }
+    let Some(modules) = modules(JAVASCRIPT[0]) else {
+        return not_run("the JavaScript client of E2B", "npm could not install it");
+    };
+    let dist = modules.join("node_modules/e2b/dist");
+    let text = fs::read_to_string(dist.join("index.mjs")).unwrap();
+    let (json, binary) = ("useBinaryFormat: false", "useBinaryFormat: true");
+    assert!(text.contains(json));
+    fs::write(dist.join("binary.mjs"), text.replace(json, binary)).unwrap();
+    let script = fs::read_to_string(repository().join("tests/tests/e2b/client.mjs")).unwrap();
+    let beside = modules.join("binary.mjs");
+    let script = ["'e2b'", "\"e2b\""].iter().fold(script, |script, name| {
+        script.replace(&format!("from {name}"), "from './node_modules/e2b/dist/binary.mjs'")
+    });
+    assert!(script.contains("binary.mjs"));
+    fs::write(&beside, script).unwrap();
+    let home = Home::new();
+    let server = home.up();
+    let mut command = Command::new("node");
+    command.arg(beside);
+    run(&server, command, None).await;
+    gone(home, server).await;
+}
+
 #[tokio::test]
 async fn older_clients_work_unmodified() {
     for version in &PYTHON[1..] {
@@ -333,7 +380,7 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!((status, &answer["code"]), (404, &json!(404)), "{answer}");
     assert!(answer["message"].as_str().unwrap().contains("\"other\" not found"), "{answer}");
     for (method, path) in
-        [("PUT", "/sandboxes/x/network"), ("PATCH", "/v2/templates/base"), ("GET", "/volumes")]
+        [("PATCH", "/v2/templates/base"), ("GET", "/volumes"), ("GET", "/secrets")]
     {
         let (status, answer) = ann.api(method, path, None).await;
         assert_eq!(status, 400, "{method} {path} {answer}");
@@ -380,10 +427,31 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         let (status, answer) = answered(ann.envd(at, path, &body)).await;
         assert_eq!((status, answer["code"].as_str().unwrap_or("")), want, "{path} {body} {answer}");
     }
-    let call = ann.http.post(format!("{}/process.Process/List", server.url));
-    let call = call.header("e2b-sandbox-id", &id).header("x-access-token", &token);
-    let call = call.header("content-type", "application/proto").body("x");
-    assert_eq!(answered(call).await.0, 415);
+    let call = |path: &str, kind: &str, body: &'static [u8]| {
+        let call = ann.http.post(format!("{}/{path}", server.url));
+        let call = call.header("e2b-sandbox-id", &id).header("x-access-token", &token);
+        answered(call.header("content-type", kind).body(body))
+    };
+    let (stat, proto) = ("filesystem.Filesystem/Stat", "application/proto");
+    for (path, kind, body, want) in [
+        (stat, "application/grpc", &b""[..], (415, "")),
+        (stat, proto, b"x", (400, "invalid_argument")),
+        (stat, proto, b"\x22\x01a", (400, "invalid_argument")),
+        (stat, proto, b"\x0a\xff\xff\xff\xff\x0f", (400, "invalid_argument")),
+        (stat, proto, b"\x0a\x09/nowhere!", (404, "not_found")),
+        ("process.Process/Fork", proto, b"", (501, "unimplemented")),
+        ("process.Process/List", proto, b"\x08\x01", (400, "invalid_argument")),
+    ] {
+        let (status, answer) = call(path, kind, body).await;
+        let code = answer["code"].as_str().unwrap_or("");
+        assert_eq!((status, code), want, "{path} {body:?} {answer}");
+    }
+    // A stream answers 200, whatever is wrong with its first message, and says so in JSON.
+    let stream = "application/connect+proto";
+    let (status, answer) =
+        call("process.Process/Start", stream, b"\x00\x00\x00\x00\x02\x2a\x00").await;
+    assert_eq!(status, 200);
+    assert!(answer.as_str().unwrap().contains("unknown field 5"), "{answer}");
     for internal in ["/init", "/freeze", "/upgrade"] {
         assert_eq!(answered(ann.envd(at, internal, &json!({}))).await.0, 404, "{internal}");
     }

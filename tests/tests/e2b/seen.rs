@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 /// The clients, as the table names them, and the files that each one's tests write.
 const CLIENTS: [(&str, &[&str]); 4] = [
-    ("Python", &["sync", "sync-templates"]),
-    ("Python, asynchronous", &["async", "async-templates"]),
+    ("Python", &["sync", "sync-templates", "sync-network"]),
+    ("Python, asynchronous", &["async", "async-templates", "async-network"]),
     ("JavaScript", &["javascript", "javascript-templates"]),
     ("Command line", &["cli"]),
 ];

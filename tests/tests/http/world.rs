@@ -242,6 +242,7 @@ impl World {
                 "branch": "b", "base": "1".repeat(40), "commit": "1".repeat(40),
             }),
             (_, path) if path.ends_with("/extend") => json!({"timeoutS": 9}),
+            (_, "/api/sandboxes/{live}/network") => json!({"net": ["a.example"]}),
             (_, "/api/dispatches/prune") => json!({"older_than_sec": 86_400}),
             (_, "/api/dispatches/import") => {
                 json!({"rows": [{"id": "abcd1234", "status": "completed"}]})

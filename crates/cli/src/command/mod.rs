@@ -42,6 +42,7 @@ mod run;
 mod sandbox;
 mod sandbox_cp;
 mod sandbox_kept;
+mod sandbox_network;
 mod sandbox_shell;
 mod secret;
 mod serve;

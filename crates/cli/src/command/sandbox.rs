@@ -1,4 +1,4 @@
-//! `sandbox create | ls | exec | shell | cp | extend | pause | resume | fork | snapshot | rm`.
+//! `sandbox create | ls | exec | shell | cp | extend | network | pause | resume | fork | snapshot | rm`.
 
 use clap::{Args, Subcommand};
 use cofferdam_contracts::live::{LiveExecuted, LiveState, LiveView};
@@ -11,6 +11,7 @@ use super::exit::{Exit, Misuse};
 use super::output;
 use super::sandbox_cp::{self, CpArgs};
 use super::sandbox_kept::{self, SnapshotArgs};
+use super::sandbox_network::{self, NetworkArgs};
 use super::sandbox_shell::{self, ShellArgs};
 
 #[derive(Debug, Args)]
@@ -88,6 +89,8 @@ pub(crate) enum SandboxCommand {
     Cp(CpArgs),
     /// Set when a sandbox ends: so many seconds from now
     Extend { id: String, seconds: u64 },
+    /// Replace the hosts that a running sandbox reaches; without a flag, list the changes so far
+    Network(NetworkArgs),
     /// Pause a sandbox: its files are kept, and its memory where its class can
     Pause {
         id: String,
@@ -206,6 +209,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             let view: LiveView = client.post(&format!("{}/extend", path(id)), &body).await?;
             output::line(&format!("ends {}", view.ends_at.map(output::time).unwrap_or_default()));
         }
+        SandboxCommand::Network(args) => sandbox_network::network(client, args).await?,
         SandboxCommand::Pause { .. }
         | SandboxCommand::Resume { .. }
         | SandboxCommand::Fork { .. }

@@ -74,7 +74,7 @@ impl Steps<'_> {
                 self.log.say("info", &format!("RUN {command}"));
                 let state =
                     BuildState { user: user.unwrap_or(self.state.user), ..self.state.clone() };
-                let request = request(&state, command, &self.held.env, self.left_ms());
+                let request = request(&state, command, &self.held.env(), self.left_ms());
                 self.command(request, "the command").await
             }
             BuildStep::Copy { from, to, user, mode, files } => {
@@ -92,7 +92,7 @@ impl Steps<'_> {
                     "PATH" => Some(PATH.to_owned()),
                     "HOME" => Some(home.to_owned()),
                     "USER" => Some(user.to_owned()),
-                    _ => held.env.get(name).cloned(),
+                    _ => held.env().get(name).cloned(),
                 };
                 self.state.set(pairs, look)
             }
@@ -157,7 +157,7 @@ impl Steps<'_> {
     /// Runs a script of ours as the sandbox's root.
     async fn as_root(&mut self, script: &str, args: &[&str], what: &str) -> Result<(), String> {
         let root = BuildState { user: TemplateUser::Root, ..BuildState::default() };
-        let mut request = request(&root, "", &self.held.env, self.left_ms());
+        let mut request = request(&root, "", &self.held.env(), self.left_ms());
         let words = ["/bin/bash", "-c", script, "build"].into_iter().chain(args.iter().copied());
         request.argv = words.map(str::to_owned).collect();
         "/".clone_into(&mut request.cwd);

@@ -351,7 +351,7 @@ impl Flows {
             log.say("info", "starting the program, and waiting until it is ready");
             log.flush(self).await;
             // It ends with the sandbox.
-            let program = begin(&held.agent, &begins, &held.env).await;
+            let program = begin(&held.agent, &begins, &held.env()).await;
             drop(program.map_err(Failed::last)?);
         }
         log.say("info", &format!("ready: {} bytes of files, sealed", kept.bytes));

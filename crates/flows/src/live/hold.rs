@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::begin::{Program, begin};
 use super::memory::KeptMemory;
-use super::registry::{Expected, Held, Made, Order, Tokens};
+use super::registry::{Expected, Held, Made, Order, ReachedNetwork, Tokens};
 use super::work::HOME;
 use crate::Flows;
 use crate::attempt::{End, blank};
@@ -110,10 +110,10 @@ async fn held(
             }
             let made = Made {
                 agent: sandbox.agent().clone(),
-                env,
+                reach: ReachedNetwork { egress: work.request.egress.clone(), env },
+                network: sandbox.network(),
                 tokens,
                 limits: sandbox.effective().limits,
-                egress: work.request.egress.clone(),
                 keeper: sandbox.keeper(),
                 went_on: sandbox.went_on(),
             };

@@ -19,6 +19,7 @@ mod builds;
 mod hold;
 mod kept;
 mod memory;
+mod network;
 mod opened;
 mod pause;
 mod plain;
@@ -40,9 +41,8 @@ use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TemplateName};
 use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
-use cofferdam_contracts::policy::AskedNames;
 use cofferdam_contracts::recipe::Lane;
-use cofferdam_contracts::sandbox::{Egress, Phase};
+use cofferdam_contracts::sandbox::Egress;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
@@ -228,11 +228,7 @@ impl Flows {
     /// Refuses names that are not granted, and a tenant whose quota is full.
     async fn live_admit(&self, who: &Principal, egress: &Egress) -> Result<()> {
         self.ledger.runs().quota_admit(&who.tenant).await?;
-        if let Egress::Names(entries) = egress {
-            let asked = AskedNames { phase: Phase::Exec, entries };
-            egress::admit_names(&self.ledger, who, None, &[("net".to_owned(), asked)]).await?;
-        }
-        Ok(())
+        egress::consent_to(&self.ledger, who, egress).await.map(|_| ())
     }
 
     fn live_expect(&self, id: &LiveId, one: Expected) -> Result<Expecting> {
@@ -356,10 +352,7 @@ impl Flows {
         }
         let held = self.live_held(who, id).await?;
         // Who lost a grant keeps no sandbox that has it by extending it day by day.
-        if let Egress::Names(entries) = &held.egress {
-            let asked = AskedNames { phase: Phase::Exec, entries };
-            egress::admit_names(&self.ledger, who, None, &[("net".to_owned(), asked)]).await?;
-        }
+        egress::consent_to(&self.ledger, who, &held.egress()).await?;
         let ms = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
         let (flows, tenant) = (self.clone(), who.tenant.clone());
         // Both or neither, also where the caller hangs up.

@@ -12,7 +12,7 @@ use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_contracts::template_build::TemplateUser;
-use cofferdam_sandbox::{Agent, Filling, LayerKeeper, PlainLayer, Unkept};
+use cofferdam_sandbox::{Agent, Filling, LayerKeeper, Network, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -114,8 +114,6 @@ pub struct Held {
     pub run: RunId,
     /// The agent inside.
     pub agent: Agent,
-    /// Environment of every command: the network's variables, then the caller's.
-    pub env: BTreeMap<String, String>,
     /// What opens the agent from outside. Compare it in constant time.
     pub token: String,
     /// What opens its ports, where they ask for it.
@@ -142,8 +140,10 @@ pub struct Held {
     basis: Basis,
     /// What its tenant asked for.
     pub(crate) asked: LiveRequest,
-    /// Names that it may reach.
-    pub(crate) egress: Egress,
+    /// What it reaches, and how its commands find it.
+    reach: Mutex<ReachedNetwork>,
+    /// What changes that.
+    pub(crate) network: Network,
     /// One change of its end after the other, so that memory and record agree.
     pub(crate) turn: tokio::sync::Mutex<()>,
     order: watch::Sender<Order>,
@@ -177,15 +177,23 @@ pub(crate) struct Again {
     pub built: Option<Built>,
 }
 
+/// The network of a sandbox as it is in force.
+#[derive(Debug, Clone)]
+pub(crate) struct ReachedNetwork {
+    /// Names that it may reach.
+    pub egress: Egress,
+    /// Variables by which programs find them.
+    pub env: BTreeMap<String, String>,
+}
+
 /// What a sandbox that is up is made of.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub agent: Agent,
-    /// The network's variables.
-    pub env: BTreeMap<String, String>,
+    pub reach: ReachedNetwork,
+    pub network: Network,
     pub tokens: Tokens,
     pub limits: Limits,
-    pub egress: Egress,
     pub keeper: Result<LayerKeeper, Unkept>,
     pub went_on: bool,
 }
@@ -203,18 +211,15 @@ impl Held {
             lent: _,
             tokens: _,
         }: Expected,
-        Made { agent, mut env, tokens, limits, egress, keeper, went_on }: Made,
+        Made { agent, reach, network, tokens, limits, keeper, went_on }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
-        env.extend(inherited.clone());
-        env.extend(request.env.clone());
         let held = Self {
             id: id.clone(),
             tenant,
             run: run.clone(),
             agent,
-            env,
             token: tokens.envd,
             traffic: tokens.traffic,
             limits,
@@ -228,7 +233,8 @@ impl Held {
             inherited,
             basis,
             asked: request,
-            egress,
+            reach: Mutex::new(reach),
+            network,
             turn: tokio::sync::Mutex::default(),
             order,
             streams: Arc::new(Semaphore::new(usize::try_from(STREAMS).unwrap_or(usize::MAX))),
@@ -237,9 +243,29 @@ impl Held {
         (Arc::new(held), orders)
     }
 
+    /// Environment of every command: the network's variables, then the caller's.
+    #[must_use]
+    pub fn env(&self) -> BTreeMap<String, String> {
+        let mut env = lock(&self.reach).env.clone();
+        env.extend(self.inherited.clone());
+        env.extend(self.asked.env.clone());
+        env
+    }
+
+    /// Names that it may reach.
+    pub(crate) fn egress(&self) -> Egress {
+        lock(&self.reach).egress.clone()
+    }
+
+    /// This is in force, and on record.
+    pub(crate) fn reaches(&self, reach: ReachedNetwork) {
+        *lock(&self.reach) = reach;
+    }
+
     /// What is to be asked for in its next life, and with its files.
     pub(crate) fn again(&self) -> Again {
         let mut request = self.asked.clone();
+        request.egress = self.egress();
         self.basis.name.as_str().clone_into(&mut request.template);
         for (name, value) in &self.inherited {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());

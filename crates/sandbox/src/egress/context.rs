@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::sandbox::Phase;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::desk::Desk;
 use super::dial::Dialer;
 use super::forward::PageLinks;
 use super::keyring::Keyring;
+use super::listed::{Admitted, ListedRules};
 use super::model_desk::ModelDoor;
-use super::policy::{Name, Refused, Rules};
+use super::policy::{Name, Refused, Rule, Rules, Wire};
 use super::violation::Log;
 
 /// A client that opened a connection says what it wants within this time.
@@ -24,8 +26,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Client for T {}
 /// What a flow needs to know.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
+    /// The phase that it is of.
+    pub phase: Phase,
     /// What the phase's policy lists.
-    pub listed: Arc<Rules>,
+    pub listed: ListedRules,
+    /// What this flow was admitted to.
+    pub admitted: Admitted,
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
     pub desk: Arc<Desk>,
@@ -40,18 +46,32 @@ pub(crate) struct Context {
 impl Context {
     /// Records a refusal; whether a person will be asked to lift it.
     pub(crate) fn refuse(&self, refused: &Refused) -> bool {
-        self.log.record(self.listed.phase, refused, clock::now_ms());
-        self.desk.ask(&self.listed, refused)
+        self.log.record(self.phase, refused, clock::now_ms());
+        self.desk.ask(&self.listed.now(), refused)
+    }
+
+    /// The same for another flow, which was admitted to nothing yet.
+    pub(crate) fn of_flow(&self) -> Self {
+        Self { admitted: Admitted::default(), ..self.clone() }
+    }
+
+    /// The name that this flow asks for, which it is noted with, or why it is refused.
+    pub(crate) fn admit(&self, host: &str, port: u16, wire: Wire) -> Result<(Name, Rule), Refused> {
+        self.admitted.admit(|| {
+            let rules = self.rules();
+            let (name, rule) = rules.admit(host, port, wire)?;
+            Ok((name.clone(), rule.clone()))
+        })
     }
 
     /// What is listed or granted at this moment.
     pub(crate) fn rules(&self) -> Arc<Rules> {
-        self.desk.rules(&self.listed)
+        self.desk.rules(&self.listed.now())
     }
 
     /// Ends what carries a granted name's bytes when the grant does.
     pub(crate) async fn within<T>(&self, name: &Name, flow: impl Future<Output = T>) -> Option<T> {
-        match self.desk.left(&self.listed, name) {
+        match self.desk.left(&self.listed.now(), name) {
             None => Some(flow.await),
             Some(left) => tokio::time::timeout(left, flow).await.ok(),
         }

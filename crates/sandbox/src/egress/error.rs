@@ -24,4 +24,6 @@ pub(crate) enum EgressError {
     NoNetns,
     #[error("the build phase is over and its network with it")]
     Over,
+    #[error("the sandbox ends, and its network with it")]
+    Ended,
 }

@@ -130,17 +130,15 @@ async fn connect(
     let target = request.uri().authority().filter(|_| entrance == Entrance::Proxy);
     let target = target.and_then(|target| Some((target.host(), target.port_u16()?)));
     let Some((host, port)) = target else { return Err(malformed(context)) };
-    let rules = context.rules();
     let (name, rule) =
-        rules.admit(host, port, Wire::Tls).map_err(|refused| refuse(context, &refused))?;
+        context.admit(host, port, Wire::Tls).map_err(|refused| refuse(context, &refused))?;
     let server = match rule.secrets.is_empty() {
         false => None,
-        true => Some(context.dialer.tunnel(name, port, rule).await.map_err(|error| {
-            tunnel::note(context, name, port, &error);
+        true => Some(context.dialer.tunnel(&name, port, &rule).await.map_err(|error| {
+            tunnel::note(context, &name, port, &error);
             say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {error}"))
         })?),
     };
-    let name = name.clone();
     let tunnel = Tunnel { client: hyper::upgrade::on(request), server, name, port };
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
     Ok(say(StatusCode::OK, ""))
@@ -152,9 +150,9 @@ async fn forward(
     entrance: Entrance,
 ) -> Result<Answer, Answer> {
     let (host, port) = target(&request, entrance).ok_or_else(|| malformed(context))?;
-    let rules = context.rules();
     let (name, rule) =
-        rules.admit(&host, port, Wire::Plain).map_err(|refused| refuse(context, &refused))?;
+        context.admit(&host, port, Wire::Plain).map_err(|refused| refuse(context, &refused))?;
+    let (name, rule) = (&name, &rule);
     if let Some(target) = &rule.forward {
         return forward::fetch(request, context, rule, target).await;
     }
@@ -249,8 +247,7 @@ pub(crate) fn refuse(context: &Context, refused: &Refused) -> Answer {
     let is_asked = context.refuse(refused);
     let what = refused.name.clone().or_else(|| refused.address.map(|ip| ip.to_string()));
     let what = what.unwrap_or_default();
-    let words =
-        format!("{what}: {} ({} phase)", refused.why.in_words(), context.listed.phase.as_str());
+    let words = format!("{what}: {} ({} phase)", refused.why.in_words(), context.phase.as_str());
     let words = if is_asked { format!("{words}; a person is asked: try again") } else { words };
     let status = match refused.why {
         ViolationWhy::Method => StatusCode::METHOD_NOT_ALLOWED,

@@ -142,7 +142,7 @@ impl Flow {
             return Err(self.refuse(ViolationWhy::Placeholder));
         }
         let request = self.screened(request).await?;
-        let added = self.keys.added(self.context.listed.phase, self.uses()).await;
+        let added = self.keys.added(self.context.phase, self.uses()).await;
         let added = added.ok_or_else(|| self.refuse(ViolationWhy::Secret))?;
         let request = self.filled(request, &added).ok_or_else(|| http::malformed(&self.context))?;
         let response = self.send(request).await.map_err(|error| {

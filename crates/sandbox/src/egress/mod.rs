@@ -20,6 +20,7 @@
 //! credentials stay outside, and nothing can be sent to them.
 
 mod authority;
+mod change;
 mod context;
 mod desk;
 mod dial;
@@ -34,6 +35,7 @@ mod hello;
 mod http;
 mod inject;
 mod keyring;
+mod listed;
 mod listen;
 mod mirror;
 mod model;
@@ -49,6 +51,7 @@ mod upstream;
 mod variables;
 mod violation;
 
+pub use change::NetworkNow;
 pub use desk::Asked;
 pub(crate) use entry::Way;
 pub(crate) use error::EgressError;
@@ -68,7 +71,7 @@ use cofferdam_ambient::env;
 use cofferdam_contracts::egress::Entry as Listed;
 use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
 use cofferdam_contracts::secret::SecretUse;
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use authority::Authority;
@@ -78,10 +81,12 @@ use dial::Dialer;
 use entry::Entry;
 use forward::{Forward, Target};
 use keyring::Keyring;
+use listed::{Admitted, ListedRules};
 use mirror::Mirror;
 use model_desk::ModelDoor;
 use policy::{MirrorName, Name, Rules};
 use ports::{ADDRESS, PROXY_PORT};
+use serve::{Change, Orders};
 use variables::Variables;
 use violation::Log;
 
@@ -267,7 +272,7 @@ struct Wanted<'a> {
 }
 
 #[derive(Debug)]
-struct PhaseNet {
+pub(crate) struct PhaseNet {
     rules: Arc<Rules>,
     env: Variables,
 }
@@ -325,47 +330,42 @@ impl Prepared {
             // npm with a file of its own configuration looks at no other variable.
             common.insert("npm_config_cafile".into(), CA_PATH.into());
         }
-        let env_of = |net: &PhaseNet| {
-            let mut env = Variables::default();
-            if !net.rules.is_empty() {
-                env.0.extend(common.clone());
-                env.0.extend(net.env.0.clone());
-            }
-            env
-        };
-        let mut exec_env = env_of(&self.exec);
-        if self.models {
-            let told = model::variables();
-            exec_env.0.extend(told.map(|(name, value)| (name.to_owned(), value)));
-        }
         Ok(Egress {
-            build_env: env_of(&self.build),
-            exec_env,
+            common: Variables(common),
             models: self.models,
             model_desk: OnceLock::new(),
-            build: self.build.rules,
-            exec: self.exec.rules,
+            build: self.build,
             way,
             dialer: Arc::new(self.dialer),
             log: Arc::default(),
             doubt: self.doubt,
             desk: Arc::default(),
             keys: self.keys,
-            state: Mutex::default(),
+            state: Mutex::new(PhaseState {
+                exec: self.exec,
+                phase: None,
+                serving: None,
+                is_over: false,
+            }),
         })
     }
 }
 
 /// What serves now.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PhaseState {
+    /// What the task may reach.
+    exec: PhaseNet,
     phase: Option<Phase>,
     serving: Option<ServedPhase>,
+    /// Its sandbox ends: nothing is opened any more.
+    is_over: bool,
 }
 
 #[derive(Debug)]
 struct ServedPhase {
     stop: oneshot::Sender<()>,
+    changes: mpsc::Sender<Change>,
     task: Abort,
 }
 
@@ -382,10 +382,9 @@ impl Drop for Abort {
 /// The proxy of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    build: Arc<Rules>,
-    exec: Arc<Rules>,
-    build_env: Variables,
-    exec_env: Variables,
+    build: PhaseNet,
+    /// Variables of every phase that has a network.
+    common: Variables,
     way: Way,
     dialer: Arc<Dialer>,
     log: Arc<Log>,
@@ -404,12 +403,13 @@ impl Egress {
     pub(crate) async fn enter(
         &self,
         phase: Phase,
-    ) -> Result<&BTreeMap<String, String>, EgressError> {
-        let (rules, env) = match phase {
-            Phase::Build => (&self.build, &self.build_env.0),
-            Phase::Exec => (&self.exec, &self.exec_env.0),
-        };
+    ) -> Result<BTreeMap<String, String>, EgressError> {
         let mut state = self.state.lock().await;
+        let net = match phase {
+            Phase::Build => &self.build,
+            Phase::Exec => &state.exec,
+        };
+        let (rules, env) = (Arc::clone(&net.rules), self.variables(phase, net));
         if state.phase == Some(phase) {
             return Ok(env);
         }
@@ -417,8 +417,7 @@ impl Egress {
             return Err(EgressError::Over);
         }
         let mut open = stop(&mut state).await;
-        let calls_models = self.models && phase == Phase::Exec;
-        let has_network = !rules.is_empty() || calls_models;
+        let has_network = self.has_network(phase, &rules);
         let is_kept = has_network && open.as_ref().is_some_and(Entry::is_open);
         if let Some(ended) = open.take_if(|_| !is_kept) {
             ended.close().await;
@@ -428,23 +427,54 @@ impl Egress {
                 Some(entry) => entry,
                 None => self.way.open().await?,
             };
-            let context = Context {
-                listed: Arc::clone(rules),
-                dialer: Arc::clone(&self.dialer),
-                log: Arc::clone(&self.log),
-                desk: Arc::clone(&self.desk),
-                keys: self.keys.clone(),
-                links: Arc::default(),
-                models: ModelDoor::new(self.model_desk.get().filter(|_| calls_models).cloned()),
-            };
-            let (stop, stopped) = oneshot::channel();
-            // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
-            let doubt = (phase == Phase::Exec).then(|| self.doubt.clone());
-            let task = Abort(tokio::spawn(serve::serve(entry, context, stopped, doubt)));
-            state.serving = Some(ServedPhase { stop, task });
+            state.serving = Some(self.served(entry, phase, rules));
         }
         state.phase = Some(phase);
         Ok(env)
+    }
+
+    fn calls_models(&self, phase: Phase) -> bool {
+        self.models && phase == Phase::Exec
+    }
+
+    fn has_network(&self, phase: Phase, rules: &Rules) -> bool {
+        !rules.is_empty() || self.calls_models(phase)
+    }
+
+    /// By which programs of the phase find its network.
+    fn variables(&self, phase: Phase, net: &PhaseNet) -> BTreeMap<String, String> {
+        let mut env = BTreeMap::new();
+        if !net.rules.is_empty() {
+            env.extend(self.common.0.clone());
+            env.extend(net.env.0.clone());
+        }
+        if self.calls_models(phase) {
+            let told = model::variables();
+            env.extend(told.map(|(name, value)| (name.to_owned(), value)));
+        }
+        env
+    }
+
+    fn served(&self, entry: Entry, phase: Phase, rules: Arc<Rules>) -> ServedPhase {
+        let desk = self.model_desk.get().filter(|_| self.calls_models(phase));
+        let context = Context {
+            phase,
+            listed: ListedRules::new(rules),
+            admitted: Admitted::default(),
+            dialer: Arc::clone(&self.dialer),
+            log: Arc::clone(&self.log),
+            desk: Arc::clone(&self.desk),
+            keys: self.keys.clone(),
+            links: Arc::default(),
+            models: ModelDoor::new(desk.cloned()),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let (changes, changed) = mpsc::channel(1);
+        let orders = Orders { stop: stopped, changes: changed };
+        // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
+        let doubt = (phase == Phase::Exec).then(|| self.doubt.clone());
+        let task = Abort(tokio::spawn(serve::serve(entry, context, orders, doubt)));
+        ServedPhase { stop, changes, task }
     }
 
     /// Ends it: no socket and no flow is left when it returns.
@@ -452,6 +482,7 @@ impl Egress {
         let mut state = self.state.lock().await;
         drop(stop(&mut state).await);
         state.phase = Some(Phase::Exec);
+        state.is_over = true;
         if let Some(keys) = &self.keys {
             keys.settle().await;
         }
@@ -493,7 +524,7 @@ impl Egress {
 }
 
 async fn stop(state: &mut PhaseState) -> Option<Entry> {
-    let ServedPhase { stop, mut task } = state.serving.take()?;
+    let ServedPhase { stop, changes: _, mut task } = state.serving.take()?;
     // A server that has ended by itself hears nothing, and has closed its sockets.
     let _ = stop.send(());
     (&mut task.0).await.ok()

@@ -117,6 +117,11 @@ impl Rules {
         rule.trusted = true;
     }
 
+    /// Every name that is listed, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.names.keys().map(ToString::to_string).collect()
+    }
+
     /// Nothing is listed and nothing can be: the phase needs no proxy.
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty() && !self.ask

@@ -1,20 +1,23 @@
 //! One phase of the proxy: accepts until it is stopped, and then ends every flow before it returns.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::ViolationWhy;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, Id, JoinSet};
 
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
 use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
 use super::inject;
+use super::listed::Admitted;
 use super::model;
-use super::policy::Refused;
+use super::policy::{Refused, Rules};
 use super::ports::{ADDRESS, Door};
 use super::tunnel;
 
@@ -23,14 +26,81 @@ const MAX_FLOWS: usize = 256;
 /// After a failed accept, so that a host without file descriptors is not also without CPU.
 const ACCEPT_PAUSE_MS: u64 = 10;
 
+/// Another policy for the phase that is served.
+pub(crate) struct Change {
+    pub rules: Arc<Rules>,
+    /// How many flows were ended, once none of them moves a byte.
+    pub done: oneshot::Sender<usize>,
+}
+
+/// What a server is told.
+pub(crate) struct Orders {
+    pub stop: oneshot::Receiver<()>,
+    pub changes: mpsc::Receiver<Change>,
+}
+
+/// Flows of one phase, with what each was admitted to.
+#[derive(Default)]
+struct Flows {
+    tasks: JoinSet<()>,
+    admitted: HashMap<Id, (AbortHandle, Admitted)>,
+}
+
+impl Flows {
+    fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    fn spawn(&mut self, admitted: Admitted, flow: impl Future<Output = ()> + Send + 'static) {
+        let handle = self.tasks.spawn(flow);
+        self.admitted.insert(handle.id(), (handle, admitted));
+    }
+
+    /// The next flow that has ended.
+    async fn next(&mut self) -> Option<Id> {
+        let ended = match self.tasks.join_next_with_id().await? {
+            Ok((id, ())) => id,
+            Err(error) => error.id(),
+        };
+        self.admitted.remove(&ended);
+        Some(ended)
+    }
+
+    /// Ends what these rules do not admit, and waits until it has ended.
+    async fn keep_within(&mut self, rules: &Rules) -> usize {
+        let outside = self.admitted.iter().filter(|(_, (_, admitted))| !admitted.is_within(rules));
+        let mut ending: Vec<Id> = outside.map(|(id, _)| *id).collect();
+        let count = ending.len();
+        for id in &ending {
+            if let Some((handle, _)) = self.admitted.get(id) {
+                handle.abort();
+            }
+        }
+        while !ending.is_empty() {
+            let Some(ended) = self.next().await else { break };
+            ending.retain(|id| *id != ended);
+        }
+        count
+    }
+
+    async fn shutdown(&mut self) {
+        self.tasks.shutdown().await;
+        self.admitted.clear();
+    }
+}
+
 /// Serves one phase. When it returns, no byte of the phase's flows moves any more.
 pub(crate) async fn serve(
     mut entry: Entry,
     context: Context,
-    mut stop: oneshot::Receiver<()>,
+    Orders { mut stop, mut changes }: Orders,
     mut doubt: Option<watch::Receiver<bool>>,
 ) -> Entry {
-    let mut flows = JoinSet::new();
+    let mut flows = Flows::default();
     loop {
         let guest = tokio::select! {
             biased;
@@ -39,7 +109,14 @@ pub(crate) async fn serve(
                 flows.shutdown().await;
                 continue;
             }
-            Some(_) = flows.join_next(), if !flows.is_empty() => continue,
+            Some(Change { rules, done }) = changes.recv() => {
+                // First, so that no flow is admitted by what was listed before.
+                context.listed.set(Arc::clone(&rules));
+                let ended = flows.keep_within(&rules).await;
+                let _ = done.send(ended);
+                continue;
+            }
+            Some(_) = flows.next(), if !flows.is_empty() => continue,
             guest = entry.next() => guest,
         };
         let is_doubtful = doubt.as_ref().is_some_and(|doubt| *doubt.borrow());
@@ -56,11 +133,12 @@ pub(crate) async fn serve(
                 context.refuse(&Refused::nameless(ViolationWhy::Flood, None));
             }
             Ok(Guest::Socket(door, stream)) => {
-                flows.spawn(flow(door, stream, context.clone()));
+                let context = context.of_flow();
+                flows.spawn(context.admitted.clone(), flow(door, stream, context));
             }
             Ok(Guest::Carried(arrival)) => {
-                let context = context.clone();
-                flows.spawn(async move {
+                let context = context.of_flow();
+                flows.spawn(context.admitted.clone(), async move {
                     let door = arrival.door;
                     if let Some(stream) = arrival.admit().await {
                         flow(door, stream, context).await;

@@ -35,8 +35,7 @@ pub(crate) async fn transparent<C: Client>(mut client: C, context: Context) -> O
         }
         Err(None) => return None,
     };
-    let rules = context.rules();
-    let (name, rule) = match rules.admit(&asked, TLS_PORT, Wire::Tls) {
+    let (name, rule) = match context.admit(&asked, TLS_PORT, Wire::Tls) {
         Ok(admitted) => admitted,
         Err(refused) => {
             context.refuse(&refused);
@@ -44,13 +43,13 @@ pub(crate) async fn transparent<C: Client>(mut client: C, context: Context) -> O
         }
     };
     if !rule.secrets.is_empty() {
-        return Some(Unended { client, said, name: name.clone(), rule: rule.clone() });
+        return Some(Unended { client, said, name, rule });
     }
-    match context.dialer.tunnel(name, TLS_PORT, rule).await {
+    match context.dialer.tunnel(&name, TLS_PORT, &rule).await {
         Ok(server) => {
-            context.within(name, carry(client, server, &said)).await;
+            context.within(&name, carry(client, server, &said)).await;
         }
-        Err(error) => note(&context, name, TLS_PORT, &error),
+        Err(error) => note(&context, &name, TLS_PORT, &error),
     }
     None
 }

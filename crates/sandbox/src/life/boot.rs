@@ -12,23 +12,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use bytes::Bytes;
 use cofferdam_ambient::clock::{Stopwatch, now_ms};
 use cofferdam_contracts::error::error_chain;
 
-use super::error::{BootError, ProvisionError, UPLOAD_MS};
+use super::error::{BootError, ProvisionError};
 use crate::agent::Agent;
 use crate::cache::CacheBase;
 use crate::class::Attempts;
 use crate::class::shown::Resolved;
 use crate::egress::{self, Prepared, Unrouted};
-use crate::host::process::Netns;
 use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::life::input;
 use crate::life::intake::Intake;
 use crate::life::keep::Filling;
+use crate::life::network::Network;
+use crate::life::put::put;
 use crate::life::raise::raise;
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
@@ -148,6 +148,7 @@ async fn start(
     let boot_ms = clock.elapsed_ms();
     let observed = subject.observed.as_ref();
     let netns = observed.and_then(|observed| observed.netns.clone());
+    let network = Network::new(host.egress(), plan.class, netns, agent.clone());
     let mut sandbox = Sandbox {
         facts: Arc::clone(facts),
         init_pid: observed.map_or(0, |observed| observed.process.pid),
@@ -159,7 +160,7 @@ async fn start(
         boot_ms,
         peak_mem_mb: AtomicU64::new(0),
         effective,
-        egress: None,
+        network,
         unrouted,
         _hearing: hearing,
         stream_limit_bytes: plan.stream_limit_bytes,
@@ -171,7 +172,7 @@ async fn start(
         cached: cache,
         commands: AtomicU32::new(0),
     };
-    match furnish(&mut sandbox, &resolved, plan, prepared, netns).await {
+    match furnish(&mut sandbox, &resolved, plan, prepared).await {
         Ok(()) => Ok(sandbox),
         Err(error) => {
             *subject = sandbox.subject.clone();
@@ -188,7 +189,6 @@ async fn furnish(
     resolved: &Resolved<'_>,
     plan: &Plan,
     prepared: Option<Prepared>,
-    netns: Option<Netns>,
 ) -> Result<(), BootError> {
     upload(&sandbox.agent, resolved).await?;
     if let Some(prepared) = prepared {
@@ -197,7 +197,7 @@ async fn furnish(
         if let Some(certificates) = prepared.own_ca()? {
             put(&sandbox.agent, egress::CA_PATH, 0o444, certificates).await?;
         }
-        sandbox.egress = Some(prepared.open(plan.isolation().way(netns, &sandbox.agent))?);
+        sandbox.network.open(prepared)?;
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.
@@ -232,13 +232,4 @@ async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError>
         put(agent, file.path, file.mode, bytes).await?;
     }
     Ok(())
-}
-
-async fn put(agent: &Agent, path: &str, mode: u32, bytes: Bytes) -> Result<(), BootError> {
-    let limit = Duration::from_millis(UPLOAD_MS);
-    let name = || path.to_owned();
-    tokio::time::timeout(limit, agent.put(path, mode, bytes))
-        .await
-        .map_err(|_| BootError::Slow { path: name() })?
-        .map_err(|source| BootError::Upload { path: name(), source })
 }

@@ -12,6 +12,7 @@ use crate::class::remote::RemoteError;
 use crate::life::error::BootError;
 use crate::life::hold::resume_remote;
 use crate::life::host::Host;
+use crate::life::network::Network;
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::life::service::Services;
 use crate::life::wipe::Subject;
@@ -59,6 +60,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
     effective.limits = line.size().limits(effective.limits);
     let mut subject = Subject::found(plan.traces.clone());
     subject.class = Some(plan.class);
+    let network = Network::new(host.egress(), plan.class, None, agent.clone());
     Ok(Sandbox {
         facts: Arc::clone(&facts),
         subject,
@@ -71,7 +73,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
         peak_mem_mb: AtomicU64::new(0),
         effective,
         stream_limit_bytes: plan.stream_limit_bytes,
-        egress: None,
+        network,
         unrouted: None,
         _hearing: None,
         services: Services::default(),

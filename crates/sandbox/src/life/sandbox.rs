@@ -31,6 +31,7 @@ use crate::host::task::{Driver, blocking};
 use crate::images::RootHold;
 use crate::life::exec::{self, ExecOutcome};
 use crate::life::hold::{Life, Origin};
+use crate::life::network::Network;
 use crate::life::reached::{Watch, Words};
 use crate::life::service::{ServiceEnd, Services};
 use crate::life::wipe::{self, Subject};
@@ -135,8 +136,7 @@ pub struct Sandbox {
     pub(crate) peak_mem_mb: AtomicU64,
     pub(crate) effective: EffectivePolicy,
     pub(crate) stream_limit_bytes: u64,
-    /// `None`: no phase has names, so there is no proxy.
-    pub(crate) egress: Option<Egress>,
+    pub(crate) network: Network,
     /// Attempts that no route leads anywhere.
     pub(crate) unrouted: Option<Arc<Unrouted>>,
     /// Hears what gVisor tells of attempts.
@@ -182,8 +182,19 @@ impl Sandbox {
         format!("command-{}", self.commands.load(Ordering::Acquire))
     }
 
+    /// `None`: it lists no name and never did, so there is no proxy.
+    fn egress(&self) -> Option<&Egress> {
+        self.network.egress()
+    }
+
+    /// What changes its network while it lives.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        self.network.clone()
+    }
+
     fn outliving(&self) -> Option<Line> {
-        let needs_us = self.egress.is_some() || !self.services.is_empty();
+        let needs_us = self.egress().is_some() || !self.services.is_empty();
         self.life.line().filter(|_| !needs_us)
     }
 
@@ -234,7 +245,7 @@ impl Sandbox {
     /// how many attempts are not on the list.
     #[must_use]
     pub fn violations(&self) -> (Vec<Violation>, u64) {
-        let (mut list, unlisted) = self.egress.as_ref().map(Egress::violations).unwrap_or_default();
+        let (mut list, unlisted) = self.egress().map(Egress::violations).unwrap_or_default();
         let looked = self.unrouted.as_ref().map(|unrouted| unrouted.violations());
         let (unrouted, more) = looked.unwrap_or_default();
         list.extend(unrouted);
@@ -244,28 +255,26 @@ impl Sandbox {
     /// Names that the running phase was refused and asks for, since the last call.
     #[must_use]
     pub fn egress_asked(&self) -> Vec<Asked> {
-        self.egress.as_ref().map(Egress::asked).unwrap_or_default()
+        self.egress().map(Egress::asked).unwrap_or_default()
     }
 
     /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`:
     /// it was not asked for.
     #[must_use]
     pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
-        self.egress.as_ref().is_some_and(|egress| egress.grant(asked, until_ms))
+        self.egress().is_some_and(|egress| egress.grant(asked, until_ms))
     }
 
     /// Sets who decides about calls of models, before the first command. Without it each is refused.
     pub fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
-        if let Some(egress) = &self.egress {
+        if let Some(egress) = self.egress() {
             egress.serve_models(desk);
         }
     }
 
     /// Ends its network: no connection is left when it returns.
     pub async fn close_network(&self) {
-        if let Some(egress) = &self.egress {
-            egress.close().await;
-        }
+        self.network.close().await;
     }
 
     /// Opens the network of a phase without a command, until the sandbox ends: the variables by which programs find
@@ -277,10 +286,10 @@ impl Sandbox {
         if let Some(unrouted) = &self.unrouted {
             unrouted.enter(phase);
         }
-        match &self.egress {
+        match self.egress() {
             Some(egress) => {
                 let entered = egress.enter(phase).await;
-                entered.cloned().map_err(|error| error_chain(&error))
+                entered.map_err(|error| error_chain(&error))
             }
             None => Ok(BTreeMap::new()),
         }
@@ -288,7 +297,7 @@ impl Sandbox {
 
     /// From whom the secrets of its requests come; before its first command.
     pub fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
-        if let Some(egress) = &self.egress {
+        if let Some(egress) = self.egress() {
             egress.keep_secrets(keeper);
         }
     }
@@ -356,9 +365,9 @@ impl Sandbox {
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
-        if let Some(egress) = &self.egress {
+        if let Some(egress) = self.egress() {
             match egress.enter(command.phase).await {
-                Ok(given) => env.clone_from(given),
+                Ok(given) => env = given,
                 Err(error) => return Ok(exec::unconnected(error_chain(&error))),
             }
         }
@@ -366,7 +375,7 @@ impl Sandbox {
         if let Some(unrouted) = &self.unrouted {
             unrouted.enter(command.phase);
         }
-        let by_proxy = || self.egress.as_ref().map_or(0, Egress::refused);
+        let by_proxy = || self.egress().map_or(0, Egress::refused);
         let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
         let mut ended = self.run(command, env, end, sink).await;
         if let Ok(outcome) = &mut ended
@@ -525,11 +534,9 @@ impl Sandbox {
     /// Ends the sandbox, takes everything away and looks for it. Never fails: what is left stands in
     /// the evidence. A few milliseconds usually, bounded by about 15 seconds.
     pub async fn wipe(self, reason: &str) -> WipeEvidence {
-        let Self { facts, mut subject, life, kill, egress, .. } = self;
+        let Self { facts, mut subject, life, kill, network, .. } = self;
         kill.kill();
-        if let Some(egress) = egress {
-            egress.close().await;
-        }
+        network.close().await;
         let ends_all = subject.observed.as_ref().is_some_and(|observed| observed.first);
         let unmounts_early = ends_all && life.cleans_up();
         let reason = reason.to_owned();

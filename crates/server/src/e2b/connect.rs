@@ -1,9 +1,10 @@
-//! The Connect protocol over HTTP/1.1, as far as envd's clients speak it: JSON, uncompressed.
+//! The Connect protocol over HTTP/1.1, as far as envd's clients speak it: JSON or protobuf, uncompressed.
 //!
 //! ```text
-//! unary    application/json          body = the message; error = HTTP status and {"code","message"}
-//! stream   application/connect+json  frames [flags u8][length u32 BE][message]; flag 2 ends: {} or {"error":{..}}
+//! unary    application/json, application/proto     body = the message; error = HTTP status and {"code","message"}
+//! stream   application/connect+json, connect+proto  frames [flags u8][length u32 BE][message]; flag 2 ends: {} or {"error":{..}}
 //! ```
+//! The services are written in JSON; a message in protobuf is read into it, and written from it ([`proto`]). Errors are JSON in both.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,11 +19,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::proto;
+use super::schema::Method;
 use super::shape::{self, MAX_JSON_BYTES};
 use crate::serve::BODY_PATIENCE;
 
-const UNARY: &str = "application/json";
-const STREAM: &str = "application/connect+json";
+const JSON: &str = "application/json";
+const JSON_STREAM: &str = "application/connect+json";
+const PROTO: &str = "application/proto";
+const PROTO_STREAM: &str = "application/connect+proto";
 const HEAD: usize = 5;
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
@@ -82,8 +87,44 @@ pub(crate) enum Form {
     Stream,
 }
 
-/// The form of a request, or the answer to one that we do not speak.
-pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Box<Response<Body>>> {
+/// How messages lie on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Codec {
+    Json,
+    /// The messages of the method.
+    Proto(&'static Method),
+}
+
+impl Codec {
+    fn read(self, bytes: &[u8]) -> Replied {
+        match self {
+            Self::Json => serde_json::from_slice(bytes)
+                .map_err(|why| Fault::argument(format!("not JSON: {why}"))),
+            Self::Proto(method) => proto::decode(bytes, method.request),
+        }
+    }
+
+    fn written(self, value: &Value) -> Vec<u8> {
+        match self {
+            Self::Json => value.to_string().into_bytes(),
+            Self::Proto(method) => proto::encode(value, method.reply),
+        }
+    }
+
+    const fn stream_type(self) -> &'static str {
+        match self {
+            Self::Json => JSON_STREAM,
+            Self::Proto(_) => PROTO_STREAM,
+        }
+    }
+}
+
+/// The form and the codec of a request, or the answer to one that we do not speak. `method`: the one that is called, where it
+/// is known.
+pub(crate) fn spoken(
+    headers: &HeaderMap,
+    method: Option<&'static Method>,
+) -> Result<(Form, Codec), Box<Response<Body>>> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let kind = text(header::CONTENT_TYPE).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
@@ -95,21 +136,35 @@ pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Box<Response<Body>>> {
         let fault = Fault::new("unimplemented", "compressed requests are not supported");
         return Err(Box::new(fault.response()));
     }
-    match kind.as_str() {
-        UNARY => Ok(Form::Unary),
-        STREAM => Ok(Form::Stream),
-        other => {
-            let why = format!("content type {other:?} is not supported; send {UNARY} or {STREAM}");
+    match (kind.as_str(), method) {
+        (JSON, _) => Ok((Form::Unary, Codec::Json)),
+        (JSON_STREAM, _) => Ok((Form::Stream, Codec::Json)),
+        (PROTO, Some(method)) => Ok((Form::Unary, Codec::Proto(method))),
+        (PROTO_STREAM, Some(method)) => Ok((Form::Stream, Codec::Proto(method))),
+        (PROTO | PROTO_STREAM, None) => {
+            Err(Box::new(Fault::new("unimplemented", "the service has no such method").response()))
+        }
+        (other, _) => {
+            let why = format!(
+                "content type {other:?} is not supported; send {JSON}, {JSON_STREAM}, {PROTO} or {PROTO_STREAM}"
+            );
             Err(Box::new(shape::error(415, why)))
         }
     }
 }
 
-pub(crate) fn unary(replied: Replied) -> Response<Body> {
-    match replied {
-        Ok(value) => shape::json_of(200, &value),
-        Err(fault) => fault.response(),
+pub(crate) fn unary(replied: Replied, codec: Codec) -> Response<Body> {
+    match (replied, codec) {
+        (Ok(value), Codec::Json) => shape::json_of(200, &value),
+        (Ok(value), codec @ Codec::Proto(_)) => typed(Body::from(codec.written(&value)), PROTO),
+        (Err(fault), _) => fault.response(),
     }
+}
+
+fn typed(body: Body, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }
 
 /// A message as the type of its method. Unknown fields are refused, as everywhere.
@@ -118,30 +173,31 @@ pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, Fault> {
 }
 
 /// The one message of a unary request.
-pub(crate) async fn message(body: Incoming) -> Result<Value, Fault> {
+pub(crate) async fn message(body: Incoming, codec: Codec) -> Result<Value, Fault> {
     let bytes = shape::bytes(body).await;
     let bytes = bytes
         .map_err(|_| Fault::new("resource_exhausted", "the message is too large or broke off"))?;
-    if bytes.is_empty() {
-        return Ok(json!({}));
+    match codec {
+        Codec::Json if bytes.is_empty() => Ok(json!({})),
+        codec => codec.read(&bytes),
     }
-    serde_json::from_slice(&bytes).map_err(|why| Fault::argument(format!("not JSON: {why}")))
 }
 
 /// The messages of a stream as they come.
 pub(crate) struct Messages {
     body: Incoming,
     buffer: BytesMut,
+    codec: Codec,
 }
 
 impl Messages {
-    pub(crate) fn of(body: Incoming) -> Self {
-        Self { body, buffer: BytesMut::new() }
+    pub(crate) fn of(body: Incoming, codec: Codec) -> Self {
+        Self { body, buffer: BytesMut::new(), codec }
     }
 
     /// The first message of a stream, which comes at once.
-    pub(crate) async fn first(body: Incoming) -> Result<Value, Fault> {
-        let mut messages = Self::of(body);
+    pub(crate) async fn first(body: Incoming, codec: Codec) -> Result<Value, Fault> {
+        let mut messages = Self::of(body, codec);
         let late = |_| Fault::new("deadline_exceeded", "the message did not arrive in time");
         let first = tokio::time::timeout(BODY_PATIENCE, messages.next()).await.map_err(late)?;
         first?.ok_or_else(|| Fault::argument("no message"))
@@ -160,8 +216,7 @@ impl Messages {
                 if flags & END != 0 {
                     return Ok(None);
                 }
-                let value = serde_json::from_slice(&payload);
-                return value.map(Some).map_err(|why| Fault::argument(format!("not JSON: {why}")));
+                return self.codec.read(&payload).map(Some);
             }
             match self.body.frame().await {
                 None if self.buffer.is_empty() => return Ok(None),
@@ -196,29 +251,27 @@ fn frame(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, Fault> {
     Ok(Some((flags, buffer.split_to(length).freeze())))
 }
 
-fn framed(flags: u8, value: &Value) -> Bytes {
-    let text = value.to_string();
-    let mut out = BytesMut::with_capacity(HEAD + text.len());
+fn framed(flags: u8, payload: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD + payload.len());
     out.put_u8(flags);
-    out.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
-    out.put_slice(text.as_bytes());
+    out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+    out.put_slice(payload);
     out.freeze()
 }
 
 /// The writing half of a streamed answer. Its reader is gone once [`Replies::is_closed`].
 #[derive(Debug, Clone)]
-pub(crate) struct Replies(mpsc::Sender<Bytes>);
+pub(crate) struct Replies(mpsc::Sender<Bytes>, Codec);
 
 impl Replies {
     /// `false`: the reader is gone.
     pub(crate) async fn send(&self, value: &Value) -> bool {
-        self.0.send(framed(0, value)).await.is_ok()
+        self.0.send(framed(0, &self.1.written(value))).await.is_ok()
     }
 
     /// The last frame.
     pub(crate) async fn end(&self, fault: Option<&Fault>) {
-        let value = fault.map_or_else(|| json!({}), |fault| json!({"error": fault.json()}));
-        let _ = self.0.send(framed(END, &value)).await;
+        let _ = self.0.send(ending(fault)).await;
     }
 
     pub(crate) async fn closed(&self) {
@@ -226,21 +279,22 @@ impl Replies {
     }
 }
 
+/// The last frame, which is JSON in both codecs.
+fn ending(fault: Option<&Fault>) -> Bytes {
+    let value = fault.map_or_else(|| json!({}), |fault| json!({"error": fault.json()}));
+    framed(END, value.to_string().as_bytes())
+}
+
 /// A streamed answer and its writing half.
-pub(crate) fn stream() -> (Replies, Response<Body>) {
+pub(crate) fn stream(codec: Codec) -> (Replies, Response<Body>) {
     let (sender, receiver) = mpsc::channel(QUEUED);
-    let mut response = Response::new(Body::new(Pieces(receiver)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(STREAM));
-    (Replies(sender), response)
+    let response = typed(Body::new(Pieces(receiver)), codec.stream_type());
+    (Replies(sender, codec), response)
 }
 
 /// A stream that only says what is wrong.
-pub(crate) fn failed(fault: &Fault) -> Response<Body> {
-    let mut response = Response::new(Body::from(framed(END, &json!({"error": fault.json()}))));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(STREAM));
-    response
+pub(crate) fn failed(fault: &Fault, codec: Codec) -> Response<Body> {
+    typed(Body::from(ending(Some(fault))), codec.stream_type())
 }
 
 /// A body of pieces as they come.
@@ -264,7 +318,7 @@ mod tests {
 
     #[test]
     fn frames_are_read_whole_and_never_beyond_their_bound() {
-        let whole = framed(0, &json!({"a": 1}));
+        let whole = framed(0, b"{\"a\":1}");
         for cut in 0..whole.len() {
             let mut buffer = BytesMut::from(&whole[..cut]);
             assert_eq!(frame(&mut buffer), Ok(None), "{cut}");
@@ -277,18 +331,23 @@ mod tests {
     }
 
     #[test]
-    fn only_uncompressed_json_is_spoken() {
+    fn both_codecs_are_spoken_uncompressed() {
+        let list = &super::super::schema::PROCESS[0].1;
         let of = |kind: &str, coding: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
             if let Some(coding) = coding {
                 headers.insert(header::CONTENT_ENCODING, coding.parse().unwrap());
             }
-            form(&headers).map_err(|response| response.status().as_u16())
+            spoken(&headers, Some(list)).map_err(|response| response.status().as_u16())
         };
-        assert_eq!(of("application/json; charset=utf-8", None), Ok(Form::Unary));
-        assert_eq!(of("application/connect+json", Some("identity")), Ok(Form::Stream));
-        assert_eq!(of("application/proto", None), Err(415));
+        let (json, proto) = (Codec::Json, Codec::Proto(list));
+        assert_eq!(of("application/json; charset=utf-8", None), Ok((Form::Unary, json)));
+        assert_eq!(of("application/connect+json", Some("identity")), Ok((Form::Stream, json)));
+        assert_eq!(of("application/proto", None), Ok((Form::Unary, proto)));
+        assert_eq!(of("application/connect+proto", None), Ok((Form::Stream, proto)));
+        assert_eq!(of("application/grpc", None), Err(415));
+        assert_eq!(of("application/proto", Some("gzip")), Err(501));
         assert_eq!(of("application/json", Some("gzip")), Err(501));
     }
 }

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, builds, kept, logs, shape, tags, templates, uploads};
+use super::{Front, builds, kept, logs, network, shape, tags, templates, uploads};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -164,6 +164,7 @@ async fn routed(call: Asking<'_>, parts: &Parts, names: &[&str]) -> Outcome {
         ("GET", ["snapshots"]) => kept::list(call).await,
         ("POST", ["sandboxes", id, "timeout"]) => timeout(call, id).await,
         ("POST", ["sandboxes", id, "refreshes"]) => refresh(call, id).await,
+        ("PUT", ["sandboxes", id, "network"]) => network::update(call, id).await,
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
         ("GET", ["sandboxes", id, "logs"]) => logs::logs(call, id, false).await,
         ("GET", ["v2", "sandboxes", id, "logs"]) => logs::logs(call, id, true).await,
@@ -189,7 +190,6 @@ async fn routed(call: Asking<'_>, parts: &Parts, names: &[&str]) -> Outcome {
 /// What is not there says so, and never hangs.
 fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
-        ["sandboxes", _, "network"] => "changes of the network of a running sandbox",
         ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
             return shape::error(400, templates::UNCHANGED);
         }

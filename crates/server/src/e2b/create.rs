@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use cofferdam_contracts::egress::Entry;
+use cofferdam_contracts::egress::{Entry, MAX_ENTRIES};
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits};
@@ -51,17 +51,18 @@ struct AutoResume {
     timeout: Option<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+/// The network of a creation; a change of it has some of these fields.
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Network {
-    allow_out: Option<Vec<String>>,
-    deny_out: Option<Vec<String>>,
-    allow_public_traffic: Option<bool>,
-    dns_servers: Option<Vec<String>>,
-    egress_proxy: Option<Value>,
-    mask_request_host: Option<String>,
-    https_ports: Option<Vec<u16>>,
-    rules: Option<BTreeMap<String, Value>>,
+pub(super) struct Network {
+    pub(super) allow_out: Option<Vec<String>>,
+    pub(super) deny_out: Option<Vec<String>>,
+    pub(super) allow_public_traffic: Option<bool>,
+    pub(super) dns_servers: Option<Vec<String>>,
+    pub(super) egress_proxy: Option<Value>,
+    pub(super) mask_request_host: Option<String>,
+    pub(super) https_ports: Option<Vec<u16>>,
+    pub(super) rules: Option<BTreeMap<String, Value>>,
 }
 
 impl NewSandbox {
@@ -125,7 +126,7 @@ impl NewSandbox {
 
 impl Network {
     /// The names that it may reach, and whether its ports are private.
-    fn checked(self) -> Result<(Egress, bool), String> {
+    pub(super) fn checked(self) -> Result<(Egress, bool), String> {
         let absent = [
             ("dnsServers", self.dns_servers.is_some()),
             ("egressProxy", self.egress_proxy.is_some_and(|proxy| !proxy.is_null())),
@@ -153,7 +154,12 @@ impl Network {
             }
             let entry: Entry =
                 allowed.parse().map_err(|why| format!("network.allowOut: {allowed:?}: {why}"))?;
-            names.push(entry);
+            if !names.contains(&entry) {
+                names.push(entry);
+            }
+            if names.len() > MAX_ENTRIES {
+                return Err(format!("network.allowOut has more than {MAX_ENTRIES} names"));
+            }
         }
         let egress = if names.is_empty() { Egress::None } else { Egress::Names(names) };
         Ok((egress, self.allow_public_traffic == Some(false)))
@@ -206,6 +212,11 @@ mod tests {
             assert!(refused.contains(field), "{refused}");
         }
         assert!(of(json!({"surprise": 1})).is_err());
+        let names = |most: usize| (0..most).map(|n| format!("n{n}.example")).collect::<Vec<_>>();
+        let listed = |names: Vec<String>| of(json!({"network": {"allowOut": names}}));
+        assert_eq!(listed(names(MAX_ENTRIES)).unwrap().egress.entries().len(), MAX_ENTRIES);
+        assert!(listed(names(MAX_ENTRIES + 1)).unwrap_err().contains("more than 64 names"));
+        assert_eq!(listed([names(2), names(2)].concat()).unwrap().egress.entries().len(), 2);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::connect::{self, Fault};
 use super::room::{Room, environment, person};
-use super::{files, filesystem, process, shape};
+use super::{files, filesystem, process, schema, shape};
 
 /// The version whose behaviour is served: clients choose what they send by it.
 pub(crate) const VERSION: &str = "0.6.13";
@@ -37,13 +37,15 @@ pub(crate) async fn answer(room: &Arc<Room>, request: Request<Incoming>) -> Resp
     }
     let method = path.strip_prefix(service).unwrap_or("").to_owned();
     let (parts, body) = request.into_parts();
-    let form = match connect::form(&parts.headers) {
-        Ok(form) => form,
+    let methods = if service == PROCESS { &schema::PROCESS[..] } else { &schema::FILESYSTEM[..] };
+    let known = methods.iter().find(|(name, _)| *name == method).map(|(_, known)| known);
+    let spoken = match connect::spoken(&parts.headers, known) {
+        Ok(spoken) => spoken,
         Err(response) => return *response,
     };
     match service {
-        PROCESS => process::answer(room, &method, form, &parts.headers, body).await,
-        _ => filesystem::answer(room, &method, form, &parts.headers, body).await,
+        PROCESS => process::answer(room, &method, spoken, &parts.headers, body).await,
+        _ => filesystem::answer(room, &method, spoken, &parts.headers, body).await,
     }
 }
 

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::connect::{self, Fault, Form, Messages, Replied};
+use super::connect::{self, Codec, Fault, Form, Messages, Replied};
 use super::entry::{described, info, look, missing};
 use super::paths::{followed, is_absent, is_through, parent, plain, unavailable};
 use super::room::{Person, Room};
@@ -45,28 +45,28 @@ struct Move {
 pub(crate) async fn answer(
     room: &std::sync::Arc<Room>,
     method: &str,
-    form: Form,
+    (form, codec): (Form, Codec),
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
     let person = match room.acting(headers) {
         Ok(person) => person,
-        Err(fault) if form == Form::Stream => return connect::failed(&fault),
+        Err(fault) if form == Form::Stream => return connect::failed(&fault, codec),
         Err(fault) => return fault.response(),
     };
     match (form, method) {
         (Form::Stream, "WatchDir") => {
-            let message = Messages::first(body).await;
-            watchers::stream(room, person, message, headers).await
+            let message = Messages::first(body, codec).await;
+            watchers::stream(room, person, message, (headers, codec)).await
         }
         (Form::Unary, _) => {
-            let replied = match connect::message(body).await {
+            let replied = match connect::message(body, codec).await {
                 Ok(message) => unary(room, person, method, message).await,
                 Err(fault) => Err(fault),
             };
-            connect::unary(replied)
+            connect::unary(replied, codec)
         }
-        (Form::Stream, _) => connect::failed(&unknown(method)),
+        (Form::Stream, _) => connect::failed(&unknown(method), codec),
     }
 }
 

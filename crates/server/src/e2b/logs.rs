@@ -67,6 +67,7 @@ fn told(event: &LiveEvent) -> (&'static str, String) {
         "pause" => "sandbox paused",
         "resume" => "sandbox resumed",
         "snapshot" => "snapshot taken",
+        "network" => "network changed",
         "program" => "the template's start command failed",
         _ => "sandbox ended",
     };

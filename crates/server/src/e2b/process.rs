@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::connect::{self, Fault, Form, Messages, Replied};
+use super::connect::{self, Codec, Fault, Form, Messages, Replied};
 use super::room::Room;
 use super::shape::ping;
 use super::start;
@@ -299,9 +299,9 @@ pub(crate) struct Following {
 
 impl Following {
     /// As a streamed answer: the pid first.
-    fn told(self, headers: &HeaderMap) -> Response<Body> {
+    fn told(self, headers: &HeaderMap, codec: Codec) -> Response<Body> {
         let Self { pid, mut events } = self;
-        let (replies, response) = connect::stream();
+        let (replies, response) = connect::stream(codec);
         let silence = ping(headers.get("keepalive-ping-interval"));
         tokio::spawn(async move {
             let mut next = json!({"event": {"start": {"pid": pid}}});
@@ -371,15 +371,15 @@ fn signal_name(signal: i32) -> String {
 pub(crate) async fn answer(
     room: &Arc<Room>,
     method: &str,
-    form: Form,
+    (form, codec): (Form, Codec),
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
     room.adopt().await;
     match (form, method) {
-        (Form::Stream, "StreamInput") => streamed(room, body).await,
+        (Form::Stream, "StreamInput") => streamed(room, body, codec).await,
         (Form::Stream, "Start" | "Connect") => {
-            let message = Messages::first(body).await;
+            let message = Messages::first(body, codec).await;
             let following = match (message, method) {
                 (Ok(message), "Start") => match room.acting(headers) {
                     Ok(person) => start::start(room, person, message, headers).await,
@@ -391,18 +391,18 @@ pub(crate) async fn answer(
                 (Err(fault), _) => Err(fault),
             };
             match following {
-                Ok(following) => following.told(headers),
-                Err(fault) => connect::failed(&fault),
+                Ok(following) => following.told(headers, codec),
+                Err(fault) => connect::failed(&fault, codec),
             }
         }
         (Form::Unary, _) => {
-            let replied = match connect::message(body).await {
+            let replied = match connect::message(body, codec).await {
                 Ok(message) => unary(room, method, message).await,
                 Err(fault) => Err(fault),
             };
-            connect::unary(replied)
+            connect::unary(replied, codec)
         }
-        (Form::Stream, _) => connect::failed(&unknown(method)),
+        (Form::Stream, _) => connect::failed(&unknown(method), codec),
     }
 }
 
@@ -510,8 +510,8 @@ async fn put(process: &Process, input: &Input) -> Result<(), Fault> {
 }
 
 /// `StreamInput`: the process first, then pieces.
-async fn streamed(room: &Arc<Room>, body: Incoming) -> Response<Body> {
-    let mut messages = Messages::of(body);
+async fn streamed(room: &Arc<Room>, body: Incoming, codec: Codec) -> Response<Body> {
+    let mut messages = Messages::of(body, codec);
     let mut process: Option<Arc<Process>> = None;
     let taken = async {
         while let Some(message) = messages.next().await? {
@@ -530,14 +530,14 @@ async fn streamed(room: &Arc<Room>, body: Incoming) -> Response<Body> {
     };
     match taken.await {
         Ok(()) => {
-            let (replies, response) = connect::stream();
+            let (replies, response) = connect::stream(codec);
             tokio::spawn(async move {
                 replies.send(&json!({})).await;
                 replies.end(None).await;
             });
             response
         }
-        Err(fault) => connect::failed(&fault),
+        Err(fault) => connect::failed(&fault, codec),
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, Strin
         ("E2B_SANDBOX_ID", held.id.as_str()),
     ];
     let mut env = BTreeMap::from(base.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    env.extend(held.env.clone());
+    env.extend(held.env());
     env
 }
 

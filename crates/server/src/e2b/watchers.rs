@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 
-use super::connect::{self, Fault, Replied};
+use super::connect::{self, Codec, Fault, Replied};
 use super::entry::{described, look};
 use super::filesystem::directory;
 use super::paths::{plain, unavailable};
@@ -197,7 +197,7 @@ pub(crate) async fn stream(
     room: &Room,
     person: Person,
     message: Replied,
-    headers: &HeaderMap,
+    (headers, codec): (&HeaderMap, Codec),
 ) -> Response<Body> {
     let begun = match message.and_then(connect::parse) {
         Ok(watch) => begin(room, person, watch).await,
@@ -205,9 +205,9 @@ pub(crate) async fn stream(
     };
     let mut changes = match begun {
         Ok(changes) => changes,
-        Err(fault) => return connect::failed(&fault),
+        Err(fault) => return connect::failed(&fault, codec),
     };
-    let (replies, response) = connect::stream();
+    let (replies, response) = connect::stream(codec);
     let silence = ping(headers.get("keepalive-ping-interval"));
     tokio::spawn(async move {
         let mut next = json!({"start": {}});

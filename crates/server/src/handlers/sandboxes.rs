@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState};
+use cofferdam_contracts::live_network::LiveNetwork;
 use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest};
 use cofferdam_flows::Error;
 use cofferdam_flows::live::inside::{Ended, ExecEnd, ExecRequest};
@@ -46,6 +47,17 @@ pub(crate) async fn extend(mut call: Call) -> Answered {
     let request: LiveExtend = call.body()?;
     call.flows().live_extend(&call.who, &id, request.timeout_s, false).await?;
     ok(&call.flows().live_view(&call.who, &id).await?)
+}
+
+pub(crate) async fn network(mut call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    let request: LiveNetwork = call.body()?;
+    ok(&call.flows().live_network(&call.who, &id, request.egress).await?)
+}
+
+pub(crate) async fn networks(call: Call) -> Answered {
+    let id: LiveId = call.id("live")?;
+    ok(&call.flows().live_networks(&call.who, &id).await?)
 }
 
 pub(crate) async fn kill(call: Call) -> Answered {

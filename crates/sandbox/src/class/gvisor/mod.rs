@@ -102,7 +102,7 @@ pub(crate) fn weak() -> String {
 }
 
 /// What is known of a version of runsc. Debian 12's stopped altogether in 5 of 110 runs of Codex on a busy host, Debian 13's in
-/// none of 52 (decision 0107).
+/// none of 52 (decision 0109).
 fn unsteady(version: &str) -> Option<String> {
     let date = version.split(|c: char| !c.is_ascii_digit()).find(|digits| digits.len() == 8)?;
     (date < STEADY_FROM).then(|| {

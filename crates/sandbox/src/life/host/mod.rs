@@ -124,8 +124,8 @@ impl Host {
         self.egress.doubt(is_in_doubt);
     }
 
-    pub(crate) fn egress(&self) -> &egress::Resources {
-        &self.egress
+    pub(crate) fn egress(&self) -> Arc<egress::Resources> {
+        Arc::clone(&self.egress)
     }
 
     pub(crate) fn images(&self) -> Arc<microvm::ImageCache> {

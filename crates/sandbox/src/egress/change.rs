@@ -1,0 +1,101 @@
+//! Another policy for the task's phase of a sandbox that runs.
+//!
+//! ```text
+//! names -> rules -> {served: set, end what is not listed any more | nothing served: open | no name left: end all, close}
+//! ```
+//! **A change that fails leaves the policy before it.** What is listed as it was goes on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cofferdam_contracts::egress::Entry as Listed;
+use cofferdam_contracts::sandbox::Phase;
+use tokio::sync::oneshot;
+
+use super::serve::Change;
+use super::{Egress, EgressError, PhaseNet, PhaseState, PlannedLists, Resources, Wanted, stop};
+
+/// A network that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkNow {
+    /// Variables by which programs find the network from now on.
+    pub env: BTreeMap<String, String>,
+    /// Names that the proxy admits: mirrors are there by the names of their hosts.
+    pub names: Vec<String>,
+    /// Connections that the change to it ended.
+    pub cut: usize,
+}
+
+impl PlannedLists {
+    /// Names of the task's phase alone.
+    pub(crate) fn of_exec(names: &[Listed]) -> Self {
+        Self { exec: names.to_vec(), ..Self::default() }
+    }
+}
+
+impl Resources {
+    /// What the task's phase is to reach from now on, its mirrors resolved.
+    pub(crate) async fn resolve(&self, names: &[Listed]) -> Result<PhaseNet, EgressError> {
+        let wanted = Wanted { phase: Phase::Exec, asks: false, names, secrets: &[] };
+        // The sandbox keeps the certificates that it was shown.
+        self.phase(wanted, &mut None::<PathBuf>).await
+    }
+}
+
+impl Egress {
+    /// Makes this the policy of the task's phase, which has begun. When it returns, nothing moves any more that it does not
+    /// list.
+    ///
+    /// # Errors
+    /// Its sandbox ends, or the proxy could not listen: the policy before it is in force.
+    pub(crate) async fn change(&self, net: PhaseNet) -> Result<NetworkNow, EgressError> {
+        let mut state = self.state.lock().await;
+        if state.is_over || state.phase != Some(Phase::Exec) {
+            return Err(EgressError::Ended);
+        }
+        let cut = self.apply(&mut state, &net).await?;
+        let env = self.variables(Phase::Exec, &net);
+        state.exec = net;
+        Ok(NetworkNow { env, names: state.exec.rules.names(), cut })
+    }
+
+    /// What is in force.
+    pub(crate) async fn now(&self) -> NetworkNow {
+        let state = self.state.lock().await;
+        let env = self.variables(Phase::Exec, &state.exec);
+        NetworkNow { env, names: state.exec.rules.names(), cut: 0 }
+    }
+
+    async fn apply(&self, state: &mut PhaseState, net: &PhaseNet) -> Result<usize, EgressError> {
+        let has_network = self.has_network(Phase::Exec, &net.rules);
+        let told = match &state.serving {
+            Some(served) => {
+                let (done, ended) = oneshot::channel();
+                let change = Change { rules: Arc::clone(&net.rules), done };
+                match served.changes.send(change).await {
+                    Ok(()) => ended.await.ok(),
+                    Err(_) => None,
+                }
+            }
+            None => None,
+        };
+        match (told, has_network) {
+            (Some(cut), true) => Ok(cut),
+            (told, false) => {
+                if let Some(entry) = stop(state).await {
+                    entry.close().await;
+                }
+                Ok(told.unwrap_or(0))
+            }
+            (None, true) => {
+                // Nothing is served, or its server has ended by itself, which closed its sockets.
+                drop(stop(state).await);
+                let entry = self.way.open().await?;
+                let rules = Arc::clone(&net.rules);
+                state.serving = Some(self.served(entry, Phase::Exec, rules));
+                Ok(0)
+            }
+        }
+    }
+}

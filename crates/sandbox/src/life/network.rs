@@ -1,0 +1,145 @@
+//! The network of a sandbox, which a long-lived one's tenant may change while it lives.
+//!
+//! ```text
+//! names at its creation: the proxy is there from the start
+//! none: the first change that lists one gives it a resolver, certificates and the proxy
+//! ```
+//! **No change opens anything once the sandbox ends.**
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use cofferdam_contracts::egress::Entry as Listed;
+use cofferdam_contracts::error::error_chain;
+use cofferdam_contracts::sandbox::Phase;
+use tokio::sync::Mutex;
+
+use super::error::BootError;
+use super::put::put;
+use crate::agent::Agent;
+use crate::class;
+use crate::egress::{self, Egress, EgressError, NetworkNow, PlannedLists, Prepared, Resources};
+use crate::host::process::Netns;
+use crate::host::task::blocking;
+use crate::spec::class::Class;
+
+/// The network of one sandbox.
+#[derive(Debug, Clone)]
+pub struct Network(Arc<Reach>);
+
+#[derive(Debug)]
+struct Reach {
+    resources: Arc<Resources>,
+    class: Class,
+    netns: Option<Netns>,
+    agent: Agent,
+    /// Empty: no name was ever listed, so there is no proxy.
+    egress: OnceLock<Egress>,
+    /// Whether its sandbox ends; held while it is changed.
+    is_over: Mutex<bool>,
+}
+
+/// Why a network was not changed: the one before is in force.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// Its sandbox ends.
+    #[error("the sandbox is ending")]
+    Over,
+    /// It cannot be had here.
+    #[error("{0}")]
+    Failed(String),
+}
+
+fn failed(error: &(dyn std::error::Error + 'static)) -> NetworkError {
+    NetworkError::Failed(error_chain(error))
+}
+
+impl Network {
+    pub(crate) fn new(
+        resources: Arc<Resources>,
+        class: Class,
+        netns: Option<Netns>,
+        agent: Agent,
+    ) -> Self {
+        let (egress, is_over) = (OnceLock::new(), Mutex::default());
+        Self(Arc::new(Reach { resources, class, netns, agent, egress, is_over }))
+    }
+
+    pub(crate) fn egress(&self) -> Option<&Egress> {
+        self.0.egress.get()
+    }
+
+    /// Opens the proxy of a plan that lists names.
+    pub(crate) fn open(&self, prepared: Prepared) -> Result<(), EgressError> {
+        // It is opened once, by what makes the sandbox.
+        let _ = self.0.egress.set(self.opened(prepared)?);
+        Ok(())
+    }
+
+    fn opened(&self, prepared: Prepared) -> Result<Egress, EgressError> {
+        let way = class::of(self.0.class).way(self.0.netns.clone(), &self.0.agent);
+        prepared.open(way)
+    }
+
+    /// Makes these the names that the commands reach. When it returns, no connection to another one is left; those to names
+    /// that stay go on.
+    ///
+    /// # Errors
+    /// The sandbox ends, or the network cannot be had: the one before is in force.
+    pub async fn change(&self, names: &[Listed]) -> Result<NetworkNow, NetworkError> {
+        let is_over = self.0.is_over.lock().await;
+        if *is_over {
+            return Err(NetworkError::Over);
+        }
+        let changed = match self.egress() {
+            Some(egress) => {
+                let net = self.0.resources.resolve(names).await.map_err(|e| failed(&e))?;
+                egress.change(net).await
+            }
+            None => self.begin(names).await?,
+        };
+        changed.map_err(|error| match error {
+            EgressError::Ended => NetworkError::Over,
+            error => failed(&error),
+        })
+    }
+
+    /// The first names of a sandbox that began without any.
+    async fn begin(
+        &self,
+        names: &[Listed],
+    ) -> Result<Result<NetworkNow, EgressError>, NetworkError> {
+        let planned = PlannedLists::of_exec(names);
+        let prepared = self.0.resources.prepare(&planned).await.map_err(|e| failed(&e))?;
+        let Some(prepared) = prepared else {
+            return Ok(Ok(NetworkNow { env: BTreeMap::new(), names: Vec::new(), cut: 0 }));
+        };
+        self.furnish(&prepared).await.map_err(|e| failed(&e))?;
+        let egress = self.opened(prepared).map_err(|e| failed(&e))?;
+        egress.enter(Phase::Exec).await.map_err(|e| failed(&e))?;
+        let now = egress.now().await;
+        // This alone sets it from here on, and holds the lock.
+        let _ = self.0.egress.set(egress);
+        Ok(Ok(now))
+    }
+
+    /// What programs need besides the proxy, where nothing was mounted for them.
+    async fn furnish(&self, prepared: &Prepared) -> Result<(), BootError> {
+        let text = Prepared::resolv_conf().into();
+        put(&self.0.agent, egress::RESOLV_CONF, 0o644, text).await?;
+        if let Some(ca) = prepared.ca().map(std::path::Path::to_path_buf) {
+            let read = blocking(move || std::fs::read(ca)).await;
+            let read = read.map_err(EgressError::Certificates)?;
+            put(&self.0.agent, egress::CA_PATH, 0o444, read.into()).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends it: no connection is left when it returns, and none is opened any more.
+    pub(crate) async fn close(&self) {
+        *self.0.is_over.lock().await = true;
+        if let Some(egress) = self.egress() {
+            egress.close().await;
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! One file of a sandbox, written by its agent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::error::{BootError, UPLOAD_MS};
+use crate::agent::Agent;
+
+/// Writes a file as root, or fails once the agent has taken longer than a file may.
+pub(super) async fn put(
+    agent: &Agent,
+    path: &str,
+    mode: u32,
+    bytes: Bytes,
+) -> Result<(), BootError> {
+    let limit = Duration::from_millis(UPLOAD_MS);
+    let name = || path.to_owned();
+    tokio::time::timeout(limit, agent.put(path, mode, bytes))
+        .await
+        .map_err(|_| BootError::Slow { path: name() })?
+        .map_err(|source| BootError::Upload { path: name(), source })
+}
