@@ -235,7 +235,7 @@ pub fn seal_layer() -> io::Result<()> {
     loop {
         if stopped {
             say(&Said::Held);
-            wait_for(&orders)?;
+            wait_for(&orders);
             clock::sleep_blocking(USERS_END);
         }
         match seal(&job, &layer, &file, &orders) {
@@ -262,16 +262,17 @@ fn read_job(job: std::fs::File) -> io::Result<SealJob> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Waits for the order to go on, or for the end of the worker.
-fn wait_for(orders: &UnixStream) -> io::Result<()> {
+/// Waits for the order to go on, or for the end of the worker. One that is killed before it has read what was said to it
+/// leaves a reset connection, and no end of file.
+fn wait_for(orders: &UnixStream) {
     let mut order = [0];
     loop {
         match (&*orders).read(&mut order) {
-            Ok(0) => return Ok(()),
-            Ok(_) if order == [GO_ON] => return Ok(()),
+            Ok(0) => return,
+            Ok(_) if order == [GO_ON] => return,
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(_) => return,
         }
     }
 }
@@ -326,5 +327,18 @@ mod tests {
             assert_eq!(Said::parse(&said.line()), Some(said));
         }
         assert_eq!(Said::parse("sealed 7"), None);
+    }
+
+    #[test]
+    fn a_worker_that_is_killed_before_it_heard_is_gone_like_any_other() {
+        let (worker, sealer) = UnixStream::pair().unwrap();
+        (&sealer).write_all(Said::Held.line().as_bytes()).unwrap();
+        drop(worker);
+        let read = (&sealer).read(&mut [0]);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let (worker, sealer) = UnixStream::pair().unwrap();
+        (&sealer).write_all(Said::Held.line().as_bytes()).unwrap();
+        drop(worker);
+        wait_for(&sealer);
     }
 }
