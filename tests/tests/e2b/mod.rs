@@ -19,13 +19,15 @@ mod seen;
 mod woken;
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cofferdam_tests::e2b::{Caller, answered};
 use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, Server, assert_nothing_left, repository, text};
+use nix::libc::SIGABRT;
 use serde_json::json;
 
 use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
@@ -133,6 +135,14 @@ fn install_modules(wanted: &str) -> Option<PathBuf> {
     Some(dir)
 }
 
+/// Whether a script got to its last line, which says so. `pyqwest`, the HTTP library of Python's asynchronous client, then aborts the
+/// interpreter at its end now and then: one request to a closed port, without a server of ours, did so in 21 of 150 runs.
+fn has_ended_well(output: &Output) -> bool {
+    let is_aborted = output.status.signal() == Some(SIGABRT);
+    let is_silent = output.stderr.is_empty();
+    output.stdout.ends_with(b"done\n") && (output.status.success() || is_aborted && is_silent)
+}
+
 /// Runs a client's script against the server, as a new tenant with a key of E2B's form. What it asks for is in the file of
 /// this name.
 async fn run(server: &Server, mut command: Command, client: Option<&str>) {
@@ -146,8 +156,7 @@ async fn run(server: &Server, mut command: Command, client: Option<&str>) {
         .env("E2B_SANDBOX_URL", &relay.url)
         .stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || ended(command, SCRIPT)).await.unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.ends_with("done\n"), "{}", said(&output));
+    assert!(has_ended_well(&output), "{}", said(&output));
     if let Some(client) = client {
         relay.hold(client);
     }

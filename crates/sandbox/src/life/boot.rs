@@ -9,7 +9,7 @@
 //! A start that fails at any point is wiped like any other sandbox, and evidenced.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{Stopwatch, now_ms};
@@ -28,6 +28,7 @@ use crate::life::input;
 use crate::life::intake::Intake;
 use crate::life::keep::Filling;
 use crate::life::network::Network;
+use crate::life::numbered::CommandNames;
 use crate::life::put::put;
 use crate::life::raise::raise;
 use crate::life::raised::Raised;
@@ -170,7 +171,7 @@ async fn start(
         is_bare: resolved.is_bare(),
         _hold: hold,
         cached: cache,
-        commands: AtomicU32::new(0),
+        commands: CommandNames::default(),
     };
     match furnish(&mut sandbox, &resolved, plan, prepared).await {
         Ok(()) => Ok(sandbox),

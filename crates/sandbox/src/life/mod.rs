@@ -20,6 +20,7 @@ mod intake;
 mod keep;
 mod memory;
 mod network;
+mod numbered;
 mod put;
 mod raise;
 mod raised;

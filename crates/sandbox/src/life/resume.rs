@@ -2,7 +2,7 @@
 //! or has run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
@@ -13,6 +13,7 @@ use crate::life::error::BootError;
 use crate::life::hold::resume_remote;
 use crate::life::host::Host;
 use crate::life::network::Network;
+use crate::life::numbered::CommandNames;
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::life::service::Services;
 use crate::life::wipe::Subject;
@@ -82,6 +83,6 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
         is_bare: false,
         _hold: None,
         cached: None,
-        commands: AtomicU32::new(0),
+        commands: CommandNames::default(),
     })
 }

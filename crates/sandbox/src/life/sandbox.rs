@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::images::RootHold;
 use crate::life::exec::{self, ExecOutcome};
 use crate::life::hold::{Life, Origin};
 use crate::life::network::Network;
+use crate::life::numbered::CommandNames;
 use crate::life::reached::{Watch, Words};
 use crate::life::service::{ServiceEnd, Services};
 use crate::life::wipe::{self, Subject};
@@ -152,8 +153,8 @@ pub struct Sandbox {
     pub(crate) _hold: Option<RootHold>,
     /// Keeps the cached dependencies that it runs on.
     pub(crate) cached: Option<CacheBase>,
-    /// Commands that were run so far, by which those that outlive their worker have a name.
-    pub(crate) commands: AtomicU32,
+    /// Names of its commands.
+    pub(crate) commands: CommandNames,
 }
 
 impl Sandbox {
@@ -179,7 +180,7 @@ impl Sandbox {
     /// What its agent will know the next command by.
     #[must_use]
     pub fn next_command(&self) -> String {
-        format!("command-{}", self.commands.load(Ordering::Acquire))
+        self.commands.next()
     }
 
     /// `None`: it lists no name and never did, so there is no proxy.
@@ -422,9 +423,7 @@ impl Sandbox {
                 let Some(line) = self.outliving().filter(|_| request.jail.is_none()) else {
                     return self.agent.exec(&request, heard).await;
                 };
-                let name = self.next_command();
-                self.commands.fetch_add(1, Ordering::AcqRel);
-                return line.run(&self.agent, name, request, heard).await;
+                return line.run(&self.agent, self.commands.take(), request, heard).await;
             };
             match ending::follow(&self.agent, request, end, heard).await? {
                 Some(ended) => Ok(ended),

@@ -10,13 +10,14 @@ use std::fs;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use cofferdam_ambient::{env, random};
-use cofferdam_contracts::id::SandboxId;
+use cofferdam_ambient::{clock, env, random};
+use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::sandbox::{AccessMode, SandboxRequest, WipeEvidence, WipeStatus};
 use cofferdam_sandbox::{
-    Class, Command, ExecOutcome, Host, HostConfig, HostPath, Input, Offer, Plan, RemoteConfig,
-    Sandbox, Stream, enter_private_mounts, plan, provision,
+    Caches, Class, Command, ExecOutcome, Host, HostConfig, HostPath, Input, Offer, Plan,
+    RemoteConfig, Removal, Sandbox, Stream, enter_private_mounts, plan, provision,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -369,4 +370,16 @@ pub fn named(text: &str) -> Vec<(PathBuf, String)> {
 pub fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, tail)| !tail.trim_start().starts_with('Z'))
+}
+
+/// Removes a base that this test does not use any more. A child that another test forks in this moment has our handle of it
+/// until its program begins.
+pub fn removed(caches: &Caches, key: &Digest) -> Removal {
+    for _ in 0..500 {
+        match caches.remove(key).unwrap() {
+            Removal::InUse => clock::sleep_blocking(Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+    Removal::InUse
 }
