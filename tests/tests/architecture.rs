@@ -61,6 +61,7 @@ const IGNORED: &[(&str, usize, &str)] = &[
         2,
         "processes that the other tests start, with engines of their own",
     ),
+    ("crates/sandbox/tests/commands.rs", 1, "the worker of a test, in its parent's mounts"),
     ("crates/sandbox/tests/flood.rs", 1, "the worker of a test, whose memory is looked at"),
     ("crates/sandbox/tests/orphans.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),

@@ -125,21 +125,25 @@ pub(crate) async fn admit_names(
     admit_lists(ledger, who, intent, wanted, false).await
 }
 
-/// Refuses names that the caller may not have on its own, for a long-lived sandbox; else who let them be.
+/// Refuses names of a long-lived sandbox that the caller may not have on its own.
+pub(crate) async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<()> {
+    let Egress::Names(entries) = egress else { return Ok(()) };
+    let asked = AskedNames { phase: Phase::Exec, entries };
+    admit_names(ledger, who, None, &[("net".to_owned(), asked)]).await
+}
+
+/// The same, and who let them be.
 pub(crate) async fn consent_to(
     ledger: &Ledger,
     who: &Principal,
     egress: &Egress,
 ) -> Result<NewSnapshot> {
-    let mut consent = Consent::Listed(Lists::default());
-    if let Egress::Names(entries) = egress {
-        let asked = AskedNames { phase: Phase::Exec, entries };
-        admit_names(ledger, who, None, &[("net".to_owned(), asked)]).await?;
-        consent = match who.is_host_admin() {
-            true => Consent::HostAdmin { key: who.key_id.clone() },
-            false => Consent::Listed(Lists::read(ledger, &who.tenant).await?),
-        };
-    }
+    admit_live(ledger, who, egress).await?;
+    let consent = match egress {
+        Egress::None => Consent::Listed(Lists::default()),
+        Egress::Names(_) if who.is_host_admin() => Consent::HostAdmin { key: who.key_id.clone() },
+        Egress::Names(_) => Consent::Listed(Lists::read(ledger, &who.tenant).await?),
+    };
     Ok(snapshot(Phase::Exec, vec![egress.clone()], &consent)?)
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::sandbox::{ErrCode, WipeStatus};
-use cofferdam_sandbox::{Command, SandboxError};
+use cofferdam_sandbox::{Command, SandboxError, enter_private_mounts};
 use serde_json::json;
-use support::{run, sh, verified, with_bench, with_runtime};
+use support::{run, sh, test_process, verified, with_bench, with_runtime};
 
 #[test]
 fn a_command_prints_on_both_streams_and_exits() {
@@ -37,8 +37,19 @@ fn runc_holds_sandboxes_too() {
     });
 }
 
+/// In mounts that no test beside this one has a copy of, and that are its parent's too.
 #[test]
 fn without_private_mounts_a_sandbox_lives_and_says_that_it_is_weaker() {
+    enter_private_mounts().unwrap();
+    let test = test_process("commands::in_its_parents_mounts");
+    let mut parent = std::process::Command::new("sh");
+    parent.args(["-c", "\"$@\"; exit $?", "sh"]).arg(test.get_program()).args(test.get_args());
+    assert!(parent.status().unwrap().success());
+}
+
+#[test]
+#[ignore = "another test starts it as a process of its own"]
+fn in_its_parents_mounts() {
     support::here(None, |bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
         assert_eq!(sh(&sandbox, &plan, "echo hello").await.stdout, "hello\n");

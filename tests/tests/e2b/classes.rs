@@ -1,8 +1,6 @@
 //! Long-lived sandboxes of other classes than `container`: by the clients, and where a pause of gVisor's memory fails.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +13,7 @@ use serde_json::json;
 
 use super::kept::{erased, files};
 use super::kept_faults::{Next, killed};
+use super::network::greeter;
 use super::restart::{How, by};
 use super::{PYTHON, gone, installed, run};
 use crate::support::{count, said, texts, until};
@@ -265,20 +264,6 @@ async fn what_is_shown_as_paused_is_resumed_at_once() {
     gone(home, server).await;
 }
 
-/// A server on loopback that says hello to everybody.
-fn greets() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, mut asked) = (stream.unwrap(), [0; 4096]);
-            let _ = stream.read(&mut asked);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
-        }
-    });
-    address
-}
-
 /// Granted names are reached after a pause too, and no other name is.
 #[tokio::test]
 async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_pause() {
@@ -286,7 +271,7 @@ async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_p
         return;
     }
     let home = Home::new();
-    let address = greets();
+    let (address, _) = greeter();
     let table = ["a", "b"].map(|name| format!("--egress-host={name}.example={address}"));
     let server = home.up_with(&[&table[0], &table[1]], &[]);
     let ann = Caller::of(&server, "ann").await.in_class("gvisor");

@@ -16,7 +16,7 @@ use crate::support::{assert_proven, count, texts, until};
 const SOON: Duration = Duration::from_secs(30);
 
 /// A server on loopback: `/` says hello, `/endless` sends until its client goes. How many of the latter are under way.
-fn greeter() -> (String, Arc<AtomicUsize>) {
+pub(super) fn greeter() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let open = Arc::new(AtomicUsize::new(0));

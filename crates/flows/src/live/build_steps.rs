@@ -87,12 +87,12 @@ impl Steps<'_> {
                 // Not their values, which may be secrets.
                 self.log.say("info", &format!("ENV {}", names.join(" ")));
                 let (home, user) = (self.state.user.home(), self.state.user.as_str());
-                let held = Arc::clone(self.held);
+                let env = self.held.env();
                 let look = move |name: &str| match name {
                     "PATH" => Some(PATH.to_owned()),
                     "HOME" => Some(home.to_owned()),
                     "USER" => Some(user.to_owned()),
-                    _ => held.env().get(name).cloned(),
+                    _ => env.get(name).cloned(),
                 };
                 self.state.set(pairs, look)
             }

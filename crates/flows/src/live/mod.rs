@@ -228,7 +228,7 @@ impl Flows {
     /// Refuses names that are not granted, and a tenant whose quota is full.
     async fn live_admit(&self, who: &Principal, egress: &Egress) -> Result<()> {
         self.ledger.runs().quota_admit(&who.tenant).await?;
-        egress::consent_to(&self.ledger, who, egress).await.map(|_| ())
+        egress::admit_live(&self.ledger, who, egress).await
     }
 
     fn live_expect(&self, id: &LiveId, one: Expected) -> Result<Expecting> {
@@ -352,7 +352,7 @@ impl Flows {
         }
         let held = self.live_held(who, id).await?;
         // Who lost a grant keeps no sandbox that has it by extending it day by day.
-        egress::consent_to(&self.ledger, who, &held.egress()).await?;
+        egress::admit_live(&self.ledger, who, &held.egress()).await?;
         let ms = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
         let (flows, tenant) = (self.clone(), who.tenant.clone());
         // Both or neither, also where the caller hangs up.

@@ -273,6 +273,11 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
+    /// Whether the host's kernel kills what it starts with this process: a [`starter`](crate::host::starter) starts it then.
+    fn is_killed_with_us(&self) -> bool {
+        false
+    }
+
     /// Whether the runtime is waited for when its sandbox has ended.
     fn awaits_runtime(&self) -> bool {
         false

@@ -55,16 +55,17 @@ impl Egress {
             return Err(EgressError::Ended);
         }
         let cut = self.apply(&mut state, &net).await?;
-        let env = self.variables(Phase::Exec, &net);
         state.exec = net;
-        Ok(NetworkNow { env, names: state.exec.rules.names(), cut })
+        Ok(NetworkNow { cut, ..self.seen(&state) })
     }
 
     /// What is in force.
     pub(crate) async fn now(&self) -> NetworkNow {
-        let state = self.state.lock().await;
-        let env = self.variables(Phase::Exec, &state.exec);
-        NetworkNow { env, names: state.exec.rules.names(), cut: 0 }
+        self.seen(&*self.state.lock().await)
+    }
+
+    fn seen(&self, PhaseState { exec, .. }: &PhaseState) -> NetworkNow {
+        NetworkNow { env: self.variables(Phase::Exec, exec), names: exec.rules.names(), cut: 0 }
     }
 
     async fn apply(&self, state: &mut PhaseState, net: &PhaseNet) -> Result<usize, EgressError> {

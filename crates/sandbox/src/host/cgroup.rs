@@ -174,8 +174,9 @@ impl Cgroups {
     /// Kills the processes of a sandbox that were left standing still. Of version 1 they do not die of a signal, so a
     /// runtime or an engine that is to end them would wait in vain.
     pub(crate) fn end_frozen(&self, traces: &Traces) {
-        let dirs = self.dirs(traces);
-        dirs.iter().filter(|dir| freeze::is_frozen(dir)).for_each(|dir| kill_all(dir, traces));
+        if let Some(group) = self.left_frozen(traces) {
+            kill_all(&group, traces);
+        }
     }
 
     /// Kills every process of the sandbox's group and removes it from every tree. What is left is

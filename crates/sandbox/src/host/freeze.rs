@@ -31,8 +31,8 @@ impl Drop for Frozen {
     }
 }
 
-/// Whether a worker that is gone left the processes of a group standing still.
-pub(crate) fn is_frozen(group: &Path) -> bool {
+/// Whether the processes of a group stand still.
+fn is_frozen(group: &Path) -> bool {
     let says = |file: &str| fs::read_to_string(group.join(file)).ok();
     says(STATE).is_some_and(|text| text.trim() != THAWED)
         || says(FREEZE).is_some_and(|text| text.trim() == "1")
@@ -47,15 +47,24 @@ pub(crate) fn thaw(group: &Path) {
 }
 
 impl Cgroups {
-    /// Stops every process of the sandbox. Each of `members` must be in the group that freezes.
-    pub(crate) fn freeze(&self, traces: &Traces) -> io::Result<Frozen> {
-        let none = || io::Error::other("the sandbox has no cgroup that can freeze");
+    /// The group by which a sandbox's processes are stopped.
+    fn freezing(&self, traces: &Traces) -> Option<PathBuf> {
         let trees = self.hierarchies.iter();
         let mut trees =
             trees.filter(|tree| tree.unified || tree.controllers.iter().any(|c| c == "freezer"));
         let freezes = |group: &PathBuf| group.join(STATE).exists() || group.join(FREEZE).exists();
-        let group = trees.find_map(|tree| Some(tree.mount.join(&traces.cgroup)).filter(freezes));
-        let group = group.ok_or_else(none)?;
+        trees.find_map(|tree| Some(tree.mount.join(&traces.cgroup)).filter(freezes))
+    }
+
+    /// The same where a worker that is gone left them standing still.
+    pub(crate) fn left_frozen(&self, traces: &Traces) -> Option<PathBuf> {
+        self.freezing(traces).filter(|group| is_frozen(group))
+    }
+
+    /// Stops every process of the sandbox. Each of `members` must be in the group that freezes.
+    pub(crate) fn freeze(&self, traces: &Traces) -> io::Result<Frozen> {
+        let none = || io::Error::other("the sandbox has no cgroup that can freeze");
+        let group = self.freezing(traces).ok_or_else(none)?;
         if cgroup::listed(&group)?.is_empty() {
             return Err(none());
         }

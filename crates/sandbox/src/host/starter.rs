@@ -7,20 +7,30 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
+use crate::host::runtime;
+
 /// A worker that had ended before the kernel was told is not the parent any more.
 const IS_OURS: &str = "[ \"$PPID\" = \"$1\" ] || exit 125; shift;";
 
+/// Debian has no system without it. Elsewhere what is started ends when it notices that this process is gone.
+static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| runtime::search("setpriv"));
+
 /// A shell with this script, of whose arguments the caller adds those from `$1`. [`start`]ed, it is killed with this process,
 /// and so is what it becomes.
-pub(crate) fn shell(setpriv: &Path, script: &str) -> Command {
+pub(crate) fn shell(script: &str) -> Command {
+    let Some(setpriv) = &*SETPRIV else {
+        let mut plain = Command::new("/bin/sh");
+        plain.args(["-c", script, "sh"]);
+        return plain;
+    };
     let mut command = Command::new(setpriv);
     command.args(["--pdeathsig", "KILL", "--", "/bin/sh", "-c", &format!("{IS_OURS} {script}")]);
     command.args(["sh", &std::process::id().to_string()]);

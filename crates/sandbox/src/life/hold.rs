@@ -236,6 +236,7 @@ pub(crate) struct Ready {
     path: PathBuf,
     ours: UnixStream,
     awaited: bool,
+    is_killed_with_us: bool,
     /// What a stored machine has. Dropped when the process is there, which has its own.
     lent: Option<Lent>,
 }
@@ -244,7 +245,10 @@ impl Ready {
     pub(crate) fn start(self) -> Result<StartedRuntime, BootError> {
         let path = self.path;
         let mut command = self.command;
-        let spawned = starter::start(move || command.spawn());
+        let spawned = match self.is_killed_with_us {
+            true => starter::start(move || command.spawn()),
+            false => command.spawn(),
+        };
         let child = spawned.map_err(|source| BootError::Spawn { path, source })?;
         let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };
         Ok((alive(child, self.awaited, origin, None), self.ours))
@@ -287,7 +291,8 @@ pub(crate) fn ready(
         .process_group(0)
         .kill_on_drop(true);
     let (path, awaited) = (runtime.path.clone(), isolation.awaits_runtime());
-    Ok(Ready { command, path, ours, awaited, lent })
+    let is_killed_with_us = isolation.is_killed_with_us();
+    Ok(Ready { command, path, ours, awaited, is_killed_with_us, lent })
 }
 
 /// Holds what was started; the disk of a machine is served until nobody has its log open.

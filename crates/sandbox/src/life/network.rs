@@ -91,28 +91,20 @@ impl Network {
         if *is_over {
             return Err(NetworkError::Over);
         }
-        let changed = match self.egress() {
-            Some(egress) => {
-                let net = self.0.resources.resolve(names).await.map_err(|e| failed(&e))?;
-                egress.change(net).await
-            }
-            None => self.begin(names).await?,
-        };
-        changed.map_err(|error| match error {
+        let Some(egress) = self.egress() else { return self.begin(names).await };
+        let net = self.0.resources.resolve(names).await.map_err(|e| failed(&e))?;
+        egress.change(net).await.map_err(|error| match error {
             EgressError::Ended => NetworkError::Over,
             error => failed(&error),
         })
     }
 
     /// The first names of a sandbox that began without any.
-    async fn begin(
-        &self,
-        names: &[Listed],
-    ) -> Result<Result<NetworkNow, EgressError>, NetworkError> {
+    async fn begin(&self, names: &[Listed]) -> Result<NetworkNow, NetworkError> {
         let planned = PlannedLists::of_exec(names);
         let prepared = self.0.resources.prepare(&planned).await.map_err(|e| failed(&e))?;
         let Some(prepared) = prepared else {
-            return Ok(Ok(NetworkNow { env: BTreeMap::new(), names: Vec::new(), cut: 0 }));
+            return Ok(NetworkNow { env: BTreeMap::new(), names: Vec::new(), cut: 0 });
         };
         self.furnish(&prepared).await.map_err(|e| failed(&e))?;
         let egress = self.opened(prepared).map_err(|e| failed(&e))?;
@@ -120,7 +112,7 @@ impl Network {
         let now = egress.now().await;
         // This alone sets it from here on, and holds the lock.
         let _ = self.0.egress.set(egress);
-        Ok(Ok(now))
+        Ok(now)
     }
 
     /// What programs need besides the proxy, where nothing was mounted for them.

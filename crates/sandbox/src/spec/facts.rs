@@ -11,7 +11,7 @@ use crate::host::crypt::LargeLayers;
 use crate::host::hostpath::Allowed;
 use crate::host::idrange::IdRanges;
 use crate::host::runtime::Runtime;
-use crate::spec::class::ClassFact;
+use crate::spec::class::{Class, ClassFact, Offer};
 use crate::spec::machine::Machine;
 use crate::spec::provider::Provider;
 use crate::spec::service::Programs;
@@ -73,6 +73,14 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
+    /// By which sandboxes of this class are made, where it is present.
+    pub(crate) fn runtime_of(&self, class: Class) -> Option<&Runtime> {
+        self.classes.iter().find_map(|fact| match &fact.offer {
+            Offer::Present(runtime) if fact.class == class => Some(runtime),
+            _ => None,
+        })
+    }
+
     /// Whether every directory of the host may be given, as to its own admin.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use cofferdam_sandbox::{Class, Offer, enter_private_mounts};
 use serde_json::json;
 
-use super::support::{Bench, sh};
+use super::support::{Bench, KEEPING, sh};
 use super::{Ground, not_run, runtime_of, wiped};
-
-/// Classes whose layer is the worker's, whoever holds the processes.
-const KEEPING: [Class; 3] = [Class::Container, Class::Gvisor, Class::Docker];
 
 /// Of every class that this host has, by a real sandbox, which goes on.
 #[test]

@@ -37,6 +37,9 @@ pub struct Bench {
     pub remote: Option<RemoteConfig>,
 }
 
+/// Classes whose layer is the worker's, whoever holds the processes.
+pub const KEEPING: [Class; 3] = [Class::Container, Class::Gvisor, Class::Docker];
+
 /// A process of this binary that runs one ignored test alone: a worker to be killed, or with an environment or a memory
 /// of its own.
 pub fn test_process(test: &str) -> std::process::Command {

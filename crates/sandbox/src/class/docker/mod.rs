@@ -29,7 +29,7 @@ use cofferdam_ambient::env;
 use crate::host::runtime::Runtime;
 use crate::host::task::ask;
 use crate::host::traces::Traces;
-use crate::spec::class::{Class, Offer};
+use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
 
 pub(crate) use client::EngineError;
@@ -76,10 +76,7 @@ fn socket(named: Option<&str>) -> Result<PathBuf, EngineAbsent> {
 
 /// The socket of the engine that holds this worker's sandboxes.
 fn of(facts: &HostFacts) -> Option<&Path> {
-    facts.classes.iter().find_map(|fact| match &fact.offer {
-        Offer::Present(runtime) if fact.class == Class::Docker => Some(runtime.path.as_path()),
-        _ => None,
-    })
+    facts.runtime_of(Class::Docker).map(|engine| engine.path.as_path())
 }
 
 /// What the engine calls the container of a sandbox: the same for every worker of the host.

@@ -24,7 +24,7 @@ use tokio::process::Command;
 use crate::host::cgroup;
 use crate::host::guest::AGENT_PIDS;
 use crate::host::process::Process;
-use crate::host::{runtime, starter};
+use crate::host::starter;
 use crate::oci::OciInput;
 use crate::oci::calls::{self, EPERM};
 use crate::spec::plan::Plan;
@@ -139,21 +139,13 @@ pub(crate) fn restore(plan: &Plan, groups: &[PathBuf], memory: &Path) -> Command
 
 /// runsc up to its subcommand.
 fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
-    let Plan { traces, runtime: runsc, .. } = plan;
-    // Killed, it takes the kernel along, which would not always notice that its worker is gone. Debian has no system without
-    // the program.
-    let mut command = match runtime::search("setpriv") {
-        Some(setpriv) => starter::shell(&setpriv, ENTER),
-        None => {
-            let mut plain = Command::new("/bin/sh");
-            plain.args(["-c", ENTER, "sh"]);
-            plain
-        }
-    };
+    let Plan { traces, runtime, .. } = plan;
+    // Killed, it takes the kernel along, which would not always notice that its worker is gone.
+    let mut command = starter::shell(ENTER);
     command
         .args(groups.iter().map(|group| cgroup::entrance(group)))
         .arg("--")
-        .arg(&runsc.path)
+        .arg(&runtime.path)
         .arg("--root")
         .arg(&traces.runtime_state)
         // What is written is on the host at once: newer versions keep it in a file of their own, which ends with them.

@@ -44,11 +44,12 @@ impl Isolation for GvisorClass {
     }
 
     fn weak(&self, facts: &HostFacts) -> Vec<String> {
-        let runsc = facts.classes.iter().find_map(|fact| match &fact.offer {
-            Offer::Present(runsc) if fact.class == Class::Gvisor => Some(runsc),
-            _ => None,
-        });
+        let runsc = facts.runtime_of(Class::Gvisor);
         iter::once(weak()).chain(runsc.and_then(|runsc| unsteady(&runsc.version))).collect()
+    }
+
+    fn is_killed_with_us(&self) -> bool {
+        true
     }
 
     fn refuse(&self, _request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {

@@ -47,7 +47,7 @@ const NAMED: &str = "shift 2; exec \"$@\"";
 
 pub(super) fn command(hold: &Hold<'_>) -> Command {
     let Hold { machine, groups, open, files, named } = hold;
-    let mut command = starter::shell(&machine.setpriv, &format!("{ENTER} {open} {GO_ON}"));
+    let mut command = starter::shell(&format!("{ENTER} {open} {GO_ON}"));
     command.args(groups.iter().map(|group| cgroup::entrance(group))).arg("--").args(files);
     command
         .arg(&machine.unshare)

@@ -40,6 +40,10 @@ impl Isolation for MicrovmClass {
         weak(facts.machine.as_ref().map(|machine| &machine.accel))
     }
 
+    fn is_killed_with_us(&self) -> bool {
+        true
+    }
+
     /// A machine sees the host's trees as a disk that it only reads.
     fn refuse(&self, request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {
         full_access(
