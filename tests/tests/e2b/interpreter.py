@@ -80,6 +80,31 @@ for wrong in [{"language": "cobol"}, {"cwd": "/nowhere"}]:
     except SandboxException as refusal:
         check(f"refused {wrong}", "400" in str(refusal))
 
+# Kernels are forks of one process, and nothing that counts is the same in two of them.
+draw = "import numpy, random, uuid\n(random.random(), float(numpy.random.rand()), str(uuid.uuid4()), str(numpy.random.default_rng().random()))"
+three = [sandbox.create_code_context(cwd="/tmp") for _ in range(3)]
+drawn = [eval(sandbox.run_code(draw, context=context).text) for context in three]
+check("random numbers apart", all(len({draws[at] for draws in drawn}) == 3 for at in range(4)))
+places = [sandbox.run_code("import os; os.getcwd()", context=context).text for context in three]
+check("places of forks", places == ["/tmp"] * 3)
+above = "import os\nopen(f'/proc/{os.getppid()}/cmdline').read()"
+check("forked", all("zygote.py" in sandbox.run_code(above, context=context).text for context in three))
+# What is installed later is there in the next context.
+package = "/home/user/.local/lib/python3.11/site-packages"
+version = sandbox.run_code("import sys; '%d.%d' % sys.version_info[:2]").text
+sandbox.files.write(f"{package.replace('3.11', version)}/mine.py", "X = 7")
+later = sandbox.create_code_context()
+check("installed later", sandbox.run_code("import mine; mine.X", context=later).text == "7")
+for context in [*three, later]:
+    sandbox.remove_code_context(context)
+# The process that they are forks of is killed: kernels begin anew.
+sandbox.run_code("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
+# They look for it every second.
+time.sleep(2)
+check("a kill is told", sandbox.run_code("1").error.name == "KernelDied")
+check("after a kill", sandbox.run_code("x = 20; 6 * 7").text == "42")
+check("a context after a kill", sandbox.run_code("6 * 7", context=sandbox.create_code_context()).text == "42")
+
 # Bash.
 bash = sandbox.run_code("cd /tmp; N=5; echo $N $B", language="bash", envs={"B": "x y"})
 check("bash", bash.logs.stdout == ["5 x y\n"] and bash.error is None)

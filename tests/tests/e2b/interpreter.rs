@@ -23,11 +23,14 @@ const PART: &str = "the built template code-interpreter-v1";
 /// Debian's packages and PyPI's come from mirrors, and every module is compiled.
 const BUILD: Duration = Duration::from_secs(1_500);
 /// What the images are made of, the base of the first one alone: another text of these is another image.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 10] = [
     "bootstrap.rs",
     "build.rs",
     "packages.rs",
     "interpreter/server.py",
+    "interpreter/contexts.py",
+    "interpreter/forked.py",
+    "interpreter/zygote.py",
     "interpreter/startup.py",
     "interpreter/ipython_kernel_config.py",
     "interpreter/kernel-bash.json",

@@ -47,8 +47,11 @@ const WARM: &str = "python3 -m compileall -q -j 2 --invalidation-mode unchecked-
     python3 -c 'import jupyter_client, ipykernel, bash_kernel, pandas, e2b_charts, matplotlib.font_manager' && \
     chown -R 1000:1000 /home/user && chmod 0644 /usr/local/lib/interpreter/*.py";
 /// Our own files below `/usr/local`.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 7] = [
     ("lib/interpreter/server.py", include_str!("interpreter/server.py")),
+    ("lib/interpreter/contexts.py", include_str!("interpreter/contexts.py")),
+    ("lib/interpreter/forked.py", include_str!("interpreter/forked.py")),
+    ("lib/interpreter/zygote.py", include_str!("interpreter/zygote.py")),
     ("lib/interpreter/startup.py", include_str!("interpreter/startup.py")),
     ("etc/ipython/ipython_kernel_config.py", include_str!("interpreter/ipython_kernel_config.py")),
     ("share/jupyter/kernels/bash/kernel.json", include_str!("interpreter/kernel-bash.json")),

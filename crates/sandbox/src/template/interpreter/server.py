@@ -3,48 +3,33 @@
     POST /execute {code, context_id, language, env_vars}  lines of JSON until `end_of_execution`
     GET, POST /contexts; DELETE /contexts/ID; POST /contexts/ID/restart; GET /health
 
-One thread serves one connection. A context is one kernel; one execution at a time has it. A caller who hangs up
+One thread serves one connection. One execution at a time has a context (`contexts.py`). A caller who hangs up
 interrupts what it started. Only programs of this sandbox and its owner reach the port: the sandbox is the boundary.
 """
 
 import json
 import os
 import select
-import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-import uuid
-from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from queue import Empty
 
-from jupyter_client.manager import KernelManager
+import forked
+from contexts import HOME, KERNELS, LOOK, SCOPES, Contexts, Died, Gone, Refused
 
 PORT = 49_999
-HOME = os.environ.get("HOME", "/home/user")
-SOCKETS = tempfile.mkdtemp(prefix="interpreter-")
-# Kernels by language; what E2B's clients call them, and the names that people type.
-KERNELS = {"python": "python3", "bash": "bash"}
+# The names that people type.
 NAMES = {"python3": "python", "py": "python", "sh": "bash", "shell": "bash"}
-# A kernel has some 60 MiB; so many, idle, leave a quarter of the template's memory to what they run.
-MAX_CONTEXTS = 12
 # Bytes of a request: code is text, and envd takes files.
 MAX_BODY = 4 * 1024 * 1024
 # Bytes of a larger one that are read and dropped before its refusal.
 MAX_DRAINED = 64 * 1024 * 1024
 # Bytes of one execution's answer: more than a notebook shows. A program that prints without end is cut.
 MAX_ANSWER = 64 * 1024 * 1024
-# Seconds: a kernel takes one, on a loaded machine ten times that.
-START_PATIENCE = 30
 # Seconds of silence after which a line shows that the connection lives.
 KEEPALIVE = 5
-# Seconds that an interrupted kernel has before it is started anew.
-INTERRUPT_PATIENCE = 5
-# How often a caller's connection is looked at while its code is silent.
-LOOK = 0.1
 
 FIELDS = {
     "text/plain": "text",
@@ -60,215 +45,6 @@ FIELDS = {
     "e2b/data": "data",
     "e2b/chart": "chart",
 }
-
-
-class Refused(Exception):
-    """A request that gets this status and these words."""
-
-    def __init__(self, status, message):
-        super().__init__(message)
-        self.status = status
-
-
-class Gone(Exception):
-    """The caller hung up."""
-
-
-class Died(Exception):
-    """The kernel ended."""
-
-
-class Context:
-    """A kernel with its working directory."""
-
-    def __init__(self, language, cwd):
-        self.id = str(uuid.uuid4())
-        self.language = language
-        self.cwd = cwd
-        self.turn = threading.Lock()
-        self.removed = False
-        self.manager = None
-        self.client = None
-
-    def view(self):
-        return {"id": self.id, "language": self.language, "cwd": self.cwd}
-
-    def start(self):
-        # Over sockets in a directory, not ports: the ports of the sandbox are its user's.
-        sockets = os.path.join(SOCKETS, self.id[:8])
-        self.manager = KernelManager(kernel_name=KERNELS[self.language], transport="ipc", ip=sockets)
-        self.manager.start_kernel(cwd=self.cwd)
-        self.connect()
-
-    def connect(self):
-        self.client = self.manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=START_PATIENCE)
-
-    def restart(self):
-        self.client.stop_channels()
-        self.manager.restart_kernel(now=True)
-        self.connect()
-
-    def end_kernel(self):
-        """Kills the kernel: who waits for it finds it dead. Sockets are closed only by who has the turn."""
-        with suppress(Exception):
-            self.manager.signal_kernel(signal.SIGKILL)
-
-    def stop(self):
-        """Ends it for good. The caller has the turn."""
-        self.removed = True
-        with suppress(Exception):
-            self.client.stop_channels()
-        with suppress(Exception):
-            self.manager.shutdown_kernel(now=True)
-
-    def renew(self):
-        """Starts the kernel anew; a context whose kernel does not start is removed. The caller has the turn."""
-        try:
-            self.restart()
-        except Exception as error:
-            print(f"a kernel did not start anew: {error!r}", file=sys.stderr, flush=True)
-            CONTEXTS.all.pop(self.id, None)
-            self.stop()
-
-    def messages(self, request, alive):
-        """What the kernel says about a request, until it is idle again. `alive()` raises where nobody listens."""
-        while True:
-            try:
-                message = self.client.get_iopub_msg(timeout=LOOK)
-            except Empty:
-                alive()
-                if not self.manager.is_alive():
-                    raise Died() from None
-                continue
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "status" and content["execution_state"] == "idle":
-                self.forget_replies()
-                return
-            yield kind, content
-
-    def forget_replies(self):
-        """What the kernel replied beside what it published: nothing of it is shown."""
-        try:
-            while True:
-                self.client.get_shell_msg(timeout=0)
-        except Empty:
-            pass
-
-    def quietly(self, code):
-        """Runs code of ours; its words are dropped."""
-        request = self.client.execute(code, silent=True, store_history=False, allow_stdin=False)
-        until = time.monotonic() + INTERRUPT_PATIENCE
-
-        def alive():
-            if time.monotonic() > until:
-                raise Died()
-
-        for _ in self.messages(request, alive):
-            pass
-
-    def interrupt(self):
-        """Ends what runs; a kernel that does not listen is started anew."""
-        try:
-            self.manager.interrupt_kernel()
-            self.quietly("" if self.language == "python" else ":")
-        except (Died, RuntimeError):
-            self.renew()
-
-    @contextmanager
-    def variables(self, scope):
-        """The variables of one execution, which are as before afterwards."""
-        if scope is None:
-            yield
-            return
-        set_up, restore = scope
-        self.quietly(set_up)
-        try:
-            yield
-        finally:
-            if self.manager.is_alive():
-                self.quietly(restore)
-
-
-def python_scope(given):
-    # In names of its own: the user's variables stay as they are.
-    before = (
-        f"import builtins, os; given = {given!r}; builtins._cofferdam_before = {{n: os.environ.get(n) for n in given}}\n"
-        "os.environ.update(given)"
-    )
-    after = (
-        "import builtins, os\nfor name, value in builtins.__dict__.pop('_cofferdam_before', {}).items():\n"
-        "    os.environ.pop(name, None)\n    if value is not None:\n        os.environ[name] = value\n"
-    )
-    return f"exec({before!r}, {{}})", f"exec({after!r}, {{}})"
-
-
-def bash_scope(given):
-    def quoted(text):
-        return "'" + text.replace("'", "'\\''") + "'"
-
-    before, after = [], []
-    for name, value in given.items():
-        if not name.isidentifier():
-            raise Refused(400, f"env_vars: {name!r} is not a name of bash")
-        kept = f"__cofferdam_{name}"
-        before.append(f"[ -z ${{{name}+x}} ] || {kept}=${name}; export {name}={quoted(value)}")
-        after.append(f"if [ -z ${{{kept}+x}} ]; then unset {name}; else {name}=${kept}; unset {kept}; fi")
-    return "; ".join(before), "; ".join(after)
-
-
-SCOPES = {"python": python_scope, "bash": bash_scope}
-
-
-class Contexts:
-    """Every context, and which of them answers where none is named."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.all = {}
-        self.default = {}
-        self.starting = threading.Lock()
-
-    def create(self, language, cwd):
-        context = Context(language, cwd)
-        with self.lock:
-            if len(self.all) >= MAX_CONTEXTS:
-                raise Refused(429, f"{MAX_CONTEXTS} contexts are open; remove one")
-            self.all[context.id] = context
-        try:
-            with context.turn:
-                context.start()
-        except Exception as error:
-            self.remove(context.id)
-            raise Refused(500, f"the {language} kernel did not start: {error}") from error
-        return context
-
-    def of(self, language):
-        with self.starting:
-            found = self.all.get(self.default.get(language))
-            if found is None:
-                found = self.create(language, HOME)
-                self.default[language] = found.id
-            return found
-
-    def find(self, name):
-        found = self.all.get(name)
-        if found is None:
-            raise Refused(404, f"Context {name} not found")
-        return found
-
-    def remove(self, name):
-        with self.lock:
-            context = self.all.pop(name, None)
-        if context is None:
-            raise Refused(404, f"Context {name} not found")
-        context.removed = True
-        context.end_kernel()
-        with context.turn:
-            context.stop()
 
 
 CONTEXTS = Contexts()
@@ -524,8 +300,10 @@ class Server(ThreadingHTTPServer):
 
 
 def main():
+    forked.provide()
     # Before the port: whoever finds it open finds a kernel.
     CONTEXTS.of("python")
+    threading.Thread(target=CONTEXTS.keep_spare, daemon=True).start()
     Server(("127.0.0.1", PORT), Handler).serve_forever()
 
 
