@@ -77,7 +77,7 @@ storm: setup build
 v2: setup
 	@held=$$($(CARGO) test --package cofferdam-sandbox --test sandbox --no-run --message-format=json | \
 		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) && \
-	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" conformance::the_class_container --nocapture' "$$held"
+	scripts/on-v2 -- sh -c 'cd crates/sandbox && exec "$$0" conformance::the_class_container conformance::kept --nocapture' "$$held"
 
 ## the class docker with Debian's Docker Engine, which is unpacked and started for these tests and not installed
 docker: setup

@@ -27,6 +27,7 @@ const CLASS: &str = "COFFERDAM_TEST_CLASS";
 const PRIVATE: &str = "COFFERDAM_TEST_PRIVATE";
 const WAITS: &str = "COFFERDAM_TEST_WAITS";
 const STANDS: &str = "COFFERDAM_TEST_STANDS";
+const ALONE: &str = "COFFERDAM_TEST_ALONE";
 
 /// The worker: makes a sandbox, says so, and hangs until it is killed.
 #[test]
@@ -52,7 +53,10 @@ fn worker() {
             std::io::stdout().flush().unwrap();
             std::future::pending::<()>().await;
         }
-        let sandbox = provision(&host, &plan, &[]).await.unwrap();
+        let mut sandbox = provision(&host, &plan, &[]).await.unwrap();
+        if env::var(ALONE).is_some() {
+            sandbox.let_runtime_go().await;
+        }
         let _still = env::var(STANDS).map(|_| {
             let keeper = sandbox.keeper().unwrap();
             keeper.keep(&mut std::io::sink(), &|| true).unwrap()
@@ -109,7 +113,10 @@ fn present(bench: &Bench) -> Vec<Class> {
 }
 
 async fn killed_worker(bench: &Bench, class: Class, private: bool) -> (SandboxId, u32) {
-    let (mut child, id, pid) = start_worker(bench, class, private);
+    killed(start_worker(bench, class, private), class).await
+}
+
+async fn killed((mut child, id, pid): (Child, SandboxId, u32), class: Class) -> (SandboxId, u32) {
     assert!(is_running(pid));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -137,6 +144,40 @@ fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
             verified(evidence);
             assert_eq!(evidence.method, "absence", "its mounts went with its namespace");
             assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        }
+    });
+}
+
+/// One that lives long has no runtime that waits for it, and ends as every other one: by its worker, by itself, and without both.
+#[test]
+fn a_sandbox_whose_runtime_was_let_go_ends_as_every_other_one() {
+    with_bench(|bench| async move {
+        for class in present(&bench).into_iter().filter(|class| KEEPING.contains(class)) {
+            let one = json!({"spec": {"isolation": {"class_min": least(class)}}});
+            for ends_itself in [false, true] {
+                let (mut sandbox, plan) = bench.start(one.clone()).await;
+                let dir = bench.host.facts().live_dir.join("sandboxes").join(sandbox.id().as_str());
+                let runtimes = || {
+                    let all = named(&format!("run\0--bundle\0{}", dir.display()));
+                    all.into_iter().filter(|(_, argv)| argv.starts_with("/")).count()
+                };
+                let before = runtimes();
+                sandbox.let_runtime_go().await;
+                let is_crun = plan.runtime.name == "crun" && class == Class::Container;
+                let after = if is_crun { 0 } else { before };
+                assert_eq!((runtimes(), is_crun && before != 1), (after, false));
+                assert_eq!(support::sh(&sandbox, &plan, "echo hi; exit 3").await.outcome.exit, 3);
+                if ends_itself {
+                    kill(Pid::from_raw(sandbox.init_pid().try_into().unwrap()), Signal::SIGKILL)
+                        .unwrap();
+                }
+                verified(&sandbox.wipe("task-end").await);
+            }
+            let mut worker = worker_command(&bench, class, true);
+            killed(ready(worker.env(ALONE, "1").spawn().unwrap()), class).await;
+            let evidence = reconcile(&bench.host, |_| false).await;
+            assert_eq!(evidence.len(), 1);
+            verified(&evidence[0]);
         }
     });
 }

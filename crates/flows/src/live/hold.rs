@@ -124,6 +124,7 @@ async fn held(
                 tokio::spawn(told_of(program, executor.flows.clone(), Arc::clone(&held)));
             }
             executor.board.set(sandbox.id(), SessionState::Executing);
+            sandbox.let_runtime_go().await;
             let kill = sandbox.kill_handle();
             let over = until(executor, task, (&kill, &held, &mut orders), &mut wakes).await;
             // From here on no extension is acknowledged.

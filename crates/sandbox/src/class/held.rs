@@ -1,14 +1,24 @@
 //! What holds a sandbox, as far as this process sees it.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use tokio::process::Child;
 
 use crate::class::docker::Attached;
 use crate::class::remote::Line;
+use crate::host::process;
+use crate::host::task::blocking;
+
+/// A look at whether a first process has ended returns after this time at the latest.
+const LOOK_MS: u32 = 1_000;
 
 /// A runtime or an emulator that we started, a container that an engine did, or a line to a provider.
 #[derive(Debug)]
 pub(crate) enum Held {
     Process(Child),
+    /// The first process of a sandbox whose runtime is gone.
+    Init(Arc<OwnedFd>),
     Container(Attached),
     Elsewhere(Line),
 }
@@ -18,6 +28,12 @@ impl Held {
     pub(crate) async fn wait(&mut self) -> Option<String> {
         match self {
             Self::Process(child) => child.wait().await.ok().map(|status| status.to_string()),
+            Self::Init(init) => loop {
+                let init = Arc::clone(init);
+                if blocking(move || process::has_ended_within(&init, LOOK_MS)).await {
+                    return Some("its first process ended".to_owned());
+                }
+            },
             Self::Container(attached) => {
                 attached.wait().await;
                 Some("the container ended".to_owned())
@@ -34,6 +50,10 @@ impl Held {
     pub(crate) async fn kill(&mut self) -> bool {
         match self {
             Self::Process(child) => child.kill().await.is_ok(),
+            Self::Init(init) => {
+                process::kill(init);
+                self.wait().await.is_some()
+            }
             Self::Container(_) => true,
             Self::Elsewhere(line) => {
                 line.cut();

@@ -283,6 +283,11 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
+    /// Whether a sandbox whose agent answers needs its runtime no more: it would only wait, and clean up what a wipe takes away too.
+    fn outlives(&self, _runtime: &Runtime) -> bool {
+        false
+    }
+
     /// What is left to be limited once the agent answers. The path is that of what could not be.
     fn settle(&self, _plan: &Plan, _facts: &HostFacts) -> Result<(), (PathBuf, io::Error)> {
         Ok(())

@@ -93,7 +93,16 @@ impl Life {
     pub(crate) fn line(&self) -> Option<Line> {
         match &self.child {
             Held::Elsewhere(line) => Some(line.clone()),
-            Held::Process(_) | Held::Container(_) => None,
+            Held::Process(_) | Held::Init(_) | Held::Container(_) => None,
+        }
+    }
+
+    /// Ends a runtime that only waits, and holds the sandbox by its first process instead.
+    pub(crate) async fn let_runtime_go(&mut self, init: OwnedFd) {
+        if let Held::Process(runtime) = &mut self.child
+            && runtime.kill().await.is_ok()
+        {
+            self.child = Held::Init(Arc::new(init));
         }
     }
 

@@ -16,6 +16,7 @@ use crate::egress::Way;
 use crate::host::ceiling::Tcp;
 use crate::host::hostpath::Place;
 use crate::host::process::Netns;
+use crate::host::runtime::Runtime;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -110,6 +111,11 @@ impl Isolation for ContainerClass {
 
     fn awaits_runtime(&self) -> bool {
         true
+    }
+
+    /// runc passes on what its container says.
+    fn outlives(&self, runtime: &Runtime) -> bool {
+        runtime.is_crun()
     }
 
     /// A runtime knows no limit of TCP's buffers.
