@@ -123,6 +123,59 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
     });
 }
 
+/// The agent of a machine goes on while the files are read, and changes none of them.
+#[test]
+fn what_is_written_from_outside_waits_until_the_files_are_kept() {
+    in_each_class(async |ground| {
+        let (sandbox, plan) = ground.start(json!({})).await;
+        let keeper = sandbox.keeper().unwrap();
+        let still = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| true));
+        let (agent, (pieces, tar)) = (sandbox.agent().clone(), tokio::sync::mpsc::channel(1));
+        let unpack = cofferdam_guest::archive::Unpack {
+            path: "/".to_owned(),
+            max_bytes: 10,
+            max_entries: 10,
+            owner: None,
+        };
+        let writing = tokio::spawn(async move {
+            let (put, unpacked) =
+                tokio::join!(agent.put("/put", 0o644, "x".into()), agent.unpack(&unpack, tar));
+            put.unwrap();
+            unpacked.unwrap();
+        });
+        pieces.send(bytes::Bytes::from(vec![0; 1024])).await.unwrap();
+        drop(pieces);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        assert!(!writing.is_finished(), "{} goes on", ground.class.as_str());
+        drop(still.unwrap());
+        writing.await.unwrap();
+        assert_eq!(sh(&sandbox, &plan, "cat /put").await.stdout, "x");
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// What a task puts into the way of a machine's init is taken for nothing but a file.
+#[test]
+fn a_link_in_the_place_of_the_inits_own_directory_leads_nowhere() {
+    in_each_class(async |ground| {
+        if ground.class != Class::Microvm {
+            return;
+        }
+        let (sandbox, plan) = ground.start(json!({})).await;
+        let link = "rm -rf /.cofferdam && ln -s /cgroups /.cofferdam && echo kept > /kept";
+        assert_eq!(sh(&sandbox, &plan, link).await.outcome.exit, 0);
+        let (keeper, mut stream) = (sandbox.keeper().unwrap(), Vec::new());
+        let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+        drop(still.unwrap());
+        wiped(&sandbox.wipe("task-end").await);
+        let plan = ground.bench.plan(ground.fields(json!({})));
+        let filling = Filling::new(Cursor::new(stream));
+        let sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await.unwrap();
+        assert_eq!(sh(&sandbox, &plan, "cat /kept").await.stdout, "kept\n");
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
 /// Once in each class that this host has; the others are named.
 fn in_each_class(test: impl AsyncFn(&Ground)) {
     enter_private_mounts().expect("these tests need root: run them as root");
