@@ -64,7 +64,8 @@ async fn a_sandbox_of_an_engine_is_paused_resumed_forked_and_kept_by_commands() 
 }
 
 pub(super) async fn by_commands(home: &Home, server: &Server, class: &str) {
-    let create = ["sandbox", "create", "--class", class, "--timeout", "300", "--env", "A=kept secret"];
+    let create =
+        ["sandbox", "create", "--class", class, "--timeout", "300", "--env", "A=kept secret"];
     let id = printed(home, &create);
     inside(
         home,

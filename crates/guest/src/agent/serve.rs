@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cofferdam_guest::{keep as kept, sleep};
 use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
+use cofferdam_guest::{keep as kept, sleep};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;

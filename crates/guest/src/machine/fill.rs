@@ -15,7 +15,8 @@ const STEP: &str = "the files of its snapshot cannot be used";
 /// Asks the host for them. It says nothing behind them that is not asked for.
 pub(super) fn fill(port: &mut Stream) -> Result<(), Fault> {
     port.say(FILES).map_err(at(STEP))?;
-    let mut from = BufReader::with_capacity(PIECE_BYTES, port as &mut dyn Read);
+    let port: &mut dyn Read = port;
+    let mut from = BufReader::with_capacity(PIECE_BYTES, port);
     upper::unpack(Path::new(disk::UPPER), 0, &mut from).map_err(at(STEP))?;
     match from.buffer().is_empty() {
         true => Ok(()),

@@ -15,7 +15,7 @@ use super::{
 const MAX_ATTRIBUTES: u16 = 4_096;
 
 /// What an entry says before its bytes.
-pub(super) struct Entry {
+pub(super) struct LayerEntry {
     pub kind: EntryKind,
     /// Below the layer, without a link to follow by itself; empty: the layer itself, which comes first.
     pub path: PathBuf,
@@ -50,7 +50,7 @@ impl<'a> EntryReader<'a> {
     }
 
     /// The next entry. `None`: it was the end, and the stream is whole.
-    pub fn entry(&mut self) -> io::Result<Option<Entry>> {
+    pub fn entry(&mut self) -> io::Result<Option<LayerEntry>> {
         let [kind] = self.array()?;
         let kind = EntryKind::of(kind).ok_or_else(|| wrong("an entry of no known kind"))?;
         if kind == EntryKind::End {
@@ -73,7 +73,7 @@ impl<'a> EntryReader<'a> {
             EntryKind::Same => self.path()?.into_os_string().into_vec(),
             _ => Vec::new(),
         };
-        Ok(Some(Entry { kind, path, head, target }))
+        Ok(Some(LayerEntry { kind, path, head, target }))
     }
 
     /// The next part of the file that was just named.

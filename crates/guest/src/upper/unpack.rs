@@ -15,7 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::pwrite;
 
-use super::read::{Entry, EntryReader, Extent};
+use super::read::{EntryReader, Extent, LayerEntry};
 use super::{EntryKind, Head, PIECE, attributes, wrong};
 
 /// Writes a stream's files into `upper`, which is empty, for owners that begin at `first`.
@@ -62,8 +62,8 @@ impl Unpacking {
     }
 
     /// Writes one entry, with the bytes that follow it.
-    fn entry(&mut self, entry: Entry, from: &mut EntryReader<'_>) -> io::Result<()> {
-        let Entry { kind, path, head, target } = entry;
+    fn entry(&mut self, entry: LayerEntry, from: &mut EntryReader<'_>) -> io::Result<()> {
+        let LayerEntry { kind, path, head, target } = entry;
         if path.as_os_str().is_empty() {
             self.dirs.push((path, head));
             return Ok(());

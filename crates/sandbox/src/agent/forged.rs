@@ -339,6 +339,9 @@ async fn files_of_a_machine_that_are_no_files_go_no_further() {
     leads_out[name..name + 4].copy_from_slice(b"../x");
     let more = [stream.as_slice(), b"more"].concat();
     let failed = b"{\"files\":0,\"error\":\"/name: it is a device\"}".as_slice();
+    std::fs::write(dir.path().join("name"), vec![7; 200]).unwrap();
+    let mut large = Vec::new();
+    crate::host::upper::pack(dir.path(), 0, &mut large, &|| true).unwrap();
     for (frames, why) in [
         (vec![(Kind::Chunk, leads_out.as_slice()), (Kind::End, end)], "leads elsewhere"),
         (vec![(Kind::Chunk, more.as_slice()), (Kind::End, end)], "says more than the files"),
@@ -347,13 +350,10 @@ async fn files_of_a_machine_that_are_no_files_go_no_further() {
         (vec![(Kind::Chunk, &stream)], "hung up"),
         (vec![(Kind::Chunk, &stream), (Kind::Stdout, b"x")], "something else"),
         (vec![(Kind::Chunk, b"cfdlyr02")], "another form"),
+        (vec![(Kind::Chunk, &large), (Kind::End, end)], "more than 200 bytes"),
     ] {
-        let error = kept(&frames).await.0.unwrap_err().to_string();
-        assert!(error.contains(why), "{frames:?}: {error}");
+        let (kept, out) = kept(&frames).await;
+        let error = kept.unwrap_err().to_string();
+        assert!(error.contains(why) && out.len() <= 200, "{frames:?}: {error}");
     }
-    std::fs::write(dir.path().join("name"), vec![7; 200]).unwrap();
-    let mut large = Vec::new();
-    crate::host::upper::pack(dir.path(), 0, &mut large, &|| true).unwrap();
-    let (error, out) = kept(&[(Kind::Chunk, &large), (Kind::End, end)]).await;
-    assert!(error.unwrap_err().to_string().contains("more than 200 bytes") && out.len() <= 200);
 }

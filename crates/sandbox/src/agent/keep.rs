@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// A machine's task stands still. It goes on when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct StandingTask {
     _body: mpsc::Sender<Bytes>,
     /// The answer, whose end is there with that of the body.
     _frames: Frames,
@@ -50,9 +50,9 @@ impl Agent {
 
 impl KeptFiles {
     /// Makes sure that the agent says the same of the end as the stream does. The sandbox goes on standing still.
-    pub(crate) fn end(mut self) -> io::Result<Standing> {
+    pub(crate) fn end(mut self) -> io::Result<StandingTask> {
         match self.read(&mut [0])? {
-            0 => Ok(Standing { _body: self.body, _frames: self.frames }),
+            0 => Ok(StandingTask { _body: self.body, _frames: self.frames }),
             _ => Err(io::Error::other("the agent says more than the files")),
         }
     }

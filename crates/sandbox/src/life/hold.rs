@@ -32,7 +32,7 @@ const BOOT_MS: u64 = 15_000;
 /// The same for a machine that boots a kernel, in software perhaps: 1.5 s, and ten times as long
 /// where every processor is taken.
 const MACHINE_BOOT_MS: u64 = 60_000;
-/// The same for a machine that begins with files: 12 GiB, if an emulated one takes 40 MB of them in a second.
+/// Start of a machine that begins with files, in ms: an emulated one takes about 70 MB of them in a second.
 const FILL_MS: u64 = 300_000;
 /// A runtime whose container is dead has this long to clean up after it.
 const RUNTIME_END_MS: u64 = 5_000;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::agent::keep::Standing;
+use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
 use crate::host::upper;
 use crate::life::keep::KeepError;
@@ -22,7 +22,7 @@ pub(crate) fn keep(
     (mem_bytes, disk_bytes): (u64, u64),
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
-) -> Result<Standing, KeepError> {
+) -> Result<StandingTask, KeepError> {
     let asked = tokio::runtime::Handle::current().block_on(agent.keep());
     let mut files = asked.map_err(|error| match error {
         AgentError::Refused { error, .. } => KeepError::Freeze(io::Error::other(error)),

@@ -24,7 +24,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::{DEFAULT_DISK_MB, DEFAULT_MEM_MB};
 
-use crate::agent::keep::Standing;
+use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
 use crate::class;
 use crate::class::microvm::MachineFiles;
@@ -258,7 +258,7 @@ pub struct Still {
     /// `None`: nothing of it runs any more.
     frozen: Option<Frozen>,
     /// Of a machine, whose kernel holds its task.
-    standing: Option<Standing>,
+    standing: Option<StandingTask>,
     keeper: LayerKeeper,
 }
 

@@ -280,11 +280,7 @@ impl Parts {
     }
 
     /// Says to the init of a machine what it is from now on; one that was stored has greeted already.
-    pub async fn hand_over(
-        self,
-        stream: &mut UnixStream,
-        has_greeted: bool,
-    ) -> Result<(), Untold> {
+    pub async fn hand_over(self, stream: &mut UnixStream, has_greeted: bool) -> Result<(), Untold> {
         if !has_greeted && told::line(stream).await? != GREETING {
             return Err(Untold::Said("the machine's init did not introduce itself".to_owned()));
         }
