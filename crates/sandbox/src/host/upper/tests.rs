@@ -152,3 +152,20 @@ fn a_stream_of_somebody_else_is_passed_on_whole_and_nothing_else_is() {
         assert!(passed(&forged, size).is_err(), "{at}");
     }
 }
+
+#[test]
+fn an_owner_whom_only_a_machine_can_have_is_refused_by_name_elsewhere() {
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("file"), b"bytes").unwrap();
+    if chown(from.path().join("file"), Some(70_000), None).is_err() {
+        return not_run("an owner of its own", "this process gives no file away");
+    }
+    let mut stream = Vec::new();
+    pack(from.path(), 0, &mut stream, &|| true).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    unpack(to.path(), 0, &mut stream.as_slice()).unwrap();
+    assert_eq!(fs::metadata(to.path().join("file")).unwrap().uid(), 70_000);
+    let to = tempfile::tempdir().unwrap();
+    let refused = unpack(to.path(), FIRST, &mut stream.as_slice()).unwrap_err().to_string();
+    assert!(refused.contains("the owner 70000"), "{refused}");
+}
