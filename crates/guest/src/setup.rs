@@ -5,6 +5,8 @@
 //! host   Setup      one line of JSON; after a rehearsal the guest begins anew
 //! guest  CLOCK      what time is it? Up to [`CLOCK_ASKS`] times, until an answer came quickly
 //! host   a line     milliseconds since the epoch, as they are when the question is read
+//! guest  FILES      where [`Setup::is_filled`]: the files, once
+//! host   a stream   of [`crate::upper`], which says itself where it ends
 //! guest  READY      or one line that says what failed, and the end
 //!        HTTP/2     the agent, from here on
 //! ```
@@ -29,6 +31,8 @@ pub const GREETING: &str = "cofferdam-machine 1\n";
 pub const READY: &str = "ready\n";
 /// How it asks for the time. A setup that carried it would be as old as the machine took to come to life.
 pub const CLOCK: &str = "clock\n";
+/// How it asks for the files that it begins with.
+pub const FILES: &str = "files\n";
 /// How often it asks at most.
 pub const CLOCK_ASKS: usize = 8;
 /// Bytes of a [`Setup`]: as many as of any other request.
@@ -45,6 +49,8 @@ pub struct Setup {
     /// It is for nobody: everything is done once in a process that ends, so that an emulator has
     /// translated the code by the time when a sandbox waits for it.
     pub is_rehearsal: bool,
+    /// It begins with files, for which it asks.
+    pub is_filled: bool,
     /// Fresh randomness of the host: machines that were stored once have nothing else in which they
     /// differ.
     pub seed: [u8; SEED_BYTES],

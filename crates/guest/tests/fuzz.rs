@@ -8,6 +8,7 @@ use cofferdam_guest::frame::{Decoder, Kind, MAX_PAYLOAD};
 use cofferdam_guest::glob::Glob;
 use cofferdam_guest::job::JobRequest;
 use cofferdam_guest::process::{Control, RunRequest};
+use cofferdam_guest::upper::{pass, unpack};
 use cofferdam_guest::wire::{
     CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal, decode_path,
     encode_path,
@@ -72,5 +73,21 @@ fn fuzz_a_glob_matches_or_is_refused() {
                 assert!(glob.may_match_below(above), "{pattern:?} {path:?}");
             }
         }
+    });
+}
+
+#[test]
+fn fuzz_a_layer_is_unpacked_inside_its_directory_or_refused() {
+    fuzz!("layers", 500, |bytes: &[u8]| {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        let mut passed = Vec::new();
+        let is_passed = pass(&mut &*bytes, &mut passed, 1 << 20).is_ok();
+        assert!(bytes.starts_with(&passed));
+        // What goes no further is not unpacked either.
+        let unpacked = unpack(&root, 0, &mut &*bytes);
+        assert!(is_passed || unpacked.is_err());
+        assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1);
     });
 }

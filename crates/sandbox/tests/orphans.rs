@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::json;
 use support::not_run::not_run;
-use support::{Bench, KEEPING, is_running, least, named, test_process, verified, with_bench};
+use support::{Bench, STANDING, is_running, least, named, test_process, verified, with_bench};
 
 const STATE: &str = "COFFERDAM_TEST_STATE";
 const CLASS: &str = "COFFERDAM_TEST_CLASS";
@@ -152,7 +152,7 @@ fn a_killed_worker_leaves_nothing_running_and_its_directory_is_an_orphan() {
 #[test]
 fn a_sandbox_whose_runtime_was_let_go_ends_as_every_other_one() {
     with_bench(|bench| async move {
-        for class in present(&bench).into_iter().filter(|class| KEEPING.contains(class)) {
+        for class in present(&bench).into_iter().filter(|class| STANDING.contains(class)) {
             let one = json!({"spec": {"isolation": {"class_min": least(class)}}});
             for ends_itself in [false, true] {
                 let (mut sandbox, plan) = bench.start(one.clone()).await;
@@ -186,7 +186,7 @@ fn a_sandbox_whose_runtime_was_let_go_ends_as_every_other_one() {
 #[test]
 fn a_sandbox_that_stands_still_when_its_worker_is_killed_is_wiped() {
     with_bench(|bench| async move {
-        for class in present(&bench).into_iter().filter(|class| KEEPING.contains(class)) {
+        for class in present(&bench).into_iter().filter(|class| STANDING.contains(class)) {
             let mut worker = worker_command(&bench, class, true);
             let (mut child, id, pid) = ready(worker.env(STANDS, "1").spawn().unwrap());
             child.kill().unwrap();

@@ -239,12 +239,15 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
 /// Its last life may still be wiped then, which takes a moment in this class.
 #[tokio::test]
 async fn what_is_shown_as_paused_is_resumed_at_once() {
-    if !has_class("gvisor") {
-        return;
+    for class in ["gvisor", "microvm"].into_iter().filter(|class| has_class(class)) {
+        resumed_at_once(class).await;
     }
+}
+
+async fn resumed_at_once(class: &'static str) {
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let ann = Caller::of(&server, "ann").await.in_class(class);
     let (id, _) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
     for _ in 0..3 {
         let pause = format!("/sandboxes/{id}/pause");
@@ -266,15 +269,18 @@ async fn what_is_shown_as_paused_is_resumed_at_once() {
 
 /// Granted names are reached after a pause too, and no other name is.
 #[tokio::test]
-async fn names_of_a_sandbox_of_the_class_gvisor_are_reached_before_and_after_a_pause() {
-    if !has_class("gvisor") {
-        return;
+async fn names_are_reached_before_and_after_a_pause_in_every_class() {
+    for class in ["gvisor", "microvm"].into_iter().filter(|class| has_class(class)) {
+        names_reached(class).await;
     }
+}
+
+async fn names_reached(class: &'static str) {
     let home = Home::new();
     let (address, _) = greeter();
     let table = ["a", "b"].map(|name| format!("--egress-host={name}.example={address}"));
     let server = home.up_with(&[&table[0], &table[1]], &[]);
-    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let ann = Caller::of(&server, "ann").await.in_class(class);
     let sql = server.sql().await;
     let list = "INSERT INTO app.dynamic_config (key, version, value, actor) VALUES ('egress.exec.allowed', 1, '[\"a.example\"]', 'sec')";
     sqlx::query(list).execute(&sql).await.unwrap();

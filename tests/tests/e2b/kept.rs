@@ -44,7 +44,7 @@ pub(super) fn files(home: &Home) -> Vec<PathBuf> {
 async fn a_sandbox_is_paused_resumed_forked_and_kept_by_commands() {
     let home = Home::new();
     let server = home.up();
-    by_commands(&home, &server).await;
+    by_commands(&home, &server, "container").await;
     gone(home, server).await;
 }
 
@@ -55,7 +55,7 @@ async fn a_sandbox_of_an_engine_is_paused_resumed_forked_and_kept_by_commands() 
     }
     let home = Home::new();
     let server = home.up_with(&["--runtime", "docker"], &[]);
-    by_commands(&home, &server).await;
+    by_commands(&home, &server, "container").await;
     let sql = server.sql().await;
     let runtimes = "SELECT DISTINCT runtime FROM app.remote_execution_sessions";
     assert_eq!(texts(&sql, runtimes).await, ["docker"]);
@@ -63,8 +63,10 @@ async fn a_sandbox_of_an_engine_is_paused_resumed_forked_and_kept_by_commands() 
     gone(home, server).await;
 }
 
-async fn by_commands(home: &Home, server: &Server) {
-    let id = printed(home, &["sandbox", "create", "--timeout", "300", "--env", "A=kept secret"]);
+pub(super) async fn by_commands(home: &Home, server: &Server, class: &str) {
+    let create =
+        ["sandbox", "create", "--class", class, "--timeout", "300", "--env", "A=kept secret"];
+    let id = printed(home, &create);
     inside(
         home,
         &id,
@@ -195,9 +197,13 @@ async fn another_tenant_sees_nothing_of_what_is_kept() {
 
 #[tokio::test]
 async fn a_damaged_file_is_refused_and_the_sandbox_stays_paused() {
+    damaged("container").await;
+}
+
+pub(super) async fn damaged(class: &'static str) {
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await;
+    let ann = Caller::of(&server, "ann").await.in_class(class);
     let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
     let path = format!("/sandboxes/{id}");
     assert_eq!(ann.api("POST", &format!("{path}/pause"), None).await.0, 204);

@@ -11,7 +11,6 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::classes::has_class;
 use super::kept::{erased, files};
 use super::{Caller, answered, gone};
 use crate::support::{count, said, texts, until};
@@ -79,10 +78,10 @@ async fn resumed_once(ann: &Caller, id: &str) {
     assert_eq!(ann.api("POST", &path, body()).await.0, 404);
 }
 
-/// A server with a sandbox that holds the large file.
-async fn begun(home: &Home) -> (Server, Caller, String) {
+/// A server with a sandbox of this class that holds the large file.
+async fn begun(home: &Home, class: &'static str) -> (Server, Caller, String) {
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await;
+    let ann = Caller::of(&server, "ann").await.in_class(class);
     let (id, _) = filled(&ann, json!({})).await;
     (server, ann, id)
 }
@@ -116,10 +115,14 @@ async fn stop(mut server: Server) {
 
 #[tokio::test]
 async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
+    killed_around_a_pause("container", &MOMENTS).await;
+}
+
+pub(super) async fn killed_around_a_pause(class: &'static str, moments: &[u64]) {
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
-    for wait_ms in MOMENTS {
-        let (mut server, ann, id) = begun(&home).await;
+    for wait_ms in moments.iter().copied() {
+        let (mut server, ann, id) = begun(&home, class).await;
         let pause = (format!("/sandboxes/{id}/pause"), json!({}));
         let said = killed(&mut server, &ann, pause, wait_ms).await;
         let next = Next::of(&home, &id).await;
@@ -147,10 +150,15 @@ async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
 /// server, as every sandbox does.
 #[tokio::test]
 async fn a_server_that_is_killed_around_a_resume_leaves_it_paused_or_ended_with_its_server() {
+    let moments: Vec<u64> = MOMENTS.into_iter().chain([600]).collect();
+    killed_around_a_resume("container", &moments).await;
+}
+
+pub(super) async fn killed_around_a_resume(class: &'static str, moments: &[u64]) {
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
-    for wait_ms in MOMENTS.into_iter().chain([600]) {
-        let (mut server, ann, id) = begun(&home).await;
+    for wait_ms in moments.iter().copied() {
+        let (mut server, ann, id) = begun(&home, class).await;
         assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
         let connect = (format!("/sandboxes/{id}/connect"), json!({"timeout": 600}));
         let said = killed(&mut server, &ann, connect, wait_ms).await;
@@ -190,7 +198,7 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
     for wait_ms in MOMENTS {
-        let (mut server, ann, id) = begun(&home).await;
+        let (mut server, ann, id) = begun(&home, "container").await;
         let snapshot = (format!("/sandboxes/{id}/snapshots"), json!({}));
         let said = killed(&mut server, &ann, snapshot, wait_ms).await;
         let next = Next::of(&home, &id).await;
@@ -229,7 +237,7 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
 async fn a_server_that_is_killed_around_a_fork_leaves_no_file_and_a_paused_origin_as_it_was() {
     let home = Home::new();
     for (n, wait_ms) in MOMENTS.into_iter().chain([600]).enumerate() {
-        let (mut server, ann, id) = begun(&home).await;
+        let (mut server, ann, id) = begun(&home, "container").await;
         let is_paused = n % 2 == 1;
         if is_paused {
             assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
@@ -275,10 +283,14 @@ impl Drop for SmallShelf {
 
 #[tokio::test]
 async fn a_disk_without_room_refuses_what_is_to_be_kept_and_the_sandbox_goes_on() {
+    without_room("container").await;
+}
+
+pub(super) async fn without_room(class: &'static str) {
     let home = Home::new();
     let shelf = SmallShelf::of(&home, "512k");
     let server = home.up();
-    let ann = Caller::of(&server, "default").await;
+    let ann = Caller::of(&server, "default").await.in_class(class);
     let (id, token) = filled(&ann, json!({})).await;
     for door in ["pause", "snapshots", "fork", "pause"] {
         let (status, refused) = ann.api("POST", &format!("/sandboxes/{id}/{door}"), None).await;
@@ -309,32 +321,5 @@ async fn a_disk_without_room_refuses_what_is_to_be_kept_and_the_sandbox_goes_on(
     stop(server).await;
     drop(shelf);
     let server = home.up();
-    gone(home, server).await;
-}
-
-/// A machine has a disk, which nothing keeps.
-#[tokio::test]
-async fn a_class_that_keeps_no_files_is_named_and_its_sandbox_goes_on() {
-    if !has_class("microvm") {
-        return;
-    }
-    let home = Home::new();
-    let server = home.up();
-    let ann = Caller::of(&server, "default").await.in_class("microvm");
-    let (id, token) = filled(&ann, json!({})).await;
-    for door in ["pause", "snapshots", "fork"] {
-        let (status, refused) = ann.api("POST", &format!("/sandboxes/{id}/{door}"), None).await;
-        let why = refused["message"].as_str().unwrap();
-        assert!(status == 400 && why.contains("class `microvm` cannot"), "{door} {refused}");
-    }
-    for args in [vec!["pause"], vec!["snapshot", "create"], vec!["fork"]] {
-        let args: Vec<&str> = ["sandbox"].into_iter().chain(args).chain([id.as_str()]).collect();
-        let refused = home.run(&args);
-        let why = said(&refused);
-        assert!(!refused.status.success() && why.contains("class `microvm` cannot"), "{why}");
-    }
-    assert_filled(&ann, &id, &token).await;
-    assert_eq!(files(&home), Vec::<PathBuf>::new());
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     gone(home, server).await;
 }

@@ -6,11 +6,11 @@ mod built;
 mod classes;
 mod cli;
 mod commands;
-
 mod interpreter;
 mod kept;
 mod kept_faults;
 mod kept_plain;
+mod machines;
 mod many;
 mod network;
 mod provider;

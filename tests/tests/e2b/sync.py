@@ -185,18 +185,6 @@ check("set_timeout", (after.end_at - before.end_at).total_seconds() > 600)
 metrics = sandbox.get_metrics()
 check("metrics", len(metrics) == 1 and metrics[0].mem_total == 512 * 1024 * 1024)
 
-if CLASS == "microvm":
-    for name, call in {"pause": sandbox.pause, "snapshot": sandbox.create_snapshot, "fork": sandbox.fork}.items():
-        try:
-            call()
-            check(f"{name} is refused by the class", False)
-        except SandboxException as error:
-            check(f"{name} is refused by the class", "class `microvm` cannot be kept" in str(error))
-    check("it goes on", sandbox.commands.run("uname -s").stdout == "Linux\n")
-    check("kill the sandbox", sandbox.kill() and not sandbox.kill() and not sandbox.is_running())
-    print("done", flush=True)
-    raise SystemExit
-
 # Paused, resumed, kept and forked.
 files.write("kept/a.txt", "kept")
 sandbox.commands.run("ln -s a.txt kept/link; chmod 700 kept; rm -rf deep; touch -d @1000000 kept/a.txt")

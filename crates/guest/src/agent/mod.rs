@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stdin (socket) -> serve -> route -> { health | metrics | file, collect, tree, pack, unpack, watch | dial | doors
-//!                                       | exec, run, job, follow | sleep }
+//!                                       | exec, run, job, follow | sleep | keep }
 //!                                           |
 //! SIGCHLD -> reaper --- status -------------+
 //! end of stdin -> run returns -> the pid namespace ends; a lodger waits for the next stream at its socket
@@ -19,6 +19,7 @@ mod exec;
 mod file;
 mod jail;
 mod jobs;
+mod keep;
 mod kept;
 mod lodge;
 mod metrics;
@@ -29,6 +30,7 @@ mod port;
 mod reaper;
 mod run;
 mod serve;
+mod still;
 mod terminal;
 mod tree;
 mod unpack;

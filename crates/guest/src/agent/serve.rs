@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cofferdam_guest::sleep;
 use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
+use cofferdam_guest::{keep as kept, sleep};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -33,7 +33,9 @@ use super::night::{cut, woken};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
-use super::{collect, dial, doors, exec, file, lodge, metrics, pack, tree, unpack, watch};
+use super::{
+    collect, dial, doors, exec, file, keep, lodge, metrics, pack, still, tree, unpack, watch,
+};
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -202,6 +204,12 @@ async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
     let (parts, body) = request.into_parts();
     let query = parts.uri.query().unwrap_or("");
     match (&parts.method, parts.uri.path()) {
+        (&Method::GET, wire::HEALTH) => {}
+        (&Method::POST, kept::KEEP) => return keep::keep(body).await,
+        // It may change a file, or start what does.
+        _ => still::over().await,
+    }
+    match (&parts.method, parts.uri.path()) {
         (&Method::GET, wire::HEALTH) => {
             let version = env!("CARGO_PKG_VERSION").to_owned();
             json(StatusCode::OK, &Health { version, level: wire::LEVEL })
@@ -261,6 +269,8 @@ async fn parse<T: DeserializeOwned>(body: Incoming) -> Result<T, Response<Answer
         Ok(collected) => collected.to_bytes(),
         Err(error) => return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, error.to_string())),
     };
+    // It may have come slowly.
+    still::over().await;
     serde_json::from_slice(&bytes)
         .map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))
 }

@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use tar::{EntryType, Header, PaxExtensions};
 
 use super::answer::{Answer, done, refuse};
+use super::still;
 use super::tree::{self, TreeError};
 
 const BLOCK: usize = 512;
@@ -86,9 +87,11 @@ async fn take(request: Unpack, mut body: Incoming) -> Result<()> {
     let mut unpacker = Unpacker::into(request)?;
     while let Some(frame) = body.frame().await {
         if let Ok(bytes) = frame.map_err(UnpackError::Lost)?.into_data() {
+            still::over().await;
             unpacker.feed(&bytes)?;
         }
     }
+    still::over().await;
     unpacker.finish()
 }
 

@@ -21,6 +21,8 @@ const DISK: &str = "0x0002";
 const PARTS: [(&str, &str); 2] = [("/dev/vda1", "first"), ("/dev/vda2", "second")];
 /// Looks at a partition, a millisecond apart: some 20 ms after a root's last process.
 const FREE_TRIES: usize = 5_000;
+/// What takes the task's writes.
+pub(super) const UPPER: &str = "/layer/root/upper";
 /// Inside the new root, for as long as it is made.
 const STAGE: &str = "/.cofferdam/stage";
 
@@ -55,8 +57,8 @@ pub(super) async fn wait_until_free() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Mounts the partitions, the writable layer and the root above them.
-pub(super) fn assemble(setup: &Setup) -> Result<(), Fault> {
+/// Mounts the partitions and the writable layer.
+pub(super) fn lay(setup: &Setup) -> Result<(), Fault> {
     for dir in ["/disk/first", "/disk/second", "/layer", ROOT] {
         fs::create_dir_all(dir).map_err(at(dir))?;
     }
@@ -68,17 +70,44 @@ pub(super) fn assemble(setup: &Setup) -> Result<(), Fault> {
     let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
     let size = format!("size={}m,mode=0700", setup.disk_mb);
     make("tmpfs", Path::new("/layer"), flags, Some(&size))?;
+    fs::create_dir_all(UPPER).map_err(at(UPPER))
+}
+
+/// Mounts the root above them.
+pub(super) fn assemble(setup: &Setup) -> Result<(), Fault> {
     let lowers: Vec<String> = (0..setup.lowers).map(|n| format!("/disk/first/{n}")).collect();
     overlay(Path::new(ROOT), &lowers.join(":"), Path::new("/layer/root"))?;
     // The trees are put into their places from inside the new root, where its links lead nowhere
     // else.
+    let stage = bare_stage().map_err(at(STAGE))?;
     for (from, name) in [("/disk", "disk"), ("/layer", "layer")] {
-        let to = Path::new(ROOT).join(STAGE.trim_start_matches('/')).join(name);
+        let to = stage.join(name);
         fs::create_dir_all(&to).map_err(at(to.display().to_string()))?;
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
         mount(Some(from), &to, None::<&str>, flags, None::<&str>).map_err(at(from))?;
     }
     Ok(())
+}
+
+/// The stage, made anew. What an image or a snapshot has in its way may be a link, which would lead out of the new root.
+fn bare_stage() -> io::Result<PathBuf> {
+    let mut stage = PathBuf::from(ROOT);
+    for name in Path::new(STAGE.trim_start_matches('/')) {
+        stage.push(name);
+        match fs::symlink_metadata(&stage) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                fs::remove_file(&stage)?;
+                fs::create_dir(&stage)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(&stage)?,
+            Err(error) => return Err(error),
+        }
+    }
+    // It neither follows links.
+    fs::remove_dir_all(&stage)?;
+    fs::create_dir(&stage)?;
+    Ok(stage)
 }
 
 /// Puts the trees into their places in the root, which is `/` by now, and takes the stage away.

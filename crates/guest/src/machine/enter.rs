@@ -3,7 +3,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use cofferdam_guest::setup::{GREETING, PORT, READY, Setup};
@@ -16,7 +18,7 @@ use rustix::thread::{
 };
 
 use super::stream::Stream;
-use super::{Fault, at, clock, disk, limit, make, random, rehearsal, vsock, write};
+use super::{Fault, at, clock, disk, fill, keeper, limit, make, random, rehearsal, vsock, write};
 use crate::agent::sleep_blocking_ms;
 
 const PORTS: &str = "/sys/class/virtio-ports";
@@ -66,6 +68,8 @@ const READ_ONLY: [&str; 5] =
 
 /// Waits for a sandbox and makes the machine its own; the agent's stream is standard input then.
 pub fn run() -> io::Result<()> {
+    // The init's line, until the port takes its place.
+    keeper::keep_line(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     let port = open_port().map_err(io::Error::other)?;
     prepare().map_err(io::Error::other)?;
     let mut port = Stream::new(port)?.connected()?;
@@ -151,6 +155,10 @@ fn arrange(setup: &Setup, port: &mut Stream) -> Result<(), Fault> {
     random::reseed(setup.seed).map_err(at("randomness"))?;
     clock::set(port).map_err(at("the clock"))?;
     limit::set(setup)?;
+    disk::lay(setup)?;
+    if setup.is_filled {
+        fill::fill(port)?;
+    }
     disk::assemble(setup)?;
     change_root()?;
     disk::show(&setup.trees)?;

@@ -32,15 +32,21 @@ struct LimitFiles {
     trace: Option<Trace>,
 }
 
-/// Makes the group without limits.
+/// The task's group.
+pub(super) const TASK: &str = "task";
+/// Where the agent is while that group stands still.
+pub(super) const APART: &str = "apart";
+
+/// Makes the groups without limits.
 pub(super) fn prepare(tree: &Path) -> Result<(), Fault> {
     write(tree.join("cgroup.subtree_control"), "+memory +pids")?;
-    fs::create_dir(tree.join("task")).map_err(at("the task's group"))
+    fs::create_dir(tree.join(APART)).map_err(at("the agent's group"))?;
+    fs::create_dir(tree.join(TASK)).map_err(at("the task's group"))
 }
 
 /// Moves the calling process, and so all that it starts, into the group.
 pub(super) fn enter() -> Result<(), Fault> {
-    let group = Path::new(CGROUPS).join("task");
+    let group = Path::new(CGROUPS).join(TASK);
     write(group.join("cgroup.procs"), "0")?;
     let open = |name: &str| File::open(group.join(name)).map_err(at(name));
     let network = network::Counters::open().map_err(at("the network's counters"))?;
@@ -54,7 +60,7 @@ pub(super) fn enter() -> Result<(), Fault> {
 
 /// Sets the sandbox's limits.
 pub(super) fn set(setup: &Setup) -> Result<(), Fault> {
-    let group = Path::new(CGROUPS).join("task");
+    let group = Path::new(CGROUPS).join(TASK);
     write(group.join("memory.max"), &setup.mem_bytes.to_string())?;
     write(group.join("pids.max"), &setup.pids.to_string())
 }

@@ -4,7 +4,7 @@
 //! kernel -> init: devices, modules, cgroup tree -> child in namespaces of its own
 //!                       port or stream, disk's driver, group -> greeting   <- snapshots are here
 //!                                                    setup -> clock, limits, root -> agent
-//!           init waits -> the child ends -> the machine ends
+//!           init hands out files when asked -> the child ends -> the machine ends
 //! ```
 //! The kernel's own threads and this process stay outside the task's namespaces, and the task has
 //! the few capabilities of any sandbox: inside the machine it is held as in a container.
@@ -12,6 +12,8 @@
 mod clock;
 mod disk;
 mod enter;
+mod fill;
+mod keeper;
 mod limit;
 mod network;
 mod random;
@@ -22,6 +24,8 @@ mod vsock;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -33,6 +37,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::reboot::{RebootMode, reboot};
 
 pub use enter::run as enter;
+pub use keeper::line as keeper;
 pub use limit::{LayerWatch, counted, no_routes, tried};
 pub use rehearsal::run as rehearse;
 
@@ -86,8 +91,17 @@ fn boot() -> Result<(), Fault> {
     network::loopback_up().map_err(at("loopback"))?;
     let apart = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     unshare(apart).map_err(at("namespaces"))?;
-    let ended = Command::new("/proc/self/exe").arg(ENTER).env_clear().status();
-    let ended = ended.map_err(at("the agent"))?;
+    let (ours, theirs) = UnixStream::pair().map_err(at("the agent"))?;
+    let mut command = Command::new("/proc/self/exe");
+    let started = command.arg(ENTER).env_clear().stdin(OwnedFd::from(theirs)).spawn();
+    // What it holds of the other end would hide the agent's.
+    drop(command);
+    let mut agent = started.map_err(at("the agent"))?;
+    if let Err(error) = keeper::serve(&ours, agent.id()) {
+        let _ = writeln!(io::stderr(), "cofferdam-machine: the keeper: {error}");
+    }
+    drop(ours);
+    let ended = agent.wait().map_err(at("the agent"))?;
     match (ended.code(), ended.signal()) {
         (Some(0), _) => Ok(()),
         (code, signal) => {

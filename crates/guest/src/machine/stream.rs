@@ -89,6 +89,18 @@ impl Stream {
     }
 }
 
+/// Waits for bytes; none are the host's end.
+impl io::Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) => self.again(error, PollFlags::IN)?,
+                read => return read,
+            }
+        }
+    }
+}
+
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

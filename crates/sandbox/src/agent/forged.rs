@@ -308,3 +308,52 @@ async fn a_forged_list_of_commands_is_an_error_or_bounded() {
     // The next command has a name of its own all the same.
     assert_eq!(agent.last_id.load(Ordering::Relaxed), 600);
 }
+
+/// The files of a machine whose agent answers so; what came of them, and what was written.
+async fn kept(frames: &[(Kind, &[u8])]) -> (std::io::Result<()>, Vec<u8>) {
+    let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
+    let (agent, _driver) = forger(StatusCode::OK, body).await;
+    agent.level.store(wire::LEVEL, Ordering::Release);
+    let mut files = agent.keep().await.unwrap();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut out = Vec::new();
+        let passed = crate::host::upper::pass(&mut files, &mut out, 200);
+        (passed.and_then(|()| files.end()).map(drop), out)
+    });
+    read.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_a_machine_that_are_no_files_go_no_further() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("name"), b"bytes").unwrap();
+    let mut stream = Vec::new();
+    crate::host::upper::pack(dir.path(), 0, &mut stream, &|| true).unwrap();
+    let end = b"{\"files\":0,\"error\":null}".as_slice();
+    let (first, rest) = stream.split_at(9);
+    let (whole, out) = kept(&[(Kind::Chunk, first), (Kind::Chunk, rest), (Kind::End, end)]).await;
+    whole.unwrap();
+    assert_eq!(out, stream);
+    let name = stream.windows(4).position(|part| part == b"name").unwrap();
+    let mut leads_out = stream.clone();
+    leads_out[name..name + 4].copy_from_slice(b"../x");
+    let more = [stream.as_slice(), b"more"].concat();
+    let failed = b"{\"files\":0,\"error\":\"/name: it is a device\"}".as_slice();
+    std::fs::write(dir.path().join("name"), vec![7; 200]).unwrap();
+    let mut large = Vec::new();
+    crate::host::upper::pack(dir.path(), 0, &mut large, &|| true).unwrap();
+    for (frames, why) in [
+        (vec![(Kind::Chunk, leads_out.as_slice()), (Kind::End, end)], "leads elsewhere"),
+        (vec![(Kind::Chunk, more.as_slice()), (Kind::End, end)], "says more than the files"),
+        (vec![(Kind::Chunk, first), (Kind::End, end)], "fill whole buffer"),
+        (vec![(Kind::Chunk, first), (Kind::End, failed)], "/name: it is a device"),
+        (vec![(Kind::Chunk, &stream)], "hung up"),
+        (vec![(Kind::Chunk, &stream), (Kind::Stdout, b"x")], "something else"),
+        (vec![(Kind::Chunk, b"cfdlyr02")], "another form"),
+        (vec![(Kind::Chunk, &large), (Kind::End, end)], "more than 200 bytes"),
+    ] {
+        let (kept, out) = kept(&frames).await;
+        let error = kept.unwrap_err().to_string();
+        assert!(error.contains(why) && out.len() <= 200, "{frames:?}: {error}");
+    }
+}

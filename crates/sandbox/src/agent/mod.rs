@@ -13,6 +13,7 @@ pub(crate) mod excess;
 mod forged;
 pub(crate) mod ignored;
 mod job;
+pub(crate) mod keep;
 mod lasting;
 mod run;
 mod sleep;

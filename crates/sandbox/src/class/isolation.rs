@@ -311,9 +311,15 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
-    /// Whether all that a sandbox writes lies in a layer of this host as soon as it is written, so that it can be kept
-    /// and put into another sandbox. A kernel of its own may hold written pages back, and a provider has layers of its own.
+    /// Whether all that a sandbox writes can be kept and put into another sandbox: it lies in a layer of this host as soon as
+    /// it is written, or a kernel of ours hands it out. Another kernel may hold written pages back, and a provider has layers of
+    /// its own.
     fn keeps_files(&self) -> bool {
+        false
+    }
+
+    /// Whether that layer lies in a machine: its agent is asked for the files, and its init is given them.
+    fn has_layer_inside(&self) -> bool {
         false
     }
 

@@ -50,6 +50,7 @@ async fn take_waiting(
     match machine.meet(ground, disk).await {
         Ok(begun) => Ok(Some(begun)),
         Err(Unmet::Said(fault)) => Err(BootError::Machine { fault }),
+        Err(Unmet::Files(source)) => Err(BootError::Fill { source }),
         Err(Unmet::Lost(why)) => {
             tracing::warn!(sandbox = %plan.traces.id, why, "a machine that waited was lost");
             Ok(None)
@@ -75,6 +76,7 @@ async fn start(
             Ok(begun) => return Ok(begun),
             // The sandbox's own, which a boot would not change.
             Err(Unmet::Said(fault)) => return Err(BootError::Machine { fault }),
+            Err(Unmet::Files(source)) => return Err(BootError::Fill { source }),
             Err(Unmet::Lost(why)) => {
                 tracing::warn!(sandbox = %plan.traces.id, why, "a stored machine did not come to life");
                 pool.failed(&restoring.stored);
@@ -113,6 +115,7 @@ async fn start(
                 Missed::Late => BootError::Silent { log },
                 Missed::Ended => BootError::Ended { log },
                 Missed::Said(fault) => BootError::Machine { fault },
+                Missed::Files(source) => BootError::Fill { source },
             })
         }
     }

@@ -17,7 +17,7 @@ use crate::agent::Agent;
 use crate::class::docker;
 use crate::class::held::Held;
 use crate::class::microvm::monitor::{self, Kind};
-use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, ShownDisk};
+use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, ShownDisk, Untold};
 use crate::class::remote::{self, Line};
 use crate::class::tail::keep_last;
 use crate::host::starter;
@@ -32,6 +32,8 @@ const BOOT_MS: u64 = 15_000;
 /// The same for a machine that boots a kernel, in software perhaps: 1.5 s, and ten times as long
 /// where every processor is taken.
 const MACHINE_BOOT_MS: u64 = 60_000;
+/// Start of a machine that begins with files, in ms: an emulated one takes about 70 MB of them in a second.
+const FILL_MS: u64 = 300_000;
 /// A runtime whose container is dead has this long to clean up after it.
 const RUNTIME_END_MS: u64 = 5_000;
 /// What is kept of what the runtime and the agent say on standard error: their last words.
@@ -129,16 +131,21 @@ impl Life {
         let limit = Duration::from_millis(BOOT_MS);
         if let Some(parts) = parts {
             let has_greeted = self.origin != Origin::Booted;
-            let limit = Duration::from_millis(if has_greeted { BOOT_MS } else { MACHINE_BOOT_MS });
+            let limit = Duration::from_millis(match (parts.is_filled(), has_greeted) {
+                (true, _) => FILL_MS,
+                (false, true) => BOOT_MS,
+                (false, false) => MACHINE_BOOT_MS,
+            });
             let told = tokio::select! {
                 biased;
                 told = tokio::time::timeout(limit, parts.hand_over(&mut stream, has_greeted)) => told,
                 _ = self.child.wait() => return Err(Missed::Ended),
             };
             match told {
-                Ok(Ok(Ok(()))) => {}
-                Ok(Ok(Err(fault))) => return Err(Missed::Said(fault)),
-                Ok(Err(_)) => return Err(Missed::Ended),
+                Ok(Ok(())) => {}
+                Ok(Err(Untold::Said(fault))) => return Err(Missed::Said(fault)),
+                Ok(Err(Untold::Files(source))) => return Err(Missed::Files(source)),
+                Ok(Err(Untold::Lost)) => return Err(Missed::Ended),
                 Err(_) => return Err(Missed::Late),
             }
         }
@@ -168,6 +175,7 @@ impl Life {
         let log = self.killed().await;
         Err(match missed {
             Missed::Said(fault) => Unmet::Said(fault),
+            Missed::Files(source) => Unmet::Files(source),
             Missed::Late => Unmet::Lost(format!("no answer in time: {log}")),
             Missed::Ended => Unmet::Lost(log),
         })
@@ -208,12 +216,16 @@ pub(crate) enum Missed {
     Ended,
     /// The init of a machine says what failed.
     Said(String),
+    /// What it begins with cannot be used.
+    Files(io::Error),
 }
 
 /// Why a machine that was made before did not become a sandbox's.
 pub(crate) enum Unmet {
     /// The sandbox's own fault, which the init named.
     Said(String),
+    /// The files' that it begins with.
+    Files(io::Error),
     /// The machine's.
     Lost(String),
 }

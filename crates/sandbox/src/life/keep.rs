@@ -4,6 +4,10 @@
 //! Sandbox --keeper--> LayerKeeper --keep--> freeze -> stream -> Still --dropped--> it goes on
 //!                         |                                      ^   \--end--> its processes are killed where they stand
 //!                         \--stand--> freeze -> PlainLayer ------/
+//! ```
+//! Where the layer lies in a machine, `inside_layer` has its agent stop it and hand the stream out.
+//!
+//! ```text
 //! stream or PlainLayer -> Filling --provision_filled--> a sandbox with these files
 //! ```
 //! With its memory, where its class can: the agent sleeps, the kernel writes itself and ends, then the files follow, which
@@ -20,13 +24,16 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::{DEFAULT_DISK_MB, DEFAULT_MEM_MB};
 
+use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
 use crate::class;
+use crate::class::microvm::MachineFiles;
 use crate::host::freeze::Frozen;
 use crate::host::idrange::Taken;
 use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
+use crate::life::inside_layer;
 use crate::life::memory::{StoredMemory, StoredPieces};
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::spec::class::Class;
@@ -124,10 +131,15 @@ impl LayerKeeper {
         out: &mut dyn Write,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Still, KeepError> {
+        if class::of(self.class).has_layer_inside() {
+            let may_have = (self.mem_bytes, self.disk_bytes);
+            let standing = inside_layer::keep(&self.agent, may_have, out, goes_on)?;
+            return Ok(Still { standing: Some(standing), frozen: None, keeper: self.clone() });
+        }
         let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
         let written = upper::pack(&self.traces.layer.join("upper"), self.first, out, goes_on);
         written.map_err(KeepError::Files)?;
-        Ok(Still { frozen: Some(frozen), keeper: self.clone() })
+        Ok(Still { frozen: Some(frozen), standing: None, keeper: self.clone() })
     }
 
     /// Whether its memory can be kept with its files.
@@ -195,7 +207,7 @@ impl Sleeping {
         keeper.ended().map_err(KeepError::Freeze)?;
         let written = upper::pack(&keeper.traces.layer.join("upper"), keeper.first, out, goes_on);
         written.map_err(KeepError::Files)?;
-        Ok((Still { frozen: None, keeper }, stored.err()))
+        Ok((Still { frozen: None, standing: None, keeper }, stored.err()))
     }
 }
 
@@ -221,15 +233,21 @@ impl LayerKeeper {
 
 impl LayerKeeper {
     /// Stops the sandbox and holds its layer, which then outlives it: nothing is copied. Blocking. `None`: the layer does not
-    /// lie in memory, and its files have to be written. The sandbox must not be wiped meanwhile.
+    /// lie in memory of this host, and its files have to be written. The sandbox must not be wiped meanwhile.
     ///
     /// # Errors
     /// It could not be stopped, or its layer not be held; then it goes on.
     pub fn stand(&self) -> Result<Option<(Still, PlainLayer)>, KeepError> {
+        if class::of(self.class).has_layer_inside() {
+            return Ok(None);
+        }
         let Traces { layer, dir, .. } = &self.traces;
         let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
         let plain = PlainLayer::of(layer, dir, self.ids.clone()).map_err(KeepError::Files)?;
-        Ok(plain.map(|plain| (Still { frozen: Some(frozen), keeper: self.clone() }, plain)))
+        Ok(plain.map(|plain| {
+            let still = Still { frozen: Some(frozen), standing: None, keeper: self.clone() };
+            (still, plain)
+        }))
     }
 }
 
@@ -239,15 +257,17 @@ impl LayerKeeper {
 pub struct Still {
     /// `None`: nothing of it runs any more.
     frozen: Option<Frozen>,
+    /// Of a machine, whose kernel holds its task.
+    standing: Option<StandingTask>,
     keeper: LayerKeeper,
 }
 
 impl Still {
     /// Kills every process where it stands: none of them runs another instruction of its program.
     pub fn end(self) {
-        let Self { frozen, keeper } = self;
+        let Self { frozen, standing, keeper } = self;
         keeper.end();
-        drop(frozen);
+        drop((frozen, standing));
     }
 }
 
@@ -321,6 +341,11 @@ impl Filling {
 }
 
 impl KeptStream {
+    /// What is left of it, for the init of a machine.
+    pub(crate) fn for_machine(self) -> MachineFiles {
+        MachineFiles::new(self.stream)
+    }
+
     pub(crate) fn files(&mut self) -> &mut dyn Read {
         self.stream.as_mut()
     }
@@ -331,15 +356,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_three_classes_are_kept_and_every_other_class_is_refused_by_its_name() {
+    fn files_of_every_class_of_this_host_are_kept_and_every_other_class_is_refused_by_its_name() {
         for class in Class::ALL {
             match kept_by(Some(class)) {
-                Ok(_) => assert!(matches!(class, Class::Container | Class::Gvisor | Class::Docker)),
+                Ok(_) => assert!(Class::LOCAL.contains(&class)),
                 Err(why) => {
                     let named = format!("class `{}` cannot", class.as_str());
                     assert!(why.to_string().contains(&named), "{why}");
                     assert!(
-                        why.to_string().ends_with("are `container`, `gvisor`, `docker`"),
+                        why.to_string().ends_with("are `container`, `gvisor`, `microvm`, `docker`"),
                         "{why}"
                     );
                 }

@@ -16,6 +16,7 @@ mod hold;
 mod host;
 mod input;
 mod inside;
+mod inside_layer;
 mod intake;
 mod keep;
 mod memory;

@@ -50,8 +50,10 @@ pub(crate) async fn raise(
 ) -> Result<Raised, BootError> {
     let known = facts.base_digest.clone().filter(|_| plan.base.is(&facts.base));
     let bundle = Bundle::of(plan, &base, resolved, known, facts);
-    let parts = bundle.parts.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
+    if filling.as_ref().is_some_and(Filling::is_layer) && bundle.parts.is_some() {
+        return Err(BootError::Unfillable(plan.class.as_str()));
+    }
     // Files to fill in take longer than a runtime may be kept waiting.
     let is_read = matches!(&filling, Some(Filling::Stream(_)));
     let is_early = !is_read && plan.isolation().starts_ahead();
@@ -61,7 +63,7 @@ pub(crate) async fn raise(
         (intake.within(|| bundle.make((&held, &images), filling, early, &mut ahead)), ahead)
     })
     .await;
-    let Made { hold, digest, groups, disk, ids, memory } =
+    let Made { hold, digest, groups, disk, ids, memory, parts } =
         match made.ok_or(BootError::Closed).flatten() {
             Ok(made) => made,
             Err(error) => {
@@ -113,6 +115,8 @@ struct Made {
     ids: Option<Taken>,
     /// What its kernel goes on with, until it does.
     memory: Option<StoredMemory>,
+    /// Of a machine, with the files that it begins with.
+    parts: Option<Parts>,
 }
 
 /// What lies on the host before the runtime starts.
@@ -218,7 +222,8 @@ impl Bundle {
         let unread = early.map(|early| self.start_ahead(early, ahead)).transpose()?.flatten();
         let Some(layer_mb) = self.layer_mb else {
             let (digest, groups, disk, ids, memory) = (None, Vec::new(), None, None, None);
-            return Ok(Made { hold, digest, groups, disk, ids, memory });
+            let parts = self.parts.clone();
+            return Ok(Made { hold, digest, groups, disk, ids, memory, parts });
         };
         let plain = filling.as_ref().and_then(Filling::layer);
         let ids = match (self.has_users, &facts.ids) {
@@ -256,11 +261,20 @@ impl Bundle {
         let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
+        // A machine goes on with nobody's memory.
+        if self.parts.is_some() {
+            filling = filling.map(Filling::files_alone);
+        }
         let memory = filling.as_mut().map(|filling| filling.memory(&self.traces.dir)).transpose();
         let memory = memory.map_err(|source| BootError::Fill { source })?.flatten();
-        if disk.is_none() {
-            self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling, unread)?;
-        }
-        Ok(Made { hold, digest, groups, disk, ids, memory })
+        let parts = match (self.parts.clone(), filling) {
+            (Some(parts), Some(Filling::Stream(files))) => Some(parts.filled(files.for_machine())),
+            (None, filling) => {
+                self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling, unread)?;
+                None
+            }
+            (parts, _) => parts,
+        };
+        Ok(Made { hold, digest, groups, disk, ids, memory, parts })
     }
 }

@@ -1,45 +1,190 @@
-//! Files of a running sandbox, kept where its class can.
+//! Files of a running sandbox, kept where its class can, and another sandbox that begins with them.
 
+use std::io::Cursor;
 use std::sync::Arc;
 
-use cofferdam_sandbox::{Class, Offer, enter_private_mounts};
+use cofferdam_sandbox::{Class, Filling, Offer, enter_private_mounts, provision_filled};
 use serde_json::json;
 
-use super::support::{Bench, KEEPING, sh};
+use super::support::{Bench, KEEPING, STANDING, sh};
 use super::{Ground, not_run, runtime_of, wiped};
 
 /// Of every class that this host has, by a real sandbox, which goes on.
 #[test]
-fn files_are_kept_of_three_classes_and_another_says_its_name() {
+fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
     in_each_class(async |ground| {
         let (sandbox, plan) = ground.start(json!({})).await;
-        match sandbox.keeper() {
-            Ok(keeper) => {
-                assert!(KEEPING.contains(&ground.class));
-                let still = keeper.keep(&mut std::io::sink(), &|| true);
-                drop(still.unwrap());
-                // Its layer can be held while it goes on.
-                let (still, layer) = keeper.stand().unwrap().expect("a layer in memory");
-                assert!(layer.size().unwrap() > 0);
-                layer.let_go();
-                drop(still);
-            }
-            Err(why) => {
-                assert!(!KEEPING.contains(&ground.class));
-                let named = format!("class `{}` cannot", ground.class.as_str());
-                assert!(why.to_string().contains(&named), "{why}");
-            }
+        assert!(KEEPING.contains(&ground.class));
+        let keeper = sandbox.keeper().unwrap();
+        let still = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| true));
+        drop(still.unwrap());
+        let stood = keeper.stand().unwrap();
+        // Its layer can be held while it goes on, where it lies in memory of this host.
+        assert_eq!(stood.is_some(), STANDING.contains(&ground.class));
+        if let Some((still, layer)) = stood {
+            assert!(layer.size().unwrap() > 0);
+            layer.let_go();
+            drop(still);
         }
+        // One whose end is asked for meanwhile is not kept, and goes on all the same.
+        let stopped = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| false));
+        assert!(stopped.is_err());
         assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// Everything that a layer may have: modes, owners, times, links, holes, pipes, names that are no text, and what was deleted.
+const CHANGES: &str = "set -e; mkdir -p /kept/deep/er; cd /kept; printf one > a; chmod 4751 a; ln a b; \
+    ln -s nowhere link; chown -h 7:8 link; chown 1000:1000 deep; mkfifo pipe; truncate -s 3000000 holes; \
+    printf x | dd of=holes bs=1 seek=2000000 conv=notrunc 2> /dev/null; \
+    head -c 3000000 /dev/urandom > large; touch \"$(printf 'odd\\377')\"; touch -d @1000000.5 a deep; \
+    rm -rf /etc/skel; rm -rf /etc/profile.d; mkdir /etc/profile.d; touch /etc/profile.d/mine; chmod 500 deep/er";
+/// What is seen of them. gVisor's kernel tells other numbers of links and times of what was just written, has pipes of its own
+/// that nobody keeps, and its `ls` fails.
+const SEEN: &str = "export LC_ALL=C; (find /kept /etc/profile.d ! -type d ! -type p -printf '%p %y %m %U:%G %s %l\n'; \
+    find /kept/* -type d -printf '%p %m %U:%G\n'; find /kept/a /kept/deep -maxdepth 0 -printf '%p %T@\n') | sort; \
+    find /kept -samefile /kept/a | sort; sha256sum /kept/a /kept/b /kept/large /kept/holes; test -e /etc/skel || echo gone";
+
+/// What was kept in a class begins a sandbox of each other.
+#[test]
+fn a_sandbox_of_each_class_begins_with_what_was_kept_in_another() {
+    let kept = std::sync::Mutex::new(Vec::new());
+    in_each_class(async |ground| {
+        let (sandbox, plan) = ground.start(json!({})).await;
+        let changed = sh(&sandbox, &plan, CHANGES).await;
+        assert_eq!(changed.outcome.exit, 0, "{}", changed.stderr);
+        let seen = sh(&sandbox, &plan, SEEN).await.stdout;
+        assert!(seen.lines().count() == 18 && seen.ends_with("gone\n"), "{seen}");
+        let keeper = sandbox.keeper().unwrap();
+        let mut stream = Vec::new();
+        let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true)).unwrap();
+        // Nothing runs after the moment that was kept.
+        tokio::task::block_in_place(|| still.end());
+        wiped(&sandbox.wipe("paused").await);
+        kept.lock().unwrap().push((ground.class, stream, seen));
+    });
+    in_each_class(async |ground| {
+        let kept = kept.lock().unwrap().clone();
+        for (class, stream, seen) in kept {
+            let fields = ground.fields(json!({}));
+            let plan = ground.bench.plan(fields);
+            let filling = Filling::new(Cursor::new(stream));
+            let sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await;
+            let sandbox = sandbox.unwrap_or_else(|why| panic!("{}: {why:?}", class.as_str()));
+            let again = sh(&sandbox, &plan, SEEN).await;
+            let between = format!("{} begins with {}", ground.class.as_str(), class.as_str());
+            assert_eq!(again.stdout, seen, "{between}");
+            let pipe = sh(&sandbox, &plan, "test -p /kept/pipe").await.outcome.exit;
+            assert!(pipe == 0 || [class, ground.class].contains(&Class::Gvisor), "{between}");
+            // It is a sandbox as any other.
+            let more = "echo two >> /kept/a && cat /kept/b && touch /etc/skel && rm -r /kept && ls -A /kept";
+            let more = sh(&sandbox, &plan, more).await;
+            assert!(
+                more.stdout == "onetwo\n" && more.outcome.exit != 0,
+                "{between} {}",
+                more.stdout
+            );
+            wiped(&sandbox.wipe("task-end").await);
+        }
+    });
+}
+
+/// Two files that are written by turns are one step apart at most in what is kept, again and again while it goes on.
+#[test]
+fn what_is_kept_of_each_class_is_of_one_moment() {
+    in_each_class(async |ground| {
+        let (sandbox, plan) = ground.start(json!({})).await;
+        let script = "i=1000000; while [ ! -e /stop ]; do i=$((i+1)); echo $i 1<> /first-of-two; echo $i 1<> /last-of-two; done";
+        let looks = async {
+            for _ in 0..3 {
+                let mut stream = Vec::new();
+                let keeper = sandbox.keeper().unwrap();
+                let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+                drop(still.unwrap());
+                let number = |name: &str| {
+                    // Its name, its head without attributes, the offset and the size of its one extent.
+                    let at = stream.windows(name.len()).position(|part| part == name.as_bytes());
+                    let begin = at.unwrap() + name.len() + 26 + 12;
+                    let text = String::from_utf8_lossy(&stream[begin..begin + 7]).into_owned();
+                    text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?}"))
+                };
+                let (first, last) = (number("first-of-two"), number("last-of-two"));
+                assert!(first == last || first == last + 1, "{first} {last}");
+            }
+            sandbox.agent().put("/stop", 0o644, bytes::Bytes::new()).await.unwrap();
+        };
+        let begun = async {
+            while sandbox.agent().read("/last-of-two", 100).await.is_err() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            looks.await;
+        };
+        let (ran, ()) = tokio::join!(sh(&sandbox, &plan, script), begun);
+        assert_eq!(ran.outcome.exit, 0);
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// The agent of a machine goes on while the files are read, and changes none of them.
+#[test]
+fn what_is_written_from_outside_waits_until_the_files_are_kept() {
+    in_each_class(async |ground| {
+        let (sandbox, plan) = ground.start(json!({})).await;
+        let keeper = sandbox.keeper().unwrap();
+        let still = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| true));
+        let (agent, (pieces, tar)) = (sandbox.agent().clone(), tokio::sync::mpsc::channel(1));
+        let unpack = cofferdam_guest::archive::Unpack {
+            path: "/".to_owned(),
+            max_bytes: 10,
+            max_entries: 10,
+            owner: None,
+        };
+        let writing = tokio::spawn(async move {
+            let (put, unpacked) =
+                tokio::join!(agent.put("/put", 0o644, "x".into()), agent.unpack(&unpack, tar));
+            put.unwrap();
+            unpacked.unwrap();
+        });
+        pieces.send(bytes::Bytes::from(vec![0; 1024])).await.unwrap();
+        drop(pieces);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        assert!(!writing.is_finished(), "{} goes on", ground.class.as_str());
+        drop(still.unwrap());
+        writing.await.unwrap();
+        assert_eq!(sh(&sandbox, &plan, "cat /put").await.stdout, "x");
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// What a task puts into the way of a machine's init is taken for nothing but a file.
+#[test]
+fn a_link_in_the_place_of_the_inits_own_directory_leads_nowhere() {
+    in_classes(&[Class::Microvm], async |ground| {
+        let (sandbox, plan) = ground.start(json!({})).await;
+        let link = "rm -rf /.cofferdam && ln -s /cgroups /.cofferdam && echo kept > /kept";
+        assert_eq!(sh(&sandbox, &plan, link).await.outcome.exit, 0);
+        let (keeper, mut stream) = (sandbox.keeper().unwrap(), Vec::new());
+        let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+        drop(still.unwrap());
+        wiped(&sandbox.wipe("task-end").await);
+        let plan = ground.bench.plan(ground.fields(json!({})));
+        let filling = Filling::new(Cursor::new(stream));
+        let sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await.unwrap();
+        assert_eq!(sh(&sandbox, &plan, "cat /kept").await.stdout, "kept\n");
         wiped(&sandbox.wipe("task-end").await);
     });
 }
 
 /// Once in each class that this host has; the others are named.
 fn in_each_class(test: impl AsyncFn(&Ground)) {
+    in_classes(&Class::LOCAL, test);
+}
+
+fn in_classes(classes: &[Class], test: impl AsyncFn(&Ground)) {
     enter_private_mounts().expect("these tests need root: run them as root");
     let found = Bench::new(None);
-    for class in Class::LOCAL {
+    for class in classes.iter().copied() {
         let with_engine = found.host.with_engine();
         let fact = with_engine.facts().classes.iter().find(|fact| fact.class == class).unwrap();
         if let Offer::Absent { why, remedy } = &fact.offer {

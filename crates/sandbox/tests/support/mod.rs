@@ -37,8 +37,10 @@ pub struct Bench {
     pub remote: Option<RemoteConfig>,
 }
 
-/// Classes whose layer is the worker's, whoever holds the processes.
-pub const KEEPING: [Class; 3] = [Class::Container, Class::Gvisor, Class::Docker];
+/// Classes whose files are kept.
+pub const KEEPING: [Class; 4] = [Class::Container, Class::Gvisor, Class::Microvm, Class::Docker];
+/// Those of them whose layer is the worker's, whoever holds the processes.
+pub const STANDING: [Class; 3] = [Class::Container, Class::Gvisor, Class::Docker];
 
 /// A process of this binary that runs one ignored test alone: a worker to be killed, or with an environment or a memory
 /// of its own.

@@ -31,6 +31,7 @@ mod serve;
 mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
+mod told;
 mod tree;
 mod trial;
 mod vhost;
@@ -42,11 +43,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_ambient::random;
+use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::sandbox::Limits;
-use cofferdam_guest::setup::{CLOCK, CLOCK_ASKS, GREETING, READY, SEED_BYTES, Setup, Tree};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use cofferdam_guest::setup::{GREETING, READY, SEED_BYTES, Setup, Tree};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
@@ -59,6 +58,7 @@ pub(crate) use qemu::Lent;
 use qemu::{Shape, Start};
 pub(crate) use serve::{empty, serve};
 pub(crate) use stored::Restoring;
+pub(crate) use told::{MachineFiles, Untold};
 use tree::Node;
 
 use crate::host::guest::AGENT_PIDS;
@@ -84,8 +84,6 @@ const HOST_LAYER_MB: u64 = 1;
 const REHEARSAL_BYTES: u64 = 64 * 1024 * 1024;
 const REHEARSAL_PIDS: u64 = 32;
 const REHEARSAL_FILES: u64 = 256;
-/// A line of the init's: what failed, or that nothing did.
-const MAX_LINE: usize = 4_096;
 /// A description of a root that does not change under us is used again for so long, then made anew: the
 /// host's `/usr` changes when packages do.
 const FRESH_MS: u64 = 30_000;
@@ -182,6 +180,8 @@ pub(crate) struct Parts {
     binds: Vec<PathBuf>,
     given: Vec<Given>,
     setup: Setup,
+    /// What it begins with.
+    files: Option<MachineFiles>,
     /// Whether the lower layers stay as they are while this worker lives.
     kept: bool,
 }
@@ -209,8 +209,10 @@ impl Parts {
             kept: plan.host_usr || plan.is_image,
             binds,
             given: asked.to_vec(),
+            files: None,
             setup: Setup {
                 is_rehearsal: false,
+                is_filled: false,
                 seed: [0; SEED_BYTES],
                 mem_bytes: limits.mem_mb.unwrap_or(0).saturating_mul(1024 * 1024),
                 pids: limits.pids.unwrap_or(0).saturating_add(AGENT_PIDS),
@@ -266,25 +268,31 @@ impl Parts {
         Image::of(tree::directory(entries))
     }
 
+    /// The same for a machine that begins with these files.
+    pub fn filled(mut self, files: MachineFiles) -> Self {
+        self.setup.is_filled = true;
+        Self { files: Some(files), ..self }
+    }
+
+    /// Whether it begins with files.
+    pub fn is_filled(&self) -> bool {
+        self.setup.is_filled
+    }
+
     /// Says to the init of a machine what it is from now on; one that was stored has greeted already.
-    /// The inner error is the init's own.
-    pub async fn hand_over(
-        self,
-        stream: &mut UnixStream,
-        has_greeted: bool,
-    ) -> io::Result<Result<(), String>> {
-        if !has_greeted && line(stream).await? != GREETING {
-            return Ok(Err("the machine's init did not introduce itself".to_owned()));
+    pub async fn hand_over(self, stream: &mut UnixStream, has_greeted: bool) -> Result<(), Untold> {
+        if !has_greeted && told::line(stream).await? != GREETING {
+            return Err(Untold::Said("the machine's init did not introduce itself".to_owned()));
         }
-        tell(stream, self.setup, READY).await
+        told::tell(stream, self.setup, self.files.as_ref(), READY).await
     }
 }
 
 /// Has a machine that waits do once, for nobody, what it will do for its sandbox; it waits again then.
-/// The inner error is the init's own.
-pub(crate) async fn rehearse(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
+pub(crate) async fn rehearse(stream: &mut UnixStream) -> Result<(), Untold> {
     let setup = Setup {
         is_rehearsal: true,
+        is_filled: false,
         seed: [0; SEED_BYTES],
         mem_bytes: REHEARSAL_BYTES,
         pids: AGENT_PIDS + REHEARSAL_PIDS,
@@ -294,35 +302,7 @@ pub(crate) async fn rehearse(stream: &mut UnixStream) -> io::Result<Result<(), S
         lowers: 1,
         trees: Vec::new(),
     };
-    tell(stream, setup, GREETING).await
-}
-
-async fn tell(
-    stream: &mut UnixStream,
-    mut setup: Setup,
-    wanted: &str,
-) -> io::Result<Result<(), String>> {
-    setup.seed = random::secret_bytes();
-    let mut said = serde_json::to_vec(&setup)?;
-    said.push(b'\n');
-    stream.write_all(&said).await?;
-    for _ in 0..=CLOCK_ASKS {
-        match line(stream).await?.as_str() {
-            CLOCK => stream.write_all(format!("{}\n", clock::now_ms()).as_bytes()).await?,
-            answer if answer == wanted => return Ok(Ok(())),
-            fault => return Ok(Err(fault.trim().to_owned())),
-        }
-    }
-    Ok(Err("the machine's init asks for nothing but the time".to_owned()))
-}
-
-/// A line with its end. The other side says nothing behind it that is not asked for.
-async fn line(stream: &mut UnixStream) -> io::Result<String> {
-    let mut said = Vec::new();
-    while said.last() != Some(&b'\n') && said.len() < MAX_LINE {
-        said.push(stream.read_u8().await?);
-    }
-    Ok(String::from_utf8_lossy(&said).into_owned())
+    told::tell(stream, setup, None, GREETING).await
 }
 
 /// Paths with their inodes and the times of their last change.

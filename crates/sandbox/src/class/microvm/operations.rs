@@ -40,6 +40,15 @@ impl Isolation for MicrovmClass {
         weak(facts.machine.as_ref().map(|machine| &machine.accel))
     }
 
+    /// Its init hands them out while its processes stand still, and takes them before it has a root.
+    fn keeps_files(&self) -> bool {
+        true
+    }
+
+    fn has_layer_inside(&self) -> bool {
+        true
+    }
+
     fn is_killed_with_us(&self) -> bool {
         true
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream as Socket;
 use std::path::Path;
 
+use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::id::SandboxId;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::fs;
 use cofferdam_ambient::env;
 
 /// Ids of one range: as many as a system has by convention.
-pub(crate) const COUNT: u32 = 65_536;
+pub(crate) const COUNT: u32 = cofferdam_guest::upper::IDS;
 
 /// `FIRST:COUNT`, or `off`.
 const VARIABLE: &str = "COFFERDAM_ID_RANGE";

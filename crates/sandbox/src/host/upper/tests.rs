@@ -1,9 +1,11 @@
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use cofferdam_guest::upper::NOBODY;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use super::*;
@@ -116,4 +118,54 @@ fn packing_ends_once_the_sandbox_does_and_says_what_it_cannot_keep() {
         let refused = packed(from.path()).unwrap_err().to_string();
         assert_eq!(refused, "/null: it is a device");
     }
+}
+
+#[test]
+fn a_stream_of_somebody_else_is_passed_on_whole_and_nothing_else_is() {
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("file"), vec![7; 300_000]).unwrap();
+    symlink("/", from.path().join("link")).unwrap();
+    let stream = packed(from.path()).unwrap();
+    let passed = |stream: &[u8], most| {
+        let (mut from, mut out) = (stream, Vec::new());
+        pass(&mut from, &mut out, most).map(|()| (out, from.len()))
+    };
+    let size = u64::try_from(stream.len()).unwrap();
+    let more = [stream.as_slice(), b"behind its end"].concat();
+    assert_eq!(passed(&more, size).unwrap(), (stream.clone(), 14));
+    let refused = passed(&stream, size - 1).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge, "{refused}");
+    for cut in [0, 7, 8, 20, stream.len() / 2, stream.len() - 1] {
+        assert!(passed(&stream[..cut], size).is_err(), "{cut}");
+    }
+    let name = stream.windows(4).position(|part| part == b"file").unwrap();
+    for bad in [b"../x", b"a/..", b"/abc", b"li\0k"] {
+        let mut forged = stream.clone();
+        forged[name..name + 4].copy_from_slice(bad);
+        let refused = passed(&forged, size).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData, "{refused}");
+    }
+    // The first byte of an entry is its kind: 9 is none, and a second root is refused.
+    for (at, byte) in [(8, 9), (8, 2), (0, b'C')] {
+        let mut forged = stream.clone();
+        forged[at] = byte;
+        assert!(passed(&forged, size).is_err(), "{at}");
+    }
+}
+
+#[test]
+fn an_owner_whom_only_a_machine_can_have_is_refused_by_name_elsewhere() {
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("file"), b"bytes").unwrap();
+    if chown(from.path().join("file"), Some(70_000), None).is_err() {
+        return not_run("an owner of its own", "this process gives no file away");
+    }
+    let mut stream = Vec::new();
+    pack(from.path(), 0, &mut stream, &|| true).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    unpack(to.path(), 0, &mut stream.as_slice()).unwrap();
+    assert_eq!(fs::metadata(to.path().join("file")).unwrap().uid(), 70_000);
+    let to = tempfile::tempdir().unwrap();
+    let refused = unpack(to.path(), FIRST, &mut stream.as_slice()).unwrap_err().to_string();
+    assert!(refused.contains("the owner 70000"), "{refused}");
 }

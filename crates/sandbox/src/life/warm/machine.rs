@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 
 use super::Names;
 use crate::agent::Agent;
-use crate::class::microvm::{self, Disk, Restoring, ShownDisk};
+use crate::class::microvm::{self, Disk, Restoring, ShownDisk, Untold};
 use crate::host::limit;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
@@ -72,9 +72,9 @@ impl WarmMachine {
         let rehearsed = tokio::select! {
             biased;
             done = tokio::time::timeout(limit, microvm::rehearse(&mut machine.stream)) => match done {
-                Ok(Ok(Ok(()))) => return Ok(machine),
-                Ok(Ok(Err(fault))) => fault,
-                Ok(Err(error)) => error.to_string(),
+                Ok(Ok(())) => return Ok(machine),
+                Ok(Err(Untold::Said(fault))) => fault,
+                Ok(Err(_)) => "its stream ended".to_owned(),
                 Err(_) => "its rehearsal did not end in time".to_owned(),
             },
             () = machine.life.ended() => "it ended".to_owned(),

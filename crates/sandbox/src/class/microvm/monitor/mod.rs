@@ -219,7 +219,7 @@ async fn trial_in(
     let mut child = command.stderr(Stdio::null()).spawn().map_err(words)?;
     let met = async {
         let mut stream = place.begin(kind.monitor()).await?;
-        match super::line(&mut stream).await {
+        match super::told::line(&mut stream).await {
             Ok(said) if said == GREETING => Ok(()),
             Ok(_) => Err("it said something else".to_owned()),
             Err(error) => Err(error.to_string()),

@@ -7,15 +7,24 @@
 //! ```
 //! Owners are those inside: the first id of the sandbox's own is 0. Holes stay holes. A name is any bytes without NUL and
 //! slash. Entries of a directory follow it; a hard link follows the file that it is.
+//!
+//! The worker writes and reads it where the layer is the host's, a machine's init where it is the machine's. Whoever reads one
+//! trusts nothing of it.
 
 mod attributes;
 mod pack;
+mod pass;
+mod read;
 mod unpack;
 
 use std::io;
 
-pub(crate) use pack::pack;
-pub(crate) use unpack::unpack;
+pub use pack::pack;
+pub use pass::pass;
+pub use unpack::unpack;
+
+/// Ids of a sandbox's own, where its host gives it some.
+pub const IDS: u32 = 65_536;
 
 /// First bytes of a stream, with the version of its form.
 const MAGIC: &[u8; 8] = b"cfdlyr01";
@@ -24,7 +33,7 @@ const PIECE: usize = 128 * 1024;
 /// Files, directories and links of one layer: a file system in memory of 16 GiB has as many inodes.
 const MAX_ENTRIES: u64 = 4_000_000;
 /// Whom the kernel shows for an id that a sandbox does not have.
-const NOBODY: u32 = 65_534;
+pub const NOBODY: u32 = 65_534;
 /// Ends the extents of a file; its size follows.
 const NO_EXTENT: u64 = u64::MAX;
 /// An attribute's name and value, as the kernel bounds them.
@@ -87,7 +96,7 @@ fn inside(id: u32, first: u32) -> u32 {
     if first == 0 {
         return id;
     }
-    id.checked_sub(first).filter(|id| *id < crate::host::idrange::COUNT).unwrap_or(NOBODY)
+    id.checked_sub(first).filter(|id| *id < IDS).unwrap_or(NOBODY)
 }
 
 /// The same back.
@@ -95,13 +104,11 @@ fn outside(id: u32, first: u32) -> io::Result<u32> {
     if first == 0 {
         return Ok(id);
     }
-    let known = Some(id).filter(|id| *id < crate::host::idrange::COUNT);
-    known.and_then(|id| id.checked_add(first)).ok_or_else(|| wrong("an owner that no sandbox has"))
+    let known = Some(id).filter(|id| *id < IDS);
+    let found = known.and_then(|id| id.checked_add(first));
+    found.ok_or_else(|| wrong(&format!("the owner {id}, whom no sandbox of this class can have")))
 }
 
 fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the stream has {what}"))
 }
-
-#[cfg(test)]
-mod tests;

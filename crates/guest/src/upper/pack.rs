@@ -20,7 +20,7 @@ use super::{EntryKind, Head, MAGIC, MAX_ENTRIES, MAX_PATH, NO_EXTENT, PIECE, att
 ///
 /// # Errors
 /// What cannot be read, by its path in the sandbox; what cannot be written; a layer beyond the bounds.
-pub(crate) fn pack(
+pub fn pack(
     upper: &Path,
     first: u32,
     out: &mut dyn Write,

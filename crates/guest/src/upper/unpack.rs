@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chmodat,
@@ -15,107 +15,34 @@ use rustix::fs::{
 };
 use rustix::io::pwrite;
 
-use super::{
-    EntryKind, Head, MAGIC, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_VALUE, NO_EXTENT, PIECE,
-    attributes, outside, wrong,
-};
-
-/// Extended attributes of one file: more than fit into what the kernel lists.
-const MAX_ATTRIBUTES: u16 = 4_096;
+use super::read::{EntryReader, Extent, LayerEntry};
+use super::{EntryKind, Head, PIECE, attributes, wrong};
 
 /// Writes a stream's files into `upper`, which is empty, for owners that begin at `first`.
 ///
 /// # Errors
 /// A stream that is cut off or not of this form; what the layer has no room for.
-pub(crate) fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
+pub fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(upper, flags, Mode::empty())?;
-    let mut unpacking = Unpacking { top, first, from, parent: None, dirs: Vec::new() };
-    let mut magic = [0; 8];
-    unpacking.from.read_exact(&mut magic)?;
-    if magic != *MAGIC {
-        return Err(wrong("another form, or another version of it"));
-    }
-    let mut count = 0u64;
-    while unpacking.entry()? {
-        count = count.saturating_add(1);
-        if count > MAX_ENTRIES {
-            return Err(wrong("too many entries"));
-        }
-    }
-    if unpacking.wide()? != count {
-        return Err(wrong("another number of entries than it says"));
+    let mut entries = EntryReader::begin(from, first)?;
+    let mut unpacking = Unpacking { top, first, parent: None, dirs: Vec::new() };
+    while let Some(entry) = entries.entry()? {
+        unpacking.entry(entry, &mut entries)?;
     }
     unpacking.finish()
 }
 
-struct Unpacking<'a> {
+struct Unpacking {
     top: OwnedFd,
     first: u32,
-    from: &'a mut dyn Read,
     /// The directory that the last entry was written into.
     parent: Option<(PathBuf, OwnedFd)>,
     /// Directories with what they get at the end.
     dirs: Vec<(PathBuf, Head)>,
 }
 
-impl Unpacking<'_> {
-    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        self.from.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn wide(&mut self) -> io::Result<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn number(&mut self) -> io::Result<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn some(&mut self, size: usize, most: usize) -> io::Result<Vec<u8>> {
-        if size > most {
-            return Err(wrong("a longer text than there can be"));
-        }
-        let mut bytes = vec![0; size];
-        self.from.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn text(&mut self, most: usize) -> io::Result<Vec<u8>> {
-        let size = self.array().map(u16::from_le_bytes)?;
-        self.some(usize::from(size), most)
-    }
-
-    fn path(&mut self) -> io::Result<PathBuf> {
-        let bytes = self.text(MAX_PATH)?;
-        let path = PathBuf::from(OsStr::from_bytes(&bytes));
-        let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-        match plain && !bytes.contains(&0) {
-            true => Ok(path),
-            false => Err(wrong("a path that leads elsewhere")),
-        }
-    }
-
-    fn head(&mut self) -> io::Result<Head> {
-        let (mode, uid, gid) = (self.number()?, self.number()?, self.number()?);
-        let seconds = self.array().map(i64::from_le_bytes)?;
-        let nanos = self.number()?;
-        let count = self.array().map(u16::from_le_bytes)?;
-        if count > MAX_ATTRIBUTES {
-            return Err(wrong("too many attributes"));
-        }
-        let mut attributes = Vec::new();
-        for _ in 0..count {
-            let name = self.text(MAX_NAME)?;
-            let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-            attributes.push((name, self.some(size, MAX_VALUE)?));
-        }
-        let (uid, gid) = (outside(uid, self.first)?, outside(gid, self.first)?);
-        Ok(Head { mode: mode & 0o7777, uid, gid, seconds, nanos, attributes })
-    }
-
+impl Unpacking {
     /// Opens the directory of an entry, once for all that follow each other in it.
     fn enter(&mut self, path: &Path) -> io::Result<(i32, Vec<u8>)> {
         let name = path.file_name().ok_or_else(|| wrong("an entry without a name"))?;
@@ -134,27 +61,14 @@ impl Unpacking<'_> {
         Ok(openat2(&self.top, name, flags, Mode::empty(), resolve)?)
     }
 
-    /// Reads and writes one entry; `false`: it was the end.
-    fn entry(&mut self) -> io::Result<bool> {
-        let [kind] = self.array()?;
-        let kind = EntryKind::of(kind).ok_or_else(|| wrong("an entry of no known kind"))?;
-        if kind == EntryKind::End {
-            return Ok(false);
-        }
-        let (path, head) = (self.path()?, self.head()?);
+    /// Writes one entry, with the bytes that follow it.
+    fn entry(&mut self, entry: LayerEntry, from: &mut EntryReader<'_>) -> io::Result<()> {
+        let LayerEntry { kind, path, head, target } = entry;
         if path.as_os_str().is_empty() {
-            if kind != EntryKind::Dir || !self.dirs.is_empty() {
-                return Err(wrong("two roots, or one that is not a directory"));
-            }
             self.dirs.push((path, head));
-            return Ok(true);
+            return Ok(());
         }
         let (_, name) = self.enter(&path)?;
-        let target = match kind {
-            EntryKind::Link => self.text(MAX_PATH)?,
-            EntryKind::Same => self.path()?.into_os_string().as_bytes().to_vec(),
-            _ => Vec::new(),
-        };
         let name = OsStr::from_bytes(&name);
         let Some((_, dir)) = &self.parent else { return Err(wrong("an entry without a parent")) };
         let node = |kind, mode, device| mknodat(dir, name, kind, mode, device);
@@ -166,23 +80,22 @@ impl Unpacking<'_> {
             EntryKind::Socket => node(FileType::Socket, private, 0)?,
             EntryKind::Whiteout => {
                 node(FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
-                return Ok(true);
+                return Ok(());
             }
             EntryKind::Same => {
                 let target = PathBuf::from(OsStr::from_bytes(&target));
                 let above = self.open(target.parent().unwrap_or(Path::new("")))?;
                 let of = target.file_name().ok_or_else(|| wrong("a link to the root"))?;
                 linkat(&above, of, dir, name, AtFlags::empty())?;
-                return Ok(true);
+                return Ok(());
             }
-            EntryKind::File => self.bytes(name)?,
+            EntryKind::File => self.bytes(name, from)?,
             EntryKind::End => {}
         }
-        self.dress(name, kind, &path, head)?;
-        Ok(true)
+        self.dress(name, kind, &path, head)
     }
 
-    fn bytes(&mut self, name: &OsStr) -> io::Result<()> {
+    fn bytes(&self, name: &OsStr, from: &mut EntryReader<'_>) -> io::Result<()> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match &self.parent {
@@ -191,13 +104,11 @@ impl Unpacking<'_> {
         };
         let mut piece = vec![0; PIECE];
         loop {
-            let at = self.wide()?;
-            if at == NO_EXTENT {
-                break;
-            }
-            let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-            let bytes = piece.get_mut(..size).ok_or_else(|| wrong("a piece that is too long"))?;
-            self.from.read_exact(bytes)?;
+            let (at, size) = match from.extent(&mut piece)? {
+                Extent::Bytes(at, size) => (at, size),
+                Extent::End(size) => return Ok(ftruncate(&file, size)?),
+            };
+            let bytes = piece.get(..size).unwrap_or_default();
             let mut done = 0;
             while done < size {
                 let offset = at.saturating_add(u64::try_from(done).unwrap_or(0));
@@ -208,7 +119,6 @@ impl Unpacking<'_> {
                 done = done.saturating_add(wrote);
             }
         }
-        Ok(ftruncate(&file, self.wide()?)?)
     }
 
     /// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.

@@ -53,14 +53,19 @@ pub(super) fn read(path: &Path, first: u32) -> io::Result<Vec<(Vec<u8>, Vec<u8>)
 /// Gives a file its attributes back.
 pub(super) fn write(path: &Path, all: &[(Vec<u8>, Vec<u8>)], first: u32) -> io::Result<()> {
     for (name, value) in all {
-        if !is_kept(name) || name.len() > MAX_NAME {
-            return Err(wrong("an attribute that is not kept"));
-        }
         let mut value = value.clone();
         shift(name, &mut value, |id| outside(id, first))?;
         lsetxattr(path, name.as_slice(), &value, XattrFlags::empty())?;
     }
     Ok(())
+}
+
+/// Refuses a name that no stream has.
+pub(super) fn check(name: &[u8]) -> io::Result<()> {
+    match is_kept(name) && name.len() <= MAX_NAME && !name.contains(&0) {
+        true => Ok(()),
+        false => Err(wrong("an attribute that is not kept")),
+    }
 }
 
 fn is_kept(name: &[u8]) -> bool {

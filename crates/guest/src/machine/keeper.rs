@@ -1,0 +1,120 @@
+//! The init's other work while the machine is a sandbox's: it hands out its files. See [`cofferdam_guest::keep`].
+//!
+//! It is outside of the task's namespaces and has every capability, so it reads the layer itself and not what the task sees of
+//! it. The agent is of the task's group, which is frozen meanwhile: it leaves it for as long.
+
+use std::io::{self, BufWriter, Read as _, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use cofferdam_guest::keep::{BROKEN, GO, GONE_ON, HOLD, MAX_KEPT_PIECE, WHOLE};
+use cofferdam_guest::upper;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{CGROUPS, disk, limit, write};
+use crate::agent::sleep_blocking_ms;
+
+/// Looks whether every process stands still, a millisecond apart.
+const STILL_TRIES: usize = 10_000;
+
+/// The agent's end of the talk with the init.
+static LINE: OnceLock<UnixStream> = OnceLock::new();
+
+/// What the agent keeps of the init.
+pub(super) fn keep_line(line: UnixStream) {
+    // It is set once: there is one entry in a machine's life.
+    let _ = LINE.set(line);
+}
+
+/// The way to the init; `None` outside of a machine.
+pub fn line() -> Option<&'static UnixStream> {
+    LINE.get()
+}
+
+/// Hands the files out as often as it is asked, until the agent has ended.
+pub(super) fn serve(agent: &UnixStream, pid: u32) -> io::Result<()> {
+    let (mut from, mut to) = (agent, agent);
+    let mut word = [0];
+    while from.read(&mut word)? > 0 {
+        if word != [HOLD] {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let held = hold(pid);
+        let kept = held.and_then(|()| pack(agent));
+        match kept {
+            Ok(()) => to.write_all(&WHOLE.to_le_bytes())?,
+            Err(why) => {
+                to.write_all(&BROKEN.to_le_bytes())?;
+                let mut piece = KeptPieces(agent);
+                let why: String = why.to_string().chars().take(512).collect();
+                piece.write_all(why.as_bytes())?;
+            }
+        }
+        from.read_exact(&mut word)?;
+        if word != [GO] {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        go_on(pid)?;
+        to.write_all(&[GONE_ON])?;
+    }
+    Ok(())
+}
+
+fn pack(agent: &UnixStream) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(MAX_KEPT_PIECE, KeptPieces(agent));
+    // Whoever asked says no more until there is nobody who waits for the files.
+    upper::pack(Path::new(disk::UPPER), 0, &mut out, &|| !is_told(agent))?;
+    out.flush()
+}
+
+fn is_told(agent: &UnixStream) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut asked = [PollFd::new(agent, PollFlags::IN)];
+    poll(&mut asked, Some(&at_once)).is_ok_and(|told| told > 0)
+}
+
+/// The agent leaves, and everybody else stops.
+fn hold(pid: u32) -> io::Result<()> {
+    let fault = io::Error::other;
+    write(group(limit::APART).join("cgroup.procs"), &pid.to_string()).map_err(fault)?;
+    let task = group(limit::TASK);
+    write(task.join("cgroup.freeze"), "1").map_err(fault)?;
+    for _ in 0..STILL_TRIES {
+        let events = std::fs::read_to_string(task.join("cgroup.events"))?;
+        if events.lines().any(|line| line == "frozen 1") {
+            return Ok(());
+        }
+        sleep_blocking_ms(1);
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "its processes did not stop in time"))
+}
+
+fn go_on(pid: u32) -> io::Result<()> {
+    let task = group(limit::TASK);
+    write(task.join("cgroup.freeze"), "0").map_err(io::Error::other)?;
+    write(task.join("cgroup.procs"), &pid.to_string()).map_err(io::Error::other)
+}
+
+fn group(name: &str) -> PathBuf {
+    Path::new(CGROUPS).join(name)
+}
+
+/// Each write is a piece behind its length.
+struct KeptPieces<'a>(&'a UnixStream);
+
+impl Write for KeptPieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = bytes.get(..MAX_KEPT_PIECE).unwrap_or(bytes);
+        if !piece.is_empty() {
+            let length = u32::try_from(piece.len()).map_err(io::Error::other)?;
+            self.0.write_all(&length.to_le_bytes())?;
+            self.0.write_all(piece)?;
+        }
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

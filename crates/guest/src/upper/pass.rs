@@ -1,0 +1,43 @@
+//! A stream of somebody else, passed on as it comes: what is not of this form goes no further.
+
+use std::io::{self, Read, Write};
+
+use super::read::{EntryReader, Extent};
+use super::{EntryKind, PIECE};
+
+/// Copies a stream of at most so many bytes, to its end and no further.
+///
+/// # Errors
+/// What is not of the form that [`super::unpack`] takes, is cut off or too long; what cannot be written.
+pub fn pass(from: &mut dyn Read, to: &mut dyn Write, most: u64) -> io::Result<()> {
+    let mut copied = Copied { from, to, left: most, most };
+    let mut entries = EntryReader::begin(&mut copied, 0)?;
+    let mut piece = vec![0; PIECE];
+    while let Some(entry) = entries.entry()? {
+        if entry.kind == EntryKind::File {
+            while let Extent::Bytes(..) = entries.extent(&mut piece)? {}
+        }
+    }
+    Ok(())
+}
+
+/// What is read is written.
+struct Copied<'a> {
+    from: &'a mut dyn Read,
+    to: &'a mut dyn Write,
+    left: u64,
+    most: u64,
+}
+
+impl Read for Copied<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        let left = u64::try_from(count).ok().and_then(|count| self.left.checked_sub(count));
+        self.left = left.ok_or_else(|| {
+            let why = format!("the files take more than {} bytes", self.most);
+            io::Error::new(io::ErrorKind::FileTooLarge, why)
+        })?;
+        self.to.write_all(buffer.get(..count).unwrap_or_default())?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,48 @@
+//! Files whose layer lies in a machine: its agent hands them out, and nothing that it says is believed.
+
+use std::io::{self, Read, Write};
+
+use crate::agent::keep::StandingTask;
+use crate::agent::{Agent, AgentError};
+use crate::host::upper;
+use crate::life::keep::KeepError;
+
+/// What a stream says beside the bytes of files: names, owners, times. A file has a KiB of a machine's memory, and a path has
+/// at most four.
+const AROUND: u64 = 4;
+
+/// Bytes that the stream of a machine with this memory and this layer may have. Pure.
+fn most(mem_bytes: u64, disk_bytes: u64) -> u64 {
+    disk_bytes.saturating_add(mem_bytes.saturating_mul(AROUND))
+}
+
+/// Stops the task of a machine and writes its files. Blocking; once `goes_on` says no, it is an error.
+pub(crate) fn keep(
+    agent: &Agent,
+    (mem_bytes, disk_bytes): (u64, u64),
+    out: &mut dyn Write,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<StandingTask, KeepError> {
+    let asked = tokio::runtime::Handle::current().block_on(agent.keep());
+    let mut files = asked.map_err(|error| match error {
+        AgentError::Refused { error, .. } => KeepError::Freeze(io::Error::other(error)),
+        error => KeepError::Freeze(io::Error::other(error)),
+    })?;
+    let mut while_it_does = WhileWanted { from: &mut files, goes_on };
+    let passed = upper::pass(&mut while_it_does, out, most(mem_bytes, disk_bytes));
+    passed.and_then(|()| files.end()).map_err(KeepError::Files)
+}
+
+struct WhileWanted<'a> {
+    from: &'a mut dyn Read,
+    goes_on: &'a dyn Fn() -> bool,
+}
+
+impl Read for WhileWanted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match (self.goes_on)() {
+            true => self.from.read(buffer),
+            false => Err(io::Error::other("the sandbox ends")),
+        }
+    }
+}
