@@ -16,7 +16,7 @@ use crate::families::BuildRows;
 use crate::snapshots::{FilesToKeep, insert as snapshot_insert};
 
 /// Templates that a tenant may have, each with a name of its own.
-const MAX_TEMPLATES: i64 = 1_000;
+pub(crate) const MAX_TEMPLATES: i64 = 1_000;
 /// Builds of one template that wait for their steps.
 const MAX_WAITING: i64 = 64;
 
@@ -75,37 +75,14 @@ pub struct LogEntry {
     pub message: String,
 }
 
-/// A template in a list.
-#[derive(Debug, Clone)]
-pub struct ListedTemplate {
-    /// Its id.
-    pub id: TemplateId,
-    /// Its name.
-    pub name: TemplateName,
-    /// Its newest build.
-    pub build: BuildId,
-    /// Where that is.
-    pub status: BuildStatus,
-    /// CPUs of its sandboxes.
-    pub cpu: Option<u32>,
-    /// Memory of its sandboxes in MiB.
-    pub mem_mb: Option<u32>,
-    /// Builds that it had.
-    pub builds: i64,
-    /// ms since the epoch.
-    pub created_ms: i64,
-    /// ms since the epoch.
-    pub updated_ms: i64,
-}
-
 const BUILD: &str = "SELECT b.*, t.name FROM app.template_builds b JOIN app.templates t ON t.id = b.template_id AND t.deleted_at IS NULL";
 
-fn small(row: &PgRow, column: &str) -> Result<Option<u32>> {
+pub(crate) fn small(row: &PgRow, column: &str) -> Result<Option<u32>> {
     let value: Option<i32> = row.try_get(column)?;
     Ok(value.and_then(|value| u32::try_from(value).ok()))
 }
 
-fn status_of(row: &PgRow) -> Result<BuildStatus> {
+pub(crate) fn status_of(row: &PgRow) -> Result<BuildStatus> {
     load("template_builds.status", Value::String(row.try_get("status")?))
 }
 
@@ -364,59 +341,6 @@ impl BuildRows<'_> {
         .execute(self.pool())
         .await?;
         Ok(())
-    }
-
-    /// A build's log from this entry on.
-    pub async fn log(self, build: &BuildId, from: i32, limit: i64) -> Result<Vec<LogEntry>> {
-        let rows = sqlx::query(
-            "SELECT at_ms, level, step, message FROM app.template_logs WHERE build_id = $1 AND seq >= $2
-              ORDER BY seq LIMIT $3",
-        )
-        .bind(build.as_str())
-        .bind(from)
-        .bind(limit)
-        .fetch_all(self.pool())
-        .await?;
-        let read = |row: &PgRow| {
-            Ok(LogEntry {
-                at_ms: row.try_get("at_ms")?,
-                level: row.try_get("level")?,
-                step: row.try_get("step")?,
-                message: row.try_get("message")?,
-            })
-        };
-        rows.iter().map(read).collect()
-    }
-
-    /// A tenant's templates, by name.
-    pub async fn list(self, tenant: &TenantId) -> Result<Vec<ListedTemplate>> {
-        let rows = sqlx::query(
-            "SELECT t.id, t.name, app.ms(t.created_at) AS created_ms, app.ms(t.updated_at) AS updated_ms,
-                    b.id AS build_id, b.status, b.cpu, b.mem_mb,
-                    (SELECT count(*) FROM app.template_builds c WHERE c.template_id = t.id) AS builds
-               FROM app.templates t
-               JOIN LATERAL (SELECT * FROM app.template_builds n WHERE n.template_id = t.id
-                              ORDER BY n.created_at DESC, n.id LIMIT 1) b ON true
-              WHERE t.tenant_id = $1 AND t.deleted_at IS NULL ORDER BY t.name LIMIT $2",
-        )
-        .bind(tenant.as_str())
-        .bind(MAX_TEMPLATES)
-        .fetch_all(self.pool())
-        .await?;
-        let read = |row: &PgRow| {
-            Ok(ListedTemplate {
-                id: id("templates.id", row.try_get("id")?)?,
-                name: id("templates.name", row.try_get("name")?)?,
-                build: id("template_builds.id", row.try_get("build_id")?)?,
-                status: status_of(row)?,
-                cpu: small(row, "cpu")?,
-                mem_mb: small(row, "mem_mb")?,
-                builds: row.try_get("builds")?,
-                created_ms: row.try_get("created_ms")?,
-                updated_ms: row.try_get("updated_ms")?,
-            })
-        };
-        rows.iter().map(read).collect()
     }
 
     /// Deletes a template; its files are still to be erased. Refused while a build of it runs.

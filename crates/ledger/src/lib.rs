@@ -56,6 +56,7 @@ pub mod streams;
 pub mod tasks;
 pub mod template_files;
 pub mod template_tags;
+pub mod template_views;
 pub mod webhooks;
 mod wire;
 

@@ -237,6 +237,21 @@ async fn what_a_build_is_not_given_rightly_is_refused_by_name() {
         .await;
     let link = |hash: &str| format!("/templates/{template}/files/{hash}");
     assert_refused(ann.api("GET", &link("x"), None).await, 400, "SHA-256").await;
+    for (method, path, why) in [
+        ("POST", "/templates".to_owned(), "older API"),
+        ("POST", "/v2/templates".to_owned(), "older API"),
+        ("POST", format!("/templates/{template}"), "older API"),
+        ("POST", format!("/templates/{template}/builds/{HASH}"), "older API"),
+        ("PUT", format!("/templates/{template}"), "not supported"),
+        ("GET", "/v2/templates?limit=101".to_owned(), "limit"),
+        ("GET", "/v2/templates?nextPage=1".to_owned(), "nextPage"),
+        ("GET", format!("/templates/{template}?nextToken=x"), "nextToken"),
+        ("GET", format!("/templates/{template}/tags/exists"), "tag is missing"),
+        ("GET", format!("/templates/{template}/tags/groups?sort=x"), "sort"),
+        ("GET", format!("/templates/{template}/tags/default/assignments?cursor=x"), "cursor"),
+    ] {
+        assert_refused(ann.api(method, &path, None).await, 400, why).await;
+    }
     // A link is for its archive alone, and is no key.
     let put = |url: String| answered(ann.http.put(url).body("x"));
     assert_refused(put(format!("{}{}", ann.url, link(HASH))).await, 403, "link").await;
@@ -326,6 +341,13 @@ async fn tenants_have_templates_of_their_own() {
         ),
         ("GET", format!("/templates/{template}/files/{HASH}"), None),
         ("GET", format!("/templates/{template}/tags"), None),
+        ("GET", format!("/templates/{template}"), None),
+        ("GET", "/templates/web".to_owned(), None),
+        ("GET", format!("/templates/{template}/builds/{build}/logs"), None),
+        ("GET", format!("/templates/{template}/tags/count"), None),
+        ("GET", format!("/templates/{template}/tags/exists?tag=default"), None),
+        ("GET", format!("/templates/{template}/tags/groups"), None),
+        ("GET", format!("/templates/{template}/tags/default/assignments"), None),
         ("GET", "/templates/aliases/web".to_owned(), None),
         ("DELETE", format!("/templates/{template}"), None),
         ("POST", "/templates/tags".to_owned(), Some(json!({"target": "web", "tags": ["x"]}))),
@@ -345,6 +367,8 @@ async fn tenants_have_templates_of_their_own() {
         all.as_array().unwrap().iter().map(|one| text(one, "templateID")).collect()
     };
     let (_, all) = bob.api("GET", "/templates", None).await;
+    assert_eq!(names(&all), ["base".to_owned(), other.clone()], "{all}");
+    let (_, all) = bob.api("GET", "/v2/templates", None).await;
     assert_eq!(names(&all), ["base".to_owned(), other], "{all}");
     // A key that only reads builds nothing.
     let body = json!({"tenant": "ann", "roles": ["auditor"], "format": "e2b"});

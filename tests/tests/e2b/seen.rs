@@ -202,6 +202,7 @@ fn endpoint(head: &str) -> String {
     // Those of templates are words.
     match &mut names[..] {
         [.., "templates", "tags"] => {}
+        [.., "tags", name, "assignments"] => *name = "{tag}",
         [.., "templates", name] | [.., "templates", name, "tags"] => *name = "{id}",
         [.., "templates", "aliases", name] => *name = "{alias}",
         _ => {}
