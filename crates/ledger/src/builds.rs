@@ -14,6 +14,7 @@ use crate::audit::{Audit, append};
 use crate::error::{Checked, Result, id, load};
 use crate::families::BuildRows;
 use crate::snapshots::{FilesToKeep, insert as snapshot_insert};
+use crate::template_layers::{NewLayer, insert as layer_insert};
 
 /// Templates that a tenant may have, each with a name of its own.
 pub(crate) const MAX_TEMPLATES: i64 = 1_000;
@@ -35,6 +36,15 @@ pub struct NewBuild<'a> {
     pub cpu: Option<u32>,
     /// Memory of its sandboxes in MiB.
     pub mem_mb: Option<u32>,
+}
+
+/// What a sandbox is made for, where that is a build.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBuilding<'a> {
+    /// The build.
+    pub build: &'a BuildId,
+    /// The layer that it goes on from, and how many steps that has behind it.
+    pub layer: Option<(&'a SnapshotId, usize)>,
 }
 
 /// A build on record.
@@ -106,7 +116,7 @@ fn build_of(row: &PgRow) -> Result<Build> {
 /// In the commit that records its sandbox: from now on the build is under way.
 pub(crate) async fn build_begins(
     conn: &mut PgConnection,
-    build: &BuildId,
+    &NewBuilding { build, layer }: &NewBuilding<'_>,
     live: &LiveId,
     tenant: &TenantId,
 ) -> Checked<()> {
@@ -123,12 +133,14 @@ pub(crate) async fn build_begins(
         return Err(Refusal::not_found("build").into());
     }
     let begun = sqlx::query(
-        "UPDATE app.template_builds b SET status = 'building', live_id = $2
+        "UPDATE app.template_builds b SET status = 'building', live_id = $2, layer_id = $3, cached = $4
           WHERE b.id = $1 AND b.status = 'waiting' AND NOT EXISTS (
                 SELECT 1 FROM app.template_builds o WHERE o.template_id = b.template_id AND o.status = 'building')",
     )
     .bind(build.as_str())
     .bind(live.as_str())
+    .bind(layer.map(|(layer, _)| layer.as_str()))
+    .bind(layer.and_then(|(_, steps)| i32::try_from(steps).ok()))
     .execute(&mut *conn)
     .await?;
     if begun.rows_affected() == 1 {
@@ -254,11 +266,13 @@ impl BuildRows<'_> {
         row.as_ref().map(build_of).transpose()
     }
 
-    /// Records that a build is ready, its files and its tags, or nothing at all. `false`: its sandbox ended before.
+    /// Records that a build is ready, its files, which may be a layer, and its tags, or nothing at all. `false`: its sandbox
+    /// ended before.
     pub async fn ready(
         self,
         build: &BuildId,
         files: &FilesToKeep<'_>,
+        layer: Option<&NewLayer<'_>>,
         audit: &Audit<'_>,
     ) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
@@ -276,6 +290,9 @@ impl BuildRows<'_> {
         .await?;
         if ready.rows_affected() != 1 {
             return Ok(false);
+        }
+        if let Some(layer) = layer {
+            layer_insert(&mut tx, files.id, layer).await?;
         }
         sqlx::query(
             "INSERT INTO app.template_tags (template_id, tag, build_id)

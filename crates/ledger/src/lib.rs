@@ -55,6 +55,7 @@ pub mod steps;
 pub mod streams;
 pub mod tasks;
 pub mod template_files;
+pub mod template_layers;
 pub mod template_tags;
 pub mod template_views;
 pub mod webhooks;

@@ -14,8 +14,8 @@ use super::interpreter::Lent;
 use super::{JAVASCRIPT, PYTHON, by_javascript, by_python_as, gone};
 use crate::support::{count, texts, until};
 
-const SOON: Duration = Duration::from_secs(60);
-const HASH: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+pub(super) const SOON: Duration = Duration::from_secs(60);
+pub(super) const HASH: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
 #[tokio::test]
 async fn templates_are_built_by_the_python_client() {
@@ -43,7 +43,7 @@ async fn templates_are_built_by_older_clients() {
 }
 
 /// A build that waits for its steps: its template and its path.
-async fn opened(ann: &Caller, name: &str) -> (String, String) {
+pub(super) async fn opened(ann: &Caller, name: &str) -> (String, String) {
     let (status, opened) = ann.api("POST", "/v3/templates", Some(json!({"name": name}))).await;
     assert_eq!(status, 202, "{opened}");
     let (template, build) = (text(&opened, "templateID"), text(&opened, "buildID"));
@@ -127,7 +127,7 @@ async fn a_template_is_built_in_the_class_gvisor() {
 }
 
 /// What is said of a build once it is over.
-async fn ended(ann: &Caller, path: &str) -> Value {
+pub(super) async fn ended(ann: &Caller, path: &str) -> Value {
     let path = format!("{}/status", path.trim_start_matches("/v2"));
     let end = std::sync::Mutex::new(Value::Null);
     until("the build is over", SOON, async || {
@@ -141,23 +141,23 @@ async fn ended(ann: &Caller, path: &str) -> Value {
     end.into_inner().unwrap()
 }
 
-fn run(command: &str) -> Value {
+pub(super) fn run(command: &str) -> Value {
     json!({"type": "RUN", "args": [command], "force": false})
 }
 
-fn copy(from: &str, to: &str) -> Value {
+pub(super) fn copy(from: &str, to: &str) -> Value {
     json!({"type": "COPY", "args": [from, to, "", ""], "filesHash": HASH, "force": false})
 }
 
 /// Sends an archive to the link that the server gives for it, without a key; its status.
-async fn sent(ann: &Caller, template: &str, bytes: Vec<u8>) -> (u16, Value) {
+pub(super) async fn sent(ann: &Caller, template: &str, bytes: Vec<u8>) -> (u16, Value) {
     let (status, link) = ann.api("GET", &format!("/templates/{template}/files/{HASH}"), None).await;
     assert_eq!(status, 201, "{link}");
     answered(ann.http.put(text(&link, "url")).body(bytes)).await
 }
 
 /// A tar of entries: kind, name, and what a link leads to or a file has.
-fn tar(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
+pub(super) fn tar(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
     let mut all = tar::Builder::new(Vec::new());
     for (kind, name, what) in entries {
         let mut header = tar::Header::new_gnu();
@@ -445,6 +445,68 @@ async fn one_build_of_a_template_runs_at_a_time_and_its_end_frees_the_next() {
     assert_eq!(end["status"], "error", "{end}");
     assert_eq!(ann.api("POST", &second, steps("true")).await.0, 202);
     assert_eq!(ended(&ann, &second).await["status"], "ready");
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_build_has_an_hour_and_ends_with_its_time() {
+    let home = Home::new();
+    let server = home.up();
+    let (sql, ann) = (server.sql().await, Caller::of(&server, "ann").await);
+    let (_, path) = opened(&ann, "web").await;
+    let steps = json!({"fromTemplate": "base", "steps": [run("sleep 600")]});
+    assert_eq!(ann.api("POST", &path, Some(steps)).await.0, 202);
+    let hour =
+        "SELECT (extract(epoch FROM ends_at - started_at) * 1000)::bigint FROM app.live_sandboxes";
+    assert_eq!(count(&sql, hour).await, 3_600_000);
+    // What it has less of, it ends with.
+    let (_, all) = ann.api("GET", "/v2/sandboxes", None).await;
+    let timeout = format!("/sandboxes/{}/timeout", text(&all[0], "sandboxID"));
+    assert_eq!(ann.api("POST", &timeout, Some(json!({"timeout": 1}))).await.0, 204);
+    let end = ended(&ann, &path).await;
+    assert_eq!(end["status"], "error", "{end}");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.snapshots").await, 0);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn templates_their_waiting_builds_and_their_tags_have_bounds() {
+    let home = Home::new();
+    let server = home.up();
+    let (sql, ann) = (server.sql().await, Caller::of(&server, "ann").await);
+    let open =
+        async |name: &str| ann.api("POST", "/v3/templates", Some(json!({"name": name}))).await;
+    // Builds that wait for their steps.
+    for _ in 0..64 {
+        assert_eq!(open("web").await.0, 202);
+    }
+    assert_refused(open("web").await, 409, "64 builds of this template wait").await;
+    // Tags: the one that the build gave, and 255 more.
+    assert_eq!(built(&ann, "tagged", json!([])).await.1["status"], "ready");
+    let assign = async |from: usize, to: usize| {
+        let tags: Vec<String> = (from..to).map(|n| format!("t{n}")).collect();
+        let body = json!({"target": "tagged", "tags": tags});
+        ann.api("POST", "/templates/tags", Some(body)).await
+    };
+    for from in (0..224).step_by(32) {
+        assert_eq!(assign(from, from + 32).await.0, 201);
+    }
+    assert_eq!(assign(224, 255).await.0, 201);
+    assert_refused(assign(255, 256).await, 400, "at most 256 tags").await;
+    let tags = "SELECT count(*) FROM app.template_tags";
+    assert_eq!(count(&sql, tags).await, 256);
+    // One that is there may name another build.
+    assert_eq!(assign(0, 32).await.0, 201);
+    // Templates: those two, and 998 more.
+    let many = "INSERT INTO app.templates (id, tenant_id, name, key_id)
+                SELECT left(md5(g::text), 20), 'ann', 'n' || g, 'k' FROM generate_series(1, 998) g";
+    sqlx::query(many).execute(&sql).await.unwrap();
+    assert_refused(open("more").await, 400, "1000 templates").await;
+    assert_eq!(open("tagged").await.0, 202);
+    let bob = Caller::of(&server, "bob").await;
+    assert_eq!(bob.api("POST", "/v3/templates", Some(json!({"name": "more"}))).await.0, 202);
+    sql.close().await;
     gone(home, server).await;
 }
 

@@ -3,6 +3,7 @@
 mod attack;
 mod beside;
 mod built;
+mod cached;
 mod classes;
 mod cli;
 mod commands;
@@ -178,21 +179,28 @@ async fn by_python_as(script: &str, kind: &str, version: &str, client: Option<&s
 }
 
 async fn by_javascript(script: &str, version: &str, client: Option<&str>) {
-    if !has_npm("the JavaScript client of E2B") {
-        return;
-    }
-    let Some(modules) = modules(version) else {
-        return not_run("the JavaScript client of E2B", "npm could not install it");
-    };
+    let Some(command) = javascript(script, version) else { return };
     let home = Home::new();
     let server = home.up();
+    run(&server, command, client).await;
+    gone(home, server).await;
+}
+
+/// A script with this version of the JavaScript client; `None`: that could not be installed, which is reported.
+fn javascript(script: &str, version: &str) -> Option<Command> {
+    if !has_npm("the JavaScript client of E2B") {
+        return None;
+    }
+    let Some(modules) = modules(version) else {
+        not_run("the JavaScript client of E2B", "npm could not install it");
+        return None;
+    };
     // A module finds its packages beside it.
     let beside = modules.join(script);
     fs::copy(repository().join("tests/tests/e2b").join(script), &beside).unwrap();
     let mut command = Command::new("node");
     command.arg(beside);
-    run(&server, command, client).await;
-    gone(home, server).await;
+    Some(command)
 }
 
 /// Everything that was made is wiped, with evidence, and every proof holds.

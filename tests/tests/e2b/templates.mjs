@@ -35,6 +35,12 @@ const sandbox = await Sandbox.create('js', { timeoutMs: 60_000 })
 const done = await sandbox.commands.run('pwd; cat ~/made /opt/b.txt; test -e /tmp/up && pgrep -x sleep > /dev/null && echo up')
 check('created', done.stdout === '/opt/js\nhi there\naup\n')
 await sandbox.kill()
+const again = []
+await Template.build(template, 'js', { onBuildLogs: (entry) => again.push(entry.message) })
+check('cached', again.filter((line) => line.startsWith('CACHED ')).length === 4 && !again.includes('hi there'))
+const forced = []
+await Template.build(template, 'js', { skipCache: true, onBuildLogs: (entry) => forced.push(entry.message) })
+check('not cached', !forced.some((line) => line.startsWith('CACHED ')) && forced.includes('hi there'))
 const started = await Template.buildInBackground(Template().fromTemplate('js').runCmd('exit 3'), 'js-child')
 let status
 do {
@@ -51,7 +57,7 @@ if (Template.getTags) {
 const { api } = new ApiClient(new ConnectionConfig())
 const path = { templateID: built.templateId, buildID: built.buildId }
 const seen = await api.GET('/templates/{templateID}', { params: { path } })
-check('a template with its builds', seen.data.builds.length === 1 && seen.data.builds[0].buildID === built.buildId)
+check('a template with its builds', seen.data.builds.length === 3 && seen.data.builds[2].buildID === built.buildId)
 check('its sandboxes are counted', seen.data.spawnCount === 1 && seen.data.buildStatus === 'ready')
 const said = await api.GET('/templates/{templateID}/builds/{buildID}/logs', { params: { path, query: { level: 'info' } } })
 check('the log of a build', said.data.logs.some((entry) => entry.message === 'hi there'))

@@ -71,7 +71,7 @@ async def listings(template_id, first, second):
     check("one of the host", status == 200 and page.template_id == "base" and page.builds == [])
     check("an unknown one", (await asked("templates", "get_templates_template_id", "nothing"))[0] == 404)
     status, _, all_ = await asked("templates", "get_templates")
-    check("all", {one.template_id for one in all_} == {"base", template_id})
+    check("all", {"base", template_id} < {one.template_id for one in all_})
     level = importlib.import_module("e2b.api.client.models.log_level").LogLevel
     logs = await asked("templates", "get_templates_template_id_builds_build_id_logs", template_id, first)
     check("the log of a build", any(entry.message == "said" for entry in logs[2].logs))
@@ -97,7 +97,7 @@ async def listings(template_id, first, second):
             token = headers.get("x-next-token")
             if not token:
                 break
-        check("all by the page", names == ["base", "web"])
+        check("all by the page", names == ["base", "again", "web"])
     found = await asked("templates", "get_default_templates")
     if found:
         check("the host's", [(one.template_id, one.is_default) for one in found[2]] == [("base", True)])
@@ -187,6 +187,24 @@ async def main():
         check("assigned", given.build_id == next_.build_id and given.tags == ["latest-good"])
         await got(T.remove_tags("web", ["stable"]))
         check("removed", {tag.tag for tag in await got(T.get_tags("web"))} == {"default", "v2", "latest-good"})
+
+    # The same steps once more; and steps that are to run whatever ran before.
+    async def cached(template, name="again", **more):
+        lines = []
+        await got(T.build(template, name, on_build_logs=lambda entry: lines.append(entry.message), **more))
+        return [line for line in lines if line.startswith("CACHED ")]
+    def twice(skips=False):
+        template = T(file_context_path=place).from_base_image().run_cmd("echo once > ~/once").copy("*.txt", "texts/")
+        return (template.skip_cache() if skips else template).run_cmd("cat texts/one.txt > ~/twice")
+    check("it runs once", await cached(twice()) == [])
+    lines = ["CACHED RUN echo once > ~/once", "CACHED COPY *.txt texts/", "CACHED RUN cat texts/one.txt > ~/twice"]
+    check("and is cached then", await cached(twice()) == lines)
+    # What was quick is worth no layer of its own, so that all of it runs again.
+    check("but for what is to run", await cached(twice(skips=True)) == [])
+    check("as all of it is", await cached(twice(), skip_cache=True) == [])
+    sandbox = await got(S.create("again", timeout=60))
+    check("with its files", (await got(sandbox.commands.run("cat ~/once ~/twice"))).stdout == "once\none")
+    await got(sandbox.kill())
 
     if hasattr(T, "get_tags"):
         await listings(built.template_id, built.build_id, next_.build_id)

@@ -51,9 +51,8 @@ struct Steps {
     ready_cmd: Option<String>,
     #[serde(default)]
     steps: Vec<Step>,
-    /// Every step runs, with or without it: none is remembered.
-    #[serde(rename = "force")]
-    _force: Option<bool>,
+    /// Every step runs, whatever ran before.
+    force: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,8 +63,8 @@ struct Step {
     #[serde(default)]
     args: Vec<String>,
     files_hash: Option<String>,
-    #[serde(rename = "force")]
-    _force: Option<bool>,
+    /// It and those after it run, whatever ran before.
+    force: Option<bool>,
     /// What clients say to themselves.
     #[serde(rename = "forceUpload")]
     _force_upload: Option<bool>,
@@ -112,9 +111,14 @@ impl Steps {
             (None, Some(template)) => BuildFrom::Template(template),
             _ => return Err("exactly one of fromImage and fromTemplate is meant".to_owned()),
         };
-        let raw = |step: Step| RawStep { kind: step.kind, args: step.args, files: step.files_hash };
+        let raw = |step: Step| RawStep {
+            kind: step.kind,
+            args: step.args,
+            files: step.files_hash,
+            force: step.force == Some(true),
+        };
         let steps = self.steps.into_iter().map(raw).collect();
-        BuildPlan::parse(from, steps, (self.start_cmd, self.ready_cmd))
+        BuildPlan::parse(from, steps, (self.start_cmd, self.ready_cmd), self.force == Some(true))
     }
 }
 

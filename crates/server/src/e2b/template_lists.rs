@@ -61,8 +61,9 @@ fn paged(value: &Value, next: Option<&str>) -> Response<Body> {
 
 /// Where an entry stands in the list: the host's are before those of the tenant, each by name.
 fn key(entry: &Value) -> String {
+    let name = entry.pointer("/names/0").and_then(Value::as_str);
     let group = if entry["public"] == true { "host" } else { "own" };
-    format!("{group}.{}", entry["names"][0].as_str().unwrap_or_default())
+    format!("{group}.{}", name.unwrap_or_default())
 }
 
 /// The entries of one page, and the token of the next. Pure.
@@ -86,11 +87,17 @@ pub(super) async fn pages(call: Asking<'_>) -> Outcome {
 
 /// `GET /default-templates`: the host's.
 pub(super) async fn defaults(call: Asking<'_>) -> Outcome {
-    let mut all = hosts(&call.front.shared.flows).map_err(shape::refused)?;
-    for fields in all.iter_mut().filter_map(Value::as_object_mut) {
-        fields.insert("isDefault".into(), true.into());
+    let all = hosts(&call.front.shared.flows).map_err(shape::refused)?;
+    let all = all.into_iter().map(|one| with(one, "isDefault", true.into()));
+    Ok(shape::json_of(200, &all.collect()))
+}
+
+/// An object with one field more.
+fn with(mut value: Value, name: &str, what: Value) -> Value {
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert(name.to_owned(), what);
     }
-    Ok(shape::json_of(200, &Value::Array(all)))
+    value
 }
 
 fn listed(build: &ListedBuild) -> Value {
@@ -117,20 +124,19 @@ pub(super) async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let Some((template, _)) = built(flows, &call.who, &id).await? else {
         let hosts = hosts(flows).map_err(shape::refused)?;
         let found = hosts.into_iter().find(|one| one["templateID"] == *id);
-        let mut value = found.ok_or_else(|| missing(&id))?;
-        value["builds"] = json!([]);
-        return Ok(shape::json_of(200, &value));
+        let value = found.ok_or_else(|| missing(&id))?;
+        return Ok(shape::json_of(200, &with(value, "builds", json!([]))));
     };
     let after = page.after.as_deref().map(BuildId::parse).transpose();
     let after = after.map_err(|_| refused("nextToken is not of this list"))?;
     let rows = flows.ledger.builds();
     let seen = rows.listed(&call.who.tenant, &template).await.map_err(fault)?;
-    let mut value = own(&seen.ok_or_else(|| missing(&id))?);
+    let value = own(&seen.ok_or_else(|| missing(&id))?);
     let limit = i64::try_from(page.limit().saturating_add(1)).unwrap_or(i64::MAX);
     let mut builds = rows.of_template(&template, after.as_ref(), limit).await.map_err(fault)?;
     let more = builds.len() > page.limit();
     builds.truncate(page.limit());
-    value["builds"] = builds.iter().map(listed).collect();
+    let value = with(value, "builds", builds.iter().map(listed).collect());
     let next = builds.last().filter(|_| more).map(|build| build.id.as_str());
     Ok(paged(&value, next))
 }
