@@ -3,6 +3,7 @@
 mod attack;
 mod beside;
 mod built;
+mod built_bounds;
 mod cached;
 mod classes;
 mod cli;

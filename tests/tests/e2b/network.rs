@@ -99,16 +99,20 @@ async fn the_python_client_changes_the_network_of_a_running_sandbox() {
     }
 }
 
+async fn by_javascript_version(version: &str) {
+    let Some(command) = javascript("network.mjs", version) else { return };
+    let home = Home::new();
+    let (address, _) = greeter();
+    let server = granting(&home, &address, &[]).await;
+    let client = (version == JAVASCRIPT[0]).then_some("javascript-network");
+    run(&server, command, client).await;
+    gone(home, server).await;
+}
+
 #[tokio::test]
 async fn the_javascript_client_changes_the_network_of_a_running_sandbox() {
     for version in JAVASCRIPT {
-        let Some(command) = javascript("network.mjs", version) else { return };
-        let home = Home::new();
-        let (address, _) = greeter();
-        let server = granting(&home, &address, &[]).await;
-        let client = (version == JAVASCRIPT[0]).then_some("javascript-network");
-        run(&server, command, client).await;
-        gone(home, server).await;
+        by_javascript_version(version).await;
     }
 }
 
