@@ -44,7 +44,7 @@ pub async fn run() {
         }
     }
     let hand = median(hands);
-    for (name, times, bound) in [("e2b_build", builds, 2.5), ("e2b_build_cached", cached, 2.0)] {
+    for (name, times, bound) in [("e2b_build", builds, 4.0), ("e2b_build_cached", cached, 3.0)] {
         let half = median(times.clone());
         let more = json!({
             "n": TURNS, "ms": rounded(half), "p90": rounded(percentile(times, 90)), "by_hand_ms": rounded(hand),
