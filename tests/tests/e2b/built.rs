@@ -151,7 +151,17 @@ pub(super) fn copy(from: &str, to: &str) -> Value {
 
 /// Sends an archive to the link that the server gives for it, without a key; its status.
 pub(super) async fn sent(ann: &Caller, template: &str, bytes: Vec<u8>) -> (u16, Value) {
-    let (status, link) = ann.api("GET", &format!("/templates/{template}/files/{HASH}"), None).await;
+    sent_as(ann, template, HASH, bytes).await
+}
+
+/// The same under another name.
+pub(super) async fn sent_as(
+    ann: &Caller,
+    template: &str,
+    name: &str,
+    bytes: Vec<u8>,
+) -> (u16, Value) {
+    let (status, link) = ann.api("GET", &format!("/templates/{template}/files/{name}"), None).await;
     assert_eq!(status, 201, "{link}");
     answered(ann.http.put(text(&link, "url")).body(bytes)).await
 }

@@ -7,7 +7,7 @@ use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::built::{HASH, SOON, copy, ended, opened, run, sent, tar};
+use super::built::{HASH, SOON, copy, ended, opened, run, sent, sent_as, tar};
 use super::classes::has_class;
 use super::gone;
 use crate::support::{count, texts, until};
@@ -338,22 +338,31 @@ async fn a_layer_that_is_damaged_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn a_name_stands_for_the_same_files_until_others_are_sent() {
+async fn files_are_the_same_by_what_is_in_them_and_not_by_their_name() {
     let home = Home::new();
     let (server, sql, ann, _) = with_files(&home).await;
-    // Of another template of the tenant, under another name there: what they unpack to counts.
-    let all = json!([copy(".", "/opt/x"), run("true")]);
-    ready(&ann, "web", steps(&all)).await;
+    let all = |name: &str| {
+        let mut copy = copy(".", "/opt/x");
+        copy["filesHash"] = name.into();
+        steps(&json!([copy, run("true")]))
+    };
+    ready(&ann, "web", all(HASH)).await;
+    // Of another template of the tenant, under another name, packed.
     let (other, path) = opened(&ann, "other").await;
-    assert_eq!(sent(&ann, &other, archive("one")).await.0, 200);
-    assert_eq!(ann.api("POST", &path, Some(steps(&all))).await.0, 202);
+    let name = "b".repeat(64);
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packer, &archive("one")).unwrap();
+    assert_eq!(sent_as(&ann, &other, &name, packer.finish().unwrap()).await.0, 200);
+    assert_eq!(ann.api("POST", &path, Some(all(&name))).await.0, 202);
     assert_eq!(ended(&ann, &path).await.to_string().matches("CACHED").count(), 2);
-    // What is no archive has no content, and no step from there on is remembered.
-    assert_eq!(sent(&ann, &other, vec![0x1f, 0x8b, 0, 0]).await.0, 200);
+    // What is no archive has no content, so no step from there on is remembered: it is looked at, and refused.
+    assert_eq!(sent_as(&ann, &other, &name, vec![0x1f, 0x8b, 0, 0]).await.0, 200);
     let contents =
         "SELECT coalesce(content, '-') FROM app.template_files WHERE erased_at IS NULL ORDER BY 1";
     let found = texts(&sql, contents).await;
-    assert_eq!((found.len(), found[0].as_str(), found[1].len(), HASH.len()), (2, "-", 64, 64));
+    assert_eq!((found.len(), found[0].as_str(), found[1].len()), (2, "-", 64));
+    let (end, cached) = built(&ann, "other", all(&name)).await;
+    assert_eq!((&end["status"], cached.len()), (&json!("error"), 0), "{end}");
     sql.close().await;
     gone(home, server).await;
 }
