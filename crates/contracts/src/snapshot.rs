@@ -22,6 +22,9 @@ named! {
         Snapshot = "snapshot",
         /// The files of a template that its tenant built: new sandboxes begin with them, while a tag names that build.
         Template = "template",
+        /// The files after a step of such a build: later builds that begin with the same steps go on from them. They are
+        /// erased by themselves, and may be deleted.
+        Layer = "layer",
     }
 }
 

@@ -91,10 +91,12 @@ pub struct RawStep {
     pub args: Vec<String>,
     /// Of a COPY: which upload.
     pub files: Option<String>,
+    /// It and those after it are to run, whatever ran before.
+    pub force: bool,
 }
 
-/// One step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One step. What a layer depends on has it as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum BuildStep {
     /// Runs a shell command.
     Run {
@@ -131,6 +133,8 @@ pub struct BuildPlan {
     pub from: BuildFrom,
     /// Its steps, in order.
     pub steps: Vec<BuildStep>,
+    /// How many of these, from the first one on, need not run where they ran before.
+    pub cacheable: usize,
     /// Shell command of the program that each sandbox begins with.
     pub start: Option<String>,
     /// Shell command that succeeds once a sandbox can be used.
@@ -146,6 +150,7 @@ impl BuildPlan {
         from: BuildFrom,
         steps: Vec<RawStep>,
         (start, ready): (Option<String>, Option<String>),
+        force: bool,
     ) -> Result<Self, String> {
         let (BuildFrom::Template(base) | BuildFrom::Image(base)) = &from;
         if base.is_empty() || base.len() > MAX_PATH_BYTES {
@@ -154,6 +159,8 @@ impl BuildPlan {
         if steps.len() > MAX_STEPS {
             return Err(format!("steps: {} of them; at most {MAX_STEPS}", steps.len()));
         }
+        let forced = steps.iter().position(|step| step.force);
+        let cacheable = if force { 0 } else { forced.unwrap_or(steps.len()) };
         let numbered = steps.into_iter().zip(1u32..);
         let steps = numbered.map(|(step, number)| {
             let kind = step.kind.clone();
@@ -167,7 +174,7 @@ impl BuildPlan {
             None => Ok(None),
         };
         let (start, ready) = (command("startCmd", start)?, command("readyCmd", ready)?);
-        Ok(Self { from, steps, start, ready })
+        Ok(Self { from, steps, cacheable, start, ready })
     }
 
     /// The uploads that it needs.
@@ -403,7 +410,8 @@ mod tests {
 
     fn step(kind: &str, args: &[&str], files: Option<&str>) -> Result<BuildStep, String> {
         let args = args.iter().map(|text| (*text).to_owned()).collect();
-        RawStep { kind: kind.to_owned(), args, files: files.map(str::to_owned) }.parse()
+        let files = files.map(str::to_owned);
+        RawStep { kind: kind.to_owned(), args, files, force: false }.parse()
     }
 
     #[test]
@@ -447,16 +455,37 @@ mod tests {
             kind: kind.into(),
             args: vec![arg.into()],
             files: None,
+            force: false,
         };
         let from = || BuildFrom::Template("base".into());
-        let of =
-            |steps| BuildPlan::parse(from(), steps, (Some(String::new()), Some("true".into())));
+        let of = |steps| {
+            BuildPlan::parse(from(), steps, (Some(String::new()), Some("true".into())), false)
+        };
         let plan = of(vec![raw("RUN", "true")]).unwrap();
         assert_eq!((plan.start, plan.ready.as_deref()), (None, Some("true")));
         let refused = of(vec![raw("RUN", "true"), raw("USER", "x")]).unwrap_err();
         assert!(refused.starts_with("step 2 (USER): "), "{refused}");
         let many = (0..=MAX_STEPS).map(|_| raw("RUN", "true")).collect();
         assert!(of(many).unwrap_err().starts_with("steps: "));
+    }
+
+    #[test]
+    fn a_step_that_is_to_run_has_those_after_it_run_too() {
+        let of = |forced: &[bool], force| {
+            let raw = |&force: &bool| RawStep {
+                kind: "RUN".into(),
+                args: vec!["true".into()],
+                files: None,
+                force,
+            };
+            let steps = forced.iter().map(raw).collect();
+            let from = BuildFrom::Template("base".into());
+            BuildPlan::parse(from, steps, (None, None), force).unwrap().cacheable
+        };
+        assert_eq!(of(&[false, false], false), 2);
+        assert_eq!(of(&[false, true, false], false), 1);
+        assert_eq!(of(&[false, false], true), 0);
+        assert_eq!(of(&[], false), 0);
     }
 
     #[test]

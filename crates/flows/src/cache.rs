@@ -155,7 +155,8 @@ pub(crate) async fn keep_house(executor: Arc<Executor>) {
         tokio::select! {
             () = executor.promoted.notified() => {}
             () = woken(&mut wakes, |wake| matches!(wake, Wake::Cache(host) if *host == executor.host_id)) => {}
-            () = clock::sleep(EVERY) => {}
+            // What templates keep ages too.
+            () = clock::sleep(EVERY) => executor.flows.templates_tidy().await,
         }
     }
 }

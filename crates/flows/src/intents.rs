@@ -16,7 +16,7 @@ impl Flows {
         who: &Principal,
         request: &IntentRequest,
     ) -> Result<IntentCreated> {
-        self.ledger.runs().quota_admit(&who.tenant).await?;
+        self.quota_admit(&who.tenant).await?;
         let name = format!("intent:{}:{}", who.tenant, self.sequence());
         let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
             .map_err(Error::corrupt("id"))?;

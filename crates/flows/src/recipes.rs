@@ -40,7 +40,7 @@ impl Flows {
             let text = recipe.hash().map_err(Error::corrupt("id"))?;
             let wanted = WantedRecipe { id: &recipe.id, v: None, hash: Some(&text) };
             if self.ledger.recipes().find(&who.tenant, wanted).await?.is_none() {
-                self.ledger.runs().quota_admit(&who.tenant).await?;
+                self.quota_admit(&who.tenant).await?;
                 break;
             }
         }

@@ -11,10 +11,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use cofferdam_ambient::random::{secret_bytes, secret_hex};
-use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::canonical::{digest_bytes, digest_of};
 use cofferdam_contracts::id::{Digest, SecretName, SnapshotId, TenantId};
 use cofferdam_contracts::secret::SecretValue;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hmac;
 use zeroize::Zeroizing;
 
 /// Bytes of the key: the cipher's own width.
@@ -43,6 +44,8 @@ pub enum VaultError {
 /// The key of secrets, held in memory.
 pub struct Vault {
     key: LessSafeKey,
+    /// Derived from it, for what rows may know and nobody may guess.
+    marks: hmac::Key,
     fingerprint: Digest,
 }
 
@@ -102,7 +105,10 @@ impl Vault {
         let bytes = Zeroizing::new(hex::decode(text.trim()).ok()?);
         let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?);
         let named = Zeroizing::new([b"cofferdam secrets key\n".as_slice(), &bytes].concat());
-        Some(Self { key, fingerprint: digest_bytes(&named) })
+        let master = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
+        let derived = hmac::sign(&master, b"cofferdam marks key 1");
+        let marks = hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref());
+        Some(Self { key, marks, fingerprint: digest_bytes(&named) })
     }
 
     /// What rows know the key by.
@@ -178,6 +184,17 @@ impl Vault {
     }
 }
 
+impl Vault {
+    /// What a row knows a tenant's text by, where that may have secrets in it: equal texts of one tenant have one mark, and
+    /// without this key nobody tells which text a mark is of.
+    pub(crate) fn mark(&self, tenant: &TenantId, text: &[u8]) -> Digest {
+        let mut signing = hmac::Context::with_key(&self.marks);
+        signing.update(format!("cofferdam mark 1\n{tenant}\n").as_bytes());
+        signing.update(text);
+        digest_of(signing.sign().as_ref())
+    }
+}
+
 /// The key of one file: 256 random bits.
 pub(crate) type FileKey = Zeroizing<[u8; KEY_BYTES]>;
 
@@ -240,6 +257,16 @@ mod tests {
         assert!(opens('1', "acme", "b", &sealed).is_none());
         assert!(opens('2', "acme", "a", &sealed).is_none());
         assert!(opens('1', "acme", "a", &sealed[..59]).is_none());
+    }
+
+    #[test]
+    fn a_mark_is_of_one_tenant_text_and_key() {
+        let mark =
+            |digit, who: &str, text: &[u8]| vault(digit).mark(&TenantId::parse(who).unwrap(), text);
+        let own = mark('1', "acme", b"a");
+        assert_eq!(own, mark('1', "acme", b"a"));
+        let others = [mark('1', "bravo", b"a"), mark('1', "acme", b"b"), mark('2', "acme", b"a")];
+        assert!(!others.contains(&own));
     }
 
     #[test]

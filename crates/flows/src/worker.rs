@@ -92,6 +92,7 @@ impl Worker {
             remote: config.remote,
         };
         let host = Host::detect(host_config)?;
+        flows.live.made_on(&host);
         let memory = MemoryBudget::new(host.facts().mem_mb, config.memory_mb);
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))

@@ -14,9 +14,10 @@ use crate::audit::{Audit, append};
 use crate::error::{Checked, Result, id, load};
 use crate::families::BuildRows;
 use crate::snapshots::{FilesToKeep, insert as snapshot_insert};
+use crate::template_layers::{NewLayer, insert as layer_insert};
 
 /// Templates that a tenant may have, each with a name of its own.
-const MAX_TEMPLATES: i64 = 1_000;
+pub(crate) const MAX_TEMPLATES: i64 = 1_000;
 /// Builds of one template that wait for their steps.
 const MAX_WAITING: i64 = 64;
 
@@ -35,6 +36,15 @@ pub struct NewBuild<'a> {
     pub cpu: Option<u32>,
     /// Memory of its sandboxes in MiB.
     pub mem_mb: Option<u32>,
+}
+
+/// What a sandbox is made for, where that is a build.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBuilding<'a> {
+    /// The build.
+    pub build: &'a BuildId,
+    /// The layer that it goes on from, and how many steps that has behind it.
+    pub layer: Option<(&'a SnapshotId, usize)>,
 }
 
 /// A build on record.
@@ -75,37 +85,14 @@ pub struct LogEntry {
     pub message: String,
 }
 
-/// A template in a list.
-#[derive(Debug, Clone)]
-pub struct ListedTemplate {
-    /// Its id.
-    pub id: TemplateId,
-    /// Its name.
-    pub name: TemplateName,
-    /// Its newest build.
-    pub build: BuildId,
-    /// Where that is.
-    pub status: BuildStatus,
-    /// CPUs of its sandboxes.
-    pub cpu: Option<u32>,
-    /// Memory of its sandboxes in MiB.
-    pub mem_mb: Option<u32>,
-    /// Builds that it had.
-    pub builds: i64,
-    /// ms since the epoch.
-    pub created_ms: i64,
-    /// ms since the epoch.
-    pub updated_ms: i64,
-}
-
 const BUILD: &str = "SELECT b.*, t.name FROM app.template_builds b JOIN app.templates t ON t.id = b.template_id AND t.deleted_at IS NULL";
 
-fn small(row: &PgRow, column: &str) -> Result<Option<u32>> {
+pub(crate) fn small(row: &PgRow, column: &str) -> Result<Option<u32>> {
     let value: Option<i32> = row.try_get(column)?;
     Ok(value.and_then(|value| u32::try_from(value).ok()))
 }
 
-fn status_of(row: &PgRow) -> Result<BuildStatus> {
+pub(crate) fn status_of(row: &PgRow) -> Result<BuildStatus> {
     load("template_builds.status", Value::String(row.try_get("status")?))
 }
 
@@ -129,7 +116,7 @@ fn build_of(row: &PgRow) -> Result<Build> {
 /// In the commit that records its sandbox: from now on the build is under way.
 pub(crate) async fn build_begins(
     conn: &mut PgConnection,
-    build: &BuildId,
+    &NewBuilding { build, layer }: &NewBuilding<'_>,
     live: &LiveId,
     tenant: &TenantId,
 ) -> Checked<()> {
@@ -146,12 +133,14 @@ pub(crate) async fn build_begins(
         return Err(Refusal::not_found("build").into());
     }
     let begun = sqlx::query(
-        "UPDATE app.template_builds b SET status = 'building', live_id = $2
+        "UPDATE app.template_builds b SET status = 'building', live_id = $2, layer_id = $3, cached = $4
           WHERE b.id = $1 AND b.status = 'waiting' AND NOT EXISTS (
                 SELECT 1 FROM app.template_builds o WHERE o.template_id = b.template_id AND o.status = 'building')",
     )
     .bind(build.as_str())
     .bind(live.as_str())
+    .bind(layer.map(|(layer, _)| layer.as_str()))
+    .bind(layer.and_then(|(_, steps)| i32::try_from(steps).ok()))
     .execute(&mut *conn)
     .await?;
     if begun.rows_affected() == 1 {
@@ -277,11 +266,13 @@ impl BuildRows<'_> {
         row.as_ref().map(build_of).transpose()
     }
 
-    /// Records that a build is ready, its files and its tags, or nothing at all. `false`: its sandbox ended before.
+    /// Records that a build is ready, its files, which may be a layer, and its tags, or nothing at all. `false`: its sandbox
+    /// ended before.
     pub async fn ready(
         self,
         build: &BuildId,
         files: &FilesToKeep<'_>,
+        layer: Option<&NewLayer<'_>>,
         audit: &Audit<'_>,
     ) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
@@ -299,6 +290,9 @@ impl BuildRows<'_> {
         .await?;
         if ready.rows_affected() != 1 {
             return Ok(false);
+        }
+        if let Some(layer) = layer {
+            layer_insert(&mut tx, files.id, layer).await?;
         }
         sqlx::query(
             "INSERT INTO app.template_tags (template_id, tag, build_id)
@@ -364,59 +358,6 @@ impl BuildRows<'_> {
         .execute(self.pool())
         .await?;
         Ok(())
-    }
-
-    /// A build's log from this entry on.
-    pub async fn log(self, build: &BuildId, from: i32, limit: i64) -> Result<Vec<LogEntry>> {
-        let rows = sqlx::query(
-            "SELECT at_ms, level, step, message FROM app.template_logs WHERE build_id = $1 AND seq >= $2
-              ORDER BY seq LIMIT $3",
-        )
-        .bind(build.as_str())
-        .bind(from)
-        .bind(limit)
-        .fetch_all(self.pool())
-        .await?;
-        let read = |row: &PgRow| {
-            Ok(LogEntry {
-                at_ms: row.try_get("at_ms")?,
-                level: row.try_get("level")?,
-                step: row.try_get("step")?,
-                message: row.try_get("message")?,
-            })
-        };
-        rows.iter().map(read).collect()
-    }
-
-    /// A tenant's templates, by name.
-    pub async fn list(self, tenant: &TenantId) -> Result<Vec<ListedTemplate>> {
-        let rows = sqlx::query(
-            "SELECT t.id, t.name, app.ms(t.created_at) AS created_ms, app.ms(t.updated_at) AS updated_ms,
-                    b.id AS build_id, b.status, b.cpu, b.mem_mb,
-                    (SELECT count(*) FROM app.template_builds c WHERE c.template_id = t.id) AS builds
-               FROM app.templates t
-               JOIN LATERAL (SELECT * FROM app.template_builds n WHERE n.template_id = t.id
-                              ORDER BY n.created_at DESC, n.id LIMIT 1) b ON true
-              WHERE t.tenant_id = $1 AND t.deleted_at IS NULL ORDER BY t.name LIMIT $2",
-        )
-        .bind(tenant.as_str())
-        .bind(MAX_TEMPLATES)
-        .fetch_all(self.pool())
-        .await?;
-        let read = |row: &PgRow| {
-            Ok(ListedTemplate {
-                id: id("templates.id", row.try_get("id")?)?,
-                name: id("templates.name", row.try_get("name")?)?,
-                build: id("template_builds.id", row.try_get("build_id")?)?,
-                status: status_of(row)?,
-                cpu: small(row, "cpu")?,
-                mem_mb: small(row, "mem_mb")?,
-                builds: row.try_get("builds")?,
-                created_ms: row.try_get("created_ms")?,
-                updated_ms: row.try_get("updated_ms")?,
-            })
-        };
-        rows.iter().map(read).collect()
     }
 
     /// Deletes a template; its files are still to be erased. Refused while a build of it runs.

@@ -57,6 +57,8 @@ families! {
     intents: Intents,
     /// API keys and the signing key.
     keys: Keys,
+    /// Layers of builds of templates.
+    layers: LayerRows,
     /// Reply links.
     links: Links,
     /// Long-lived sandboxes.

@@ -55,7 +55,9 @@ pub mod steps;
 pub mod streams;
 pub mod tasks;
 pub mod template_files;
+pub mod template_layers;
 pub mod template_tags;
+pub mod template_views;
 pub mod webhooks;
 mod wire;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{
-    BuildId, ExecutorId, LiveId, RunId, SandboxId, SnapshotId, TenantId, WorkflowId,
+    ExecutorId, LiveId, RunId, SandboxId, SnapshotId, TenantId, WorkflowId,
 };
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::sandbox::{Egress, Limits};
@@ -14,7 +14,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::audit::{Audit, append};
-use crate::builds::build_begins;
+use crate::builds::{NewBuilding, build_begins};
 use crate::error::{Checked, Result, id, json, load};
 use crate::families::LiveRows;
 use crate::intents::NewIntent;
@@ -45,7 +45,7 @@ pub struct NewLive<'a> {
     /// The caller's key of this creation.
     pub dedup: Option<&'a str>,
     /// The build of a template whose steps it runs.
-    pub build: Option<&'a BuildId>,
+    pub build: Option<NewBuilding<'a>>,
 }
 
 /// The next life of a paused sandbox, to be recorded with its run.
@@ -213,7 +213,7 @@ impl LiveRows<'_> {
         .bind(new.resumes)
         .execute(&mut *tx)
         .await?;
-        if let Some(build) = new.build {
+        if let Some(build) = &new.build {
             build_begins(&mut tx, build, new.id, &new.run.tenant).await?;
         }
         tx.commit().await?;

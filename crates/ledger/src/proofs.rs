@@ -42,7 +42,7 @@ proofs! {
     "webhook_events_recorded_once", "dispatch_specs_unchanged", "dispatch_effective_at_end",
     "dispatches_match_runs", "model_calls_once", "model_calls_within_budgets",
     "model_grants_were_decided", "live_sandboxes_made_once", "plain_layers_are_sealed", "patches_are_on_record",
-    "builds_are_their_sandboxes", "live_networks_follow_each_other",
+    "builds_are_their_sandboxes", "layers_stay_with_their_tenant", "live_networks_follow_each_other",
 }
 
 /// One claim, as its file says it.

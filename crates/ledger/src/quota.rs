@@ -46,13 +46,27 @@ pub(crate) async fn live_admit(conn: &mut PgConnection, tenant: &TenantId) -> Ch
 }
 
 impl Runs<'_> {
-    /// Refuses where what the tenant has stored fills its quota.
-    pub async fn quota_admit(self, tenant: &TenantId) -> Checked<()> {
+    /// Refuses where what the tenant has stored fills its quota. Layers of its builds make room first; `true`: some were
+    /// erased, and their files are still to be removed.
+    pub async fn quota_admit(self, tenant: &TenantId) -> Checked<bool> {
+        let full: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.blobs_full($1, $2)")
+            .bind(tenant.as_str())
+            .bind(default_mb())
+            .fetch_one(self.pool())
+            .await?;
+        if full.is_none() {
+            return Ok(false);
+        }
+        let erased: i64 = sqlx::query_scalar("SELECT app.layers_make_room($1, $2)")
+            .bind(tenant.as_str())
+            .bind(default_mb())
+            .fetch_one(self.pool())
+            .await?;
         let over: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.blobs_over_quota($1, $2)")
             .bind(tenant.as_str())
             .bind(default_mb())
             .fetch_one(self.pool())
             .await?;
-        refusal(over).map_or(Ok(()), |refusal| Err(refusal.into()))
+        refusal(over).map_or(Ok(erased > 0), |refusal| Err(refusal.into()))
     }
 }

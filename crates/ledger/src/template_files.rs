@@ -25,6 +25,8 @@ pub struct NewUpload<'a> {
     pub sealed_key: &'a [u8],
     /// Fingerprint of the key that it is sealed under.
     pub sealed_by: &'a Digest,
+    /// Digest of the tar that it unpacks to; `None`: it unpacks to none, or to too much.
+    pub content: Option<&'a Digest>,
 }
 
 /// What opens an archive.
@@ -38,6 +40,8 @@ pub struct Upload {
     pub sealed_key: Vec<u8>,
     /// Fingerprint of the key that it is sealed under.
     pub sealed_by: Digest,
+    /// Digest of the tar that it unpacks to, where that is known.
+    pub content: Option<Digest>,
 }
 
 impl BuildRows<'_> {
@@ -64,8 +68,8 @@ impl BuildRows<'_> {
         .execute(&mut *tx)
         .await?;
         sqlx::query(
-            "INSERT INTO app.template_files (id, template_id, tenant_id, hash, place, bytes, sealed_key, sealed_by)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+            "INSERT INTO app.template_files (id, template_id, tenant_id, hash, place, bytes, sealed_key, sealed_by, content)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         )
         .bind(new.id.as_str())
         .bind(new.template.as_str())
@@ -75,6 +79,7 @@ impl BuildRows<'_> {
         .bind(i64::try_from(new.bytes).unwrap_or(i64::MAX))
         .bind(new.sealed_key)
         .bind(new.sealed_by.as_str())
+        .bind(new.content.map(Digest::as_str))
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
@@ -91,7 +96,7 @@ impl BuildRows<'_> {
         let row = sqlx::query(
             "UPDATE app.template_files SET used_at = clock_timestamp()
               WHERE template_id = $1 AND tenant_id = $2 AND hash = $3 AND erased_at IS NULL
-              RETURNING id, place, sealed_key, sealed_by",
+              RETURNING id, place, sealed_key, sealed_by, content",
         )
         .bind(template.as_str())
         .bind(tenant.as_str())
@@ -99,11 +104,13 @@ impl BuildRows<'_> {
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
+            let content: Option<String> = row.try_get("content")?;
             Ok(Upload {
                 id: id("template_files.id", row.try_get("id")?)?,
                 place: row.try_get("place")?,
                 sealed_key: row.try_get("sealed_key")?,
                 sealed_by: id("template_files.sealed_by", row.try_get("sealed_by")?)?,
+                content: content.map(|text| id("template_files.content", &text)).transpose()?,
             })
         })
         .transpose()

@@ -22,14 +22,20 @@ pub struct TagView {
     pub build: BuildId,
     /// When it was assigned, in ms since the epoch.
     pub assigned_ms: i64,
+    /// When that build was asked for, in ms since the epoch.
+    pub created_ms: i64,
+    /// When that build was over, in ms since the epoch.
+    pub ended_ms: Option<i64>,
 }
 
 impl BuildRows<'_> {
     /// Tags of a template of a tenant, newest first.
     pub async fn tags(self, tenant: &TenantId, template: &TemplateId) -> Result<Vec<TagView>> {
         let rows = sqlx::query(
-            "SELECT g.tag, g.build_id, app.ms(g.assigned_at) AS assigned_ms
+            "SELECT g.tag, g.build_id, app.ms(g.assigned_at) AS assigned_ms, app.ms(b.created_at) AS created_ms,
+                    app.ms(b.ended_at) AS ended_ms
                FROM app.template_tags g JOIN app.templates t ON t.id = g.template_id
+               JOIN app.template_builds b ON b.id = g.build_id
               WHERE t.id = $1 AND t.tenant_id = $2 AND t.deleted_at IS NULL ORDER BY g.assigned_at DESC, g.tag",
         )
         .bind(template.as_str())
@@ -41,6 +47,8 @@ impl BuildRows<'_> {
                 tag: row.try_get("tag")?,
                 build: id("template_tags.build_id", row.try_get("build_id")?)?,
                 assigned_ms: row.try_get("assigned_ms")?,
+                created_ms: row.try_get("created_ms")?,
+                ended_ms: row.try_get("ended_ms")?,
             })
         };
         rows.iter().map(read).collect()

@@ -14,8 +14,8 @@ use super::interpreter::Lent;
 use super::{JAVASCRIPT, PYTHON, by_javascript, by_python_as, gone};
 use crate::support::{count, texts, until};
 
-const SOON: Duration = Duration::from_secs(60);
-const HASH: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+pub(super) const SOON: Duration = Duration::from_secs(60);
+pub(super) const HASH: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
 #[tokio::test]
 async fn templates_are_built_by_the_python_client() {
@@ -43,7 +43,7 @@ async fn templates_are_built_by_older_clients() {
 }
 
 /// A build that waits for its steps: its template and its path.
-async fn opened(ann: &Caller, name: &str) -> (String, String) {
+pub(super) async fn opened(ann: &Caller, name: &str) -> (String, String) {
     let (status, opened) = ann.api("POST", "/v3/templates", Some(json!({"name": name}))).await;
     assert_eq!(status, 202, "{opened}");
     let (template, build) = (text(&opened, "templateID"), text(&opened, "buildID"));
@@ -52,7 +52,7 @@ async fn opened(ann: &Caller, name: &str) -> (String, String) {
 }
 
 /// A build from `base` with these steps, followed to its end: its template and what is said of it.
-async fn built(ann: &Caller, name: &str, steps: Value) -> (String, Value) {
+pub(super) async fn built(ann: &Caller, name: &str, steps: Value) -> (String, Value) {
     let (template, path) = opened(ann, name).await;
     let (status, why) =
         ann.api("POST", &path, Some(json!({"fromTemplate": "base", "steps": steps}))).await;
@@ -127,7 +127,7 @@ async fn a_template_is_built_in_the_class_gvisor() {
 }
 
 /// What is said of a build once it is over.
-async fn ended(ann: &Caller, path: &str) -> Value {
+pub(super) async fn ended(ann: &Caller, path: &str) -> Value {
     let path = format!("{}/status", path.trim_start_matches("/v2"));
     let end = std::sync::Mutex::new(Value::Null);
     until("the build is over", SOON, async || {
@@ -141,23 +141,33 @@ async fn ended(ann: &Caller, path: &str) -> Value {
     end.into_inner().unwrap()
 }
 
-fn run(command: &str) -> Value {
+pub(super) fn run(command: &str) -> Value {
     json!({"type": "RUN", "args": [command], "force": false})
 }
 
-fn copy(from: &str, to: &str) -> Value {
+pub(super) fn copy(from: &str, to: &str) -> Value {
     json!({"type": "COPY", "args": [from, to, "", ""], "filesHash": HASH, "force": false})
 }
 
 /// Sends an archive to the link that the server gives for it, without a key; its status.
-async fn sent(ann: &Caller, template: &str, bytes: Vec<u8>) -> (u16, Value) {
-    let (status, link) = ann.api("GET", &format!("/templates/{template}/files/{HASH}"), None).await;
+pub(super) async fn sent(ann: &Caller, template: &str, bytes: Vec<u8>) -> (u16, Value) {
+    sent_as(ann, template, HASH, bytes).await
+}
+
+/// The same under another name.
+pub(super) async fn sent_as(
+    ann: &Caller,
+    template: &str,
+    name: &str,
+    bytes: Vec<u8>,
+) -> (u16, Value) {
+    let (status, link) = ann.api("GET", &format!("/templates/{template}/files/{name}"), None).await;
     assert_eq!(status, 201, "{link}");
     answered(ann.http.put(text(&link, "url")).body(bytes)).await
 }
 
 /// A tar of entries: kind, name, and what a link leads to or a file has.
-fn tar(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
+pub(super) fn tar(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
     let mut all = tar::Builder::new(Vec::new());
     for (kind, name, what) in entries {
         let mut header = tar::Header::new_gnu();
@@ -179,7 +189,7 @@ fn tar(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
     all.into_inner().unwrap()
 }
 
-async fn assert_refused(asked: (u16, Value), status: u16, why: &str) {
+pub(super) async fn assert_refused(asked: (u16, Value), status: u16, why: &str) {
     assert_eq!(asked.0, status, "{}", asked.1);
     let message = asked.1["message"].as_str().unwrap();
     assert!(message.contains(why), "{message}");
@@ -237,6 +247,21 @@ async fn what_a_build_is_not_given_rightly_is_refused_by_name() {
         .await;
     let link = |hash: &str| format!("/templates/{template}/files/{hash}");
     assert_refused(ann.api("GET", &link("x"), None).await, 400, "SHA-256").await;
+    for (method, path, why) in [
+        ("POST", "/templates".to_owned(), "older API"),
+        ("POST", "/v2/templates".to_owned(), "older API"),
+        ("POST", format!("/templates/{template}"), "older API"),
+        ("POST", format!("/templates/{template}/builds/{HASH}"), "older API"),
+        ("PUT", format!("/templates/{template}"), "not supported"),
+        ("GET", "/v2/templates?limit=101".to_owned(), "limit"),
+        ("GET", "/v2/templates?nextPage=1".to_owned(), "nextPage"),
+        ("GET", format!("/templates/{template}?nextToken=x"), "nextToken"),
+        ("GET", format!("/templates/{template}/tags/exists"), "tag is missing"),
+        ("GET", format!("/templates/{template}/tags/groups?sort=x"), "sort"),
+        ("GET", format!("/templates/{template}/tags/default/assignments?cursor=x"), "cursor"),
+    ] {
+        assert_refused(ann.api(method, &path, None).await, 400, why).await;
+    }
     // A link is for its archive alone, and is no key.
     let put = |url: String| answered(ann.http.put(url).body("x"));
     assert_refused(put(format!("{}{}", ann.url, link(HASH))).await, 403, "link").await;
@@ -326,6 +351,13 @@ async fn tenants_have_templates_of_their_own() {
         ),
         ("GET", format!("/templates/{template}/files/{HASH}"), None),
         ("GET", format!("/templates/{template}/tags"), None),
+        ("GET", format!("/templates/{template}"), None),
+        ("GET", "/templates/web".to_owned(), None),
+        ("GET", format!("/templates/{template}/builds/{build}/logs"), None),
+        ("GET", format!("/templates/{template}/tags/count"), None),
+        ("GET", format!("/templates/{template}/tags/exists?tag=default"), None),
+        ("GET", format!("/templates/{template}/tags/groups"), None),
+        ("GET", format!("/templates/{template}/tags/default/assignments"), None),
         ("GET", "/templates/aliases/web".to_owned(), None),
         ("DELETE", format!("/templates/{template}"), None),
         ("POST", "/templates/tags".to_owned(), Some(json!({"target": "web", "tags": ["x"]}))),
@@ -345,6 +377,8 @@ async fn tenants_have_templates_of_their_own() {
         all.as_array().unwrap().iter().map(|one| text(one, "templateID")).collect()
     };
     let (_, all) = bob.api("GET", "/templates", None).await;
+    assert_eq!(names(&all), ["base".to_owned(), other.clone()], "{all}");
+    let (_, all) = bob.api("GET", "/v2/templates", None).await;
     assert_eq!(names(&all), ["base".to_owned(), other], "{all}");
     // A key that only reads builds nothing.
     let body = json!({"tenant": "ann", "roles": ["auditor"], "format": "e2b"});

@@ -201,6 +201,12 @@ async fn an_interpreter_refuses_and_survives_what_clients_would_not_send() {
     assert!(words.contains("KernelDied") || words.contains("MemoryError"), "{words}");
     let (_, answer) = execute(r#"{"code": "40 + 2"}"#).await;
     assert!(answer.to_string().contains("42"), "{answer}");
+    // A program that prints without end is cut, and its caller told.
+    let (_, answer) = execute(r#"{"code": "for _ in range(72): print('x' * (1 << 20))"}"#).await;
+    let words = answer.to_string();
+    assert!(words.contains("OutputTooLarge") && words.len() < 72 << 20, "{}", words.len());
+    let (_, answer) = execute(r#"{"code": "40 + 3"}"#).await;
+    assert!(answer.to_string().contains("43"), "{answer}");
     // A kernel that hears no interrupt is started anew for the next caller.
     let deaf = json!({"code": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)"});
     let hung = tokio::time::timeout(Duration::from_secs(1), execute(&deaf.to_string())).await;

@@ -3,6 +3,8 @@
 mod attack;
 mod beside;
 mod built;
+mod built_bounds;
+mod cached;
 mod classes;
 mod cli;
 mod commands;
@@ -13,14 +15,14 @@ mod kept_plain;
 mod machines;
 mod many;
 mod network;
+mod packages;
 mod provider;
 mod restart;
 mod seen;
 mod woken;
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -30,6 +32,10 @@ use cofferdam_tests::{Home, Server, assert_nothing_left, repository, text};
 use nix::libc::SIGABRT;
 use serde_json::json;
 
+use packages::{install_modules, install_python, installed, modules};
+
+pub use packages::{install_clients, install_interpreter};
+
 use crate::support::{assert_proven, assert_wiped, count, ended, has_npm, said, texts, until};
 
 /// The versions that this repository is tested with, the newest first.
@@ -37,103 +43,6 @@ const PYTHON: [&str; 4] = ["2.63.0", "2.52.1", "2.40.0", "2.20.0"];
 const JAVASCRIPT: [&str; 3] = ["2.51.0", "2.45.0", "2.30.5"];
 /// A script of a client takes seconds; a loaded machine takes it ten times as long.
 const SCRIPT: Duration = Duration::from_secs(180);
-
-/// A version of the Python client in an environment of its own, installed once; `None` where that is not possible, which is
-/// reported.
-fn installed(version: &str) -> Option<PathBuf> {
-    install_python(&format!("e2b=={version}"))
-}
-
-/// Installs what the tests of the clients take.
-pub fn install_clients() {
-    PYTHON.iter().for_each(|version| drop(installed(version)));
-    if has_npm("the JavaScript client of E2B") {
-        JAVASCRIPT.iter().for_each(|version| drop(modules(version)));
-        drop(install_modules(cli::PACKAGE));
-    }
-}
-
-/// Installs what the tests of the code interpreter take.
-pub fn install_interpreter() {
-    drop(interpreter::built());
-    drop(install_python(interpreter::PYTHON));
-    if has_npm("the JavaScript client of the code interpreter") {
-        drop(install_modules(interpreter::JAVASCRIPT));
-    }
-}
-
-/// A package of PyPI, `NAME==VERSION`, in an environment of its own; `None` where that is not possible, which is reported.
-fn install_python(wanted: &str) -> Option<PathBuf> {
-    let dir = repository().join("target/e2b").join(place("python", wanted, "=="));
-    fs::create_dir_all(&dir).unwrap();
-    let lock = File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let (python, done) = (dir.join("env/bin/python"), dir.join("installed"));
-    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        return Some(python);
-    }
-    let run = |mut command: Command| command.stdin(Stdio::null()).output();
-    let mut venv = Command::new("python3");
-    venv.args(["-m", "venv", "--clear"]).arg(dir.join("env"));
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]);
-    for command in [venv, pip] {
-        let program = command.get_program().to_string_lossy().into_owned();
-        match run(command) {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                not_run("the Python client of E2B", &format!("{program}: {}", said(&output)));
-                return None;
-            }
-            Err(error) => {
-                not_run("the Python client of E2B", &format!("{program}: {error}"));
-                return None;
-            }
-        }
-    }
-    fs::write(&done, wanted).unwrap();
-    Some(python)
-}
-
-/// Where a package is installed: `python-2.63.0` for the client itself, with its name for another.
-fn place(language: &str, wanted: &str, mark: &str) -> String {
-    let (name, version) = wanted.rsplit_once(mark).unwrap_or((wanted, ""));
-    match name {
-        "e2b" => format!("{language}-{version}"),
-        name => format!("{language}-{}-{version}", name.replace(['@', '/'], "")),
-    }
-}
-
-/// The directory with a version of the JavaScript client, installed once.
-fn modules(version: &str) -> Option<PathBuf> {
-    install_modules(&format!("e2b@{version}"))
-}
-
-/// The directory with a package of npm, `NAME@VERSION`, installed once.
-fn install_modules(wanted: &str) -> Option<PathBuf> {
-    let dir = repository().join("target/e2b").join(place("javascript", wanted, "@"));
-    fs::create_dir_all(&dir).unwrap();
-    let lock = File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let done = dir.join("installed");
-    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        return Some(dir);
-    }
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", "--prefix"]);
-    match npm.arg(&dir).arg(wanted).stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => fs::write(&done, wanted).unwrap(),
-        Ok(output) => {
-            not_run("the JavaScript client of E2B", &said(&output));
-            return None;
-        }
-        Err(error) => {
-            not_run("the JavaScript client of E2B", &format!("npm: {error}"));
-            return None;
-        }
-    }
-    Some(dir)
-}
 
 /// Whether a script got to its last line, which says so. `pyqwest`, the HTTP library of Python's asynchronous client, then aborts the
 /// interpreter at its end now and then: one request to a closed port, without a server of ours, did so in 21 of 150 runs.
@@ -178,21 +87,28 @@ async fn by_python_as(script: &str, kind: &str, version: &str, client: Option<&s
 }
 
 async fn by_javascript(script: &str, version: &str, client: Option<&str>) {
-    if !has_npm("the JavaScript client of E2B") {
-        return;
-    }
-    let Some(modules) = modules(version) else {
-        return not_run("the JavaScript client of E2B", "npm could not install it");
-    };
+    let Some(command) = javascript(script, version) else { return };
     let home = Home::new();
     let server = home.up();
+    run(&server, command, client).await;
+    gone(home, server).await;
+}
+
+/// A script with this version of the JavaScript client; `None`: that could not be installed, which is reported.
+fn javascript(script: &str, version: &str) -> Option<Command> {
+    if !has_npm("the JavaScript client of E2B") {
+        return None;
+    }
+    let Some(modules) = modules(version) else {
+        not_run("the JavaScript client of E2B", "npm could not install it");
+        return None;
+    };
     // A module finds its packages beside it.
     let beside = modules.join(script);
     fs::copy(repository().join("tests/tests/e2b").join(script), &beside).unwrap();
     let mut command = Command::new("node");
     command.arg(beside);
-    run(&server, command, client).await;
-    gone(home, server).await;
+    Some(command)
 }
 
 /// Everything that was made is wiped, with evidence, and every proof holds.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cofferdam_tests::{Home, Server, repository};
 use serde_json::{Value, json};
 
-use super::{Caller, PYTHON, answered, gone, installed, run};
+use super::{Caller, JAVASCRIPT, PYTHON, answered, gone, installed, javascript, run};
 use crate::support::{assert_proven, count, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -96,6 +96,23 @@ async fn the_python_client_changes_the_network_of_a_running_sandbox() {
     by_version(PYTHON[0], &["sync", "async"]).await;
     for version in &PYTHON[1..3] {
         by_version(version, &["sync"]).await;
+    }
+}
+
+async fn by_javascript_version(version: &str) {
+    let Some(command) = javascript("network.mjs", version) else { return };
+    let home = Home::new();
+    let (address, _) = greeter();
+    let server = granting(&home, &address, &[]).await;
+    let client = (version == JAVASCRIPT[0]).then_some("javascript-network");
+    run(&server, command, client).await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn the_javascript_client_changes_the_network_of_a_running_sandbox() {
+    for version in JAVASCRIPT {
+        by_javascript_version(version).await;
     }
 }
 

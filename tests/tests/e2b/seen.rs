@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 const CLIENTS: [(&str, &[&str]); 4] = [
     ("Python", &["sync", "sync-templates", "sync-network"]),
     ("Python, asynchronous", &["async", "async-templates", "async-network"]),
-    ("JavaScript", &["javascript", "javascript-templates"]),
+    ("JavaScript", &["javascript", "javascript-templates", "javascript-network"]),
     ("Command line", &["cli"]),
 ];
 const BEGIN: &str = "<!-- what the clients' tests used; REFRESH_GOLDEN=1 writes it anew -->\n";
@@ -202,6 +202,7 @@ fn endpoint(head: &str) -> String {
     // Those of templates are words.
     match &mut names[..] {
         [.., "templates", "tags"] => {}
+        [.., "tags", name, "assignments"] => *name = "{tag}",
         [.., "templates", name] | [.., "templates", name, "tags"] => *name = "{id}",
         [.., "templates", "aliases", name] => *name = "{alias}",
         _ => {}

@@ -2,7 +2,7 @@
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { Sandbox, Template, waitForFile } from 'e2b'
+import { ApiClient, ConnectionConfig, Sandbox, Template, waitForFile } from 'e2b'
 
 const check = (name, good) => {
   if (!good) throw new Error(name)
@@ -35,6 +35,12 @@ const sandbox = await Sandbox.create('js', { timeoutMs: 60_000 })
 const done = await sandbox.commands.run('pwd; cat ~/made /opt/b.txt; test -e /tmp/up && pgrep -x sleep > /dev/null && echo up')
 check('created', done.stdout === '/opt/js\nhi there\naup\n')
 await sandbox.kill()
+const again = []
+await Template.build(template, 'js', { onBuildLogs: (entry) => again.push(entry.message) })
+check('cached', again.filter((line) => line.startsWith('CACHED ')).length === 4 && !again.includes('hi there'))
+const forced = []
+await Template.build(template, 'js', { skipCache: true, onBuildLogs: (entry) => forced.push(entry.message) })
+check('not cached', !forced.some((line) => line.startsWith('CACHED ')) && forced.includes('hi there'))
 const started = await Template.buildInBackground(Template().fromTemplate('js').runCmd('exit 3'), 'js-child')
 let status
 do {
@@ -48,4 +54,12 @@ if (Template.getTags) {
   await Template.removeTags('js', ['v1'])
   check('removed', (await Template.getTags('js')).length === 1)
 }
+const { api } = new ApiClient(new ConnectionConfig())
+const path = { templateID: built.templateId, buildID: built.buildId }
+const seen = await api.GET('/templates/{templateID}', { params: { path } })
+check('a template with its builds', seen.data.builds.length === 3 && seen.data.builds[2].buildID === built.buildId)
+check('its sandboxes are counted', seen.data.spawnCount === 1 && seen.data.buildStatus === 'ready')
+const said = await api.GET('/templates/{templateID}/builds/{buildID}/logs', { params: { path, query: { level: 'info' } } })
+check('the log of a build', said.data.logs.some((entry) => entry.message === 'hi there'))
+check('all by the page', (await api.GET('/v2/templates', { params: { query: { limit: 1 } } })).response.headers.has('x-next-token'))
 console.log('done')

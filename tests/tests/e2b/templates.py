@@ -1,12 +1,16 @@
 """Templates built by the unmodified Python SDK, against a server of ours. Prints one line for each check; fails at the first.
 KIND: `sync` or `async`."""
 import asyncio
+import importlib
 import inspect
 import os
 import tempfile
 import time
 
 import e2b
+from e2b.api.client_async import get_api_client as async_client
+from e2b.api.client_sync import get_api_client as sync_client
+from e2b.connection_config import ConnectionConfig
 from e2b import AsyncSandbox, AsyncTemplate, Sandbox, Template, wait_for_file, wait_for_port
 
 IS_ASYNC = os.environ.get("KIND") == "async"
@@ -28,6 +32,90 @@ async def fails(call, kind=Exception):
     except kind as error:
         return str(error)
     raise AssertionError("it did not fail")
+
+
+def routes(family, name):
+    """A route of the client's generated half; None: this version has none of it."""
+    try:
+        return importlib.import_module(f"e2b.api.client.api.{family}.{name}")
+    except ImportError:
+        return None
+
+
+async def asked(family, name, *of, **more):
+    """Status, headers and parsed answer of a generated route; None where this version has none of it."""
+    module = routes(family, name)
+    if module is None:
+        return None
+    client = (async_client if IS_ASYNC else sync_client)(ConnectionConfig())
+    call = module.asyncio_detailed if IS_ASYNC else module.sync_detailed
+    answer = await got(call(*of, client=client, **more))
+    return int(answer.status_code), answer.headers, answer.parsed
+
+
+async def listings(template_id, first, second):
+    """What the client's generated half asks of templates and builds, which its user has no other method for."""
+    status, headers, page = await asked("templates", "get_templates_template_id", template_id, limit=1)
+    check("a template with its builds", status == 200 and [str(b.build_id) for b in page.builds] == [second])
+    build = page.builds[0]
+    # What older versions ask for by default is more.
+    check("a build of it", (build.status.value, build.cpu_count) == ("ready", 2) and build.memory_mb in (512, 1024))
+    check("is over", build.finished_at >= build.created_at)
+    check("all of them are counted", getattr(page, "build_count", 2) == 2)
+    check("its sandboxes are counted", page.spawn_count == 2 and page.last_spawned_at is not None)
+    status, headers, page = await asked("templates", "get_templates_template_id", template_id, limit=1,
+                                        next_token=headers["x-next-token"])
+    check("the next page", [(str(b.build_id), b.memory_mb) for b in page.builds] == [(first, 640)])
+    check("is the last", "x-next-token" not in headers)
+    status, _, page = await asked("templates", "get_templates_template_id", "base")
+    check("one of the host", status == 200 and page.template_id == "base" and page.builds == [])
+    check("an unknown one", (await asked("templates", "get_templates_template_id", "nothing"))[0] == 404)
+    status, _, all_ = await asked("templates", "get_templates")
+    check("all", {"base", template_id} < {one.template_id for one in all_})
+    level = importlib.import_module("e2b.api.client.models.log_level").LogLevel
+    logs = await asked("templates", "get_templates_template_id_builds_build_id_logs", template_id, first)
+    check("the log of a build", any(entry.message == "said" for entry in logs[2].logs))
+    direction = importlib.import_module("e2b.api.client.models.logs_direction").LogsDirection
+    logs = await asked("templates", "get_templates_template_id_builds_build_id_logs", template_id, first,
+                       level=level.WARN, direction=direction.BACKWARD, limit=100)
+    check("from a level on", [entry.message for entry in logs[2].logs] == ["warned"])
+    status = await asked("templates", "get_templates_template_id_builds_build_id_status", template_id, first, level=level.WARN)
+    check("a status with such entries", [entry.message for entry in status[2].log_entries] == ["warned"])
+    update = importlib.import_module("e2b.api.client.models.template_update_request").TemplateUpdateRequest
+    for name in ["patch_v_2_templates_template_id", "patch_templates_template_id"]:
+        check("it stays its tenant's", (await asked("templates", name, template_id, body=update(public=False)))[0] == 200)
+        check("and is not published", (await asked("templates", name, template_id, body=update(public=True)))[0] == 400)
+    old = await asked("templates", "post_templates_template_id_builds_build_id", template_id, first)
+    check("an older build is refused", old is None or old[0] == 400)
+    found = await asked("templates", "get_v2_templates", limit=1)
+    if found:
+        names, token = [], None
+        while True:
+            more = {"next_token": token} if token else {}
+            status, headers, page = await asked("templates", "get_v2_templates", limit=1, **more)
+            names += [one.names[0] for one in page]
+            token = headers.get("x-next-token")
+            if not token:
+                break
+        check("all by the page", names == ["base", "again", "web"])
+    found = await asked("templates", "get_default_templates")
+    if found:
+        check("the host's", [(one.template_id, one.is_default) for one in found[2]] == [("base", True)])
+    found = await asked("tags", "get_templates_template_id_tags_count", template_id)
+    if found:
+        check("tags are counted", found[2].total == 3)
+        found = await asked("tags", "get_templates_template_id_tags_exists", template_id, tag="V2")
+        check("a tag exists", found[2].exists and found[2].normalized_tag == "v2")
+        found = await asked("tags", "get_templates_template_id_tags_exists", template_id, tag="v3")
+        check("or not", not found[2].exists)
+        found = await asked("tags", "get_templates_template_id_tags_tag_assignments", template_id, "v2")
+        check("assignments", [str(one.build_id) for one in found[2].data] == [second] and found[2].next_cursor is None)
+        status, _, page = await asked("tags", "get_templates_template_id_tags_groups", template_id, tags_limit=2)
+        status, _, rest = await asked("tags", "get_templates_template_id_tags_groups", template_id, tags_limit=2,
+                                      tags_cursor=page.next_cursor)
+        check("groups of tags", {one.tag for one in page.tags + rest.tags} == {"default", "v2", "latest-good"})
+        check("and their builds", {str(one.assignments[0].build_id) for one in page.tags + rest.tags} == {first, second})
+        check("no further page", rest.next_cursor is None)
 
 
 async def main():
@@ -99,6 +187,27 @@ async def main():
         check("assigned", given.build_id == next_.build_id and given.tags == ["latest-good"])
         await got(T.remove_tags("web", ["stable"]))
         check("removed", {tag.tag for tag in await got(T.get_tags("web"))} == {"default", "v2", "latest-good"})
+
+    # The same steps once more; and steps that are to run whatever ran before.
+    async def cached(template, name="again", **more):
+        lines = []
+        await got(T.build(template, name, on_build_logs=lambda entry: lines.append(entry.message), **more))
+        return [line for line in lines if line.startswith("CACHED ")]
+    def twice(skips=False):
+        template = T(file_context_path=place).from_base_image().run_cmd("echo once > ~/once").copy("*.txt", "texts/")
+        return (template.skip_cache() if skips else template).run_cmd("cat texts/one.txt > ~/twice")
+    check("it runs once", await cached(twice()) == [])
+    lines = ["CACHED RUN echo once > ~/once", "CACHED COPY *.txt texts/", "CACHED RUN cat texts/one.txt > ~/twice"]
+    check("and is cached then", await cached(twice()) == lines)
+    # What was quick is worth no layer of its own, so that all of it runs again.
+    check("but for what is to run", await cached(twice(skips=True)) == [])
+    check("as all of it is", await cached(twice(), skip_cache=True) == [])
+    sandbox = await got(S.create("again", timeout=60))
+    check("with its files", (await got(sandbox.commands.run("cat ~/once ~/twice"))).stdout == "once\none")
+    await got(sandbox.kill())
+
+    if hasattr(T, "get_tags"):
+        await listings(built.template_id, built.build_id, next_.build_id)
 
     # On top of another template, in the background.
     child = T().from_template("web").run_cmd("cat /opt/renamed > ~/copy; echo $GREETING > ~/inherited")

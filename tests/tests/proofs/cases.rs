@@ -49,7 +49,7 @@ pub const BUILT: [&str; 3] = [
 ];
 
 /// A template whose build ran in the sandbox that was killed: its proof holds, until it is tampered with.
-pub const TEMPLATE: [&str; 4] = [
+pub const TEMPLATE: [&str; 7] = [
     "INSERT INTO app.snapshots (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, sealed_at)
      SELECT repeat('t', 20), l.tenant_id, l.id, l.run_id, 'template', 'web', 'web', p.place, p.bytes, '$H', decode(repeat('00', 60), 'hex'), p.sealed_by,
             p.key_id, p.origin, now()
@@ -59,6 +59,13 @@ pub const TEMPLATE: [&str; 4] = [
      SELECT '00000000-0000-0000-0000-000000000000', repeat('m', 20), tenant_id, key_id, ARRAY['default'], 'ready', live_id, id, now()
        FROM app.snapshots WHERE kind = 'template'",
     "INSERT INTO app.template_tags (template_id, tag, build_id) SELECT template_id, 'default', id FROM app.template_builds",
+    "INSERT INTO app.snapshots (id, tenant_id, live_id, run_id, kind, name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, sealed_at)
+     SELECT repeat('u', 20), tenant_id, live_id, run_id, 'layer', name, template, place, bytes, sha256, sealed_key, sealed_by, key_id, origin, now()
+       FROM app.snapshots WHERE kind = 'template'",
+    "INSERT INTO app.template_layers (snapshot_id, tenant_id, build_id, key, steps, created_at)
+     SELECT s.id, s.tenant_id, b.id, '$H', 1, l.created_at - interval '1 s'
+       FROM app.snapshots s, app.template_builds b JOIN app.live_sandboxes l ON l.id = b.live_id WHERE s.kind IN ('layer','template')",
+    "UPDATE app.template_builds SET layer_id = repeat('u', 20), cached = 1",
 ];
 
 /// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
@@ -289,6 +296,16 @@ pub const TAMPERINGS: &[Tampering] = &[
         "UPDATE app.template_builds SET live_id = (SELECT id FROM app.live_sandboxes WHERE paused_at IS NOT NULL)"),
     tamper!("builds_are_their_sandboxes": "$TEMPLATE",
         "UPDATE app.snapshots SET sealed_key = NULL, erased_at = now() WHERE kind = 'template'"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.template_layers SET tenant_id = 'another'"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.snapshots SET tenant_id = 'another' WHERE kind = 'layer'"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.snapshots SET kind = 'snapshot' WHERE kind = 'layer'"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE",
+        "UPDATE app.snapshots SET live_id = (SELECT id FROM app.live_sandboxes WHERE paused_at IS NOT NULL) WHERE kind = 'layer'"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "DELETE FROM app.template_layers WHERE snapshot_id = repeat('u', 20)"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.template_builds SET snapshot_id = repeat('u', 20)"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.template_builds SET layer_id = repeat('0', 20)"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.template_builds SET cached = 2"),
+    tamper!("layers_stay_with_their_tenant": "$TEMPLATE", "UPDATE app.template_layers SET created_at = now() + interval '1 s'"),
     tamper!("model_calls_once": "double app.model_calls"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET outcome = NULL, ended_at = NULL"),
     tamper!("model_calls_once": "UPDATE app.model_calls SET tenant_id = 'another'"),

@@ -236,7 +236,7 @@ impl Flows {
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
         programs::check(&work)?;
-        self.ledger.runs().quota_admit(&who.tenant).await?;
+        self.quota_admit(&who.tenant).await?;
         self.dispatch_admit(who, &work.request, of).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let start = Launch {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam_contracts::id::{BuildId, TemplateId, TemplateName};
+use cofferdam_contracts::id::{BuildId, SnapshotId, TemplateId, TemplateName};
 use cofferdam_contracts::template_build::BuildState;
+use cofferdam_ledger::builds::NewBuilding;
 use cofferdam_sandbox::Filling;
 use cofferdam_sandbox::templates::Template;
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,24 @@ pub(crate) struct Ground {
     /// Variables of the sandbox whose files these are.
     pub inherited: BTreeMap<String, String>,
     /// The build of a template whose steps it is to run.
-    pub build: Option<BuildId>,
+    pub build: Option<Building>,
+}
+
+/// A build that a sandbox is made for.
+#[derive(Debug)]
+pub(crate) struct Building {
+    /// The build.
+    pub id: BuildId,
+    /// The layer that its files are, and how many steps that has behind it.
+    pub layer: Option<(SnapshotId, usize)>,
+}
+
+impl Building {
+    /// For the record.
+    pub(super) fn row(&self) -> NewBuilding<'_> {
+        let layer = self.layer.as_ref().map(|(id, steps)| (id, *steps));
+        NewBuilding { build: &self.id, layer }
+    }
 }
 
 impl Ground {

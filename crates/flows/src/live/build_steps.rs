@@ -53,6 +53,27 @@ for one in "${found[@]}"; do
 done
 "#;
 
+/// A step as the log has it. Pure.
+pub(super) fn line(step: &BuildStep) -> String {
+    match step {
+        BuildStep::Run { command, .. } => format!("RUN {command}"),
+        BuildStep::Copy { from, to, .. } => format!("COPY {from} {to}"),
+        BuildStep::Env(pairs) => {
+            let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+            // Not their values, which may be secrets.
+            format!("ENV {}", names.join(" "))
+        }
+        BuildStep::Workdir(dir) => format!("WORKDIR {dir}"),
+        BuildStep::User(user) => format!("USER {}", user.as_str()),
+    }
+}
+
+/// The ms that a build has left for its next command, at least one: that one ends at once, and says why. Pure.
+fn left_ms(since: Duration) -> u64 {
+    let left = Duration::from_secs(MAX_BUILD_S).saturating_sub(since);
+    u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
 /// Runs steps one after the other.
 pub(super) struct Steps<'a> {
     pub flows: &'a Flows,
@@ -69,23 +90,19 @@ impl Steps<'_> {
     /// # Errors
     /// In words.
     pub(super) async fn run(&mut self, step: &BuildStep) -> Result<(), String> {
+        self.log.say("info", &line(step));
         match step {
             BuildStep::Run { command, user } => {
-                self.log.say("info", &format!("RUN {command}"));
                 let state =
                     BuildState { user: user.unwrap_or(self.state.user), ..self.state.clone() };
                 let request = request(&state, command, &self.held.env(), self.left_ms());
                 self.command(request, "the command").await
             }
             BuildStep::Copy { from, to, user, mode, files } => {
-                self.log.say("info", &format!("COPY {from} {to}"));
                 let user = user.unwrap_or(self.state.user);
                 self.copy((from, to), (user, mode.as_deref()), files).await
             }
             BuildStep::Env(pairs) => {
-                let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
-                // Not their values, which may be secrets.
-                self.log.say("info", &format!("ENV {}", names.join(" ")));
                 let (home, user) = (self.state.user.home(), self.state.user.as_str());
                 let env = self.held.env();
                 let look = move |name: &str| match name {
@@ -97,7 +114,6 @@ impl Steps<'_> {
                 self.state.set(pairs, look)
             }
             BuildStep::Workdir(dir) => {
-                self.log.say("info", &format!("WORKDIR {dir}"));
                 let dir = self.state.absolute(dir);
                 let owner = user_of(self.state.user);
                 let script =
@@ -108,7 +124,6 @@ impl Steps<'_> {
                 Ok(())
             }
             BuildStep::User(user) => {
-                self.log.say("info", &format!("USER {}", user.as_str()));
                 self.state.user = *user;
                 Ok(())
             }
@@ -116,8 +131,7 @@ impl Steps<'_> {
     }
 
     fn left_ms(&self) -> u64 {
-        let left = Duration::from_secs(MAX_BUILD_S).saturating_sub(self.since.elapsed());
-        u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)
+        left_ms(self.since.elapsed())
     }
 
     async fn copy(
@@ -190,5 +204,18 @@ impl Steps<'_> {
             Ended::Signal(signal) => Err(format!("{what} was ended by signal {signal}")),
             Ended::Unstarted(why) => Err(format!("{what} did not start: {why}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_what_is_left_of_its_builds_hour() {
+        let s = Duration::from_secs;
+        assert_eq!(left_ms(s(0)), 3_600_000);
+        assert_eq!(left_ms(s(3_599)), 1_000);
+        assert_eq!((left_ms(s(3_600)), left_ms(s(10_000))), (1, 1));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{BuildId, SnapshotId, TemplateId, TemplateName};
+use cofferdam_contracts::id::{BuildId, Digest, SnapshotId, TemplateId, TemplateName};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits, Phase};
 use cofferdam_contracts::snapshot::SnapshotKind;
@@ -25,12 +25,13 @@ use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::snapshots::Form;
 
-use super::basis::{Basis, Built, Ground};
+use super::basis::{Basis, Building, Built, Ground};
 use super::begin::begin;
+use super::build_layers::{Contents, FoundLayer, Pace};
 use super::build_log::BuildLog;
-use super::build_steps::Steps;
+use super::build_steps::{Steps, line};
 use super::kept::{audit, conflict, over};
-use super::registry::{Again, Held};
+use super::registry::Held;
 use super::{fresh_letters, refuse};
 use crate::Flows;
 use crate::error::{Error, Result};
@@ -72,6 +73,8 @@ pub struct BuildOpened {
 /// What a build begins from.
 struct Base {
     ground: Ground,
+    /// The files of the tenant's template that it is.
+    files: Option<SnapshotId>,
     state: BuildState,
     start: Option<String>,
     ready: Option<String>,
@@ -186,6 +189,9 @@ impl Flows {
         if let Err(error) = self.ledger.builds().erase_untagged().await {
             tracing::warn!(%error, "files of builds that no tag names are not erased yet");
         }
+        if let Err(error) = self.ledger.layers().erase_unneeded().await {
+            tracing::warn!(%error, "layers of builds that are not needed are not erased yet");
+        }
         self.snapshots_tidy().await;
         self.uploads_tidy().await;
     }
@@ -206,11 +212,14 @@ impl Flows {
         if view.status != BuildStatus::Waiting {
             return Err(conflict(format!("the build is {} already", view.status.as_str())));
         }
+        let mut contents = Contents::new();
         for hash in plan.uploads() {
-            if !self.upload_is_present(&who.tenant, template, hash).await? {
+            let found = self.upload_found(&who.tenant, template, hash).await?;
+            let found = found.ok_or_else(|| {
                 let why = format!("the files {hash} of a COPY step were not uploaded");
-                return Err(refuse(ErrorCode::PolicyViolation, why));
-            }
+                refuse(ErrorCode::PolicyViolation, why)
+            })?;
+            contents.insert(hash.clone(), found.content);
         }
         let base = match self.build_base(who, &plan, &view).await {
             Ok(base) => base,
@@ -231,7 +240,20 @@ impl Flows {
             class_min,
             ..LiveRequest::of(template.as_str())
         };
-        let Base { ground, state, start, ready } = base;
+        let Base { mut ground, files, mut state, start, ready } = base;
+        let of = (&ground.basis, files.as_ref(), &state);
+        let keys = self.layer_keys(who, of, &request, (&plan.steps, &contents)).await?;
+        let usable = keys.get(..plan.cacheable).unwrap_or(&keys);
+        let layer = self.layer_found(who, usable, ground.basis.image.as_ref()).await?;
+        let cached = layer.as_ref().map_or(0, |layer| layer.steps);
+        let tried = layer.as_ref().map(|layer| layer.id.clone());
+        let mut building = Building { id: build.clone(), layer: None };
+        if let Some(FoundLayer { id, steps, state: left, filling }) = layer {
+            state = left;
+            ground.filling = Some(filling);
+            building.layer = Some((id, steps));
+        }
+        ground.build = Some(building);
         let (flows, asker, who, of) = (self.clone(), who.clone(), who.clone(), view.clone());
         let (image, mem_mb) = (ground.basis.image.clone(), ground.basis.mem_mb);
         let cpu = ground.basis.cpu;
@@ -241,11 +263,17 @@ impl Flows {
             let mem_mb = mem_mb.and_then(|mem_mb| u32::try_from(mem_mb).ok());
             let (template, name) = (of.template.clone(), of.name.clone());
             let built = Built { template, name, state, start, ready, cpu, mem_mb };
-            let work = Work { who, build: of, held, plan, image, built };
+            let work = Work { who, build: of, held, plan, image, built, keys, cached };
             tokio::spawn(async move { flows.build_work(work).await });
             Ok(())
         });
         let Err(error) = made.await else { return Ok(()) };
+        // Its files may be damaged where only their reader sees it. Without room it is as good as before.
+        if let (Some(layer), Error::Refused(refusal)) = (&tried, &error)
+            && refusal.code == ErrorCode::PolicyViolation
+        {
+            self.layer_spoiled(layer).await;
+        }
         if matches!(&error, Error::Refused(refusal) if refusal.code == ErrorCode::StateConflict) {
             return Err(error);
         }
@@ -258,16 +286,16 @@ impl Flows {
 
     /// What a build begins from.
     async fn build_base(&self, who: &Principal, plan: &BuildPlan, view: &Build) -> Result<Base> {
-        let (found, filling, built) = match &plan.from {
+        let (found, filling, built, files) = match &plan.from {
             BuildFrom::Template(text) => match self.template_named(who, text).await? {
                 Some(snapshot) => {
                     let (again, files) = self.live_opened(&who.tenant, &snapshot).await?;
                     let basis = self.basis_again(&again)?;
-                    (basis, Some(files.files_alone()), again.built)
+                    (basis, Some(files.files_alone()), again.built, Some(snapshot))
                 }
-                None => (self.host_basis(&host_name(text)?)?, None, None),
+                None => (self.host_basis(&host_name(text)?)?, None, None, None),
             },
-            BuildFrom::Image(text) => (self.image_basis(text)?, None, None),
+            BuildFrom::Image(text) => (self.image_basis(text)?, None, None, None),
         };
         let (state, start, ready) = match (built, found.program) {
             (Some(built), _) => (built.state, built.start, built.ready),
@@ -289,9 +317,8 @@ impl Flows {
             program: None,
             built: None,
         };
-        let ground =
-            Ground { basis, filling, inherited: BTreeMap::new(), build: Some(view.id.clone()) };
-        Ok(Base { ground, state, start, ready })
+        let ground = Ground { basis, filling, inherited: BTreeMap::new(), build: None };
+        Ok(Base { ground, files, state, start, ready })
     }
 
     /// Runs a build to its end, which is on record then, and ends its sandbox.
@@ -329,22 +356,27 @@ impl Flows {
             log,
             since: Stopwatch::start(),
         };
-        for (step, number) in plan.steps.iter().zip(1u32..) {
+        let mut pace = Pace::new();
+        for (step, number) in plan.steps.iter().zip(1usize..) {
             let step_name = number.to_string();
             steps.log.enter(step_name.clone());
+            if number <= work.cached {
+                steps.log.say("info", &format!("CACHED {}", line(step)));
+                continue;
+            }
             let ran = steps.run(step).await;
             ran.map_err(|why| Failed { step: step_name, why })?;
+            // After the last one the template's own files are the layer.
+            if number < plan.steps.len()
+                && let Some(bytes) = self.layer_due(work, &mut pace, (&steps.state, number)).await
+            {
+                steps.log.say("debug", &format!("layer kept: {bytes} bytes, sealed"));
+            }
         }
         let state = steps.state;
         log.enter(LAST_STEP);
         let built = Built { state, ..work.built.clone() };
-        let again = Again {
-            request: LiveRequest::of(build.template.as_str()),
-            image: work.image.clone(),
-            tokens: None,
-            memory: false,
-            built: Some(built.clone()),
-        };
+        let again = work.again(built.clone());
         let failed = |error: Error| Failed::last(error.refusal().message);
         let mut kept = self.keep_and_go_on(held, again).await.map_err(failed)?;
         if let Some(begins) = built.program() {
@@ -361,7 +393,10 @@ impl Flows {
         let name = Some(build.name.as_str());
         let new = filed.row(held, &kept, (SnapshotKind::Template, name), form);
         let audit = audit(&work.who, "template.ready", held, &kept);
-        let added = self.ledger.builds().ready(&build.id, &new, &audit).await;
+        let count = plan.steps.len();
+        let key = count.checked_sub(1).and_then(|last| work.keys.get(last));
+        let layer = key.map(|key| work.layer(key, count));
+        let added = self.ledger.builds().ready(&build.id, &new, layer.as_ref(), &audit).await;
         if !self.recorded(&mut kept, added, KeptTable::Snapshots).await.map_err(failed)? {
             return Err(failed(over()));
         }
@@ -371,13 +406,17 @@ impl Flows {
 }
 
 /// A build whose sandbox is up.
-struct Work {
-    who: Principal,
-    build: Build,
-    held: Arc<Held>,
+pub(super) struct Work {
+    pub who: Principal,
+    pub build: Build,
+    pub held: Arc<Held>,
     plan: BuildPlan,
-    image: Option<String>,
-    built: Built,
+    pub image: Option<String>,
+    pub built: Built,
+    /// Keys of its steps, as far as they have one.
+    pub keys: Vec<Digest>,
+    /// Steps that its files had behind them when it began.
+    cached: usize,
 }
 
 /// A template of the host, by what a client calls it.

@@ -186,7 +186,7 @@ impl Flows {
     ) -> Result<(Still, KeptFile)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        self.ledger.runs().quota_admit(&held.tenant).await?;
+        self.quota_admit(&held.tenant).await?;
         let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
         let kept = blocking(move || {
             let goes_on = || held.goes_on();

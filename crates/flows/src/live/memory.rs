@@ -52,7 +52,7 @@ impl Flows {
         if memory == KeptMemory::No {
             return Ok(None);
         }
-        self.ledger.runs().quota_admit(&held.tenant).await?;
+        self.quota_admit(&held.tenant).await?;
         let (shelf, id) = (self.shelf()?, fresh()?);
         let unkept = |why: String| match memory {
             KeptMemory::Asked => Err(conflict(format!(

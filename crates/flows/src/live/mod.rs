@@ -13,6 +13,7 @@
 mod basis;
 mod begin;
 mod build_images;
+mod build_layers;
 mod build_log;
 mod build_steps;
 mod builds;
@@ -29,6 +30,7 @@ mod sealer;
 mod shelf;
 mod sweep;
 mod templates;
+mod upload_digest;
 mod uploads;
 mod wake;
 mod work;
@@ -55,7 +57,7 @@ pub use cofferdam_sandbox::{
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
-use basis::Ground;
+use basis::{Building, Ground};
 pub use builds::{BuildAsked, BuildOpened};
 pub(crate) use hold::hold;
 pub use kept::Wish;
@@ -194,7 +196,7 @@ impl Flows {
             pauses: request.pause_on_timeout,
             resumes: request.resume_on_traffic,
             dedup: request.dedup.as_deref(),
-            build: build.as_ref(),
+            build: build.as_ref().map(Building::row),
         };
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
         let one = Expected {
@@ -227,7 +229,7 @@ impl Flows {
 
     /// Refuses names that are not granted, and a tenant whose quota is full.
     async fn live_admit(&self, who: &Principal, egress: &Egress) -> Result<()> {
-        self.ledger.runs().quota_admit(&who.tenant).await?;
+        self.quota_admit(&who.tenant).await?;
         egress::admit_live(&self.ledger, who, egress).await
     }
 

@@ -99,7 +99,7 @@ impl Flows {
     async fn stand(&self, held: &Arc<Held>) -> Result<(Still, Stood)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        self.ledger.runs().quota_admit(&held.tenant).await?;
+        self.quota_admit(&held.tenant).await?;
         let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
         let stood = blocking(move || {
             let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
@@ -12,7 +12,7 @@ use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_contracts::template_build::TemplateUser;
-use cofferdam_sandbox::{Agent, Filling, LayerKeeper, Network, PlainLayer, Unkept};
+use cofferdam_sandbox::{Agent, Filling, Host, LayerKeeper, Network, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -35,6 +35,8 @@ pub(crate) struct Registry {
     expected: Mutex<HashMap<LiveId, Expected>>,
     rung: Notify,
     waking: Mutex<HashMap<LiveId, Woken>>,
+    /// Where they are made; set once its worker has looked at its host.
+    host: OnceLock<Host>,
 }
 
 /// What a resume for requests came to, once it is over.
@@ -399,6 +401,17 @@ fn at(ms: i64) -> Order {
 }
 
 impl Registry {
+    /// Its sandboxes are made on this host.
+    pub(crate) fn made_on(&self, host: &Host) {
+        // A second worker of one process is on the same host.
+        let _ = self.host.set(host.clone());
+    }
+
+    /// Where they are made; `None`: no worker of this process makes any.
+    pub(crate) fn host(&self) -> Option<&Host> {
+        self.host.get()
+    }
+
     /// A sandbox is about to be recorded, and this process is to hold it: until it does, or what is given is dropped.
     /// `None`: it is expected already, or too many of the tenant's wait.
     pub(crate) fn expect(self: &Arc<Self>, id: &LiveId, one: Expected) -> Option<Expecting> {

@@ -13,7 +13,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
 use cofferdam_ledger::kept_files::KeptTable;
-use cofferdam_ledger::template_files::NewUpload;
+use cofferdam_ledger::template_files::{NewUpload, Upload};
 use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
 
@@ -21,11 +21,12 @@ use super::kept::{blocking, conflict, fresh, synced};
 use super::opened::OpenedFile;
 use super::refuse;
 use super::shelf::Shelf;
+use super::upload_digest::TarDigest;
 use crate::Flows;
 use crate::error::Result;
 
 /// Of gzip.
-const PACKED: [u8; 2] = [0x1f, 0x8b];
+pub(super) const PACKED: [u8; 2] = [0x1f, 0x8b];
 /// Bytes of a tar that are read at once.
 const PIECE: usize = 256 * 1_024;
 
@@ -44,9 +45,19 @@ impl Flows {
         template: &TemplateId,
         hash: &Digest,
     ) -> Result<bool> {
+        Ok(self.upload_found(tenant, template, hash).await?.is_some())
+    }
+
+    /// An archive of this name that this host can open; from now on it is in use.
+    pub(super) async fn upload_found(
+        &self,
+        tenant: &TenantId,
+        template: &TemplateId,
+        hash: &Digest,
+    ) -> Result<Option<Upload>> {
         let found = self.ledger.builds().upload(tenant, template, hash).await?;
         let here = self.uploads()?.place();
-        Ok(found.is_some_and(|found| found.place == here))
+        Ok(found.filter(|found| found.place == here))
     }
 
     /// Takes an archive in pieces, after which comes `None`: one that ends otherwise broke off.
@@ -59,12 +70,12 @@ impl Flows {
         (template, hash): (&TemplateId, &Digest),
         mut pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
-        self.ledger.runs().quota_admit(tenant).await?;
+        self.quota_admit(tenant).await?;
         let (shelf, vault, id) = (self.uploads()?, self.vault()?, fresh()?);
         let (writer, of) = (Arc::clone(&shelf), tenant.clone());
         let written = blocking(move || {
             writer.keep_bytes((&of, id), |out| {
-                let mut size = 0u64;
+                let (mut size, mut content) = (0u64, TarDigest::new());
                 loop {
                     match pieces.blocking_recv() {
                         Some(Some(piece)) => {
@@ -74,15 +85,16 @@ impl Flows {
                                 let why = format!("an upload has at most {MAX_UPLOAD_BYTES} bytes");
                                 return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
                             }
+                            content.push(&piece);
                             out.write_all(&piece)?;
                         }
-                        Some(None) if size > 0 => return Ok(()),
+                        Some(None) if size > 0 => return Ok(content.finish()),
                         _ => return Err(io::ErrorKind::UnexpectedEof.into()),
                     }
                 }
             })
         });
-        let ((), kept) = written.await.map_err(|why| match why.kind() {
+        let (content, kept) = written.await.map_err(|why| match why.kind() {
             io::ErrorKind::FileTooLarge => refuse(ErrorCode::PolicyViolation, why.to_string()),
             io::ErrorKind::UnexpectedEof => {
                 refuse(ErrorCode::PolicyViolation, "the upload is empty or broke off")
@@ -103,6 +115,7 @@ impl Flows {
             bytes: kept.bytes,
             sealed_key: &sealed_key,
             sealed_by: vault.fingerprint(),
+            content: content.as_ref(),
         };
         let added = self.ledger.builds().upload_add(&new).await;
         if !self.recorded(&mut kept, added, KeptTable::Uploads).await? {

@@ -92,6 +92,20 @@ pub(crate) fn identify(
     }))
 }
 
+/// What a sandbox of this plan begins as, without its files and its limits: two of one digest find the same programs, in the
+/// same class.
+pub(crate) fn ground(plan: &Plan, facts: &HostFacts) -> Result<Digest, PlanError> {
+    let identity = json!({
+        "version": VERSION,
+        "arch": std::env::consts::ARCH,
+        "class": plan.effective.isolation_class,
+        "runtime": plan.effective.runtime,
+        "image": plan.effective.image,
+        "root": root(plan, facts)?,
+    });
+    digest(&identity).map_err(|error| PlanError::new("envRef", error.to_string()))
+}
+
 /// What the root file system is. An image's effective name is pinned by its digest already.
 fn root(plan: &Plan, facts: &HostFacts) -> Result<Value, PlanError> {
     if plan.base.is(&facts.base) {

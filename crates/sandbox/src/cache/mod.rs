@@ -37,5 +37,5 @@ pub use flight::{Boarding, Flight};
 pub use identity::CacheWanted;
 pub use store::{Bounds as CacheBounds, CacheBase, Caches, Found, Promotion, Removal};
 
-pub(crate) use identity::identify;
+pub(crate) use identity::{ground, identify};
 pub(crate) use inside::{look as look_inside, promote as promote_inside};

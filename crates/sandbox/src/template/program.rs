@@ -2,7 +2,9 @@
 
 use std::ffi::OsStr;
 use std::process::Stdio;
+use std::time::Duration;
 
+use cofferdam_ambient::clock::Stopwatch;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 
@@ -25,11 +27,24 @@ pub(super) async fn run(
     input: &str,
     note: &mut (dyn FnMut(&str) + Send),
 ) -> Result<String, ImageError> {
+    run_within((PATIENCE_S, GRACE_S), program, args, input, note).await
+}
+
+async fn run_within(
+    (patience_s, grace_s): (&str, &str),
+    program: &str,
+    args: &[&OsStr],
+    input: &str,
+    note: &mut (dyn FnMut(&str) + Send),
+) -> Result<String, ImageError> {
     let failed = |why: String| ImageError::malformed(program, why);
     // `timeout` is of coreutils; the program is asked to end, so that it can clean up.
     let mut command = Command::new("timeout");
-    command.args(["--kill-after", GRACE_S, PATIENCE_S, program]).args(args).env("LC_ALL", "C");
+    command.args(["--kill-after", grace_s, patience_s, program]).args(args).env("LC_ALL", "C");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let patience = Duration::from_secs(patience_s.parse().unwrap_or(u64::MAX));
+    let took_longer = || failed(format!("took longer than {patience_s} s"));
+    let since = Stopwatch::start();
     let mut child = command.spawn().map_err(|error| failed(format!("cannot be run: {error}")))?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
@@ -66,7 +81,9 @@ pub(super) async fn run(
         Some(0) => text,
         // Of `timeout`, which found no such program.
         Some(127) => Err(failed("is not installed".to_owned())),
-        Some(124) => Err(failed(format!("took longer than {PATIENCE_S} s"))),
+        Some(124) => Err(took_longer()),
+        // `timeout` kills itself with what did not end when asked. What the kernel killed before has another reason.
+        _ if since.elapsed() >= patience => Err(took_longer()),
         _ => {
             let last: Vec<String> = last.into_iter().collect();
             Err(failed(format!("failed ({status}): {}", last.join("; "))))
@@ -77,6 +94,18 @@ pub(super) async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_takes_too_long_is_asked_to_end_and_then_killed() {
+        let took = Stopwatch::start();
+        for script in ["sleep 600", "trap '' TERM; sleep 600 & wait; sleep 600"] {
+            let args = ["-c", script].map(OsStr::new);
+            let ended = run_within(("1", "1"), "sh", &args, "", &mut |_| {}).await;
+            let error = ended.unwrap_err().to_string();
+            assert!(error.ends_with("took longer than 1 s"), "{script}: {error}");
+        }
+        assert!(took.elapsed().as_secs() < 30);
+    }
 
     #[tokio::test]
     async fn a_programs_lines_are_handed_on_and_its_failure_repeats_them() {

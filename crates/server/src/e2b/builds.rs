@@ -11,11 +11,12 @@ use cofferdam_ledger::builds::LogEntry;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::build_logs::from_level;
 use super::control::{Asking, Outcome, class};
 use super::shape;
 
 /// Log entries of one answer: clients ask for the next ones until there are none.
-const MAX_ENTRIES: i64 = 100;
+pub(super) const MAX_ENTRIES: i64 = 100;
 /// CPUs and MiB that one may ask for; what a tenant may have is its ceiling's to say.
 const MAX_CPUS: u32 = 256;
 const MEM_MB: std::ops::RangeInclusive<u32> = 128..=1_048_576;
@@ -50,9 +51,8 @@ struct Steps {
     ready_cmd: Option<String>,
     #[serde(default)]
     steps: Vec<Step>,
-    /// Every step runs, with or without it: none is remembered.
-    #[serde(rename = "force")]
-    _force: Option<bool>,
+    /// Every step runs, whatever ran before.
+    force: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,8 +63,8 @@ struct Step {
     #[serde(default)]
     args: Vec<String>,
     files_hash: Option<String>,
-    #[serde(rename = "force")]
-    _force: Option<bool>,
+    /// It and those after it run, whatever ran before.
+    force: Option<bool>,
     /// What clients say to themselves.
     #[serde(rename = "forceUpload")]
     _force_upload: Option<bool>,
@@ -111,9 +111,14 @@ impl Steps {
             (None, Some(template)) => BuildFrom::Template(template),
             _ => return Err("exactly one of fromImage and fromTemplate is meant".to_owned()),
         };
-        let raw = |step: Step| RawStep { kind: step.kind, args: step.args, files: step.files_hash };
+        let raw = |step: Step| RawStep {
+            kind: step.kind,
+            args: step.args,
+            files: step.files_hash,
+            force: step.force == Some(true),
+        };
         let steps = self.steps.into_iter().map(raw).collect();
-        BuildPlan::parse(from, steps, (self.start_cmd, self.ready_cmd))
+        BuildPlan::parse(from, steps, (self.start_cmd, self.ready_cmd), self.force == Some(true))
     }
 }
 
@@ -135,16 +140,16 @@ pub(super) async fn open(call: Asking<'_>) -> Outcome {
 }
 
 /// Both ids of a path; `None`: one of them is malformed, so it names nothing.
-fn named(template: &str, build: &str) -> Option<(TemplateId, BuildId)> {
+pub(super) fn named(template: &str, build: &str) -> Option<(TemplateId, BuildId)> {
     Some((TemplateId::parse(template).ok()?, BuildId::parse(build).ok()?))
 }
 
-fn missing(build: &str) -> Response<Body> {
+pub(super) fn missing(build: &str) -> Response<Body> {
     let build: String = build.chars().take(64).collect();
     shape::error(404, format!("build {build:?} not found"))
 }
 
-fn found(build: &BuildId, error: Error) -> Response<Body> {
+pub(super) fn found(build: &BuildId, error: Error) -> Response<Body> {
     match &error {
         Error::Refused(refusal) if refusal.code == ErrorCode::NotFound => missing(build.as_str()),
         _ => shape::refused(error),
@@ -165,7 +170,7 @@ pub(super) async fn start(call: Asking<'_>, template: &str, build: &str) -> Outc
     Ok(shape::empty(202))
 }
 
-fn entry(entry: &LogEntry) -> Value {
+pub(super) fn entry(entry: &LogEntry) -> Value {
     let mut value = json!({
         "timestamp": shape::time(entry.at_ms), "message": entry.message, "level": entry.level,
     });
@@ -175,35 +180,43 @@ fn entry(entry: &LogEntry) -> Value {
     value
 }
 
-/// From which entry a query asks for a log, and for how many. Pure.
-fn page(query: &str) -> Result<(i32, i64), String> {
-    let (mut from, mut limit) = (0, MAX_ENTRIES);
+/// Which entries a query asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Entries {
+    from: i32,
+    limit: i64,
+    levels: Option<&'static [&'static str]>,
+}
+
+fn page(query: &str) -> Result<Entries, String> {
+    let mut page = Entries { from: 0, limit: MAX_ENTRIES, levels: None };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match name {
             "logsOffset" => {
                 let offset = value.parse().ok().filter(|offset| *offset >= 0);
-                from = offset.ok_or("logsOffset is not a number from 0")?;
+                page.from = offset.ok_or("logsOffset is not a number from 0")?;
             }
             "limit" => {
                 let asked = value.parse().ok().filter(|limit| (1..=MAX_ENTRIES).contains(limit));
-                limit =
+                page.limit =
                     asked.ok_or_else(|| format!("limit must be between 1 and {MAX_ENTRIES}"))?;
             }
+            "level" => page.levels = Some(from_level(value)?),
             other => return Err(format!("the query's {other} is not supported")),
         }
     }
-    Ok((from, limit))
+    Ok(page)
 }
 
 pub(super) async fn status(call: Asking<'_>, template: &str, build: &str) -> Outcome {
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
-    let (from, limit) = page(&call.query).map_err(refused)?;
+    let Entries { from, limit, levels } = page(&call.query).map_err(refused)?;
     let flows = &call.front.shared.flows;
     // The state first: the log of a build that has ended is whole.
     let view = flows.build_view(&call.who, &template, &build).await;
     let view = view.map_err(|error| found(&build, error))?;
-    let log = flows.ledger.builds().log(&build, from, limit).await;
+    let log = flows.ledger.builds().log(&build, from, limit, levels).await;
     let log = log.map_err(|error| shape::refused(error.into()))?;
     let mut value = json!({
         "templateID": template, "buildID": build, "status": view.status.as_str(), "logs": [],
@@ -273,9 +286,11 @@ mod tests {
 
     #[test]
     fn a_log_is_read_from_an_entry_on() {
-        assert_eq!(page("").unwrap(), (0, MAX_ENTRIES));
-        assert_eq!(page("logsOffset=7&limit=3").unwrap(), (7, 3));
-        for bad in ["logsOffset=-1", "logsOffset=x", "limit=101", "x=1"] {
+        let of = |from, limit, levels| Entries { from, limit, levels };
+        assert_eq!(page("").unwrap(), of(0, MAX_ENTRIES, None));
+        let warn: Option<&[&str]> = Some(&["warn", "error"]);
+        assert_eq!(page("logsOffset=7&limit=3&level=warn").unwrap(), of(7, 3, warn));
+        for bad in ["logsOffset=-1", "logsOffset=x", "limit=101", "level=x", "x=1"] {
             assert!(page(bad).is_err(), "{bad}");
         }
     }

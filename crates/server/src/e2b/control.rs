@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, builds, kept, logs, network, shape, tags, templates, uploads};
+use super::{Front, kept, logs, network, shape, template_routes, templates, uploads};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -168,21 +168,9 @@ async fn routed(call: Asking<'_>, parts: &Parts, names: &[&str]) -> Outcome {
         ("GET", ["sandboxes", id, "metrics"]) => metrics(call, id).await,
         ("GET", ["sandboxes", id, "logs"]) => logs::logs(call, id, false).await,
         ("GET", ["v2", "sandboxes", id, "logs"]) => logs::logs(call, id, true).await,
-        ("GET", ["templates"]) => templates::list(call).await,
-        ("GET", ["templates", "aliases", alias]) => templates::alias(call, alias).await,
-        ("POST", ["v3", "templates"]) => builds::open(call).await,
-        ("POST", ["v2", "templates", id, "builds", build]) => builds::start(call, id, build).await,
-        ("GET", ["templates", id, "builds", build, "status"]) => {
-            builds::status(call, id, build).await
+        (_, ["templates", ..] | ["v2" | "v3", "templates", ..] | ["default-templates"]) => {
+            template_routes::routed(call, parts, names).await
         }
-        ("GET", ["templates", id, "files", hash]) => {
-            uploads::link(call, id, hash, &parts.headers).await
-        }
-        ("POST", ["templates", "tags"]) => tags::assign(call).await,
-        ("DELETE", ["templates", "tags"]) => tags::remove(call).await,
-        ("DELETE", ["templates", id]) => kept::delete(call, id).await,
-        ("PATCH", ["v2", "templates", id] | ["templates", id]) => templates::change(call, id).await,
-        ("GET", ["templates", id, "tags"]) => tags::list(call, id).await,
         (_, names) => Err(unsupported(names)),
     }
 }
@@ -190,9 +178,6 @@ async fn routed(call: Asking<'_>, parts: &Parts, names: &[&str]) -> Outcome {
 /// What is not there says so, and never hangs.
 fn unsupported(names: &[&str]) -> Response<Body> {
     let what = match names {
-        ["v3", "templates", ..] | ["v2", "templates", ..] | ["templates", ..] => {
-            return shape::error(400, templates::UNCHANGED);
-        }
         ["volumes" | "volumecontent", ..] => "volumes",
         ["secrets", ..] => "E2B's secrets: see `cofferdam secret`",
         ["teams", ..] => "teams",

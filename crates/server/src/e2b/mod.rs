@@ -10,6 +10,7 @@
 //! 400 that says so. The table of every endpoint is in `docs/e2b.md`.
 
 mod adopted;
+mod build_logs;
 mod builds;
 mod connect;
 mod control;
@@ -31,7 +32,10 @@ mod room;
 mod schema;
 mod shape;
 mod start;
+mod tag_views;
 mod tags;
+mod template_lists;
+mod template_routes;
 mod templates;
 mod uploads;
 mod watchers;
@@ -62,12 +66,13 @@ const TRAFFIC: &str = "e2b-traffic-access-token";
 const ENVD: [&str; 6] =
     ["process.Process", "filesystem.Filesystem", "files", "health", "envs", "metrics"];
 /// First path segments of the control plane. None of them is ours: our own routes begin with `/api` and `/healthz`.
-const CONTROL: [&str; 10] = [
+const CONTROL: [&str; 11] = [
     "sandboxes",
     "v2",
     "v3",
     "health",
     "templates",
+    "default-templates",
     "snapshots",
     "volumes",
     "volumecontent",

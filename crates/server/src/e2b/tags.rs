@@ -43,7 +43,11 @@ fn checked(tags: &[String]) -> Result<Vec<String>, String> {
 }
 
 /// A template of the caller's tenant, by id or name.
-async fn known(front: &Front, who: &Principal, text: &str) -> Result<TemplateId, Response<Body>> {
+pub(super) async fn known(
+    front: &Front,
+    who: &Principal,
+    text: &str,
+) -> Result<TemplateId, Response<Body>> {
     let found = templates::built(&front.shared.flows, who, text).await?;
     found.map(|(id, _)| id).ok_or_else(|| templates::missing(text))
 }

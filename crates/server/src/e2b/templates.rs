@@ -8,8 +8,8 @@ use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::template_build::{DEFAULT_TAG, tagged};
 use cofferdam_flows::live::Template;
 use cofferdam_flows::{Error, Flows};
-use cofferdam_ledger::builds::ListedTemplate;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::template_views::ListedTemplate;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,20 +18,31 @@ use super::envd::VERSION;
 use super::shape;
 
 /// What is said of changes that are not there.
+pub(super) const OLDER: &str = "not supported: builds by E2B's older API, which pushes images to a registry: use Template.build of e2b 2 (POST /v3/templates)";
 pub(super) const UNCHANGED: &str = "not supported: changes of templates: a tenant's are its own; `cofferdam template` makes the host's";
 /// A template of the host has no builds that clients could follow.
 const BUILD: &str = "00000000-0000-0000-0000-000000000000";
 /// CPUs and MiB of a sandbox, where its template says nothing.
-const CPUS: u64 = 2;
-const MEM_MB: u64 = 512;
+pub(super) const CPUS: u64 = 2;
+pub(super) const MEM_MB: u64 = 512;
+
+/// Those of the host, then those that the caller's tenant built.
+pub(super) async fn all(call: &Asking<'_>) -> Result<Vec<Value>, Response<Body>> {
+    let flows = &call.front.shared.flows;
+    let mut all = hosts(flows).map_err(shape::refused)?;
+    let built = flows.ledger.builds().list(&call.who.tenant).await;
+    all.extend(built.map_err(|error| shape::refused(error.into()))?.iter().map(own));
+    Ok(all)
+}
+
+/// Those of the host.
+pub(super) fn hosts(flows: &Flows) -> Result<Vec<Value>, Error> {
+    Ok(listed(&flows.live_templates()?))
+}
 
 /// `GET /templates`.
 pub(super) async fn list(call: Asking<'_>) -> Outcome {
-    let flows = &call.front.shared.flows;
-    let mut all = listed(&flows.live_templates().map_err(shape::refused)?);
-    let built = flows.ledger.builds().list(&call.who.tenant).await;
-    all.extend(built.map_err(|error| shape::refused(error.into()))?.iter().map(own));
-    Ok(shape::json_of(200, &Value::Array(all)))
+    Ok(shape::json_of(200, &Value::Array(all(&call).await?)))
 }
 
 /// A template that the caller's tenant built, by its id or name; `None`: there is none.
@@ -127,7 +138,7 @@ fn listed(made: &[Template]) -> Vec<Value> {
 }
 
 /// A template that its tenant built.
-fn own(template: &ListedTemplate) -> Value {
+pub(super) fn own(template: &ListedTemplate) -> Value {
     let id = template.id.as_str();
     let mut value = entry(id, template.created_ms, template.mem_mb.map(u64::from));
     if let Some(fields) = value.as_object_mut() {
@@ -138,10 +149,17 @@ fn own(template: &ListedTemplate) -> Value {
         fields.insert("buildID".into(), template.build.as_str().into());
         fields.insert("buildStatus".into(), template.status.as_str().into());
         fields.insert("buildCount".into(), template.builds.into());
+        fields.insert("spawnCount".into(), template.spawns.into());
+        fields.insert("lastSpawnedAt".into(), json!(template.spawned_ms.map(shape::time)));
         fields.insert("cpuCount".into(), template.cpu.map_or(CPUS, u64::from).into());
         fields.insert("updatedAt".into(), shape::time(template.updated_ms).into());
     }
     value
+}
+
+/// What a writable layer has of a sandbox's memory.
+pub(super) fn default_disk(mem_mb: u64) -> u64 {
+    mem_mb / 4 * 3
 }
 
 fn entry(name: &str, at_ms: i64, mem_mb: Option<u64>) -> Value {
@@ -149,7 +167,7 @@ fn entry(name: &str, at_ms: i64, mem_mb: Option<u64>) -> Value {
     let at = shape::time(at_ms);
     json!({
         "templateID": name, "buildID": BUILD, "public": true, "aliases": [name], "names": [name], "cpuCount": CPUS,
-        "memoryMB": mem_mb, "diskSizeMB": mem_mb / 4 * 3, "createdAt": at, "updatedAt": at, "createdBy": null,
+        "memoryMB": mem_mb, "diskSizeMB": default_disk(mem_mb), "createdAt": at, "updatedAt": at, "createdBy": null,
         "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 0, "envdVersion": VERSION, "buildStatus": "ready",
     })
 }

@@ -1,10 +1,11 @@
 //! Planning on a host: an image that a request names is looked up first.
 
 use cofferdam_contracts::error::error_chain;
-use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::sandbox::SandboxRequest;
 
 use super::Host;
+use crate::cache::ground;
 use crate::images::{Images, SCHEME};
 use crate::plan::plan_on;
 use crate::spec::plan::Plan;
@@ -21,6 +22,15 @@ impl Host {
         let found = Images::open(&facts.state_dir).and_then(|images| images.resolve(text));
         let image = found.map_err(|error| PlanError::new("envRef", error_chain(&error)))?;
         plan_on(request, id, facts, Some(&image))
+    }
+
+    /// A digest of what a sandbox of this request begins as: its class, its image, and of the host's programs what tells that
+    /// they are others now. Reads files.
+    ///
+    /// # Errors
+    /// This host cannot make one.
+    pub fn ground(&self, request: &SandboxRequest, id: &SandboxId) -> Result<Digest, PlanError> {
+        ground(&self.plan(request, id)?, self.facts())
     }
 
     /// What an `envRef` stands for on this host now, for the record of a consent: an image by its
