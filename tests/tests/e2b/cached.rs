@@ -366,3 +366,21 @@ async fn files_are_the_same_by_what_is_in_them_and_not_by_their_name() {
     sql.close().await;
     gone(home, server).await;
 }
+
+/// What is on record as made of some files is made of them: a name that gets others meanwhile ends the build that wants it.
+#[tokio::test]
+async fn files_that_are_replaced_while_their_build_runs_end_it() {
+    let home = Home::new();
+    let (server, sql, ann, template) = with_files(&home).await;
+    let (_, path) = opened(&ann, "web").await;
+    let all = steps(&json!([run("sleep 3"), copy("f", "/opt/f"), run("true")]));
+    assert_eq!(ann.api("POST", &path, Some(all.clone())).await.0, 202);
+    assert_eq!(sent(&ann, &template, archive("two")).await.0, 200);
+    let end = ended(&ann, &path).await;
+    assert_eq!(end["status"], "error", "{end}");
+    assert!(end["reason"].to_string().contains("replaced while the build ran"), "{end}");
+    ready(&ann, "web", all).await;
+    assert_eq!(says(&ann, "web", "cat /opt/f").await, "two");
+    sql.close().await;
+    gone(home, server).await;
+}

@@ -97,6 +97,29 @@ later = sandbox.create_code_context()
 check("installed later", sandbox.run_code("import mine; mine.X", context=later).text == "7")
 for context in [*three, later]:
     sandbox.remove_code_context(context)
+# A directory that is not there any more, or that may not be entered: an error for who asks, and nothing for the others.
+sandbox.run_code("kept = 1")
+sandbox.files.make_dir("/home/user/gone")
+odd = sandbox.create_code_context(cwd="/home/user/gone")
+sandbox.commands.run("rmdir /home/user/gone; mkdir -p closed; chmod 0 closed")
+for wrong in [lambda: sandbox.restart_code_context(odd), lambda: sandbox.create_code_context(cwd="/home/user/closed")]:
+    try:
+        wrong()
+        check("a directory that cannot be entered", False)
+    except SandboxException:
+        pass
+check("the others go on", sandbox.run_code("kept").text == "1")
+# A module that ends its process when it is loaded ends nothing but who loads it.
+sandbox.commands.run(f"mkdir -p {package.replace('3.11', version)}/pandas; echo 'import os; os._exit(3)' >{package.replace('3.11', version)}/pandas/__init__.py")
+broken = sandbox.create_code_context()
+time.sleep(1.5)
+second = sandbox.create_code_context()
+check("beside a broken module", [sandbox.run_code("6 * 7", context=one).text for one in (broken, second)] == ["42"] * 2)
+check("the broken module", sandbox.run_code("import pandas", context=second).error.name == "KernelDied")
+check("the others go on still", sandbox.run_code("kept").text == "1")
+sandbox.commands.run(f"rm -r {package.replace('3.11', version)}/pandas")
+for context in [broken, second]:
+    sandbox.remove_code_context(context)
 # The process that they are forks of is killed: kernels begin anew.
 sandbox.run_code("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
 # They look for it every second.

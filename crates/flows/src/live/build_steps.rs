@@ -11,6 +11,7 @@ use cofferdam_sandbox::inside::{Ended, ExecRequest, Unpack};
 use cofferdam_sandbox::{AgentError, Manner, Said};
 
 use super::begin::{PATH, request, user_of};
+use super::build_layers::Contents;
 use super::build_log::BuildLog;
 use super::registry::Held;
 use crate::Flows;
@@ -79,6 +80,7 @@ pub(super) struct Steps<'a> {
     pub flows: &'a Flows,
     pub held: &'a Arc<Held>,
     pub template: &'a TemplateId,
+    pub contents: &'a Contents,
     pub state: BuildState,
     pub log: &'a mut BuildLog,
     pub since: Stopwatch,
@@ -142,7 +144,8 @@ impl Steps<'_> {
     ) -> Result<(), String> {
         let most = self.held.limits.disk_mb.unwrap_or(u64::MAX).saturating_mul(1_024 * 1_024);
         let tenant = &self.held.tenant;
-        let tar = self.flows.upload_tar(tenant, (self.template, files), most).await;
+        let content = self.contents.get(files).cloned().flatten();
+        let tar = self.flows.upload_tar(tenant, (self.template, files, content), most).await;
         let tar = tar.map_err(|error| error.refusal().message)?;
         let (agent, owner) = (&self.held.agent, user_of(user));
         let place = format!("/tmp/.copy-{}", secret_hex(8));

@@ -263,7 +263,7 @@ impl Flows {
             let mem_mb = mem_mb.and_then(|mem_mb| u32::try_from(mem_mb).ok());
             let (template, name) = (of.template.clone(), of.name.clone());
             let built = Built { template, name, state, start, ready, cpu, mem_mb };
-            let work = Work { who, build: of, held, plan, image, built, keys, cached };
+            let work = Work { who, build: of, held, plan, contents, image, built, keys, cached };
             tokio::spawn(async move { flows.build_work(work).await });
             Ok(())
         });
@@ -352,6 +352,7 @@ impl Flows {
             flows: self,
             held,
             template: &build.template,
+            contents: &work.contents,
             state: work.built.state.clone(),
             log,
             since: Stopwatch::start(),
@@ -411,6 +412,8 @@ pub(super) struct Work {
     pub build: Build,
     pub held: Arc<Held>,
     plan: BuildPlan,
+    /// What its keys say that its files are.
+    contents: Contents,
     pub image: Option<String>,
     pub built: Built,
     /// Keys of its steps, as far as they have one.

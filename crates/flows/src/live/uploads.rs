@@ -130,12 +130,18 @@ impl Flows {
     pub(super) async fn upload_tar(
         &self,
         tenant: &TenantId,
-        (template, hash): (&TemplateId, &Digest),
+        (template, hash, content): (&TemplateId, &Digest, Option<Digest>),
         most: u64,
     ) -> Result<mpsc::Receiver<Bytes>> {
         let found = self.ledger.builds().upload(tenant, template, hash).await?;
         let missing = || conflict("the files of this step were not uploaded, or not lately");
         let found = found.ok_or_else(missing)?;
+        // What this build leaves is on record as made of those that it began with.
+        if found.content != content {
+            return Err(conflict(
+                "the files of this step were replaced while the build ran; build again",
+            ));
+        }
         let (shelf, vault) = (self.uploads()?, self.vault()?);
         if found.place != shelf.place() || *vault.fingerprint() != found.sealed_by {
             return Err(conflict("the files of this step lie on another host"));

@@ -32,6 +32,8 @@ const MAGIC: &[u8; 8] = b"cfdlyr01";
 const PIECE: usize = 128 * 1024;
 /// Files, directories and links of one layer: a file system in memory of 16 GiB has as many inodes.
 const MAX_ENTRIES: u64 = 4_000_000;
+/// Bytes of all attributes together. Those of directories are in memory until the last entry was written.
+const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024 * 1024;
 /// Whom the kernel shows for an id that a sandbox does not have.
 pub const NOBODY: u32 = 65_534;
 /// Ends the extents of a file; its size follows.
@@ -101,6 +103,10 @@ fn inside(id: u32, first: u32) -> u32 {
 
 /// The same back.
 fn outside(id: u32, first: u32) -> io::Result<u32> {
+    // It means nobody's to the kernel: a change to it is none.
+    if id == u32::MAX {
+        return Err(wrong("an owner without a number"));
+    }
     if first == 0 {
         return Ok(id);
     }

@@ -13,7 +13,10 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 
-use super::{EntryKind, Head, MAGIC, MAX_ENTRIES, MAX_PATH, NO_EXTENT, PIECE, attributes, inside};
+use super::{
+    EntryKind, Head, MAGIC, MAX_ATTRIBUTE_BYTES, MAX_ENTRIES, MAX_PATH, NO_EXTENT, PIECE,
+    attributes, inside,
+};
 
 /// Writes everything below `upper`, whose owners begin at `first`. It is to stand still meanwhile. Once `goes_on` says no, it
 /// is an error.
@@ -27,8 +30,16 @@ pub fn pack(
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     let top = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
-    let mut packing =
-        Packing { top, first, out, goes_on, count: 0, seen: HashMap::new(), piece: vec![0; PIECE] };
+    let mut packing = Packing {
+        top,
+        first,
+        out,
+        goes_on,
+        count: 0,
+        attribute_bytes: 0,
+        seen: HashMap::new(),
+        piece: vec![0; PIECE],
+    };
     packing.out.write_all(MAGIC)?;
     packing.all()?;
     packing.out.write_all(&[EntryKind::End.byte()])?;
@@ -44,6 +55,7 @@ struct Packing<'a> {
     out: &'a mut dyn Write,
     goes_on: &'a dyn Fn() -> bool,
     count: u64,
+    attribute_bytes: usize,
     /// Files with more than one name, by device and inode: the first name.
     seen: HashMap<(u64, u64), PathBuf>,
     piece: Vec<u8>,
@@ -155,6 +167,11 @@ impl Packing<'_> {
         let count = count.map_err(|_| io::Error::other("it has too many attributes"))?;
         self.out.write_all(&count.to_le_bytes())?;
         for (name, value) in &head.attributes {
+            self.attribute_bytes =
+                self.attribute_bytes.saturating_add(name.len().saturating_add(value.len()));
+            if self.attribute_bytes > MAX_ATTRIBUTE_BYTES {
+                return Err(io::Error::other("all attributes together have too many bytes"));
+            }
             self.text(name)?;
             self.long(value)?;
         }

@@ -7,8 +7,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use super::{
-    EntryKind, Head, MAGIC, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_VALUE, NO_EXTENT, attributes,
-    outside, wrong,
+    EntryKind, Head, MAGIC, MAX_ATTRIBUTE_BYTES, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_VALUE,
+    NO_EXTENT, attributes, outside, wrong,
 };
 
 /// Extended attributes of one file: more than fit into what the kernel lists.
@@ -37,12 +37,14 @@ pub(super) struct EntryReader<'a> {
     from: &'a mut dyn Read,
     first: u32,
     count: u64,
+    /// That attributes may still have.
+    attribute_bytes: usize,
 }
 
 impl<'a> EntryReader<'a> {
     /// Begins a stream, for owners that begin at `first`.
     pub fn begin(from: &'a mut dyn Read, first: u32) -> io::Result<Self> {
-        let mut entries = Self { from, first, count: 0 };
+        let mut entries = Self { from, first, count: 0, attribute_bytes: MAX_ATTRIBUTE_BYTES };
         match entries.array::<8>()? == *MAGIC {
             true => Ok(entries),
             false => Err(wrong("another form, or another version of it")),
@@ -139,6 +141,8 @@ impl<'a> EntryReader<'a> {
             let name = self.text(MAX_NAME)?;
             attributes::check(&name)?;
             let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
+            let left = self.attribute_bytes.checked_sub(name.len().saturating_add(size));
+            self.attribute_bytes = left.ok_or_else(|| wrong("too many bytes of attributes"))?;
             attributes.push((name, self.some(size, MAX_VALUE)?));
         }
         let (uid, gid) = (outside(uid, self.first)?, outside(gid, self.first)?);

@@ -59,7 +59,8 @@ impl KeptFiles {
 
     async fn next(&mut self) -> Result<()> {
         match self.frames.next().await? {
-            (Kind::Chunk, piece) => self.piece = piece,
+            // An empty one would count for nothing, and they could go on for ever.
+            (Kind::Chunk, piece) if !piece.is_empty() => self.piece = piece,
             (Kind::End, end) => match parse::<CollectEnd>(&end)?.error {
                 Some(error) => return Err(AgentError::Collect(error)),
                 None => self.is_over = true,

@@ -10,8 +10,8 @@ use crate::class::remote::Line;
 use crate::host::process;
 use crate::host::task::blocking;
 
-/// A look at whether a first process has ended returns after this time at the latest.
-const LOOK_MS: u32 = 1_000;
+/// A first process that was killed has this long to end: what is left then stands in the evidence.
+const END_MS: u32 = 5_000;
 
 /// A runtime or an emulator that we started, a container that an engine did, or a line to a provider.
 #[derive(Debug)]
@@ -24,16 +24,16 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// Waits for its end and says how it was; `None` if that cannot be known.
+    /// Waits for its end and says how it was; `None` if that cannot be known. For a first process it waits only so long as one that was
+    /// killed may take.
     pub(crate) async fn wait(&mut self) -> Option<String> {
         match self {
             Self::Process(child) => child.wait().await.ok().map(|status| status.to_string()),
-            Self::Init(init) => loop {
+            Self::Init(init) => {
                 let init = Arc::clone(init);
-                if blocking(move || process::has_ended_within(&init, LOOK_MS)).await {
-                    return Some("its first process ended".to_owned());
-                }
-            },
+                let ended = move || process::has_ended_within(&init, END_MS);
+                blocking(ended).await.then(|| "its first process ended".to_owned())
+            }
             Self::Container(attached) => {
                 attached.wait().await;
                 Some("the container ended".to_owned())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::SeenProcess;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process: its pid alone says nothing once it has ended.
@@ -72,7 +73,14 @@ pub(crate) fn has_ended_within(handle: &OwnedFd, limit_ms: u32) -> bool {
         tv_sec: i64::from(limit_ms / 1_000),
         tv_nsec: i64::from(limit_ms % 1_000) * 1_000_000,
     };
-    !matches!(poll(&mut asked, Some(&limit)), Ok(0))
+    loop {
+        match poll(&mut asked, Some(&limit)) {
+            Ok(0) => return false,
+            // The time begins anew, which only a stream of signals could draw out.
+            Err(Errno::INTR) => {}
+            _ => return true,
+        }
+    }
 }
 
 /// Kills a pid if it is a member of this cgroup.

@@ -98,6 +98,14 @@ fn a_stream_that_is_cut_off_or_leads_out_of_the_layer_is_refused() {
         let refused = unpack(to.path(), FIRST, &mut forged.as_slice()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData, "{refused}");
     }
+    // To the kernel this number means that an owner stays as it is. The name's entry says its mode, then its owner.
+    let mut nobodys = stream.clone();
+    nobodys[name + 8..name + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+    for first in [0, FIRST] {
+        let to = tempfile::tempdir().unwrap();
+        let refused = unpack(to.path(), first, &mut nobodys.as_slice()).unwrap_err();
+        assert!(refused.to_string().contains("an owner without a number"), "{refused}");
+    }
     // A link of the stream's own is not followed by what comes after it.
     let mut through = stream.clone();
     let link = stream.windows(4).rposition(|part| part == b"link").unwrap();

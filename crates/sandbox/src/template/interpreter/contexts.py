@@ -114,14 +114,15 @@ class Context:
         """Makes one that waited a context of this directory, or says that it cannot be. The caller has the turn."""
         if not forked.is_current(self.manager):
             return False
-        self.cwd = cwd
         # In names of its own: the user has none yet.
         code = f"import os; os.chdir({cwd!r}); get_ipython().user_ns['_dh'][:] = [{cwd!r}]"
         try:
-            self.quietly(f"exec({code!r}, {{}})")
+            is_there = self.quietly(f"exec({code!r}, {{}})")
         except (Died, RuntimeError):
             return False
-        return True
+        if is_there:
+            self.cwd = cwd
+        return is_there
 
     def restart(self):
         self.client.stop_channels()
@@ -183,7 +184,7 @@ class Context:
             pass
 
     def quietly(self, code):
-        """Runs code of ours; its words are dropped."""
+        """Runs code of ours; its words are dropped. Whether it did not fail."""
         request = self.client.execute(code, silent=True, store_history=False, allow_stdin=False)
         until = time.monotonic() + INTERRUPT_PATIENCE
 
@@ -191,8 +192,7 @@ class Context:
             if time.monotonic() > until:
                 raise Died()
 
-        for _ in self.messages(request, alive):
-            pass
+        return all(kind != "error" for kind, _ in list(self.messages(request, alive)))
 
     def interrupt(self):
         """Ends what runs; a kernel that does not listen is started anew."""

@@ -17,6 +17,8 @@ from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvision
 ZYGOTE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zygote.py")
 # What most users load. Not pyplot: it looks for its kernel when it is loaded.
 AHEAD = ["numpy", "pandas", "matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.font_manager"]
+# Seconds until a zygote that says nothing counts as lost: it may load a module for half of that.
+PATIENCE = 30
 # Seconds between two looks at a kernel whose end is waited for.
 LOOK = 0.005
 
@@ -49,6 +51,7 @@ class Zygote:
             self.process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
+        self.socket.settimeout(PATIENCE)
         self.lines = self.socket.makefile("r")
         self.kernels = 0
         self.retired = False
@@ -67,6 +70,8 @@ class Zygote:
             except (OSError, ValueError):
                 line = ""
         if not line:
+            # One that hangs is ended, and its kernels with it.
+            self.process.kill()
             raise Gone()
         answer = json.loads(line)
         if "error" in answer:
@@ -74,9 +79,14 @@ class Zygote:
         return answer
 
     def fork(self, connection_file, cwd):
-        pid = self.ask({"connection_file": connection_file, "cwd": cwd})["pid"]
+        # Before it is asked: another thread may put a newer zygote in its place meanwhile.
         with self.lock:
             self.kernels += 1
+        try:
+            pid = self.ask({"connection_file": connection_file, "cwd": cwd})["pid"]
+        except BaseException:
+            self.forget(1)
+            raise
         return Kernel(self, pid)
 
     def is_current(self):

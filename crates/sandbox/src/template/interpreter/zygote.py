@@ -2,7 +2,7 @@
 
     {"connection_file": PATH, "cwd": PATH}   forks a kernel       {"pid": N}
     {"poll": PID}                            how its kernel is    {"status": null, or how it ended}
-    {"load": MODULE}                         loads it for all     {}
+    {"load": MODULE}                         loads it for all     {"loaded": whether it can be}
 
 Lines of JSON on the socket that it was given; its end ends this process, and the kernels end with it. It has one thread
 and nothing of any kernel: no socket, no shell. Kernels share its memory until they write to it. They also share
@@ -16,19 +16,41 @@ import os
 import signal
 import socket
 import sys
+import time
 
 # What every kernel loads. The debugger is among it: ipykernel loads that at the first kernel.
 FIRST = ["ipykernel.kernelapp", "ipykernel.ipkernel", "ipykernel.zmqshell", "ipykernel.debugger"]
+# Seconds that a module may take to load, on a loaded machine too.
+LOAD_PATIENCE = 15
 # Memory runs out in a kernel first, and not here.
 KERNELS_OOM = "500"
 
 
-def load(names):
-    for name in names:
+def loads(name):
+    """Tries it in a process of its own: a module that the user broke may end its process, or never come back."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
         try:
             importlib.import_module(name)
-        except Exception as error:  # one that the user broke breaks where it is used
-            print(f"{name} was not loaded ahead: {error!r}", file=sys.stderr, flush=True)
+            status = 0
+        finally:
+            os._exit(status)
+    until = time.monotonic() + LOAD_PATIENCE
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status == 0
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return False
+        time.sleep(0.005)
+
+
+def load(names):
+    for name in names:
+        importlib.import_module(name)
     # A collection would write to every object, and each kernel would have its own copy then.
     gc.collect()
     gc.freeze()
@@ -37,15 +59,24 @@ def load(names):
 def fork(request):
     """In the kernel: its connection file. Here: its pid, once it has a group of its own."""
     told, tells = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    try:
+        pid = os.fork()
+    except OSError:
         os.close(told)
-        os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.chdir(request["cwd"])
-        os.write(tells, b"1")
         os.close(tells)
-        return None, request["connection_file"]
+        raise
+    if pid == 0:
+        # Nothing of this may come back as an answer: this process is not the one that was asked.
+        try:
+            os.close(told)
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.chdir(request["cwd"])
+            os.write(tells, b"1")
+            os.close(tells)
+            return None, request["connection_file"]
+        except BaseException:
+            os._exit(1)
     os.close(tells)
     begun = os.read(told, 1)
     os.close(told)
@@ -73,8 +104,10 @@ def serve(requests):
             if "poll" in request:
                 answer = poll(request["poll"])
             elif "load" in request:
-                load([request["load"]])
-                answer = {}
+                # One that is broken breaks where it is used.
+                answer = {"loaded": loads(request["load"])}
+                if answer["loaded"]:
+                    load([request["load"]])
             else:
                 answer, kernel = fork(request)
                 if kernel:
