@@ -55,6 +55,34 @@ impl Caller {
         (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
     }
 
+    /// Ends a sandbox.
+    pub async fn kill(&self, id: &str) {
+        let (status, answer) = self.api("DELETE", &format!("/sandboxes/{id}"), None).await;
+        assert_eq!(status, 204, "{answer}");
+    }
+
+    /// A build of a template that waits for its steps: the template's id, and its own.
+    pub async fn open_build(&self, name: &str) -> (String, String) {
+        let body = json!({"name": name});
+        let (status, opened) = self.api("POST", "/v3/templates", Some(body)).await;
+        assert_eq!(status, 202, "{opened}");
+        (text(&opened, "templateID"), text(&opened, "buildID"))
+    }
+
+    /// Sends an archive of a template under this name to the link that the server gives for it, without a key.
+    pub async fn send_files(&self, template: &str, name: &str, bytes: Vec<u8>) -> (u16, Value) {
+        let path = format!("/templates/{template}/files/{name}");
+        let (status, link) = self.api("GET", &path, None).await;
+        assert_eq!(status, 201, "{link}");
+        answered(self.http.put(text(&link, "url")).body(bytes)).await
+    }
+
+    /// A request to a port of a sandbox.
+    pub fn port(&self, method: &str, (id, port): (&str, u16), path: &str) -> RequestBuilder {
+        let request = self.http.request(method.parse().unwrap(), format!("{}{path}", self.url));
+        request.header("e2b-sandbox-id", id).header("e2b-sandbox-port", port.to_string())
+    }
+
     /// Of a file, whose bytes are to be added.
     pub fn upload(&self, at: (&str, &str), path: &str) -> RequestBuilder {
         let request = self.http.post(format!("{}/files?path={path}", self.url));

@@ -155,8 +155,7 @@ pub(crate) async fn keep_house(executor: Arc<Executor>) {
         tokio::select! {
             () = executor.promoted.notified() => {}
             () = woken(&mut wakes, |wake| matches!(wake, Wake::Cache(host) if *host == executor.host_id)) => {}
-            // What templates keep ages too.
-            () = clock::sleep(EVERY) => executor.flows.templates_tidy().await,
+            () = clock::sleep(EVERY) => {}
         }
     }
 }

@@ -77,6 +77,7 @@ pub struct Worker {
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
     cache: JoinHandle<()>,
+    aging: JoinHandle<()>,
     sender: Option<JoinHandle<()>>,
     fenced: watch::Receiver<bool>,
 }
@@ -152,9 +153,11 @@ impl Worker {
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
         };
         let cache = tokio::spawn(crate::cache::keep_house(Arc::clone(&executor)));
+        let aging = tokio::spawn(executor.flows.clone().templates_age());
         Ok(Self {
             executor,
             cache,
+            aging,
             engine,
             board,
             sender,
@@ -179,6 +182,7 @@ impl Worker {
         self.claimer.abort();
         self.takeover.abort();
         self.cache.abort();
+        self.aging.abort();
         // What it claimed is due again when its claim runs out.
         if let Some(sender) = &self.sender {
             sender.abort();

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! agent --HOLD--> init: the task's processes stand still, and its layer is read
-//!       <-- (length, 4 B LE | bytes)*, then WHOLE, or BROKEN with one piece that says why
+//!       <-- crate::pieces, then WHOLE, or BROKEN with one piece more that says why
 //! agent --GO----> init: they go on
 //!       <-- GONE_ON
 //! ```
@@ -22,10 +22,5 @@ pub const HOLD: u8 = b'h';
 pub const GO: u8 = b'g';
 /// What the init says to that.
 pub const GONE_ON: u8 = b'w';
-
-/// In place of a length.
-pub const WHOLE: u32 = 0;
-/// The same.
-pub const BROKEN: u32 = u32::MAX;
 /// Bytes of a piece: each becomes one frame.
 pub const MAX_KEPT_PIECE: usize = 32 * 1024;

@@ -18,6 +18,7 @@ pub mod jail;
 pub mod job;
 pub mod keep;
 pub mod name;
+pub mod pieces;
 pub mod process;
 pub mod setup;
 pub mod sleep;

@@ -44,9 +44,7 @@ async fn templates_are_built_by_older_clients() {
 
 /// A build that waits for its steps: its template and its path.
 pub(super) async fn opened(ann: &Caller, name: &str) -> (String, String) {
-    let (status, opened) = ann.api("POST", "/v3/templates", Some(json!({"name": name}))).await;
-    assert_eq!(status, 202, "{opened}");
-    let (template, build) = (text(&opened, "templateID"), text(&opened, "buildID"));
+    let (template, build) = ann.open_build(name).await;
     let path = format!("/v2/templates/{template}/builds/{build}");
     (template, path)
 }
@@ -151,19 +149,7 @@ pub(super) fn copy(from: &str, to: &str) -> Value {
 
 /// Sends an archive to the link that the server gives for it, without a key; its status.
 pub(super) async fn sent(ann: &Caller, template: &str, bytes: Vec<u8>) -> (u16, Value) {
-    sent_as(ann, template, HASH, bytes).await
-}
-
-/// The same under another name.
-pub(super) async fn sent_as(
-    ann: &Caller,
-    template: &str,
-    name: &str,
-    bytes: Vec<u8>,
-) -> (u16, Value) {
-    let (status, link) = ann.api("GET", &format!("/templates/{template}/files/{name}"), None).await;
-    assert_eq!(status, 201, "{link}");
-    answered(ann.http.put(text(&link, "url")).body(bytes)).await
+    ann.send_files(template, HASH, bytes).await
 }
 
 /// A tar of entries: kind, name, and what a link leads to or a file has.

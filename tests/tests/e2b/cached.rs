@@ -7,7 +7,7 @@ use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::built::{HASH, SOON, copy, ended, opened, run, sent, sent_as, tar};
+use super::built::{HASH, SOON, copy, ended, opened, run, sent, tar};
 use super::classes::has_class;
 use super::gone;
 use crate::support::{count, texts, until};
@@ -352,11 +352,11 @@ async fn files_are_the_same_by_what_is_in_them_and_not_by_their_name() {
     let name = "b".repeat(64);
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packer, &archive("one")).unwrap();
-    assert_eq!(sent_as(&ann, &other, &name, packer.finish().unwrap()).await.0, 200);
+    assert_eq!(ann.send_files(&other, &name, packer.finish().unwrap()).await.0, 200);
     assert_eq!(ann.api("POST", &path, Some(all(&name))).await.0, 202);
     assert_eq!(ended(&ann, &path).await.to_string().matches("CACHED").count(), 2);
     // What is no archive has no content, so no step from there on is remembered: it is looked at, and refused.
-    assert_eq!(sent_as(&ann, &other, &name, vec![0x1f, 0x8b, 0, 0]).await.0, 200);
+    assert_eq!(ann.send_files(&other, &name, vec![0x1f, 0x8b, 0, 0]).await.0, 200);
     let contents =
         "SELECT coalesce(content, '-') FROM app.template_files WHERE erased_at IS NULL ORDER BY 1";
     let found = texts(&sql, contents).await;

@@ -159,12 +159,7 @@ async fn the_interpreters_javascript_client_works_unmodified() {
 
 /// A request to the interpreter of a sandbox, by hand.
 async fn asked(ann: &Caller, id: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
-    let request = ann
-        .http
-        .request(method.parse().unwrap(), format!("{}{path}", ann.url))
-        .header("e2b-sandbox-id", id)
-        .header("e2b-sandbox-port", "49999");
-    answered(request.body(body.to_owned())).await
+    answered(ann.port(method, (id, 49_999), path).body(body.to_owned())).await
 }
 
 #[tokio::test]
@@ -291,8 +286,7 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     // What began answers at once, on a port of its own.
     assert_eq!((web.0, text(&web.1, "templateID")), (201, "web".to_owned()), "{}", web.1);
     let id = text(&web.1, "sandboxID");
-    let page = bob.http.get(format!("{}/", bob.url)).header("e2b-sandbox-id", &id);
-    assert_eq!(answered(page.header("e2b-sandbox-port", "8000")).await, (200, json!("hello\n")));
+    assert_eq!(answered(bob.port("GET", (&id, 8_000), "/")).await, (200, json!("hello\n")));
     // Templates are the host's: both tenants see all of them.
     for caller in [&ann, &bob] {
         let (_, listed) = caller.api("GET", "/templates", None).await;

@@ -34,17 +34,12 @@ async fn state(ann: &Caller, id: &str) -> Value {
     ann.api("GET", &format!("/sandboxes/{id}"), None).await.1["state"].clone()
 }
 
-async fn killed(ann: &Caller, id: &str) {
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
-}
-
 fn stat(ann: &Caller, id: &str, token: &str) -> reqwest::RequestBuilder {
     ann.envd((id, token), STAT, &json!({"path": "/home/user/a"}))
 }
 
 fn port(ann: &Caller, id: &str, token: Option<&str>) -> reqwest::RequestBuilder {
-    let request = ann.http.get(format!("{}/x", ann.url)).header("e2b-sandbox-id", id);
-    let request = request.header("e2b-sandbox-port", "8000");
+    let request = ann.port("GET", (id, 8_000), "/x");
     token
         .into_iter()
         .fold(request, |request, token| request.header("e2b-traffic-access-token", token))
@@ -118,8 +113,8 @@ async fn requests_at_once_resume_a_paused_sandbox_once_and_all_are_answered() {
     assert_ne!(text(fork, "envdAccessToken"), token);
     let fork = text(fork, "sandboxID");
     assert_eq!(answered(stat(&ann, &fork, &token)).await.0, 401);
-    killed(&ann, &fork).await;
-    killed(&ann, &id).await;
+    ann.kill(&fork).await;
+    ann.kill(&id).await;
     assert_eq!(answered(stat(&ann, &id, &token)).await.0, 502);
     let last = logs(format!("/v2/sandboxes/{id}/logs?direction=backward&limit=1")).await;
     assert_eq!(last, ["sandbox ended: killed"]);
@@ -179,9 +174,9 @@ async fn a_stranger_wakes_nothing_and_learns_nothing() {
     assert_eq!(count(&sql, RESUMES).await, 1);
     assert_eq!(answered(port(&ann, &id, None)).await.0, 403);
     for one in [&id, &plain] {
-        killed(&ann, one).await;
+        ann.kill(one).await;
     }
-    killed(&bob, &other).await;
+    bob.kill(&other).await;
     sql.close().await;
     gone(home, server).await;
 }
@@ -218,7 +213,7 @@ async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
     assert!(status == 409 && answer["message"].as_str().unwrap().contains("revoked"), "{answer}");
     assert_eq!(second.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 201);
     assert_eq!(answered(stat(&second, &id, &token)).await.0, 200);
-    killed(&second, &id).await;
+    second.kill(&id).await;
     sql.close().await;
     gone(home, server).await;
 }

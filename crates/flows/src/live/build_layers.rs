@@ -16,18 +16,15 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, SandboxId, SnapshotId, TenantId};
 use cofferdam_contracts::live::LiveRequest;
-use cofferdam_contracts::snapshot::SnapshotKind;
 use cofferdam_contracts::template_build::{BuildState, BuildStep};
-use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::snapshots::Form;
 use cofferdam_ledger::template_layers::NewLayer;
 use cofferdam_sandbox::Filling;
 use serde_json::{Value, json};
 
 use super::basis::{Basis, Built};
 use super::builds::Work;
-use super::kept::{audit, over};
+use super::kept::SealedAs;
 use super::registry::Again;
 use super::work;
 use crate::error::{Error, Result};
@@ -204,19 +201,9 @@ impl Flows {
         (key, steps): (&Digest, usize),
     ) -> Result<u64> {
         let built = Built { state: state.clone(), start: None, ready: None, ..work.built.clone() };
-        let mut kept = self.keep_and_go_on(&work.held, work.again(built)).await?;
-        let filed = self.filed(&work.held, &kept)?;
-        let name = Some(work.build.name.as_str());
-        let new =
-            filed.row(&work.held, &kept, (SnapshotKind::Layer, name), Form::Sealed(&kept.sha256));
-        let audit = audit(&work.who, "template.layer", &work.held, &kept);
-        let layer = work.layer(key, steps);
-        let added = self.ledger.layers().add(&new, &layer, &audit).await;
-        if !self.recorded(&mut kept, added, KeptTable::Snapshots).await? {
-            return Err(over());
-        }
-        filed.shelf.give_name(&mut kept);
-        Ok(kept.bytes)
+        let kept = self.keep_and_go_on(&work.held, work.again(built)).await?;
+        let layer = (Some(work.build.name.as_str()), SealedAs::Layer(work.layer(key, steps)));
+        Ok(self.keep_as(&work.who, &work.held, kept, layer).await?.bytes)
     }
 }
 

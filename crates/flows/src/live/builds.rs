@@ -15,22 +15,19 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{BuildId, Digest, SnapshotId, TemplateId, TemplateName};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits, Phase};
-use cofferdam_contracts::snapshot::SnapshotKind;
 use cofferdam_contracts::template_build::{
     BuildFrom, BuildPlan, BuildState, BuildStatus, DEFAULT_TAG, MAX_BUILD_S, tagged,
 };
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::builds::{Build, NewBuild};
-use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::snapshots::Form;
 
 use super::basis::{Basis, Building, Built, Ground};
 use super::begin::begin;
 use super::build_layers::{Contents, FoundLayer, Pace};
 use super::build_log::BuildLog;
 use super::build_steps::{Steps, line};
-use super::kept::{audit, conflict, over};
+use super::kept::{SealedAs, conflict};
 use super::registry::Held;
 use super::{fresh_letters, refuse};
 use crate::Flows;
@@ -379,7 +376,7 @@ impl Flows {
         let built = Built { state, ..work.built.clone() };
         let again = work.again(built.clone());
         let failed = |error: Error| Failed::last(error.refusal().message);
-        let mut kept = self.keep_and_go_on(held, again).await.map_err(failed)?;
+        let kept = self.keep_and_go_on(held, again).await.map_err(failed)?;
         if let Some(begins) = built.program() {
             log.say("info", "starting the program, and waiting until it is ready");
             log.flush(self).await;
@@ -389,19 +386,11 @@ impl Flows {
         }
         log.say("info", &format!("ready: {} bytes of files, sealed", kept.bytes));
         log.flush(self).await;
-        let filed = self.filed(held, &kept).map_err(failed)?;
-        let form = Form::Sealed(&kept.sha256);
-        let name = Some(build.name.as_str());
-        let new = filed.row(held, &kept, (SnapshotKind::Template, name), form);
-        let audit = audit(&work.who, "template.ready", held, &kept);
         let count = plan.steps.len();
         let key = count.checked_sub(1).and_then(|last| work.keys.get(last));
         let layer = key.map(|key| work.layer(key, count));
-        let added = self.ledger.builds().ready(&build.id, &new, layer.as_ref(), &audit).await;
-        if !self.recorded(&mut kept, added, KeptTable::Snapshots).await.map_err(failed)? {
-            return Err(failed(over()));
-        }
-        filed.shelf.give_name(&mut kept);
+        let template = (Some(build.name.as_str()), SealedAs::Template(&build.id, layer));
+        self.keep_as(&work.who, held, kept, template).await.map_err(failed)?;
         Ok(())
     }
 }

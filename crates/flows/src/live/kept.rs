@@ -17,7 +17,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{Digest, LiveId, SnapshotId, TenantId};
+use cofferdam_contracts::id::{BuildId, Digest, LiveId, SnapshotId, TenantId};
 use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::snapshot::{MAX_FORKS, MAX_SNAPSHOT_NAME, SnapshotKind, SnapshotView};
@@ -27,6 +27,7 @@ use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::{NextLife, PausedInto};
 use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
+use cofferdam_ledger::template_layers::NewLayer;
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
@@ -142,7 +143,51 @@ impl Filed {
     }
 }
 
+/// What the files of one moment of a sandbox that goes on are kept as.
+pub(super) enum SealedAs<'a> {
+    /// What its user asked for.
+    Snapshot,
+    /// A layer of a build.
+    Layer(NewLayer<'a>),
+    /// What this build leaves, which may be a layer.
+    Template(&'a BuildId, Option<NewLayer<'a>>),
+}
+
 impl Flows {
+    /// Puts sealed files on record, and gives them their name.
+    ///
+    /// # Errors
+    /// They are not on record: its sandbox has ended, or the database does not say.
+    pub(super) async fn keep_as(
+        &self,
+        who: &Principal,
+        held: &Held,
+        mut kept: KeptFile,
+        (name, what): (Option<&str>, SealedAs<'_>),
+    ) -> Result<KeptFile> {
+        let filed = self.filed(held, &kept)?;
+        let (kind, op) = match &what {
+            SealedAs::Snapshot => (SnapshotKind::Snapshot, "sandbox.snapshot"),
+            SealedAs::Layer(_) => (SnapshotKind::Layer, "template.layer"),
+            SealedAs::Template(..) => (SnapshotKind::Template, "template.ready"),
+        };
+        let new = filed.row(held, &kept, (kind, name), Form::Sealed(&kept.sha256));
+        let audit = audit(who, op, held, &kept);
+        let ledger = &self.ledger;
+        let added = match &what {
+            SealedAs::Snapshot => ledger.snapshots().add(&new, &audit).await,
+            SealedAs::Layer(layer) => ledger.layers().add(&new, layer, &audit).await,
+            SealedAs::Template(build, layer) => {
+                ledger.builds().ready(build, &new, layer.as_ref(), &audit).await
+            }
+        };
+        if !self.recorded(&mut kept, added, KeptTable::Snapshots).await? {
+            return Err(over());
+        }
+        filed.shelf.give_name(&mut kept);
+        Ok(kept)
+    }
+
     pub(super) fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
         let (shelf, vault) = (self.shelf()?, self.vault()?);
         let sealed_key = vault.seal_key(&held.tenant, &kept.id, &kept.key);
@@ -221,16 +266,8 @@ impl Flows {
         name: Option<&str>,
     ) -> Result<SnapshotView> {
         self.vault()?;
-        let mut kept = self.keep_and_go_on(held, held.again()).await?;
-        let filed = self.filed(held, &kept)?;
-        let form = Form::Sealed(&kept.sha256);
-        let new = filed.row(held, &kept, (SnapshotKind::Snapshot, name), form);
-        let audit = audit(who, "sandbox.snapshot", held, &kept);
-        let added = self.ledger.snapshots().add(&new, &audit).await;
-        if !self.recorded(&mut kept, added, KeptTable::Snapshots).await? {
-            return Err(over());
-        }
-        filed.shelf.give_name(&mut kept);
+        let kept = self.keep_and_go_on(held, held.again()).await?;
+        let kept = self.keep_as(who, held, kept, (name, SealedAs::Snapshot)).await?;
         let view = self.ledger.snapshots().kept(&held.tenant, &kept.id).await?;
         Ok(view.ok_or_else(|| Refusal::not_found("snapshot"))?.view)
     }

@@ -17,6 +17,8 @@ use crate::Flows;
 use crate::error::Result;
 use crate::patience::patiently;
 
+/// What templates keep ages by days, and is looked at this often.
+const AGED: Duration = Duration::from_secs(600);
 /// A sealer that lost its worker ends within seconds: a minute, half a second apart.
 const TIDIES: usize = 120;
 const TIDY_PAUSE: Duration = Duration::from_millis(500);
@@ -28,6 +30,14 @@ impl Flows {
     pub(crate) async fn snapshots_tidy(&self) {
         if let Err(error) = self.tidied().await {
             tracing::warn!(%error, "snapshots that are not needed are not erased yet");
+        }
+    }
+
+    /// Erases what templates keep as it ages, also where nobody builds any, for as long as a worker lives.
+    pub(crate) async fn templates_age(self) {
+        loop {
+            clock::sleep(AGED).await;
+            self.templates_tidy().await;
         }
     }
 

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixStream as Line;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
-use cofferdam_guest::keep::{BROKEN, GO, GONE_ON, HOLD, MAX_KEPT_PIECE, WHOLE};
+use cofferdam_guest::keep::{GO, GONE_ON, HOLD, MAX_KEPT_PIECE};
+use cofferdam_guest::pieces::{BROKEN, WHOLE};
 use cofferdam_guest::wire::CollectEnd;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;

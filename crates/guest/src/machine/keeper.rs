@@ -8,7 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use cofferdam_guest::keep::{BROKEN, GO, GONE_ON, HOLD, MAX_KEPT_PIECE, WHOLE};
+use cofferdam_guest::keep::{GO, GONE_ON, HOLD, MAX_KEPT_PIECE};
+use cofferdam_guest::pieces::PieceWriter;
 use cofferdam_guest::upper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -40,16 +41,11 @@ pub(super) fn serve(agent: &UnixStream, pid: u32) -> io::Result<()> {
         if word != [HOLD] {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let held = hold(pid);
-        let kept = held.and_then(|()| pack(agent));
-        match kept {
-            Ok(()) => to.write_all(&WHOLE.to_le_bytes())?,
-            Err(why) => {
-                to.write_all(&BROKEN.to_le_bytes())?;
-                let mut piece = KeptPieces(agent);
-                let why: String = why.to_string().chars().take(512).collect();
-                piece.write_all(why.as_bytes())?;
-            }
+        let kept = hold(pid).and_then(|()| pack(agent));
+        pieces(agent).finish(kept.is_ok())?;
+        if let Err(why) = kept {
+            let why: String = why.to_string().chars().take(512).collect();
+            pieces(agent).write_all(why.as_bytes())?;
         }
         from.read_exact(&mut word)?;
         if word != [GO] {
@@ -61,8 +57,12 @@ pub(super) fn serve(agent: &UnixStream, pid: u32) -> io::Result<()> {
     Ok(())
 }
 
+fn pieces(agent: &UnixStream) -> PieceWriter<&UnixStream> {
+    PieceWriter::to(agent, MAX_KEPT_PIECE)
+}
+
 fn pack(agent: &UnixStream) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(MAX_KEPT_PIECE, KeptPieces(agent));
+    let mut out = BufWriter::with_capacity(MAX_KEPT_PIECE, pieces(agent));
     // Whoever asked says no more until there is nobody who waits for the files.
     upper::pack(Path::new(disk::UPPER), 0, &mut out, &|| !is_told(agent))?;
     out.flush()
@@ -98,23 +98,4 @@ fn go_on(pid: u32) -> io::Result<()> {
 
 fn group(name: &str) -> PathBuf {
     Path::new(CGROUPS).join(name)
-}
-
-/// Each write is a piece behind its length.
-struct KeptPieces<'a>(&'a UnixStream);
-
-impl Write for KeptPieces<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let piece = bytes.get(..MAX_KEPT_PIECE).unwrap_or(bytes);
-        if !piece.is_empty() {
-            let length = u32::try_from(piece.len()).map_err(io::Error::other)?;
-            self.0.write_all(&length.to_le_bytes())?;
-            self.0.write_all(piece)?;
-        }
-        Ok(piece.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

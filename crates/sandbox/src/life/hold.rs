@@ -100,11 +100,11 @@ impl Life {
     }
 
     /// Ends a runtime that only waits, and holds the sandbox by its first process instead.
-    pub(crate) async fn let_runtime_go(&mut self, init: OwnedFd) {
+    pub(crate) async fn let_runtime_go(&mut self, init: Arc<OwnedFd>) {
         if let Held::Process(runtime) = &mut self.child
             && runtime.kill().await.is_ok()
         {
-            self.child = Held::Init(Arc::new(init));
+            self.child = Held::Init(init);
         }
     }
 

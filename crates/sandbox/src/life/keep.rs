@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::{DEFAULT_DISK_MB, DEFAULT_MEM_MB};
+use cofferdam_guest::pieces::PieceWriter;
 
 use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
@@ -34,7 +35,7 @@ use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::inside_layer;
-use crate::life::memory::{StoredMemory, StoredPieces};
+use crate::life::memory::{MAX_PIECE, StoredMemory};
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
@@ -193,7 +194,7 @@ impl Sleeping {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(Still, Option<io::Error>), KeepError> {
         let Self(keeper) = self;
-        let mut pieces = StoredPieces::to(&mut *out);
+        let mut pieces = PieceWriter::to(&mut *out, MAX_PIECE);
         let most = StoredMemory::most(keeper.mem_bytes);
         let members = keeper.facts.cgroups.members(&keeper.traces);
         let of = (&keeper.traces, members.as_slice());

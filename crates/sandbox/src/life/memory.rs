@@ -1,26 +1,25 @@
 //! The memory of a sandbox in a stream before its files, and on its way to the kernel that goes on with it.
 //!
 //! ```text
-//! (length, 4 B LE | bytes)*  then  WHOLE, or BROKEN where the kernel did not write all of it: then what came is nothing
+//! pieces (`cofferdam_guest::pieces`), then  WHOLE, or BROKEN where the kernel did not write all of it: then what came is nothing
 //! ```
 //! Between the sealed file and the kernel it is in memory of the worker alone: a file without a name, which a link in the
 //! sandbox's directory leads the runtime to.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use cofferdam_guest::pieces::{BROKEN, WHOLE};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rustix::fs::statvfs;
 
 use crate::host::live;
 
-const WHOLE: u32 = 0;
-const BROKEN: u32 = u32::MAX;
 /// Bytes of one piece: what a pipe gives at once.
-const MAX_PIECE: usize = 1024 * 1024;
+pub(crate) const MAX_PIECE: usize = 1024 * 1024;
 /// What a kernel writes beside the pages of its processes.
 const OWN_BYTES: u64 = 64 * 1024 * 1024;
 /// The name that runsc looks for.
@@ -88,44 +87,14 @@ impl Drop for StoredMemory {
     }
 }
 
-/// Writes that part of a stream.
-pub(crate) struct StoredPieces<'a>(&'a mut dyn Write);
-
-impl<'a> StoredPieces<'a> {
-    pub(crate) fn to(out: &'a mut dyn Write) -> Self {
-        Self(out)
-    }
-
-    /// Ends it, whole or not.
-    pub(crate) fn finish(self, is_whole: bool) -> io::Result<()> {
-        self.0.write_all(&if is_whole { WHOLE } else { BROKEN }.to_le_bytes())
-    }
-}
-
-impl Write for StoredPieces<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let piece = bytes.get(..MAX_PIECE).unwrap_or(bytes);
-        if piece.is_empty() {
-            return Ok(0);
-        }
-        let length = u32::try_from(piece.len()).map_err(io::Error::other)?;
-        self.0.write_all(&length.to_le_bytes())?;
-        self.0.write_all(piece)?;
-        Ok(piece.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cofferdam_guest::pieces::PieceWriter;
 
     fn stream(bytes: &[u8], is_whole: bool) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut pieces = StoredPieces::to(&mut out);
+        let mut pieces = PieceWriter::to(&mut out, MAX_PIECE);
         pieces.write_all(bytes).unwrap();
         pieces.finish(is_whole).unwrap();
         out.extend_from_slice(b"files");

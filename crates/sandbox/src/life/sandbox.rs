@@ -69,40 +69,40 @@ pub enum SandboxError {
 /// Ends everything inside at once, from anywhere.
 #[derive(Debug, Clone)]
 pub struct KillHandle {
-    init: Arc<Init>,
+    init: Init,
     killed: Arc<AtomicBool>,
 }
 
 /// What stands for the sandbox.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Init {
-    Process(OwnedFd),
+    Process(Arc<OwnedFd>),
     Elsewhere(Line),
 }
 
 impl KillHandle {
     pub(crate) fn new(init: OwnedFd) -> Self {
-        Self { init: Arc::new(Init::Process(init)), killed: Arc::default() }
+        Self { init: Init::Process(Arc::new(init)), killed: Arc::default() }
     }
 
     pub(crate) fn of_line(line: Line) -> Self {
-        Self { init: Arc::new(Init::Elsewhere(line)), killed: Arc::default() }
+        Self { init: Init::Elsewhere(line), killed: Arc::default() }
     }
 
     /// Kills pid 1 of the sandbox, with which the kernel kills every other process of it; one elsewhere is
     /// deleted. Harmless on a sandbox that has ended, and on one that is wiped.
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Release);
-        match self.init.as_ref() {
+        match &self.init {
             Init::Process(init) => process::kill(init),
             Init::Elsewhere(line) => line.cut(),
         }
     }
 
-    /// Another handle of its first process.
-    fn init(&self) -> Option<OwnedFd> {
-        match self.init.as_ref() {
-            Init::Process(init) => init.try_clone().ok(),
+    /// Its first process, where that is one of this host.
+    fn init(&self) -> Option<Arc<OwnedFd>> {
+        match &self.init {
+            Init::Process(init) => Some(Arc::clone(init)),
             Init::Elsewhere(_) => None,
         }
     }
@@ -110,7 +110,7 @@ impl KillHandle {
     /// Whether the sandbox's first process still runs, or its agent's stream does: its heartbeat.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        match self.init.as_ref() {
+        match &self.init {
             Init::Process(init) => process::is_running(init),
             Init::Elsewhere(line) => line.is_up(),
         }
@@ -118,7 +118,7 @@ impl KillHandle {
 
     /// Waits until its first process has ended, after all others of its namespace. One elsewhere is not waited for.
     fn has_ended_within(&self, limit_ms: u32) -> bool {
-        match self.init.as_ref() {
+        match &self.init {
             Init::Process(init) => process::has_ended_within(init, limit_ms),
             Init::Elsewhere(_) => false,
         }
@@ -506,12 +506,13 @@ impl Sandbox {
 
     /// Ends its runtime where that only waits for it: of a sandbox that lives long and does little it is a third of its memory.
     pub async fn let_runtime_go(&mut self) {
-        let runtime = self.subject.class.and_then(|class| {
-            self.facts.runtime_of(class).filter(|runtime| class::of(class).outlives(runtime))
+        let outlives = self.subject.class.is_some_and(|class| {
+            let runtime = self.facts.runtime_of(class);
+            runtime.is_some_and(|runtime| class::of(class).outlives(runtime))
         });
         // The first process of a container reaps nobody, and runtimes reap their sandboxes.
         let is_reaped = std::process::id() != 1;
-        if let (Some(_), Some(init)) = (runtime.filter(|_| is_reaped), self.kill.init()) {
+        if let Some(init) = self.kill.init().filter(|_| outlives && is_reaped) {
             self.life.let_runtime_go(init).await;
         }
     }

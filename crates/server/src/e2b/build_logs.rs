@@ -5,10 +5,9 @@ use serde_json::json;
 
 use super::builds::{MAX_ENTRIES, entry, found, missing, named, refused};
 use super::control::{Asking, Outcome};
-use super::shape;
+use super::logs::LEVELS;
+use super::{page, shape};
 
-/// In rising order.
-const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 /// Where E2B keeps entries; here all of them are in one table.
 const SOURCES: [&str; 2] = ["temporary", "persistent"];
 
@@ -19,36 +18,27 @@ pub(super) fn from_level(name: &str) -> Result<&'static [&'static str], String> 
     levels.ok_or_else(|| format!("level must be one of {}", LEVELS.join(", ")))
 }
 
-fn page(query: &str) -> Result<LogPage<'static>, String> {
-    let mut page = LogPage { at_ms: None, backward: false, levels: &LEVELS, limit: MAX_ENTRIES };
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+fn asked(query: &str) -> Result<LogPage<'static>, String> {
+    let mut asked = LogPage { at_ms: None, backward: false, levels: &LEVELS, limit: MAX_ENTRIES };
+    for (name, value) in page::pairs(query) {
         match name {
-            "cursor" => page.at_ms = Some(value.parse().map_err(|_| "cursor is not a time in ms")?),
-            "limit" => {
-                let limit = value.parse().ok().filter(|limit| (1..=MAX_ENTRIES).contains(limit));
-                page.limit =
-                    limit.ok_or_else(|| format!("limit must be between 1 and {MAX_ENTRIES}"))?;
+            "cursor" => {
+                asked.at_ms = Some(value.parse().map_err(|_| "cursor is not a time in ms")?)
             }
-            "direction" => {
-                page.backward = match value {
-                    "forward" => false,
-                    "backward" => true,
-                    _ => return Err("direction is neither forward nor backward".to_owned()),
-                }
-            }
-            "level" => page.levels = from_level(value)?,
+            "limit" => asked.limit = page::bounded(name, value, MAX_ENTRIES)?,
+            "direction" => asked.backward = page::is_backward(value)?,
+            "level" => asked.levels = from_level(value)?,
             "source" if SOURCES.contains(&value) => {}
             "source" => return Err("source is neither temporary nor persistent".to_owned()),
             other => return Err(format!("the query's {other} is not supported")),
         }
     }
-    Ok(page)
+    Ok(asked)
 }
 
 pub(super) async fn logs(call: Asking<'_>, template: &str, build: &str) -> Outcome {
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
-    let page = page(&call.query).map_err(refused)?;
+    let page = asked(&call.query).map_err(refused)?;
     let flows = &call.front.shared.flows;
     let view = flows.build_view(&call.who, &template, &build).await;
     view.map_err(|error| found(&build, error))?;
@@ -63,14 +53,15 @@ mod tests {
 
     #[test]
     fn a_log_is_asked_for_by_time_direction_and_level() {
-        let read = page("cursor=7&limit=3&direction=backward&level=warn&source=temporary").unwrap();
+        let read =
+            asked("cursor=7&limit=3&direction=backward&level=warn&source=temporary").unwrap();
         assert_eq!((read.at_ms, read.limit, read.backward), (Some(7), 3, true));
         assert_eq!(read.levels, ["warn", "error"]);
-        assert_eq!(page("").unwrap().levels, LEVELS);
+        assert_eq!(asked("").unwrap().levels, LEVELS);
         for bad in
             ["cursor=x", "limit=0", "limit=101", "direction=up", "level=x", "source=x", "x=1"]
         {
-            assert!(page(bad).is_err(), "{bad}");
+            assert!(asked(bad).is_err(), "{bad}");
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::build_logs::from_level;
 use super::control::{Asking, Outcome, class};
-use super::shape;
+use super::{page, shape};
 
 /// Log entries of one answer: clients ask for the next ones until there are none.
 pub(super) const MAX_ENTRIES: i64 = 100;
@@ -188,30 +188,27 @@ struct Entries {
     levels: Option<&'static [&'static str]>,
 }
 
-fn page(query: &str) -> Result<Entries, String> {
-    let mut page = Entries { from: 0, limit: MAX_ENTRIES, levels: None };
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+fn entries(query: &str) -> Result<Entries, String> {
+    let mut entries = Entries { from: 0, limit: MAX_ENTRIES, levels: None };
+    for (name, value) in page::pairs(query) {
         match name {
             "logsOffset" => {
                 let offset = value.parse().ok().filter(|offset| *offset >= 0);
-                page.from = offset.ok_or("logsOffset is not a number from 0")?;
+                entries.from = offset.ok_or("logsOffset is not a number from 0")?;
             }
             "limit" => {
-                let asked = value.parse().ok().filter(|limit| (1..=MAX_ENTRIES).contains(limit));
-                page.limit =
-                    asked.ok_or_else(|| format!("limit must be between 1 and {MAX_ENTRIES}"))?;
+                entries.limit = page::bounded(name, value, MAX_ENTRIES)?;
             }
-            "level" => page.levels = Some(from_level(value)?),
+            "level" => entries.levels = Some(from_level(value)?),
             other => return Err(format!("the query's {other} is not supported")),
         }
     }
-    Ok(page)
+    Ok(entries)
 }
 
 pub(super) async fn status(call: Asking<'_>, template: &str, build: &str) -> Outcome {
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
-    let Entries { from, limit, levels } = page(&call.query).map_err(refused)?;
+    let Entries { from, limit, levels } = entries(&call.query).map_err(refused)?;
     let flows = &call.front.shared.flows;
     // The state first: the log of a build that has ended is whole.
     let view = flows.build_view(&call.who, &template, &build).await;
@@ -287,11 +284,11 @@ mod tests {
     #[test]
     fn a_log_is_read_from_an_entry_on() {
         let of = |from, limit, levels| Entries { from, limit, levels };
-        assert_eq!(page("").unwrap(), of(0, MAX_ENTRIES, None));
+        assert_eq!(entries("").unwrap(), of(0, MAX_ENTRIES, None));
         let warn: Option<&[&str]> = Some(&["warn", "error"]);
-        assert_eq!(page("logsOffset=7&limit=3&level=warn").unwrap(), of(7, 3, warn));
+        assert_eq!(entries("logsOffset=7&limit=3&level=warn").unwrap(), of(7, 3, warn));
         for bad in ["logsOffset=-1", "logsOffset=x", "limit=101", "level=x", "x=1"] {
-            assert!(page(bad).is_err(), "{bad}");
+            assert!(entries(bad).is_err(), "{bad}");
         }
     }
 }

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
 use super::envd::{self, VERSION, cpus};
-use super::{Front, kept, logs, network, shape, template_routes, templates, uploads};
+use super::{Front, kept, logs, network, page, shape, template_routes, templates, uploads};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
 
@@ -384,8 +384,7 @@ fn listed(view: &LiveView) -> Value {
 fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
     let mut filter =
         LiveFilter { limit: if paged { MAX_PAGE } else { MAX_LIST }, ..LiveFilter::default() };
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in page::pairs(query) {
         let value = shape::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match name {
             "metadata" => filter.metadata = labels(&value)?,
@@ -398,9 +397,7 @@ fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
             }
             "template" if paged => filter.template = Some(value),
             "limit" if paged => {
-                let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-                filter.limit =
-                    limit.ok_or_else(|| format!("limit must be between 1 and {MAX_PAGE}"))?;
+                filter.limit = page::bounded(name, &value, MAX_PAGE)?;
             }
             "nextToken" if paged => {
                 let token = value
@@ -450,26 +447,21 @@ fn labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, Stri
 
 async fn list(call: Asking<'_>, paged: bool) -> Outcome {
     let mut filter = filter(&call.query, paged).map_err(|why| shape::error(400, why))?;
-    let page = filter.limit;
-    filter.limit = page.saturating_add(1);
+    let limit = filter.limit;
+    filter.limit = limit.saturating_add(1);
     let rows = &call.front.shared.flows.ledger;
     let fault = |error: cofferdam_ledger::LedgerError| shape::refused(error.into());
     let mut found = rows.live().list(&call.who.tenant, &filter).await.map_err(fault)?;
-    let page = usize::try_from(page).unwrap_or(usize::MAX);
-    let more = found.len() > page;
-    found.truncate(page);
-    let values: Vec<Value> = found.iter().map(listed).collect();
-    let mut response = shape::json_of(200, &Value::Array(values));
-    if paged {
-        let total = rows.live().running(&call.who.tenant).await.map_err(fault)?;
-        let last = found.last().filter(|_| more);
-        let next = last.map(|last| format!("{}.{}", last.created_at, last.id));
-        let headers = response.headers_mut();
-        headers.insert("x-total-running", HeaderValue::from(total));
-        if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
-            headers.insert("x-next-token", next);
-        }
+    let more = page::cut(&mut found, usize::try_from(limit).unwrap_or(usize::MAX));
+    let values = Value::Array(found.iter().map(listed).collect());
+    if !paged {
+        return Ok(shape::json_of(200, &values));
     }
+    let total = rows.live().running(&call.who.tenant).await.map_err(fault)?;
+    let last = found.last().filter(|_| more);
+    let next = last.map(|last| format!("{}.{}", last.created_at, last.id));
+    let mut response = page::answer(&values, next.as_deref());
+    response.headers_mut().insert("x-total-running", HeaderValue::from(total));
     Ok(response)
 }
 

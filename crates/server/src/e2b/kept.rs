@@ -1,7 +1,6 @@
 //! Pause, resume, snapshots and fork, as E2B's clients ask for them. Clients ask for memory when their user says nothing: a class
 //! that keeps files alone gives these.
 
-use axum::http::HeaderValue;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::LiveState;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 use super::control::{
     Asking, Fork, NewSnapshot, OLD_S, Outcome, Pause, Timeout, found, missing, sandbox,
 };
-use super::{shape, templates};
+use super::{page, shape, templates};
 
 /// Rows of one page of snapshots.
 const MAX_PAGE: usize = 100;
@@ -96,14 +95,11 @@ struct Listing {
 
 fn asked(query: &str) -> Result<Listing, String> {
     let mut asked = Listing::default();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in page::pairs(query) {
         match name {
             "sandboxID" => asked.live = Some(LiveId::parse(value).map_err(|why| why.to_string())?),
             "limit" => {
-                let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-                let limit = limit.ok_or_else(|| format!("limit must be between 1 and {MAX_PAGE}"));
-                asked.limit = Some(limit?);
+                asked.limit = Some(page::bounded(name, value, MAX_PAGE)?);
             }
             "name" => asked.name = Some(shape::decoded(value).ok_or("name is not UTF-8")?),
             "nextToken" => {
@@ -126,13 +122,9 @@ pub(super) async fn list(call: Asking<'_>) -> Outcome {
     let limit = limit.unwrap_or(MAX_PAGE);
     let from = after.and_then(|after| all.iter().position(|view| view.id == after));
     let rest = all.get(from.map_or(0, |at| at.saturating_add(1))..).unwrap_or_default();
-    let page = rest.get(..limit).unwrap_or(rest);
-    let mut response = shape::json_of(200, &page.iter().map(told).collect());
-    let last = page.last().filter(|_| rest.len() > limit);
-    if let Some(next) = last.and_then(|last| HeaderValue::from_str(last.id.as_str()).ok()) {
-        response.headers_mut().insert("x-next-token", next);
-    }
-    Ok(response)
+    let shown = rest.get(..limit).unwrap_or(rest);
+    let last = shown.last().filter(|_| rest.len() > limit);
+    Ok(page::answer(&shown.iter().map(told).collect(), last.map(|last| last.id.as_str())))
 }
 
 /// Snapshots and templates that its tenant built are the caller's to delete; others are the host's.

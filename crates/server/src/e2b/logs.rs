@@ -6,11 +6,12 @@ use cofferdam_ledger::live_events::LiveEvent;
 use serde_json::{Map, Value, json};
 
 use super::control::{Asking, Outcome, found, missing};
-use super::shape;
+use super::{page, shape};
 
 /// Entries of one answer.
 const MAX_ENTRIES: usize = 1_000;
-const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+/// In rising order.
+pub(super) const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 /// Ends that its tenant asked for.
 const EXPECTED: [&str; 2] = ["killed", "its time was over"];
 
@@ -29,8 +30,7 @@ struct Wanted {
 fn wanted(query: &str, newer: bool) -> Result<Wanted, String> {
     let mut wanted =
         Wanted { from: None, limit: MAX_ENTRIES, backward: false, level: 0, search: String::new() };
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in page::pairs(query) {
         let value = shape::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match (name, newer) {
             ("start", false) | ("cursor", true) => {
@@ -42,11 +42,7 @@ fn wanted(query: &str, newer: bool) -> Result<Wanted, String> {
                 wanted.limit = limit.ok_or_else(|| format!("limit is at most {MAX_ENTRIES}"))?;
             }
             ("direction", true) => {
-                wanted.backward = match value.as_str() {
-                    "forward" => false,
-                    "backward" => true,
-                    _ => return Err("direction is neither forward nor backward".to_owned()),
-                }
+                wanted.backward = page::is_backward(&value)?;
             }
             ("level", true) => {
                 let level = LEVELS.iter().position(|known| *known == value);

@@ -24,6 +24,7 @@ mod logs;
 mod multipart;
 mod network;
 mod packed;
+mod page;
 mod paths;
 mod process;
 mod proto;

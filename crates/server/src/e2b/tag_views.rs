@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::builds::refused;
 use super::control::{Asking, Outcome};
-use super::{shape, tags};
+use super::{page, shape, tags};
 
 /// Tags of one page, and what clients ask for where their user says nothing.
 const MAX_PAGE: usize = 100;
@@ -58,11 +58,9 @@ fn assignment(template: &TemplateId, one: &TagView) -> Value {
 /// `GET /templates/{id}/tags/{tag}/assignments`.
 pub(super) async fn assignments(call: Asking<'_>, template: &str, asked: &str) -> Outcome {
     let asked = tag(&shape::decoded(asked).unwrap_or_default()).map_err(refused)?;
-    for pair in call.query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in page::pairs(&call.query) {
         match name {
-            "limit" if value.parse().is_ok_and(|limit| (1..=MAX_PAGE).contains(&limit)) => {}
-            "limit" => return Err(refused(format!("limit must be between 1 and {MAX_PAGE}"))),
+            "limit" => drop(page::bounded(name, value, MAX_PAGE).map_err(refused)?),
             // There is one page.
             "cursor" => return Err(refused("cursor is not of this list")),
             other => return Err(refused(format!("the query's {other} is not supported"))),
@@ -92,17 +90,12 @@ fn groups_of(query: &str) -> Result<Groups, String> {
         by_name: false,
         falling: true,
     };
-    let bounded = |name: &str, value: &str| {
-        let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-        limit.ok_or_else(|| format!("{name} must be between 1 and {MAX_PAGE}"))
-    };
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in page::pairs(query) {
         let value = shape::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match name {
             // Each has one.
-            "assignmentLimit" => drop(bounded(name, &value)?),
-            "tagsLimit" => asked.limit = bounded(name, &value)?,
+            "assignmentLimit" => drop(page::bounded(name, &value, MAX_PAGE)?),
+            "tagsLimit" => asked.limit = page::bounded(name, &value, MAX_PAGE)?,
             "tagsCursor" => {
                 let token = value.split_once(' ');
                 let token = token.and_then(|(at, tag)| Some((at.parse().ok()?, tag.to_owned())));
@@ -125,7 +118,7 @@ fn groups_of(query: &str) -> Result<Groups, String> {
 }
 
 /// The tags of one page in their order, and the cursor of the next. Pure.
-fn page(mut all: Vec<TagView>, asked: &Groups) -> (Vec<TagView>, Option<String>) {
+fn paged(mut all: Vec<TagView>, asked: &Groups) -> (Vec<TagView>, Option<String>) {
     let key = |at: i64, tag: &str| (if asked.by_name { 0 } else { at }, tag.to_owned());
     all.retain(|one| one.tag.contains(&asked.search));
     all.sort_by_key(|one| key(one.assigned_ms, &one.tag));
@@ -139,8 +132,7 @@ fn page(mut all: Vec<TagView>, asked: &Groups) -> (Vec<TagView>, Option<String>)
             if asked.falling { own < after } else { own > after }
         });
     }
-    let more = all.len() > asked.limit;
-    all.truncate(asked.limit);
+    let more = page::cut(&mut all, asked.limit);
     let next = all.last().filter(|_| more).map(|one| format!("{} {}", one.assigned_ms, one.tag));
     (all, next)
 }
@@ -149,7 +141,7 @@ fn page(mut all: Vec<TagView>, asked: &Groups) -> (Vec<TagView>, Option<String>)
 pub(super) async fn groups(call: Asking<'_>, template: &str) -> Outcome {
     let asked = groups_of(&call.query).map_err(refused)?;
     let (template, all) = all(&call, template).await?;
-    let (all, next) = page(all, &asked);
+    let (all, next) = paged(all, &asked);
     let group = |one: &TagView| json!({"tag": one.tag, "assignments": [assignment(&template, one)], "hasMore": false});
     let tags: Vec<Value> = all.iter().map(group).collect();
     Ok(shape::json_of(200, &json!({"tags": tags, "nextCursor": next})))
@@ -177,17 +169,17 @@ mod tests {
             ("name_desc", ["v2", "v1", "stable", "default"]),
         ] {
             let mut asked = groups_of(&format!("tagsLimit=3&sort={sort}")).unwrap();
-            let (mut found, next) = page(all.to_vec(), &asked);
+            let (mut found, next) = paged(all.to_vec(), &asked);
             let next = next.unwrap().replace(' ', "%20");
             asked.after = groups_of(&format!("tagsCursor={next}")).unwrap().after;
-            let (rest, next) = page(all.to_vec(), &asked);
+            let (rest, next) = paged(all.to_vec(), &asked);
             assert_eq!(next, None);
             found.extend(rest);
             let found: Vec<&str> = found.iter().map(|one| one.tag.as_str()).collect();
             assert_eq!(found, wanted, "{sort}");
         }
         let asked = groups_of("search=V").unwrap();
-        assert_eq!(page(all.to_vec(), &asked).0.len(), 2);
+        assert_eq!(paged(all.to_vec(), &asked).0.len(), 2);
         for bad in ["tagsLimit=0", "assignmentLimit=x", "tagsCursor=x", "sort=x", "x=1"] {
             assert!(groups_of(bad).is_err(), "{bad}");
         }

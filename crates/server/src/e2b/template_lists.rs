@@ -1,7 +1,5 @@
 //! Templates by the page, and one with its builds, as E2B's clients read them.
 
-use axum::body::Body;
-use axum::http::{HeaderValue, Response};
 use cofferdam_contracts::id::BuildId;
 use cofferdam_ledger::template_views::ListedBuild;
 use serde_json::{Value, json};
@@ -10,7 +8,7 @@ use super::builds::refused;
 use super::control::{Asking, Outcome};
 use super::envd::VERSION;
 use super::templates::{CPUS, MEM_MB, built, default_disk, hosts, missing, own};
-use super::{shape, templates};
+use super::{page, shape, templates};
 
 /// Rows of one page.
 const MAX_PAGE: usize = 100;
@@ -25,38 +23,24 @@ struct Page {
 
 impl Page {
     fn of(query: &str) -> Result<Self, String> {
-        let mut page = Self::default();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let mut asked = Self::default();
+        for (name, value) in page::pairs(query) {
             match name {
-                "limit" => {
-                    let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-                    let limit =
-                        limit.ok_or_else(|| format!("limit must be between 1 and {MAX_PAGE}"));
-                    page.limit = Some(limit?);
-                }
+                "limit" => asked.limit = Some(page::bounded(name, value, MAX_PAGE)?),
                 "nextToken" => {
-                    page.after = Some(shape::decoded(value).ok_or("nextToken is not UTF-8")?);
+                    asked.after = Some(shape::decoded(value).ok_or("nextToken is not UTF-8")?);
                 }
                 // There are no teams: the key's tenant is meant.
                 "teamID" => {}
                 other => return Err(format!("the query's {other} is not supported")),
             }
         }
-        Ok(page)
+        Ok(asked)
     }
 
     fn limit(&self) -> usize {
         self.limit.unwrap_or(MAX_PAGE)
     }
-}
-
-fn paged(value: &Value, next: Option<&str>) -> Response<Body> {
-    let mut response = shape::json_of(200, value);
-    if let Some(next) = next.and_then(|next| HeaderValue::from_str(next).ok()) {
-        response.headers_mut().insert("x-next-token", next);
-    }
-    response
 }
 
 /// Where an entry stands in the list: the host's are before those of the tenant, each by name.
@@ -67,22 +51,21 @@ fn key(entry: &Value) -> String {
 }
 
 /// The entries of one page, and the token of the next. Pure.
-fn cut(mut all: Vec<Value>, page: &Page) -> (Vec<Value>, Option<String>) {
+fn cut(mut all: Vec<Value>, asked: &Page) -> (Vec<Value>, Option<String>) {
     all.sort_by_key(key);
-    if let Some(after) = &page.after {
+    if let Some(after) = &asked.after {
         all.retain(|entry| key(entry) > *after);
     }
-    let more = all.len() > page.limit();
-    all.truncate(page.limit());
+    let more = page::cut(&mut all, asked.limit());
     let next = all.last().filter(|_| more).map(key);
     (all, next)
 }
 
 /// `GET /v2/templates`.
 pub(super) async fn pages(call: Asking<'_>) -> Outcome {
-    let page = Page::of(&call.query).map_err(refused)?;
-    let (all, next) = cut(templates::all(&call).await?, &page);
-    Ok(paged(&Value::Array(all), next.as_deref()))
+    let asked = Page::of(&call.query).map_err(refused)?;
+    let (all, next) = cut(templates::all(&call).await?, &asked);
+    Ok(page::answer(&Value::Array(all), next.as_deref()))
 }
 
 /// `GET /default-templates`: the host's.
@@ -117,7 +100,7 @@ fn listed(build: &ListedBuild) -> Value {
 /// `GET /templates/{id}`: a template of the tenant with a page of its builds, newest first. Those of the host have no builds
 /// that clients could follow.
 pub(super) async fn detail(call: Asking<'_>, id: &str) -> Outcome {
-    let page = Page::of(&call.query).map_err(refused)?;
+    let asked = Page::of(&call.query).map_err(refused)?;
     let id = shape::decoded(id).unwrap_or_default();
     let flows = &call.front.shared.flows;
     let fault = |error: cofferdam_ledger::LedgerError| shape::refused(error.into());
@@ -127,18 +110,17 @@ pub(super) async fn detail(call: Asking<'_>, id: &str) -> Outcome {
         let value = found.ok_or_else(|| missing(&id))?;
         return Ok(shape::json_of(200, &with(value, "builds", json!([]))));
     };
-    let after = page.after.as_deref().map(BuildId::parse).transpose();
+    let after = asked.after.as_deref().map(BuildId::parse).transpose();
     let after = after.map_err(|_| refused("nextToken is not of this list"))?;
     let rows = flows.ledger.builds();
     let seen = rows.listed(&call.who.tenant, &template).await.map_err(fault)?;
     let value = own(&seen.ok_or_else(|| missing(&id))?);
-    let limit = i64::try_from(page.limit().saturating_add(1)).unwrap_or(i64::MAX);
+    let limit = i64::try_from(asked.limit().saturating_add(1)).unwrap_or(i64::MAX);
     let mut builds = rows.of_template(&template, after.as_ref(), limit).await.map_err(fault)?;
-    let more = builds.len() > page.limit();
-    builds.truncate(page.limit());
+    let more = page::cut(&mut builds, asked.limit());
     let value = with(value, "builds", builds.iter().map(listed).collect());
     let next = builds.last().filter(|_| more).map(|build| build.id.as_str());
-    Ok(paged(&value, next))
+    Ok(page::answer(&value, next))
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ async fn lives(client: &Caller, bare: &Bare) {
         command(client, &made).await;
         let output = ms(clock);
         let clock = Instant::now();
-        kill(client, &made).await;
+        client.kill(&made.0).await;
         let kill = ms(clock);
         let one = bare.run();
         if turn >= COLD {
@@ -108,7 +108,7 @@ async fn commands(client: &Caller) {
     }
     let more = json!({"n": COMMANDS, "p90": rounded(percentile(times.clone(), 90))});
     emit("e2b_command", median(times), "ms", 4.0, more);
-    kill(client, &made).await;
+    client.kill(&made.0).await;
 }
 
 async fn files(client: &Caller) {
@@ -127,7 +127,7 @@ async fn files(client: &Caller) {
     let more = json!({"n": FILES, "bytes": FILE});
     emit("e2b_upload", median(up), "MB/s", 200.0, more.clone());
     emit("e2b_download", median(down), "MB/s", 200.0, more);
-    kill(client, &made).await;
+    client.kill(&made.0).await;
 }
 
 async fn pauses(client: &Caller) {
@@ -152,7 +152,7 @@ async fn pauses(client: &Caller) {
     let more = json!({"n": PAUSES, "bytes": CHANGES});
     emit("e2b_pause", median(pauses), "ms", 15.0, more.clone());
     emit("e2b_resume", median(resumes), "ms", 15.0, more);
-    kill(client, &made).await;
+    client.kill(&made.0).await;
 }
 
 /// The same where each resume waits until the files are sealed.
@@ -181,7 +181,7 @@ async fn sealed_pauses(server: &Server, client: &Caller) {
     let more = json!({"n": PAUSES, "bytes": CHANGES});
     emit("e2b_seal", median(seals), "ms", 1_000.0, more.clone());
     emit("e2b_resume_sealed", median(resumes), "ms", 15.0, more);
-    kill(client, &made).await;
+    client.kill(&made.0).await;
 }
 
 async fn at_once(server: &Server) {
@@ -231,7 +231,7 @@ async fn made(tenants: &[Arc<Caller>], each: usize) -> Vec<(Arc<Caller>, Made)> 
 
 async fn killed(all: Vec<(Arc<Caller>, Made)>) {
     for (client, made) in all {
-        kill(&client, &made).await;
+        client.kill(&made.0).await;
     }
 }
 
@@ -253,11 +253,6 @@ async fn caller(server: &Server, tenant: &str) -> Caller {
 
 async fn create(caller: &Caller, seconds: u32) -> Made {
     caller.create(json!({"templateID": "base", "timeout": seconds})).await
-}
-
-async fn kill(caller: &Caller, made: &Made) {
-    let (status, answer) = caller.api("DELETE", &format!("/sandboxes/{}", made.0), None).await;
-    assert_eq!(status, 204, "{answer}");
 }
 
 /// `echo`, to the end of its stream.

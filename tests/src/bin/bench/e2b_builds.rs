@@ -56,24 +56,14 @@ pub async fn run() {
 
 /// The archive of the COPY step, for the template.
 async fn sent(client: &Caller) {
-    let (template, _) = opened(client).await;
+    let (template, _) = client.open_build("web").await;
     let mut all = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(FILE as u64);
     header.set_mode(0o644);
     header.set_cksum();
     all.append_data(&mut header, "file", &*vec![7; FILE]).unwrap();
-    let path = format!("/templates/{template}/files/{HASH}");
-    let (status, link) = client.api("GET", &path, None).await;
-    assert_eq!(status, 201, "{link}");
-    let put = client.http.put(text(&link, "url")).body(all.into_inner().unwrap());
-    assert_eq!(answered(put).await.0, 200);
-}
-
-async fn opened(client: &Caller) -> (String, String) {
-    let (status, opened) = client.api("POST", "/v3/templates", Some(json!({"name": "web"}))).await;
-    assert_eq!(status, 202, "{opened}");
-    (text(&opened, "templateID"), text(&opened, "buildID"))
+    assert_eq!(client.send_files(&template, HASH, all.into_inner().unwrap()).await.0, 200);
 }
 
 async fn built(client: &Caller, force: bool) -> f64 {
@@ -81,7 +71,7 @@ async fn built(client: &Caller, force: bool) -> f64 {
     let copy = json!({"type": "COPY", "args": ["file", "app/", "", ""], "filesHash": HASH});
     let steps = json!([run(FIRST), copy, run(SECOND)]);
     let clock = Instant::now();
-    let (template, build) = opened(client).await;
+    let (template, build) = client.open_build("web").await;
     let path = format!("/v2/templates/{template}/builds/{build}");
     let body = json!({"fromTemplate": "base", "steps": steps, "force": force});
     let (status, said) = client.api("POST", &path, Some(body)).await;
@@ -119,12 +109,10 @@ async fn by_hand(client: &Caller) -> f64 {
     let (status, snapshot) = client.api("POST", &path, Some(json!({}))).await;
     let took = ms(clock);
     assert_eq!(status, 201, "{snapshot}");
-    for path in
-        [format!("/templates/{}", text(&snapshot, "snapshotID")), format!("/sandboxes/{}", made.0)]
-    {
-        let (status, said) = client.api("DELETE", &path, None).await;
-        assert_eq!(status, 204, "{said}");
-    }
+    let path = format!("/templates/{}", text(&snapshot, "snapshotID"));
+    let (status, said) = client.api("DELETE", &path, None).await;
+    assert_eq!(status, 204, "{said}");
+    client.kill(&made.0).await;
     took
 }
 

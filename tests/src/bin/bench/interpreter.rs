@@ -36,7 +36,7 @@ pub async fn run() {
         let clock = Instant::now();
         let id = created(&client).await;
         creates.push(ms(clock));
-        removed(&client, &id).await;
+        client.kill(&id).await;
     }
     let id = created(&client).await;
     tokio::time::sleep(4 * PAUSE).await;
@@ -69,7 +69,7 @@ pub async fn run() {
         "first_ms": rounded(median(firsts)), "create_ms": rounded(median(creates)),
     });
     emit("e2b_context", median(waited), "ms", 10.0, more);
-    removed(&client, &id).await;
+    client.kill(&id).await;
     server.stop();
 }
 
@@ -93,15 +93,6 @@ async fn created(client: &Caller) -> String {
     client.create(json!({"templateID": TEMPLATE, "timeout": 600})).await.0
 }
 
-async fn removed(client: &Caller, id: &str) {
-    assert_eq!(client.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
-}
-
 async fn asked(client: &Caller, id: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
-    let request = client
-        .http
-        .request(method.parse().unwrap(), format!("{}{path}", client.url))
-        .header("e2b-sandbox-id", id)
-        .header("e2b-sandbox-port", "49999");
-    answered(request.body(body.to_string())).await
+    answered(client.port(method, (id, 49_999), path).body(body.to_string())).await
 }

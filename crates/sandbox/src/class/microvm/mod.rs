@@ -269,14 +269,13 @@ impl Parts {
     }
 
     /// The same for a machine that begins with these files.
-    pub fn filled(mut self, files: MachineFiles) -> Self {
-        self.setup.is_filled = true;
+    pub fn filled(self, files: MachineFiles) -> Self {
         Self { files: Some(files), ..self }
     }
 
     /// Whether it begins with files.
     pub fn is_filled(&self) -> bool {
-        self.setup.is_filled
+        self.files.is_some()
     }
 
     /// Says to the init of a machine what it is from now on; one that was stored has greeted already.

@@ -107,6 +107,7 @@ pub(super) async fn tell(
     wanted: &str,
 ) -> Result<(), Untold> {
     setup.seed = random::secret_bytes();
+    setup.is_filled = files.is_some();
     let mut said = serde_json::to_vec(&setup).map_err(io::Error::other)?;
     said.push(b'\n');
     stream.write_all(&said).await?;

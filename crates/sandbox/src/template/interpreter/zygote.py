@@ -2,7 +2,7 @@
 
     {"connection_file": PATH, "cwd": PATH}   forks a kernel       {"pid": N}
     {"poll": PID}                            how its kernel is    {"status": null, or how it ended}
-    {"load": MODULE}                         loads it for all     {"loaded": whether it can be}
+    {"load": MODULE}                         loads it for all     {}, also where it cannot be loaded
 
 Lines of JSON on the socket that it was given; its end ends this process, and the kernels end with it. It has one thread
 and nothing of any kernel: no socket, no shell. Kernels share its memory until they write to it. They also share
@@ -26,7 +26,7 @@ LOAD_PATIENCE = 15
 KERNELS_OOM = "500"
 
 
-def loads(name):
+def can_load(name):
     """Tries it in a process of its own: a module that the user broke may end its process, or never come back."""
     pid = os.fork()
     if pid == 0:
@@ -105,9 +105,9 @@ def serve(requests):
                 answer = poll(request["poll"])
             elif "load" in request:
                 # One that is broken breaks where it is used.
-                answer = {"loaded": loads(request["load"])}
-                if answer["loaded"]:
+                if can_load(request["load"]):
                     load([request["load"]])
+                answer = {}
             else:
                 answer, kernel = fork(request)
                 if kernel:
