@@ -8,7 +8,7 @@
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
-use cofferdam_contracts::id::{Digest, IntentId, RunId, WorkflowId};
+use cofferdam_contracts::id::{Digest, IntentId, RunId, TaskKey, WorkflowId};
 use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::recipe::{Caps, Lane, RecipeRef};
 use cofferdam_contracts::run::{Constraints, IntentRequest};
@@ -100,6 +100,12 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
                 Err(Refusal::new(ErrorCode::Internal, why))
             }
         })
+    }
+
+    /// The key of the first attempt of a run's task.
+    pub(crate) fn task_key(&self, begun: &Begun, work: W) -> Result<TaskKey> {
+        let task = PlanTask { name: self.task.into(), work: (self.work)(work) };
+        Ok(task.key(&begun.id, &begun.run.id, 1)?)
     }
 
     /// The intent and the run of this work.

@@ -26,7 +26,7 @@ const SHARE: (u64, u64) = (9, 10);
 const MAX_TURNS: usize = 1_024;
 
 /// What a worker's sandboxes may take together, in MiB.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct MemoryBudget {
     total_mb: u32,
     desk: Arc<Mutex<Desk>>,
@@ -93,6 +93,22 @@ impl MemoryBudget {
             .ok()
             .filter(|needed| *needed <= self.total_mb)
             .ok_or(TooLarge { needed_mb, total_mb: self.total_mb })
+    }
+
+    /// So much at once, where it is free and nobody waits for any.
+    pub(crate) fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
+        let mut desk = lock(&self.desk);
+        let does_nobody_wait = desk.all.values().all(|ticket| ticket.waits.is_none());
+        if !does_nobody_wait || desk.free_mb < needed_mb {
+            return None;
+        }
+        let number = desk.next;
+        desk.next += 1;
+        // Nobody listens: it is served before this returns.
+        let waits = Some(oneshot::channel().0);
+        desk.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, waits });
+        desk.serve();
+        Some(MemoryShare { number, desk: Arc::clone(&self.desk) })
     }
 
     /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
@@ -229,6 +245,23 @@ mod tests {
         drop(first);
         assert_eq!(heard.recv().await, Some("large"));
         assert_eq!(heard.recv().await, Some("small"));
+        for task in waiting {
+            drop(task.await.unwrap());
+        }
+        assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_at_once_overtakes_nobody() {
+        let budget = Arc::new(MemoryBudget::new(0, Some(100)));
+        assert!(budget.take_now(&of("a"), 101).is_none());
+        let first = budget.take_now(&of("a"), 60).unwrap();
+        assert!(budget.take_now(&of("b"), 41).is_none());
+        drop(budget.take_now(&of("b"), 40).unwrap());
+        let (mut heard, waiting) = ask(&budget, &[("large", "a", 80)]).await;
+        assert!(budget.take_now(&of("b"), 10).is_none(), "one waits");
+        drop(first);
+        assert_eq!(heard.recv().await, Some("large"));
         for task in waiting {
             drop(task.await.unwrap());
         }

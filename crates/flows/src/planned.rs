@@ -45,23 +45,41 @@ pub(crate) fn refused_everywhere(mut end: End) -> End {
     refused(end)
 }
 
-/// The plan of a task's sandbox and the host that it is made for, or the end of a task that is to have none.
-pub(crate) async fn planned<'a>(
+/// Why a task gets no sandbox.
+pub(crate) struct Unplanned {
+    code: ErrCode,
+    cause: String,
+    end: fn(End) -> End,
+}
+
+impl Unplanned {
+    /// The task's end, at which nothing of a sandbox may be there.
+    pub(crate) async fn end(
+        self,
+        executor: &Executor,
+        task: &TaskContext,
+        id: &SandboxId,
+    ) -> Box<End> {
+        Box::new((self.end)(unmade(executor, task, id, self.code, self.cause).await))
+    }
+}
+
+/// The plan of a task's sandbox and the host that it is made for, or why it is to have none.
+pub(crate) fn planned<'a>(
     executor: &'a Executor,
     task: &TaskContext,
     request: &SandboxRequest,
     agent: Option<&AgentWork>,
     id: &SandboxId,
-) -> Result<(&'a Host, Plan), Box<End>> {
+) -> Result<(&'a Host, Plan), Unplanned> {
     if task.execution_no > MAX_EXECUTIONS {
         let cause = format!(
             "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
         );
-        return Err(Box::new(unmade(executor, task, id, ErrCode::CmdNonzero, cause).await));
+        return Err(Unplanned { code: ErrCode::CmdNonzero, cause, end: |end| end });
     }
-    if let Some(drift) = egress::drift(request, &task.egress) {
-        let end = unmade(executor, task, id, ErrCode::BootFail, drift).await;
-        return Err(Box::new(refused_everywhere(end)));
+    if let Some(cause) = egress::drift(request, &task.egress) {
+        return Err(Unplanned { code: ErrCode::BootFail, cause, end: refused_everywhere });
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let planned =
@@ -77,8 +95,7 @@ pub(crate) async fn planned<'a>(
         Ok(plan) => Ok((host, plan)),
         Err(e) => {
             let cause = format!("this host cannot enforce {e}");
-            let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
-            Err(Box::new(refused(end)))
+            Err(Unplanned { code: ErrCode::BootFail, cause, end: refused })
         }
     }
 }

@@ -87,9 +87,9 @@ impl Resuming<'_> {
     /// `None`: it is gone.
     async fn end(&self, wakes: &mut Receiver<Wake>) -> Option<End> {
         let Self { executor, task, taken, .. } = self;
-        let (host, plan) = match planned(executor, task, self.request, None, &taken.sandbox).await {
+        let (host, plan) = match planned(executor, task, self.request, None, &taken.sandbox) {
             Ok(planned) => planned,
-            Err(end) => return Some(*end),
+            Err(why) => return Some(*why.end(executor, task, &taken.sandbox).await),
         };
         let meeting = async |wakes: &mut Receiver<Wake>| {
             let place = RemotePlace { provider: self.provider.clone(), id: taken.id.clone() };

@@ -46,9 +46,16 @@ pub(crate) async fn task_workflow(executor: Arc<Executor>) -> Flow<ErrCode> {
 
 async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let ledger = &executor.flows.ledger;
-    let name = executor.host.name();
-    let name = name.map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
-    let sandbox = name.id().clone();
+    let (name, sandbox) = match executor.flows.live.name_of(key) {
+        Some(sandbox) => (None, sandbox),
+        None => {
+            let name = executor.host.name();
+            let name =
+                name.map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
+            let sandbox = name.id().clone();
+            (Some(name), sandbox)
+        }
+    };
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
     // Before the start is on record: whoever cancels a recorded start must be heard.
     let wakes = executor.flows.wakes.subscribe();
@@ -68,7 +75,9 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     if let Some(code) = task.finished {
         return Ok(code);
     }
-    if matches!(task.work, Work::Value(_)) {
+    if matches!(task.work, Work::Value(_))
+        && let Some(name) = name
+    {
         // No session was opened under it.
         name.give_back();
     }

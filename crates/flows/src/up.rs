@@ -7,7 +7,8 @@ use cofferdam_contracts::sandbox::{AccessMode, ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CacheBase, Filling, Host, HostPath, Input, Plan, Sandbox, provision_filled, provision_on,
+    CacheBase, Filling, Host, HostPath, Input, Plan, ProvisionError, Sandbox, provision_filled,
+    provision_on,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -41,7 +42,10 @@ pub(crate) async fn up(
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
         return Err(Box::new(end));
     }
-    let (host, plan) = planned(executor, task, request, agent, id).await?;
+    let (host, plan) = match planned(executor, task, request, agent, id) {
+        Ok(planned) => planned,
+        Err(why) => return Err(why.end(executor, task, id).await),
+    };
     let (deps, base) = based(executor, task, request, (host, &plan, id), wakes).await?;
     let memory = match room(executor, task, &plan, wakes).await {
         Ok(share) => share,
@@ -56,16 +60,29 @@ pub(crate) async fn up(
         Some(filling) => provision_filled(host, &plan, &inputs, filling).await,
         None => provision_on(host, &plan, &inputs, base).await,
     };
+    begun(executor, task, (host, plan), made, (deps, memory))
+}
+
+/// What came of making the sandbox of a task.
+pub(crate) fn begun(
+    executor: &Executor,
+    task: &TaskContext,
+    (host, plan): (&Host, Plan),
+    made: Result<Sandbox, ProvisionError>,
+    (deps, memory): (Option<Deps>, MemoryShare),
+) -> Result<Up, Box<End>> {
     let sandbox = match made {
         Ok(sandbox) => sandbox,
         Err(e) => {
-            let mut result = blank(task, id.as_str(), e.code, Some(e.message));
+            let id = plan.traces.id.as_str();
+            let mut result = blank(task, id, e.code, Some(e.message));
             result.permanent = e.permanent;
             return Err(Box::new(End::bare(result, Some(*e.evidence))));
         }
     };
     host.expect(&plan, &sandbox);
-    sandbox.keep_secrets(std::sync::Arc::new(Keeper::new(&executor.flows, task, sandbox.id())));
+    let keeper = Keeper::new(&executor.flows, task, sandbox.id());
+    sandbox.keep_secrets(std::sync::Arc::new(keeper));
     Ok(Up { sandbox, plan, deps, memory })
 }
 

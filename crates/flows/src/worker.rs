@@ -93,8 +93,8 @@ impl Worker {
             remote: config.remote,
         };
         let host = Host::detect(host_config)?;
-        flows.live.made_on(&host);
         let memory = MemoryBudget::new(host.facts().mem_mb, config.memory_mb);
+        flows.live.made_on(&host, &memory);
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
             .map_err(|e| StartError::Engine(e.to_string()))?;

@@ -12,6 +12,7 @@
 )]
 
 mod agent;
+mod ahead;
 mod archives;
 mod boundary;
 mod cache;

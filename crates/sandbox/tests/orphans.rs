@@ -13,7 +13,8 @@ use cofferdam_ambient::{clock, env};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::WipeStatus;
 use cofferdam_sandbox::{
-    Class, Host, HostConfig, Offer, enter_private_mounts, plan, provision, reconcile, verify_absent,
+    Class, Host, HostConfig, Offer, destroy_orphans, enter_private_mounts, plan, provision,
+    reconcile, verify_absent,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,6 +28,7 @@ const CLASS: &str = "COFFERDAM_TEST_CLASS";
 const PRIVATE: &str = "COFFERDAM_TEST_PRIVATE";
 const WAITS: &str = "COFFERDAM_TEST_WAITS";
 const STANDS: &str = "COFFERDAM_TEST_STANDS";
+const AHEAD: &str = "COFFERDAM_TEST_AHEAD";
 const ALONE: &str = "COFFERDAM_TEST_ALONE";
 
 /// The worker: makes a sandbox, says so, and hangs until it is killed.
@@ -51,6 +53,15 @@ fn worker() {
             assert!(host.warm(&plan).await);
             println!("\nwaits");
             std::io::stdout().flush().unwrap();
+            std::future::pending::<()>().await;
+        }
+        if env::var(AHEAD).is_some() {
+            let name = host.reserve().unwrap();
+            let request = support::request(json!({"cmd": ["true"]}));
+            let plan = cofferdam_sandbox::plan(&request, name.id(), host.facts()).unwrap();
+            println!("\nbegins");
+            std::io::stdout().flush().unwrap();
+            let _ahead = name.make(&host, plan, None, ());
             std::future::pending::<()>().await;
         }
         let mut sandbox = provision(&host, &plan, &[]).await.unwrap();
@@ -302,6 +313,32 @@ fn a_container_that_waits_is_an_orphan_when_its_worker_is_killed() {
             assert!(evidence.len() == 1 || after_ms.is_some(), "{evidence:#?}");
             evidence.iter().for_each(verified);
             assert!(reconcile(&bench.host, |_| false).await.is_empty());
+        }
+    });
+}
+
+/// At each point of its making, and when it is made: whatever its mark says, the next worker finds it.
+#[test]
+fn a_sandbox_that_is_not_on_record_yet_is_an_orphan_when_its_worker_is_killed() {
+    with_bench(|bench| async move {
+        let live = bench.host.facts().live_dir.to_str().unwrap().to_owned();
+        for after_ms in [0, 2, 5, 9, 300] {
+            let mut command = worker_command(&bench, Class::Container, true);
+            let mut worker = command.env(AHEAD, "1").spawn().unwrap();
+            let lines = BufReader::new(worker.stdout.take().unwrap()).lines();
+            let seen = lines.map(Result::unwrap).any(|line| line == "begins");
+            assert!(seen, "the worker ended by itself");
+            clock::sleep(Duration::from_millis(after_ms)).await;
+            worker.kill().unwrap();
+            worker.wait().unwrap();
+            let left = left_of(&live).await;
+            assert!(left.is_empty(), "after {after_ms} ms: {left:#?}");
+            let marked = cofferdam_sandbox::abandoned(&bench.host);
+            assert!(marked.len() == 1 || after_ms < 300, "{marked:?}");
+            let evidence = destroy_orphans(&bench.host, &marked, |_| false).await;
+            evidence.iter().for_each(verified);
+            assert!(reconcile(&bench.host, |_| false).await.is_empty());
+            assert!(cofferdam_sandbox::abandoned(&bench.host).is_empty());
         }
     });
 }

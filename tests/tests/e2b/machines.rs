@@ -7,12 +7,12 @@ use serde_json::json;
 use super::classes::{encoded, has_class};
 use super::gone;
 use super::kept::{by_commands, damaged};
-use super::kept_faults::{killed_around_a_pause, killed_around_a_resume, without_room};
+use super::kept_faults::{ANSWERED, killed_around_a_pause, killed_around_a_resume, without_room};
 use crate::support::texts;
 
 const CLASS: &str = "microvm";
 /// After a request was sent, in ms: a machine's files take some 0.3 s, and so does its start.
-const MOMENTS: [u64; 5] = [0, 60, 150, 350, 3_000];
+const MOMENTS: [u64; 5] = [0, 60, 150, 350, ANSWERED];
 
 #[tokio::test]
 async fn a_machine_is_paused_resumed_forked_and_kept_by_commands() {

@@ -17,6 +17,7 @@ use cofferdam_sandbox::{KillHandle, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
+use super::ahead::taken;
 use super::begin::{Program, begin};
 use super::memory::KeptMemory;
 use super::registry::{Expected, Held, Made, Order, ReachedNetwork, Tokens};
@@ -59,28 +60,48 @@ pub(crate) async fn hold(
     id: &SandboxId,
     mut wakes: Receiver<Wake>,
 ) -> End {
-    let registry = &executor.flows.live;
-    let gone = async |why: &str| {
+    let expected = executor.flows.live.take(&work.live);
+    let gone = async |expected: Option<Expected>, why: &str| {
+        // Nothing is left under its name when that is looked for.
+        if let Some(ahead) = expected.and_then(|mut one| one.files.ahead.take()) {
+            ahead.end().await;
+        }
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.to_owned()).await;
         refused_everywhere(end)
     };
     if task.execution_no > 1 || task.attempt > 1 {
-        return gone("its worker was lost or restarted; a sandbox is never made anew").await;
+        let why = "its worker was lost or restarted; a sandbox is never made anew";
+        return gone(expected, why).await;
     }
-    let Some(mut expected) = registry.take(&work.live) else {
+    let Some(mut expected) = expected else {
         let why = "the process that was asked for it restarted or gave it up, or another one executes it; see docs/e2b.md";
-        return gone(why).await;
+        return gone(None, why).await;
     };
     let ledger = &executor.flows.ledger;
     match patiently(|| ledger.live().is_due(&work.live, &task.run)).await {
         Ok(true) => {}
-        Ok(false) => return gone("it is not recorded, or was started before").await,
-        Err(error) => return gone(&format!("the record could not be read: {error}")).await,
+        Ok(false) => {
+            return gone(Some(expected), "it is not recorded, or was started before").await;
+        }
+        Err(error) => {
+            return gone(Some(expected), &format!("the record could not be read: {error}")).await;
+        }
     }
-    let filling = (None, expected.filling.take());
     // What making it takes is given back before it is held, for days perhaps; so is what its end takes.
-    let up = Box::pin(up(executor, task, &work.request, filling, id, &mut wakes));
-    let Up { sandbox, memory, .. } = match up.await {
+    let up = match expected.files.ahead.take() {
+        Some(ahead) => {
+            let taken = Box::pin(taken(executor, task, &work.request, ahead, id));
+            taken.await.map(|(up, lent)| {
+                expected.files.lent = lent;
+                up
+            })
+        }
+        None => {
+            let filling = (None, expected.files.filling.take());
+            Box::pin(up(executor, task, &work.request, filling, id, &mut wakes)).await
+        }
+    };
+    let Up { sandbox, memory, .. } = match up {
         Ok(up) => up,
         // A second attempt would find the same, and its caller is told now.
         Err(end) => return refused_everywhere(*end),
@@ -103,7 +124,7 @@ async fn held(
     let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
     let over = match opened.await {
         Ok(Some(LiveUp { left, env, program })) => {
-            if let Some(lent) = expected.lent.take() {
+            if let Some(lent) = expected.files.lent.take() {
                 fail_point("layer.begun");
                 sandbox.has_begun();
                 lent.begun();

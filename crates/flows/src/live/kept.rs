@@ -31,6 +31,7 @@ use cofferdam_ledger::template_layers::NewLayer;
 use cofferdam_sandbox::{Filling, Still};
 use serde_json::json;
 
+use super::ahead::Files;
 use super::basis::{Basis, Ground};
 use super::plain::{Lending, Lent};
 use super::registry::{Again, Expected, Held};
@@ -438,6 +439,7 @@ impl Flows {
         let mut sandbox = work::request(&request, &basis);
         settings?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
+        let files = self.live_begin(who, &sandbox, Files::of(Some(filling), lent));
         let work = work::of(id, sandbox);
         let start = Launch {
             who,
@@ -469,11 +471,11 @@ impl Flows {
             request,
             basis,
             inherited: BTreeMap::new(),
-            filling: Some(filling),
-            lent,
+            files,
             tokens,
         };
-        let _asked = self.live_expect(id, one)?;
+        let task = work::RUN.task_key(&begun, work)?;
+        let _asked = self.live_expect((id, &task), one)?;
         self.ledger.live().resume(&next).await?;
         fail_point("resume.recorded");
         self.live_wait(who, id, &run.id).await

@@ -10,6 +10,7 @@
 //! That process is the only one that talks to it; another one's answer says so. A paused one has no process: its files
 //! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`kept`).
 
+mod ahead;
 mod basis;
 mod begin;
 mod build_images;
@@ -41,10 +42,10 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TemplateName};
+use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TaskKey, TemplateName};
 use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
 use cofferdam_contracts::recipe::Lane;
-use cofferdam_contracts::sandbox::Egress;
+use cofferdam_contracts::sandbox::{Egress, SandboxRequest};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
@@ -57,6 +58,7 @@ pub use cofferdam_sandbox::{
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
+use ahead::Files;
 use basis::{Building, Ground};
 pub use builds::{BuildAsked, BuildOpened};
 pub(crate) use hold::hold;
@@ -174,6 +176,7 @@ impl Flows {
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
         self.live_admit(who, &sandbox.egress).await?;
         let egress = sandbox.egress.clone();
+        let files = self.live_begin(who, &sandbox, Files::of(filling, None));
         let work = work::of(&id, sandbox);
         let start = Launch {
             who,
@@ -205,11 +208,11 @@ impl Flows {
             request: request.clone(),
             basis: basis.clone(),
             inherited,
-            filling,
-            lent: None,
+            files,
             tokens: None,
         };
-        let asked = self.live_expect(&id, one)?;
+        let task = work::RUN.task_key(&begun, work)?;
+        let asked = self.live_expect((&id, &task), one)?;
         match self.ledger.live().create(&new).await {
             Ok(()) => self.live_wait(who, &id, &run.id).await,
             Err(e) => {
@@ -233,8 +236,16 @@ impl Flows {
         egress::admit_live(&self.ledger, who, egress).await
     }
 
-    fn live_expect(&self, id: &LiveId, one: Expected) -> Result<Expecting> {
-        self.live.expect(id, one).ok_or_else(|| {
+    /// Begins to make what is admitted, where that can be done before it is on record.
+    fn live_begin(&self, who: &Principal, sandbox: &SandboxRequest, files: Files) -> Files {
+        match self.live.maker() {
+            Some(maker) => maker.begin(&who.tenant, sandbox, files),
+            None => files,
+        }
+    }
+
+    fn live_expect(&self, of: (&LiveId, &TaskKey), one: Expected) -> Result<Expecting> {
+        self.live.expect(of, one).ok_or_else(|| {
             refuse(
                 ErrorCode::Unavailable,
                 "the sandbox is being made already, or too many of this tenant wait for room; try again",
@@ -375,6 +386,10 @@ impl Flows {
 
     /// Ends what this process holds, with its evidence, because the process stops; waits no longer than this.
     pub(crate) async fn live_stop(&self, executor: &ExecutorId, patience: Duration) {
+        self.live.expect_nothing();
+        if let Some(maker) = self.live.maker() {
+            maker.close(patience).await;
+        }
         let held = self.live.all();
         if held.is_empty() {
             return;

@@ -8,17 +8,17 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::Refusal;
-use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
+use cofferdam_contracts::id::{LiveId, RunId, SandboxId, TaskKey, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_contracts::template_build::TemplateUser;
-use cofferdam_sandbox::{Agent, Filling, Host, LayerKeeper, Network, PlainLayer, Unkept};
+use cofferdam_sandbox::{Agent, Host, LayerKeeper, Network, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
+use super::ahead::{Files, Maker};
 use super::basis::{Basis, Built};
-use super::plain::Lent;
-use crate::memory::MemoryShare;
+use crate::memory::{MemoryBudget, MemoryShare};
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
 /// are for calls that are answered at once, and for what its worker asks.
@@ -35,8 +35,10 @@ pub(crate) struct Registry {
     expected: Mutex<HashMap<LiveId, Expected>>,
     rung: Notify,
     waking: Mutex<HashMap<LiveId, Woken>>,
-    /// Where they are made; set once its worker has looked at its host.
-    host: OnceLock<Host>,
+    /// What makes them; set once its worker has looked at its host.
+    maker: OnceLock<Maker>,
+    /// Names under which sandboxes of tasks are made ahead.
+    names: Mutex<HashMap<TaskKey, SandboxId>>,
 }
 
 /// What a resume for requests came to, once it is over.
@@ -57,10 +59,8 @@ pub(crate) struct Expected {
     pub basis: Basis,
     /// Variables of the sandbox whose files these are; its own come before them.
     pub inherited: BTreeMap<String, String>,
-    /// Files that it begins with.
-    pub filling: Option<Filling>,
-    /// Layer among them that is its pause's until it begins.
-    pub lent: Option<Lent>,
+    /// What it begins with.
+    pub files: Files,
     /// Tokens of its lives before, where they stay; `None`: new ones.
     pub tokens: Option<Tokens>,
 }
@@ -203,16 +203,7 @@ pub(crate) struct Made {
 impl Held {
     pub(crate) fn new(
         (id, run): (&LiveId, &RunId),
-        Expected {
-            tenant,
-            key_id,
-            request,
-            basis,
-            inherited,
-            filling: _,
-            lent: _,
-            tokens: _,
-        }: Expected,
+        Expected { tenant, key_id, request, basis, inherited, files: _, tokens: _ }: Expected,
         Made { agent, reach, network, tokens, limits, keeper, went_on }: Made,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
@@ -402,27 +393,50 @@ fn at(ms: i64) -> Order {
 
 impl Registry {
     /// Its sandboxes are made on this host.
-    pub(crate) fn made_on(&self, host: &Host) {
+    pub(crate) fn made_on(&self, host: &Host, memory: &MemoryBudget) {
         // A second worker of one process is on the same host.
-        let _ = self.host.set(host.clone());
+        let _ = self.maker.set(Maker::new(host, memory));
     }
 
-    /// Where they are made; `None`: no worker of this process makes any.
+    /// What makes them; `None`: no worker of this process makes any.
+    pub(super) fn maker(&self) -> Option<&Maker> {
+        self.maker.get()
+    }
+
+    /// Where they are made.
     pub(crate) fn host(&self) -> Option<&Host> {
-        self.host.get()
+        self.maker().map(|maker| &maker.host)
+    }
+
+    /// The name under which the sandbox of a task is made already.
+    pub(crate) fn name_of(&self, task: &TaskKey) -> Option<SandboxId> {
+        lock(&self.names).get(task).cloned()
+    }
+
+    /// Nobody waits for what was asked for any more.
+    pub(super) fn expect_nothing(&self) {
+        let all = std::mem::take(&mut *lock(&self.expected));
+        drop(all);
     }
 
     /// A sandbox is about to be recorded, and this process is to hold it: until it does, or what is given is dropped.
     /// `None`: it is expected already, or too many of the tenant's wait.
-    pub(crate) fn expect(self: &Arc<Self>, id: &LiveId, one: Expected) -> Option<Expecting> {
+    pub(crate) fn expect(
+        self: &Arc<Self>,
+        (id, task): (&LiveId, &TaskKey),
+        one: Expected,
+    ) -> Option<Expecting> {
         let mut expected = lock(&self.expected);
         if expected.values().filter(|other| other.tenant == one.tenant).count() >= MAX_ASKED
             || expected.contains_key(id)
         {
             return None;
         }
+        if let Some(ahead) = &one.files.ahead {
+            lock(&self.names).insert(task.clone(), ahead.plan().traces.id.clone());
+        }
         expected.insert(id.clone(), one);
-        Some(Expecting { registry: Arc::clone(self), id: id.clone() })
+        Some(Expecting { registry: Arc::clone(self), id: id.clone(), task: task.clone() })
     }
 
     /// Takes what is known of one that was asked for: once.
@@ -474,11 +488,14 @@ impl Registry {
 pub(crate) struct Expecting {
     registry: Arc<Registry>,
     id: LiveId,
+    task: TaskKey,
 }
 
 impl Drop for Expecting {
     fn drop(&mut self) {
-        lock(&self.registry.expected).remove(&self.id);
+        let one = lock(&self.registry.expected).remove(&self.id);
+        lock(&self.registry.names).remove(&self.task);
+        drop(one);
     }
 }
 
@@ -534,6 +551,7 @@ mod tests {
         let registry = Arc::new(Registry::default());
         let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
         let name = TemplateName::parse(BASE_TEMPLATE).unwrap();
+        let task = TaskKey::parse(&"0".repeat(64)).unwrap();
         let expect = |n, tenant: &TenantId| {
             let one = Expected {
                 tenant: tenant.clone(),
@@ -541,11 +559,10 @@ mod tests {
                 request: LiveRequest::of(BASE_TEMPLATE),
                 basis: Basis::of_host(&name, None),
                 inherited: BTreeMap::new(),
-                filling: None,
-                lent: None,
+                files: Files::of(None, None),
                 tokens: None,
             };
-            registry.expect(&id(n), one)
+            registry.expect((&id(n), &task), one)
         };
         let asked: Vec<Expecting> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
         assert!(expect(MAX_ASKED, &ann).is_none());

@@ -318,6 +318,12 @@ impl Filling {
         }
     }
 
+    /// Whether processes go on with it.
+    #[must_use]
+    pub fn wakes(&self) -> bool {
+        matches!(self, Self::Stream(KeptStream { wants_memory: true, .. }))
+    }
+
     pub(crate) fn is_layer(&self) -> bool {
         self.layer().is_some()
     }

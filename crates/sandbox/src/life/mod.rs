@@ -6,6 +6,7 @@
 //!                         +--error--+--wipe--> evidence <--reconcile, recheck (without its owner)
 //! ```
 
+mod ahead;
 mod attest;
 mod begin;
 mod boot;
@@ -36,6 +37,7 @@ mod waits;
 mod warm;
 mod wipe;
 
+pub use ahead::{Ahead, Reserved};
 pub use boot::{provision, provision_filled, provision_on};
 pub use error::ProvisionError;
 pub use exec::{Dropped, ExecOutcome};

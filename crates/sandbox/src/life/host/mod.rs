@@ -138,6 +138,12 @@ impl Host {
         Waits::name(&self.waits)
     }
 
+    /// Whether a container waits for the next sandbox.
+    #[must_use]
+    pub fn has_one_ready(&self) -> bool {
+        self.waits.is_one_ready()
+    }
+
     pub(crate) fn waits(&self) -> Arc<Waits> {
         Arc::clone(&self.waits)
     }

@@ -22,7 +22,7 @@ const TRIES: usize = 3;
 
 /// One name, marked until the value is dropped.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     path: PathBuf,
     file: File,
 }

@@ -112,14 +112,14 @@ impl Drop for Standing {
 }
 
 /// What is left of one that was nobody's is the next reconciler's to find.
-pub(super) fn tell(evidence: &WipeEvidence) {
+pub(crate) fn tell(evidence: &WipeEvidence) {
     let sandbox = &evidence.sandbox_id;
     match evidence.status {
         WipeStatus::Verified => {
-            tracing::debug!(%sandbox, reason = %evidence.reason, "a container that waited is wiped")
+            tracing::debug!(%sandbox, reason = %evidence.reason, "an unused sandbox is wiped")
         }
         WipeStatus::Failed => {
-            tracing::warn!(%sandbox, checks = ?evidence.checks, "a container that waited is not wiped")
+            tracing::warn!(%sandbox, checks = ?evidence.checks, "an unused sandbox is not wiped")
         }
     }
 }

@@ -34,7 +34,8 @@ use crate::life::wipe::Subject;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
-pub(crate) use claim::{abandoned, forget, is_held, sweep};
+pub(crate) use claim::{Claim, abandoned, forget, is_held, sweep};
+pub(crate) use container::tell;
 use container::{ContainerShape, Standing};
 
 /// One that nobody took for so long is wiped.
@@ -169,6 +170,11 @@ impl Waits {
         tracing::debug!(sandbox = %id, fits, "the container that waited is not what is asked for");
         self.end(standing, id).await;
         None
+    }
+
+    /// Whether one waits for the next sandbox.
+    pub fn is_one_ready(&self) -> bool {
+        matches!(self.lock().place, WaitPlace::Waits(_))
     }
 
     /// Whether this is the name of one that waits, and no orphan.

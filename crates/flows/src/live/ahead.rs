@@ -1,0 +1,150 @@
+//! Sandboxes that are made while their life is being put on record: the commit, the queue, the claim and the task's beginning
+//! take as long as the sandbox does.
+//!
+//! ```text
+//! admitted --room at once, few at a time--> made under a name of its own --------\
+//!    \--> life committed -> queued -> claimed -> task begun under that name ------> taken
+//!           \-- not recorded, another worker's, not wanted, another plan now -----> wiped; a layer is its pause's again
+//! ```
+//! **Nothing of a tenant runs before the record**: such a sandbox has its files, its agent and no network. One whose processes
+//! would go on with their memory is made when its task begins, as ever.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_contracts::id::{SandboxId, TenantId};
+use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{Ahead, Filling, Host};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::plain::Lent;
+use crate::attempt::End;
+use crate::executor::Executor;
+use crate::memory::{MemoryBudget, MemoryShare};
+use crate::planned::{planned, unmade};
+use crate::up::{Up, begun};
+
+/// A sandbox that is made, and is not on record.
+pub(crate) type MadeAhead = Ahead<Beside>;
+
+/// What is kept with one.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    /// Its part of the worker's memory.
+    pub memory: MemoryShare,
+    /// Its pause's layer, until it begins.
+    pub lent: Option<Lent>,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// The files that a sandbox begins with, or the sandbox itself.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub filling: Option<Filling>,
+    /// The layer among them that is its pause's until it begins.
+    pub lent: Option<Lent>,
+    /// Has both.
+    pub ahead: Option<MadeAhead>,
+}
+
+impl Files {
+    pub(super) const fn of(filling: Option<Filling>, lent: Option<Lent>) -> Self {
+        Self { filling, lent, ahead: None }
+    }
+}
+
+/// What makes the sandboxes of this process.
+#[derive(Debug)]
+pub(crate) struct Maker {
+    pub host: Host,
+    memory: MemoryBudget,
+    /// More at once would have to share the processors.
+    turns: Arc<Semaphore>,
+    places: u32,
+}
+
+impl Maker {
+    pub(crate) fn new(host: &Host, memory: &MemoryBudget) -> Self {
+        let places = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let turns = Arc::new(Semaphore::new(places));
+        let places = u32::try_from(places).unwrap_or(1);
+        Self { host: host.clone(), memory: memory.clone(), turns, places }
+    }
+
+    /// Begins to make one, where there is room at once and nothing of it would run; the files are as they were otherwise.
+    pub(super) fn begin(
+        &self,
+        tenant: &TenantId,
+        request: &SandboxRequest,
+        mut files: Files,
+    ) -> Files {
+        let wakes = files.filling.as_ref().is_some_and(Filling::wakes);
+        // A container that waits is faster still, and has no files.
+        let waits = files.filling.is_none() && self.host.has_one_ready();
+        if wakes || waits {
+            return files;
+        }
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return files };
+        let Ok(name) = self.host.reserve() else { return files };
+        let Ok(plan) = self.host.plan(request, name.id()) else { return files };
+        let needed_mb = self.memory.admit(plan.host_mem_mb()).ok();
+        let Some(memory) = needed_mb.and_then(|mb| self.memory.take_now(tenant, mb)) else {
+            return files;
+        };
+        let beside = Beside { memory, lent: files.lent.take(), _turn: turn };
+        files.ahead = Some(name.make(&self.host, plan, files.filling.take(), beside));
+        files
+    }
+
+    /// Makes no more, and waits until those that nobody took are wiped, no longer than this.
+    pub(super) async fn close(&self, patience: Duration) {
+        let all = tokio::time::timeout(patience, self.turns.acquire_many(self.places)).await;
+        self.turns.close();
+        if all.is_err() {
+            tracing::warn!(
+                "an unused sandbox is not wiped yet; the next worker of this host wipes it"
+            );
+        }
+    }
+}
+
+/// Takes the sandbox of a task that was made ahead, and its pause's layer where it has that; or says how the task ends without
+/// it.
+pub(super) async fn taken(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    ahead: MadeAhead,
+    id: &SandboxId,
+) -> Result<(Up, Option<Lent>), Box<End>> {
+    let refused = match &task.over_quota {
+        Some(why) => Some(why.clone()),
+        None if ahead.plan().traces.id != *id => Some("it was made under another name".to_owned()),
+        None => None,
+    };
+    if let Some(why) = refused {
+        ahead.end().await;
+        let end = unmade(executor, task, id, ErrCode::CmdNonzero, why).await;
+        return Err(Box::new(end));
+    }
+    let (host, plan) = match planned(executor, task, request, None, id) {
+        Ok((host, plan)) if plan == *ahead.plan() => (host, plan),
+        other => {
+            // Before anything says that nothing of it is there.
+            ahead.end().await;
+            let why = "what this host makes of it changed while it was made; try again".to_owned();
+            return Err(match other {
+                Ok(_) => Box::new(unmade(executor, task, id, ErrCode::BootFail, why).await),
+                Err(why) => why.end(executor, task, id).await,
+            });
+        }
+    };
+    let Some((made, beside)) = ahead.taken().await else {
+        let why = "what made it was lost".to_owned();
+        return Err(Box::new(unmade(executor, task, id, ErrCode::BootFail, why).await));
+    };
+    let up = begun(executor, task, (host, plan), made, (None, beside.memory))?;
+    Ok((up, beside.lent))
+}
