@@ -52,6 +52,10 @@ async fn by_python(class: &str) {
     let server = home.up();
     let mut command = Command::new(python);
     command.arg(repository().join("tests/tests/e2b").join("sync.py")).env("SANDBOX_CLASS", class);
+    // What it expects of a pause depends on it.
+    if Home::new().run_json(&["doctor", "--json"])["pausesKeepMemory"][class] == true {
+        command.env("SANDBOX_MEMORY", "1");
+    }
     run(&server, command, None).await;
     let sql = server.sql().await;
     let classes = "SELECT DISTINCT effective->>'isolationClass' FROM app.sbx_runs";
