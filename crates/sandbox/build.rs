@@ -35,6 +35,10 @@ const SPAWN_IN_PLACE: &str = "-C link-arg=-Wl,-u,posix_spawn_file_actions_addchd
 /// which every sandbox then has a copy of. Stack, heap and the kernel's pages are elsewhere each time as before.
 const WHERE_IT_IS_LINKED: &str = "-C relocation-model=static";
 
+/// The agent waits by `poll`, not by `epoll`. After a restore gVisor's `epoll` reports registrations that were ended before the
+/// checkpoint, and the runtime would follow their address to memory that it has freed (decision 0115).
+const WAITS_BY_POLL: &str = "--cfg mio_unsupported_force_poll_poll";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let manifest = env::var("CARGO_MANIFEST_DIR")?;
     let workspace =
@@ -56,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let status = cargo
         .env(
             "RUSTFLAGS",
-            format!("-C target-feature=+crt-static {WHERE_IT_IS_LINKED} {SPAWN_IN_PLACE}"),
+            format!("-C target-feature=+crt-static {WHERE_IT_IS_LINKED} {SPAWN_IN_PLACE} {WAITS_BY_POLL}"),
         )
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")

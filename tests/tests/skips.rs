@@ -8,7 +8,7 @@ use cofferdam_tests::programs::write_program;
 use cofferdam_tests::repository;
 
 /// Helpers that say so themselves, each with `not_run` in its body.
-const SAY_SO: [&str; 7] = [
+const SAY_SO: [&str; 8] = [
     "has_engine()",
     "is_absent(",
     "chromium()",
@@ -16,6 +16,7 @@ const SAY_SO: [&str; 7] = [
     "installed()",
     "has_npm(",
     "has_class(",
+    "has_memory(",
 ];
 
 /// Early ends of tests that pass over nothing: (file, what the line or those before it say, why).

@@ -77,6 +77,7 @@ pub use cache::{
     Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
     Removal,
 };
+pub use class::kept_memory::KeptMemory;
 pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
 pub use cofferdam_guest::wire::User;
 pub use doctor::{

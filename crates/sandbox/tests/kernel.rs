@@ -423,6 +423,20 @@ fn s6_queues_that_no_cgroup_counts_stay_near_the_memory_limit() {
     });
 }
 
+/// gVisor's `epoll` tells of registrations that were ended before a checkpoint, whose memory the agent has freed (decision 0115).
+#[test]
+fn the_agent_waits_by_poll_so_that_no_kernel_keeps_addresses_of_its_memory() {
+    with_each(|bench| async move {
+        let (sandbox, _) = bench.start(json!({})).await;
+        let open = fs::read_dir(format!("/proc/{}/fd", sandbox.init_pid())).unwrap().flatten();
+        let open: Vec<_> =
+            open.map(|entry| fs::read_link(entry.path()).unwrap_or_default()).collect();
+        let is_epoll = |path: &std::path::PathBuf| path.to_string_lossy().contains("eventpoll");
+        assert!(open.len() > 2 && !open.iter().any(is_epoll), "{open:?}");
+        verified(&sandbox.wipe("task-end").await);
+    });
+}
+
 /// The agent's priority, its scheduling class and what the kernel kills first, as low as a task may set them.
 const STARVE: &str = r"
 print(call(141, 0, 1, 19), call(251, 1, 1, 3 << 13))

@@ -21,7 +21,7 @@ use crate::support::{count, said, texts, until};
 const SOON: Duration = Duration::from_secs(30);
 /// After a pause was sent, in ms: spread over the time that it takes.
 const MOMENTS: [u64; 6] = [0, 40, 120, 200, 300, 450];
-/// What an operator sets to have memory kept.
+/// What an operator sets to have memory kept with every runsc.
 const MEMORY: (&str, &str) = ("COFFERDAM_GVISOR_MEMORY", "1");
 /// In the memory of a process, and in no file.
 const SECRET: &str = "a-word-that-only-memory-has";
@@ -36,12 +36,26 @@ pub(super) fn has_class(class: &str) -> bool {
     found
 }
 
+/// Whether pauses keep memory by default with this host's runsc; where they do not, that is reported.
+fn has_memory() -> bool {
+    let doctor = Home::new().run_json(&["doctor", "--json"]);
+    let found = doctor["pausesKeepMemory"]["gvisor"] == true;
+    if !found {
+        not_run("memory of pauses by default", &doctor["classNotes"]["gvisor"].to_string());
+    }
+    found
+}
+
 async fn by_python(class: &str) {
     let (true, Some(python)) = (has_class(class), installed(PYTHON[0])) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
     command.arg(repository().join("tests/tests/e2b").join("sync.py")).env("SANDBOX_CLASS", class);
+    // What it expects of a pause depends on it.
+    if Home::new().run_json(&["doctor", "--json"])["pausesKeepMemory"][class] == true {
+        command.env("SANDBOX_MEMORY", "1");
+    }
     run(&server, command, None).await;
     let sql = server.sql().await;
     let classes = "SELECT DISTINCT effective->>'isolationClass' FROM app.sbx_runs";
@@ -173,6 +187,59 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
     assert!(count(&sql, usage).await < bytes);
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     sql.close().await;
+    gone(home, server).await;
+}
+
+/// It says its process id, a word that only its memory has, and a number that grows.
+const COUNTS: &str = "import os, time\nword, n = os.urandom(8).hex(), 0\nwhile True:\n    n += 1\n    \
+    open('/tmp/new', 'w').write(f'{os.getpid()} {word} {n}')\n    os.rename('/tmp/new', '/tmp/said')\n    time.sleep(0.01)\n";
+/// Whether it is the process of the beginning, and goes on.
+const GOES_ON: &str = "a=$(cat /tmp/said); for i in $(seq 100); do b=$(cat /tmp/said); [ \"$a\" != \"$b\" ] && break; sleep 0.05; done
+    [ \"${a% *}\" = \"$(cat /tmp/first)\" ] && [ \"${b% *}\" = \"${a% *}\" ] && [ \"$a\" != \"$b\" ] && echo it-goes-on || cat /tmp/first /tmp/said";
+
+#[tokio::test]
+async fn a_process_goes_on_with_its_memory_after_each_of_several_pauses() {
+    if has_memory() {
+        goes_on_by(&[]).await;
+    }
+}
+
+/// With whatever runsc there is, and however little is known of it.
+#[tokio::test]
+async fn a_process_goes_on_with_its_memory_where_the_operator_has_it_kept() {
+    if has_class("gvisor") {
+        goes_on_by(&[MEMORY]).await;
+    }
+}
+
+async fn goes_on_by(environment: &[(&str, &str)]) {
+    const PAUSES: usize = 6;
+    let home = Home::new();
+    let server = home.up_with(&[], environment);
+    let ann = Caller::of(&server, "ann").await.in_class("gvisor");
+    let (id, mut token) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
+    let script = "nohup python3 -c \"$1\" > /dev/null 2>&1 & until test -e /tmp/said; do sleep 0.05; done; \
+                  cut -d ' ' -f 1,2 /tmp/said > /tmp/first";
+    ann.started((&id, &token), "sh", &["-c", script, "sh", COUNTS]).await;
+    for _ in 0..PAUSES {
+        // Each ends registrations with the agent's kernel, which must not come back.
+        for _ in 0..4 {
+            let said = ann.started((&id, &token), "sh", &["-c", GOES_ON]).await;
+            assert!(said.contains(&encoded("it-goes-on\n")), "{said}");
+        }
+        assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+        let resume = format!("/sandboxes/{id}/resume");
+        let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 600}))).await;
+        assert_eq!(status, 201, "{resumed}");
+        token = text(&resumed, "envdAccessToken");
+    }
+    let said = ann.started((&id, &token), "sh", &["-c", GOES_ON]).await;
+    assert!(said.contains(&encoded("it-goes-on\n")), "{said}");
+    let sql = server.sql().await;
+    let kept = "SELECT DISTINCT memory::text FROM app.snapshots";
+    assert_eq!(texts(&sql, kept).await, ["true"]);
+    sql.close().await;
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     gone(home, server).await;
 }
 

@@ -26,6 +26,7 @@ mod metrics;
 mod night;
 mod outlet;
 mod pack;
+mod polled;
 mod port;
 mod reaper;
 mod run;

@@ -14,24 +14,25 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+use super::polled::polled;
 
 /// An open port.
 #[derive(Debug)]
-pub struct Port(AsyncFd<OwnedFd>);
+pub struct Port(UnixStream);
 
 impl Port {
     /// Takes the port over, within a runtime.
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe; what is handed over here owns its descriptor"
-    )]
     pub fn new(device: OwnedFd) -> io::Result<Self> {
-        fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
-        Ok(Self(AsyncFd::new(device)?))
+        polled(device).map(Self)
     }
+}
+
+/// Interrupted, or empty or full for now.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 impl AsyncRead for Port {
@@ -41,16 +42,15 @@ impl AsyncRead for Port {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            let mut guard = ready!(self.0.poll_read_ready(cx))?;
+            ready!(self.0.poll_read_ready(cx))?;
             let room = buffer.initialize_unfilled();
-            match guard.try_io(|port| Ok(rustix::io::read(port, room)?)) {
-                Ok(Ok(count)) => {
+            match self.0.try_io(Interest::READABLE, || Ok(rustix::io::read(&self.0, room)?)) {
+                Ok(count) => {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
                 }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(Err(error)) => return Poll::Ready(Err(error)),
-                Err(_empty) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }
@@ -63,11 +63,10 @@ impl AsyncWrite for Port {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.0.poll_write_ready(cx))?;
-            match guard.try_io(|port| Ok(rustix::io::write(port, bytes)?)) {
-                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(written) => return Poll::Ready(written),
-                Err(_full) => {}
+            ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_io(Interest::WRITABLE, || Ok(rustix::io::write(&self.0, bytes)?)) {
+                Err(error) if is_passing(&error) => {}
+                written => return Poll::Ready(written),
             }
         }
     }

@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::detect::HostRuntimes;
+use super::kept_memory::KeptMemory;
 use super::microvm::monitor::Kind;
 use super::microvm::{Given, Lent, Parts};
 use super::shown::{NotGiven, Resolved};
@@ -323,9 +324,10 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
-    /// Whether its kernel can write itself and all processes to a file, and begin another sandbox with it.
-    fn keeps_memory(&self) -> bool {
-        false
+    /// Whether its kernel writes itself and all processes to a file on this host, and begins another sandbox with it.
+    /// `None`: it cannot.
+    fn kept_memory(&self, _facts: &HostFacts) -> Option<KeptMemory> {
+        None
     }
 
     /// Has the kernel of a sandbox write itself, in at most so many bytes. Its agent sleeps. `_members` are its

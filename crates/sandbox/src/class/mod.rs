@@ -25,6 +25,7 @@ pub(crate) mod docker;
 pub(crate) mod gvisor;
 pub(crate) mod held;
 mod isolation;
+pub(crate) mod kept_memory;
 pub(crate) mod microvm;
 pub(crate) mod remote;
 pub(crate) mod shown;

@@ -146,7 +146,7 @@ impl LayerKeeper {
     /// Whether its memory can be kept with its files.
     #[must_use]
     pub fn keeps_memory(&self) -> bool {
-        class::of(self.class).keeps_memory()
+        self.facts.kept_memory(self.class).is_some_and(|memory| memory.is_kept)
     }
 
     /// Whether the disk of this directory takes all that the sandbox may have. Once its processes have ended it is too late to

@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog` (runs on the real binary), `models`, `secrets`, `e2b`, `e2b_builds`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`,
+//! `parked`, `backlog` (runs on the real binary), `models`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`,
 //! `egress` (the sandbox crate alone; they need root). `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -23,6 +23,7 @@ mod cache;
 mod classes;
 mod e2b;
 mod e2b_builds;
+mod e2b_memory;
 mod egress;
 mod figures;
 mod gates;
@@ -40,7 +41,7 @@ fn main() {
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
     // Only the thread that calls it and those that it starts later are moved.
-    if ["classes", "pair", "sandboxes", "egress", "e2b", "e2b_builds", "interpreter"]
+    if ["classes", "pair", "sandboxes", "egress", "e2b", "e2b_builds", "e2b_memory", "interpreter"]
         .into_iter()
         .any(wanted)
     {
@@ -69,6 +70,9 @@ fn main() {
     }
     if wanted("e2b_builds") {
         runtime.block_on(e2b_builds::run());
+    }
+    if wanted("e2b_memory") {
+        runtime.block_on(e2b_memory::run());
     }
     if wanted("models") {
         runtime.block_on(models::run());

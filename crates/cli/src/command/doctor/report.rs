@@ -105,7 +105,15 @@ impl Report {
                 Offer::Present(_) if fact.class == Class::Container => {
                     (fact.class.as_str(), true, runtimes.join(", "))
                 }
-                Offer::Present(runtime) => (fact.class.as_str(), true, runtime.version.clone()),
+                Offer::Present(runtime) => {
+                    let kept =
+                        self.facts.kept_memory(fact.class).map(|memory| match memory.is_kept {
+                            true => format!("; pauses keep memory ({})", memory.why),
+                            false => format!("; pauses keep files alone ({})", memory.why),
+                        });
+                    let note = format!("{}{}", runtime.version, kept.unwrap_or_default());
+                    (fact.class.as_str(), true, note)
+                }
                 Offer::Absent { why, remedy } => {
                     (fact.class.as_str(), false, format!("{why} ({remedy})"))
                 }
@@ -128,6 +136,10 @@ impl Report {
             }).collect::<serde_json::Map<_, _>>(),
             "classNotes": self.classes().iter().map(|(class, _, note)| {
                 ((*class).to_owned(), json!(note))
+            }).collect::<serde_json::Map<_, _>>(),
+            "pausesKeepMemory": Class::ALL.iter().filter_map(|class| {
+                let kept = facts.kept_memory(*class)?;
+                Some((class.as_str().to_owned(), json!(kept.is_kept)))
             }).collect::<serde_json::Map<_, _>>(),
             "runtime": facts.runtime.path,
             "runtimeVersion": facts.runtime.version,

@@ -12,7 +12,7 @@ use nix::cmsg_space;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream as Polled;
 use tokio::sync::Notify;
 
 use super::caller::Caller;
@@ -20,6 +20,7 @@ use super::calls::{self, Call, Does};
 use super::notify;
 use super::rules::Rules;
 use crate::agent::clock::now_ms;
+use crate::agent::polled::polled;
 
 /// Bytes of a reason why there is no jail.
 const REASON_BYTES: usize = 1_024;
@@ -36,12 +37,13 @@ pub struct Watch {
 impl Watch {
     /// Watches a command that is about to be started in its jail, until every process of it is gone.
     pub fn start(socket: UnixStream, rules: Rules, max_execs: Option<u64>) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        let socket = readable(socket)?;
+        let socket = polled(socket.into())?;
         let watch = Self { seen: Arc::default(), stop: Arc::default() };
         let watching = watch.clone();
         tokio::spawn(async move {
-            let Ok(first) = socket.async_io(Interest::READABLE, receive).await else { return };
+            let Ok(first) = socket.async_io(Interest::READABLE, || receive(&socket)).await else {
+                return;
+            };
             match first {
                 First::Listener(listener) => watching.run(listener, &rules, max_execs).await,
                 First::Broken(reason) => watching.lock().broken = Some(reason),
@@ -66,30 +68,32 @@ impl Watch {
     }
 
     async fn run(&self, listener: OwnedFd, rules: &Rules, max_execs: Option<u64>) {
-        let Ok(listener) = readable(listener) else { return };
+        let Ok(listener) = polled(listener) else { return };
         let mut own = true;
         loop {
-            let Ok(mut ready) = listener.readable().await else { return };
+            let Ok(ready) = listener.ready(Interest::READABLE).await else { return };
             // Nobody is left who could call.
-            if ready.ready().is_read_closed() {
+            if ready.is_read_closed() {
                 return;
             }
             // Asked before each: receiving waits, and the agent has one thread.
-            while waiting(listener.get_ref()) {
-                match notify::receive(listener.get_ref().as_fd()) {
-                    Ok(call) => self.answer(listener.get_ref(), &call, rules, &mut own, max_execs),
+            while waiting(&listener) {
+                match notify::receive(listener.as_fd()) {
+                    Ok(call) => self.answer(&listener, &call, rules, &mut own, max_execs),
                     // Gone between the knock and the door, or interrupted.
                     Err(error) if is_passing(&error) => {}
                     Err(_) => return,
                 }
             }
-            ready.clear_ready();
+            // Nobody waits: the next notice is wanted.
+            let _: io::Result<()> =
+                listener.try_io(Interest::READABLE, || Err(io::ErrorKind::WouldBlock.into()));
         }
     }
 
     fn answer(
         &self,
-        listener: &OwnedFd,
+        listener: &Polled,
         call: &seccomp_notif,
         rules: &Rules,
         own: &mut bool,
@@ -189,7 +193,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Whether a call waits now.
-fn waiting(listener: &OwnedFd) -> bool {
+fn waiting(listener: &Polled) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&now)), Ok(1))
@@ -200,22 +204,13 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR))
 }
 
-/// A descriptor that tells when it can be read.
-#[expect(
-    deprecated,
-    reason = "its successor is unsafe; what is handed over here owns its descriptor"
-)]
-fn readable<T: std::os::fd::AsRawFd>(owned: T) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(owned, Interest::READABLE)
-}
-
 enum First {
     Listener(OwnedFd),
     Broken(String),
     Nothing,
 }
 
-fn receive(socket: &UnixStream) -> io::Result<First> {
+fn receive(socket: &Polled) -> io::Result<First> {
     let mut text = [0; REASON_BYTES];
     let mut parts = [IoSliceMut::new(&mut text)];
     let mut space = cmsg_space!([i32; 1]);

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::class::kept_memory::KeptMemory;
 use crate::host::cgroup;
 use crate::host::guest::AGENT_PIDS;
 use crate::host::process::Process;
@@ -101,11 +102,38 @@ pub(crate) fn weak() -> String {
     )
 }
 
+/// The oldest runsc whose kept memory was seen to start again and again (decision 0115).
+const MEMORY_FROM: &str = "20240729";
+
+/// When a runsc was made, as its version says: `YYYYMMDD`. Pure.
+fn made(version: &str) -> Option<&str> {
+    version.split(|c: char| !c.is_ascii_digit()).find(|digits| digits.len() == 8)
+}
+
+/// Whether pauses keep memory with this runsc. `asked`: the operator's word, 1 or 0. Pure.
+fn kept_memory(version: &str, asked: Option<&str>) -> KeptMemory {
+    let (is_kept, why) = match (asked, made(version)) {
+        (Some(word @ ("0" | "1")), _) => {
+            (word == "1", format!("{} is set to {word}", operations::MEMORY))
+        }
+        (_, Some(date)) if date >= MEMORY_FROM => {
+            (true, format!("tried with runsc from {MEMORY_FROM} on"))
+        }
+        _ => (
+            false,
+            format!(
+                "runsc before {MEMORY_FROM} stops now and then on a busy host; {}=1 keeps memory with it too",
+                operations::MEMORY
+            ),
+        ),
+    };
+    KeptMemory { is_kept, why }
+}
+
 /// What is known of a version of runsc. Debian 12's stopped altogether in 5 of 110 runs of Codex on a busy host, Debian 13's in
 /// none of 52 (decision 0109).
 fn unsteady(version: &str) -> Option<String> {
-    let date = version.split(|c: char| !c.is_ascii_digit()).find(|digits| digits.len() == 8)?;
-    (date < STEADY_FROM).then(|| {
+    (made(version)? < STEADY_FROM).then(|| {
         format!(
             "{version} stops now and then on a busy host, until its task's time limit; one of July 2024, \
              as in Debian 13, was not seen to"
@@ -178,6 +206,19 @@ mod tests {
         for other in ["runsc version 0.0~20240729.0", "runsc version release-20230501.0", "runsc"] {
             assert_eq!(unsteady(other), None);
         }
+    }
+
+    #[test]
+    fn memory_is_kept_with_a_version_that_was_tried_or_where_the_operator_says_so() {
+        let kept = |version: &str, asked| kept_memory(version, asked).is_kept;
+        let (old, new) = ("runsc version 0.0~20221219.0", "runsc version 0.0~20240729.0");
+        assert!(kept(new, None) && kept("runsc version release-20260101.0", None));
+        assert!(!kept(old, None) && !kept("runsc", None));
+        assert!(kept(old, Some("1")) && kept("runsc", Some("1")) && !kept(new, Some("0")));
+        // No word of either kind decides nothing.
+        assert!(kept(new, Some("")) && !kept(old, Some("yes")));
+        assert_eq!(kept_memory(new, Some("0")).why, "COFFERDAM_GVISOR_MEMORY is set to 0");
+        assert!(kept_memory(old, None).why.contains("COFFERDAM_GVISOR_MEMORY=1"));
     }
 
     #[test]

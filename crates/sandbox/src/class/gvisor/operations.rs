@@ -10,11 +10,12 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::{
-    MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kernel, memory, restore, unsteady,
-    weak,
+    MAX_PIDS, MIN_MEM_MB, command, config, connects, host_pids, kept_memory, kernel, memory,
+    restore, unsteady, weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{Heard, Isolation};
+use crate::class::kept_memory::KeptMemory;
 use crate::class::microvm::Lent;
 use crate::host::runtime;
 use crate::host::traces::Traces;
@@ -24,8 +25,8 @@ use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 use crate::spec::refuse::{Check, within};
 
-/// Has pauses keep memory.
-const MEMORY: &str = "COFFERDAM_GVISOR_MEMORY";
+/// Decides it in place of the version of runsc: 1 or 0.
+pub(super) const MEMORY: &str = "COFFERDAM_GVISOR_MEMORY";
 
 pub(crate) static CLASS: GvisorClass = GvisorClass;
 
@@ -87,9 +88,9 @@ impl Isolation for GvisorClass {
         true
     }
 
-    /// Where an operator asked for it: not every kernel that was written starts again.
-    fn keeps_memory(&self) -> bool {
-        env::var(MEMORY).as_deref() == Some("1")
+    fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
+        let version = facts.runtime_of(Class::Gvisor)?.version.as_str();
+        Some(kept_memory(version, env::var(MEMORY).as_deref()))
     }
 
     fn store_memory(
