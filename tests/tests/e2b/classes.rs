@@ -36,12 +36,15 @@ pub(super) fn has_class(class: &str) -> bool {
     found
 }
 
-async fn by_python(class: &str) {
+async fn by_python(class: &str, has_memory: bool) {
     let (true, Some(python)) = (has_class(class), installed(PYTHON[0])) else { return };
     let home = Home::new();
     let server = home.up();
     let mut command = Command::new(python);
     command.arg(repository().join("tests/tests/e2b").join("sync.py")).env("SANDBOX_CLASS", class);
+    if has_memory {
+        command.env("SANDBOX_MEMORY", "1");
+    }
     run(&server, command, None).await;
     let sql = server.sql().await;
     let classes = "SELECT DISTINCT effective->>'isolationClass' FROM app.sbx_runs";
@@ -53,12 +56,12 @@ async fn by_python(class: &str) {
 
 #[tokio::test]
 async fn the_python_client_works_unmodified_in_the_class_gvisor() {
-    by_python("gvisor").await;
+    by_python("gvisor", false).await;
 }
 
 #[tokio::test]
 async fn the_python_client_works_unmodified_in_the_class_microvm() {
-    by_python("microvm").await;
+    by_python("microvm", true).await;
 }
 
 /// A resume that always works: whether a kernel that was written starts again is runsc's matter.

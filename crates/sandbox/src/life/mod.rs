@@ -19,6 +19,7 @@ mod inside;
 mod inside_layer;
 mod intake;
 mod keep;
+mod machine_memory;
 mod memory;
 mod network;
 mod numbered;

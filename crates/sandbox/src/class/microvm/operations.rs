@@ -1,5 +1,6 @@
 //! The operations of the class `microvm`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
@@ -7,7 +8,8 @@ use tokio::process::Command;
 
 use super::monitor::Kind;
 use super::{
-    Given, HOST_LAYER_MB, Lent, MAX_PIDS, Parts, changes_at, command, given, host_limits, own, weak,
+    Given, HOST_LAYER_MB, Lent, MAX_PIDS, Orders, Parts, changes_at, command, given, host_limits,
+    own, weak,
 };
 use crate::agent::changes::Changed;
 use crate::class::detect::{HostRuntimes, absent};
@@ -134,6 +136,13 @@ impl Isolation for MicrovmClass {
             Some(machine) => command(plan, groups, machine, lent),
             // Without a machine the class is absent, and no plan names it.
             None => Command::new(plan.runtime.program()),
+        }
+    }
+
+    fn orders(&self, plan: &Plan, command: &mut Command) -> io::Result<Option<Orders>> {
+        match self.holder(plan) {
+            Holder::Program => Orders::to(command).map(Some),
+            _ => Ok(None),
         }
     }
 
