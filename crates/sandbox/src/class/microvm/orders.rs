@@ -49,11 +49,16 @@ impl Orders {
     fn store(&self, out: &mut dyn Write, most: u64) -> io::Result<()> {
         let mut control = Control::new(self.0.try_clone()?, TELL)?;
         let (ours, theirs) = io::pipe()?;
+        let (over, tell) = io::pipe()?;
         // A smaller one is slower, and no fault.
         let _ = fcntl(&ours, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
         thread::scope(|scope| {
-            let told = scope.spawn(move || control.store(theirs.into()));
-            let carried = carry(ours, out, most);
+            let told = scope.spawn(move || {
+                let told = control.store(theirs.into());
+                drop(tell);
+                told
+            });
+            let carried = carry((ours, &over), out, most);
             if carried.is_err() {
                 // Whoever still waits for its answer does not any more.
                 let _ = self.0.shutdown(Shutdown::Both);
@@ -64,15 +69,23 @@ impl Orders {
     }
 }
 
-/// Carries what comes to its end.
-fn carry(mut from: PipeReader, out: &mut dyn Write, most: u64) -> io::Result<()> {
+/// Carries what comes to its end, or to that of the talk: nothing follows that.
+fn carry(
+    (mut from, over): (PipeReader, &PipeReader),
+    out: &mut dyn Write,
+    most: u64,
+) -> io::Result<()> {
     let (clock, mut left) = (Stopwatch::start(), most);
     let mut piece = vec![0; READ_BYTES];
     let patience = Timespec::try_from(TELL).map_err(io::Error::other)?;
     loop {
-        let mut ready = [PollFd::new(&from, PollFlags::IN)];
+        let mut ready = [PollFd::new(&from, PollFlags::IN), PollFd::new(over, PollFlags::IN)];
         if poll(&mut ready, Some(&patience))? == 0 || clock.elapsed_ms() > STORE_MS {
             return Err(io::ErrorKind::TimedOut.into());
+        }
+        let [pipe, _] = ready;
+        if pipe.revents().is_empty() {
+            return Ok(());
         }
         let count = from.read(&mut piece)?;
         if count == 0 {
@@ -121,8 +134,9 @@ mod tests {
             // Who reads may have given up.
             let _ = theirs.write_all(&vec![7; bytes]);
         });
+        let (over, _tell) = io::pipe().unwrap();
         let mut out = Vec::new();
-        let done = carry(ours, &mut out, most);
+        let done = carry((ours, &over), &mut out, most);
         writing.join().unwrap();
         done.map(|()| out)
     }
