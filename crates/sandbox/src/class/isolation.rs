@@ -22,7 +22,7 @@ use tokio::process::Command;
 
 use super::detect::HostRuntimes;
 use super::microvm::monitor::Kind;
-use super::microvm::{Given, Lent, Orders, Parts};
+use super::microvm::{EmulatorOrders, Given, Lent, Parts};
 use super::shown::{NotGiven, Resolved};
 use crate::agent::Agent;
 use crate::agent::changes::Changed;
@@ -269,7 +269,7 @@ pub(crate) trait Isolation: Sync {
     ) -> Command;
 
     /// Has the program that holds it, and is about to be started, take orders from us: then its machine can be stored with it.
-    fn orders(&self, _plan: &Plan, _command: &mut Command) -> io::Result<Option<Orders>> {
+    fn orders(&self, _plan: &Plan, _command: &mut Command) -> io::Result<Option<EmulatorOrders>> {
         Ok(None)
     }
 

@@ -18,7 +18,7 @@ use crate::agent::Agent;
 use crate::class::docker;
 use crate::class::held::Held;
 use crate::class::microvm::monitor::{self, Kind};
-use crate::class::microvm::{self, Disk, Lent, Orders, Parts, ShownDisk, Untold};
+use crate::class::microvm::{self, Disk, EmulatorOrders, Lent, Parts, ShownDisk, Untold};
 use crate::class::remote::{self, Line};
 use crate::class::tail::keep_last;
 use crate::host::starter;
@@ -49,7 +49,7 @@ pub(crate) struct Life {
     log: JoinHandle<String>,
     driver: Option<Driver>,
     /// Where its emulator takes orders.
-    orders: Option<Orders>,
+    orders: Option<EmulatorOrders>,
     /// How a machine began; nothing else was ever restored.
     pub(crate) origin: Origin,
 }
@@ -95,7 +95,7 @@ impl Life {
     }
 
     /// Where its emulator takes orders.
-    pub(crate) fn orders(&self) -> Option<Orders> {
+    pub(crate) fn orders(&self) -> Option<EmulatorOrders> {
         self.orders.clone()
     }
 
@@ -276,7 +276,7 @@ pub(crate) struct Ready {
     is_killed_with_us: bool,
     /// What a stored machine has. Dropped when the process is there, which has its own.
     lent: Option<Lent>,
-    orders: Option<Orders>,
+    orders: Option<EmulatorOrders>,
 }
 
 impl Ready {

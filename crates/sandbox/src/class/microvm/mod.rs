@@ -57,7 +57,7 @@ use erofs::Image;
 pub(crate) use machine::Absent;
 pub(crate) use mark::{MAX_MARK, Mark, differs};
 pub(crate) use operations::CLASS;
-pub(crate) use orders::{Orders, Storable, most};
+pub(crate) use orders::{EmulatorOrders, Storable, most};
 pub(crate) use pool::{MachineKey, Pool};
 pub(crate) use qemu::Lent;
 use qemu::{Shape, Start};

@@ -8,8 +8,8 @@ use tokio::process::Command;
 
 use super::monitor::Kind;
 use super::{
-    Given, HOST_LAYER_MB, Lent, MAX_PIDS, Orders, Parts, changes_at, command, given, host_limits,
-    own, weak,
+    EmulatorOrders, Given, HOST_LAYER_MB, Lent, MAX_PIDS, Parts, changes_at, command, given,
+    host_limits, own, weak,
 };
 use crate::agent::changes::Changed;
 use crate::class::detect::{HostRuntimes, absent};
@@ -139,9 +139,9 @@ impl Isolation for MicrovmClass {
         }
     }
 
-    fn orders(&self, plan: &Plan, command: &mut Command) -> io::Result<Option<Orders>> {
+    fn orders(&self, plan: &Plan, command: &mut Command) -> io::Result<Option<EmulatorOrders>> {
         match self.holder(plan) {
-            Holder::Program => Orders::to(command).map(Some),
+            Holder::Program => EmulatorOrders::to(command).map(Some),
             _ => Ok(None),
         }
     }

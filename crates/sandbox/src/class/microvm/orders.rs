@@ -35,9 +35,9 @@ const PIPE_BYTES: i32 = 1024 * 1024;
 
 /// Our end of the control socket of a sandbox's emulator.
 #[derive(Debug, Clone)]
-pub(crate) struct Orders(Arc<UnixStream>);
+pub(crate) struct EmulatorOrders(Arc<UnixStream>);
 
-impl Orders {
+impl EmulatorOrders {
     /// Has a program that is about to be started take orders. They are given once.
     pub fn to(command: &mut Command) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
@@ -100,7 +100,7 @@ fn carry(
 /// What stores the machine of a sandbox that runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Storable {
-    pub orders: Orders,
+    pub orders: EmulatorOrders,
     pub mark: Mark,
     pub disk: Arc<Disk>,
 }
@@ -151,11 +151,11 @@ mod tests {
     #[test]
     fn an_emulator_that_ends_or_lies_has_stored_nothing() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let orders = Orders(Arc::new(ours));
+        let orders = EmulatorOrders(Arc::new(ours));
         drop(theirs);
         assert!(orders.store(&mut Vec::new(), 1_000).is_err(), "it has ended");
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let orders = Orders(Arc::new(ours));
+        let orders = EmulatorOrders(Arc::new(ours));
         theirs.write_all(b"{\"return\": {}}\n{\"error\": {\"desc\": \"no\"}}\n").unwrap();
         let refused = orders.store(&mut Vec::new(), 1_000).unwrap_err();
         assert!(refused.to_string().contains("no"), "{refused}");
