@@ -9,8 +9,10 @@
 //!       <-- crate::pieces, then WHOLE, or BROKEN with one piece more that says why
 //! agent --GO----> init: they go on
 //!       <-- GONE_ON
+//! agent --DAWN--> init: takes the stream, and sets clock and randomness of a machine that was stored
+//!       <-- RISEN
 //! ```
-//! They stand still until the request's body ends. The agent does nothing else meanwhile, since it could change a file too. The
+//! They stand still until the request's body ends; where the agent falls asleep meanwhile, until it wakes. The agent does nothing else meanwhile, since it could change a file too. The
 //! init reads: a task's agent sees neither what was deleted nor the overlay's own marks.
 
 /// `POST`: hands out the files of a machine that stands still.
@@ -22,5 +24,9 @@ pub const HOLD: u8 = b'h';
 pub const GO: u8 = b'g';
 /// What the init says to that.
 pub const GONE_ON: u8 = b'w';
+/// The same by an agent that woke in a stored machine.
+pub const DAWN: u8 = b'd';
+/// What the init says to that, once it has left the stream again.
+pub const RISEN: u8 = b'r';
 /// Bytes of a piece: each becomes one frame.
 pub const MAX_KEPT_PIECE: usize = 32 * 1024;

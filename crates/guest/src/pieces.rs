@@ -4,7 +4,7 @@
 //! (length, 4 B LE | bytes)*  then  WHOLE, or BROKEN where it is not all
 //! ```
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
 /// In place of a length: that was all.
 pub const WHOLE: u32 = 0;
@@ -47,6 +47,50 @@ impl<W: Write> Write for PieceWriter<W> {
     }
 }
 
+/// Gives what pieces hold, up to their end. That there was more is an error.
+#[derive(Debug)]
+pub struct PieceReader<R> {
+    from: R,
+    /// Bytes of one.
+    most: usize,
+    /// Of the piece that is being read.
+    left: usize,
+    is_over: bool,
+}
+
+impl<R: Read> PieceReader<R> {
+    /// Reads pieces of at most so many bytes.
+    pub fn of(from: R, most: usize) -> Self {
+        Self { from, most, left: 0, is_over: false }
+    }
+}
+
+impl<R: Read> Read for PieceReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !self.is_over {
+            let mut length = [0; 4];
+            self.from.read_exact(&mut length)?;
+            let fault = |words: &str| io::Error::new(io::ErrorKind::InvalidData, words);
+            self.left = match u32::from_le_bytes(length) {
+                WHOLE => 0,
+                BROKEN => return Err(fault("it is not whole")),
+                length => usize::try_from(length).unwrap_or(usize::MAX),
+            };
+            self.is_over = self.left == 0;
+            if self.left > self.most {
+                return Err(fault("a piece is too large"));
+            }
+        }
+        let most = buffer.len().min(self.left);
+        let count = self.from.read(buffer.get_mut(..most).unwrap_or_default())?;
+        if count == 0 && most > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left -= count;
+        Ok(count)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +106,26 @@ mod tests {
         let mut out = Vec::new();
         PieceWriter::to(&mut out, 2).finish(false).unwrap();
         assert_eq!(out, BROKEN.to_le_bytes());
+    }
+
+    #[test]
+    fn pieces_are_read_to_their_end_and_what_follows_is_left() {
+        let mut out = Vec::new();
+        let mut pieces = PieceWriter::to(&mut out, 2);
+        pieces.write_all(b"abcde").unwrap();
+        pieces.finish(true).unwrap();
+        let whole = [out.as_slice(), b"next"].concat();
+        let mut from = whole.as_slice();
+        let mut read = Vec::new();
+        PieceReader::of(&mut from, 2).read_to_end(&mut read).unwrap();
+        assert_eq!((read.as_slice(), from), (&b"abcde"[..], &b"next"[..]));
+        let fault = |bytes: &[u8], most| {
+            PieceReader::of(bytes, most).read_to_end(&mut Vec::new()).unwrap_err().to_string()
+        };
+        assert_eq!(fault(&whole, 1), "a piece is too large");
+        assert!(fault(&out[..out.len() - 6], 2).contains("fill"), "it is cut off");
+        let mut broken = Vec::new();
+        PieceWriter::to(&mut broken, 2).finish(false).unwrap();
+        assert_eq!(fault(&broken, 2), "it is not whole");
     }
 }

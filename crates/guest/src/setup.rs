@@ -10,6 +10,13 @@
 //! guest  READY      or one line that says what failed, and the end
 //!        HTTP/2     the agent, from here on
 //! ```
+//! A machine that is a sandbox's already, and was stored asleep, is told less:
+//! ```text
+//! host   WAKE       of [`crate::sleep`]
+//! guest  AWAKE      the init has the stream
+//! host   Dawn       one line of JSON
+//! guest  CLOCK      as above, then READY and the agent
+//! ```
 //! The machine's one disk has two partitions, each an EROFS image: [`Setup::lowers`] directories of
 //! the root file system, named by their number, and the given trees, named by theirs.
 
@@ -68,6 +75,14 @@ pub struct Setup {
     pub lowers: u32,
     /// What the task is shown besides, in order.
     pub trees: Vec<Tree>,
+}
+
+/// What a machine that was stored with its sandbox is told before anything in it goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dawn {
+    /// Fresh randomness of the host: its generator is where it was when it was stored.
+    pub seed: [u8; SEED_BYTES],
 }
 
 /// A file or directory of a partition, and where the task finds it.

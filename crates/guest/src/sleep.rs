@@ -12,6 +12,9 @@
 //! ```
 //! Until then the stream is the agent's life line as before: where it closes, the agent exits. A sleeping agent reads no
 //! output; once it wakes, what nobody follows is read and dropped.
+//!
+//! The agent of a machine sleeps while its task stands still ([`crate::keep`]), and the task goes on once the agent woke. Between the
+//! two the machine's init has the stream, and is told what is new ([`crate::setup::Dawn`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +35,8 @@ pub const ASK: &[u8; 32] = b"cofferdam: are you asleep now?  ";
 pub const ASLEEP: &[u8; 32] = b"cofferdam: asleep, store me now ";
 /// Wakes a sleeping agent. What comes before it is the end of the connection before.
 pub const WAKE: &[u8; 32] = b"cofferdam: wake, the next begins";
+/// Says that the init of a machine reads the stream. What comes before it is the end of the connection before.
+pub const AWAKE: &[u8; 32] = b"cofferdam: the machine is awake ";
 
 /// Bytes of a command's note: it and what is told of the command fit into one frame, whatever JSON makes of them.
 pub const MAX_NOTE: usize = 24 * 1024;

@@ -77,7 +77,7 @@ pub(super) async fn by_commands(home: &Home, server: &Server, class: &str) {
         &id,
         "truncate -s 4G /home/user/holes; rm -rf /etc/skel; mkdir /etc/skel; setsid sleep 70 >/dev/null 2>&1 &",
     );
-    assert_eq!(printed(home, &["sandbox", "pause", &id]), "paused");
+    assert_eq!(printed(home, &["sandbox", "pause", &id, "--files-only"]), "paused");
     // No process, no mount and no word of it is left but the sealed file.
     let sql = server.sql().await;
     sealed(&sql).await;

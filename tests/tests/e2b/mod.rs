@@ -12,6 +12,7 @@ mod interpreter;
 mod kept;
 mod kept_faults;
 mod kept_plain;
+mod machine_memory;
 mod machines;
 mod many;
 mod network;

@@ -215,6 +215,7 @@ impl Work {
             image: self.image.clone(),
             tokens: None,
             memory: false,
+            memory_last: false,
             built: Some(built),
         }
     }

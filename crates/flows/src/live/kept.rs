@@ -355,6 +355,8 @@ impl Flows {
             damaged(id, &why.to_string())
         })?;
         self.fits(&again)?;
+        // Its kernel could not write it, as is on record.
+        let filling = if kept.view.memory { filling } else { filling.files_alone() };
         Ok((again, filling))
     }
 

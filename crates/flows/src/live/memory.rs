@@ -6,6 +6,8 @@
 //!      +--> memory -> its processes end -> files -> as every pause
 //!             \--its kernel could not write it: its files alone
 //! ```
+//! A machine hands out its files first, falls asleep, and its memory is kept last.
+//!
 //! From the sleep on the sandbox does not go on: a pause that fails then ends it, and the record says so.
 
 use std::sync::Arc;
@@ -76,12 +78,15 @@ impl Flows {
                 return Err(refuse(ErrorCode::Unavailable, error.to_string()));
             }
         };
-        held.fell_asleep();
-        let keeping = Arc::clone(held);
+        if sleeping.is_asleep() {
+            held.fell_asleep();
+        }
+        let (keeping, memory_last) = (Arc::clone(held), keeper.is_memory_last());
         let kept = blocking(move || {
-            let again = Again { memory: true, ..keeping.itself() };
-            let goes_on = || keeping.goes_on();
-            shelf.keep_memory((&keeping.tenant, id), &again, sleeping, &goes_on)
+            let again = Again { memory: true, memory_last, ..keeping.itself() };
+            let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
+            let of = (&keeping.tenant, id);
+            shelf.keep_memory(of, &again, sleeping, (&goes_on, &falls_asleep))
         });
         match kept.await {
             Ok((still, kept, fault)) => {
@@ -91,7 +96,9 @@ impl Flows {
                 Ok(Some((still, kept)))
             }
             Err(why) => {
-                held.end(Order::Unkept);
+                if held.is_asleep() {
+                    held.end(Order::Unkept);
+                }
                 Err(refuse(ErrorCode::Unavailable, why.to_string()))
             }
         }

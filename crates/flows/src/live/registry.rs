@@ -174,6 +174,9 @@ pub(crate) struct Again {
     /// Whether its memory is before its files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Whether that is behind its files instead.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_last: bool,
     /// Of a built template, or of a sandbox that was made from one: what the build left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built: Option<Built>,
@@ -264,7 +267,7 @@ impl Held {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
         let (image, built) = (self.basis.image.clone(), self.basis.built.clone());
-        Again { request, image, tokens: None, memory: false, built }
+        Again { request, image, tokens: None, memory: false, memory_last: false, built }
     }
 
     /// The same, with its tokens where they stay: for its own next life alone.

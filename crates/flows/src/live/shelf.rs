@@ -118,9 +118,10 @@ impl Shelf {
         (tenant, id): (&TenantId, SnapshotId),
         again: &Again,
         sleeping: Sleeping,
-        goes_on: &dyn Fn() -> bool,
+        (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
     ) -> io::Result<(Still, KeptFile, Option<io::Error>)> {
-        let written = self.write((tenant, id), again, |out| sleeping.keep(out, goes_on))?;
+        let written =
+            self.write((tenant, id), again, |out| sleeping.keep(out, (goes_on, falls_asleep)))?;
         let ((still, fault), mut kept) = written;
         kept.memory = fault.is_none();
         Ok((still, kept, fault))
@@ -295,9 +296,10 @@ fn filling(
     let mut head = zeroize::Zeroizing::new(vec![0; size]);
     opening.read_exact(&mut head)?;
     let again: Again = serde_json::from_slice(&head)?;
-    let filling = match again.memory {
-        true => Filling::with_memory(opening),
-        false => Filling::new(opening),
+    let filling = match (again.memory, again.memory_last) {
+        (true, false) => Filling::with_memory(opening),
+        (true, true) => Filling::with_memory_last(opening),
+        (false, _) => Filling::new(opening),
     };
     Ok((again, filling))
 }

@@ -16,14 +16,15 @@ use tokio::net::UnixStream;
 
 use super::answer::{self, Answer, Pieces, refuse};
 use super::clock::sleep_ms;
+use super::night::Night;
 use super::still;
 use crate::machine;
 
 /// What was let in before has begun by then: commands are started where they are first polled.
 const BEGUN_MS: u64 = 1;
 
-/// Hands the files out, and holds the sandbox until the request's body ends.
-pub async fn keep(body: Incoming) -> Response<Answer> {
+/// Hands the files out, and holds the sandbox until the request's body ends, or until the end of a night that falls meanwhile.
+pub async fn keep(body: Incoming, night: Night) -> Response<Answer> {
     let Some(line) = machine::keeper() else {
         return refuse(StatusCode::CONFLICT, "the files of this sandbox do not lie in a machine");
     };
@@ -31,13 +32,13 @@ pub async fn keep(body: Incoming) -> Response<Answer> {
     let (frames, response) = answer::frames();
     tokio::spawn(async move {
         // An error is the init's end, which is the machine's.
-        let _ = held(line, body, frames).await;
+        let _ = held(line, (body, frames), &night).await;
         drop(still);
     });
     response
 }
 
-async fn held(line: &Line, mut body: Incoming, frames: Pieces) -> io::Result<()> {
+async fn held(line: &Line, (body, frames): (Incoming, Pieces), night: &Night) -> io::Result<()> {
     sleep_ms(BEGUN_MS).await;
     let line = line.try_clone()?;
     line.set_nonblocking(true)?;
@@ -67,7 +68,12 @@ async fn held(line: &Line, mut body: Incoming, frames: Pieces) -> io::Result<()>
     let json = serde_json::to_vec(&end).unwrap_or_default();
     let wants = frames.send(frame::encode(Kind::End, &json)).await.is_ok();
     if wants && is_whole {
-        while let Some(Ok(_)) = body.frame().await {}
+        tokio::select! {
+            biased;
+            // The body ends with the connection, and the task is to be stored as it stands.
+            () = night.fallen() => night.over().await,
+            () = ended(body) => {}
+        }
     }
     if !is_told {
         line.write_all(&[GO]).await?;
@@ -76,6 +82,10 @@ async fn held(line: &Line, mut body: Incoming, frames: Pieces) -> io::Result<()>
         GONE_ON => Ok(()),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+async fn ended(mut body: Incoming) {
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 async fn piece(line: &mut UnixStream, size: u32) -> io::Result<Bytes> {

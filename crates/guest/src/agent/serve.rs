@@ -29,13 +29,14 @@ use super::answer::{self, Answer, json, refuse};
 use super::clock::{sleep_ms, within_ms};
 use super::jobs::Jobs;
 use super::kept::Kept;
-use super::night::{cut, woken};
+use super::night::{cut, dawn, woken};
 use super::port::Port;
 use super::reaper::Reaper;
 use super::run::Running;
 use super::{
     collect, dial, doors, exec, file, keep, lodge, metrics, pack, still, tree, unpack, watch,
 };
+use crate::machine;
 
 /// Requests at once. The host runs a build, a task and a few file transfers.
 const MAX_STREAMS: u32 = 64;
@@ -54,7 +55,7 @@ const LAST_WORDS_MS: u64 = 150;
 
 /// What all connections share.
 struct Agent {
-    /// Whether its stream can be followed by another: it is one socket.
+    /// Whether its stream can be followed by another: it is one socket, or a machine's port.
     sleeps: AtomicBool,
     reaper: Arc<Reaper>,
     running: Arc<Running>,
@@ -104,7 +105,12 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
         own.is_ok_and(|own| own.family() == Some(AddressFamily::Unix))
     };
     let agent = Arc::clone(agent);
-    if kind == FileType::CharacterDevice || kind == FileType::Socket && !is_unix() {
+    if kind == FileType::CharacterDevice {
+        agent.sleeps.store(machine::keeper().is_some(), Ordering::Release);
+        // It stays open, with what came: it has one opener.
+        return by_day(&agent, |_| Port::new(stdin.try_clone()?)).await;
+    }
+    if kind == FileType::Socket && !is_unix() {
         return connection(Port::new(stdin)?, agent).await.map(drop);
     }
     if kind == FileType::Socket {
@@ -112,7 +118,7 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         agent.sleeps.store(!agent.reaper.is_lodger(), Ordering::Release);
         return tokio::select! {
-            served = by_day(&socket, &agent) => served,
+            served = by_day(&agent, |looks| Kept::of(&socket, looks)) => served,
             () = hung_up(&socket) => Ok(()),
         };
     }
@@ -121,18 +127,25 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
     connection(pipes, agent).await.map(drop)
 }
 
-/// One connection after the other on this stream; between them the agent sleeps.
-async fn by_day(socket: &std::os::unix::net::UnixStream, agent: &Arc<Agent>) -> io::Result<()> {
+/// One connection after the other on this stream; between them the agent sleeps. From then on there may be no notice of what comes
+/// on it.
+async fn by_day<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    agent: &Arc<Agent>,
+    stream: impl Fn(bool) -> io::Result<S>,
+) -> io::Result<()> {
     let mut looks = false;
     loop {
-        let stream = Kept::of(socket, looks)?;
-        match connection(stream, Arc::clone(agent)).await? {
+        let ended = connection(stream(looks)?, Arc::clone(agent)).await?;
+        looks = true;
+        match ended {
             ConnectionEnd::Over => return Ok(()),
-            ConnectionEnd::CutOff => cut(socket).await?,
+            ConnectionEnd::CutOff => cut(&mut stream(looks)?).await?,
             ConnectionEnd::Asleep => {}
         }
-        woken(socket).await?;
-        looks = true;
+        woken(&mut stream(looks)?).await?;
+        if let Some(line) = machine::keeper() {
+            dawn(line).await?;
+        }
         agent.running.wake();
     }
 }
@@ -205,7 +218,11 @@ async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
     let query = parts.uri.query().unwrap_or("");
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, wire::HEALTH) => {}
-        (&Method::POST, kept::KEEP) => return keep::keep(body).await,
+        (&Method::POST, kept::KEEP) => {
+            return keep::keep(body, agent.running.night().clone()).await;
+        }
+        // Of a machine, which stands still then.
+        (&Method::POST, sleep::SLEEP) => return fall_asleep(agent),
         // It may change a file, or start what does.
         _ => still::over().await,
     }
@@ -215,7 +232,6 @@ async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
             json(StatusCode::OK, &Health { version, level: wire::LEVEL })
         }
         (&Method::GET, sleep::COMMANDS) => agent.running.commands(),
-        (&Method::POST, sleep::SLEEP) => fall_asleep(agent),
         (&Method::GET, wire::METRICS) => json(StatusCode::OK, &metrics::usage()),
         (&Method::PUT, wire::FILE) => file::put(query, body).await,
         (&Method::PUT, wire::UNPACK) => unpack::unpack(query, body).await,

@@ -18,7 +18,9 @@ use rustix::thread::{
 };
 
 use super::stream::Stream;
-use super::{Fault, at, clock, disk, fill, keeper, limit, make, random, rehearsal, vsock, write};
+use super::{
+    Fault, at, clock, dawn, disk, fill, keeper, limit, make, random, rehearsal, vsock, write,
+};
 use crate::agent::sleep_blocking_ms;
 
 const PORTS: &str = "/sys/class/virtio-ports";
@@ -69,8 +71,10 @@ const READ_ONLY: [&str; 5] =
 /// Waits for a sandbox and makes the machine its own; the agent's stream is standard input then.
 pub fn run() -> io::Result<()> {
     // The init's line, until the port takes its place.
-    keeper::keep_line(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let port = open_port().map_err(io::Error::other)?;
+    dawn::show(&line, &port)?;
+    keeper::keep_line(line);
     prepare().map_err(io::Error::other)?;
     let mut port = Stream::new(port)?.connected()?;
     loop {

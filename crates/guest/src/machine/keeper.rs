@@ -1,4 +1,5 @@
-//! The init's other work while the machine is a sandbox's: it hands out its files. See [`cofferdam_guest::keep`].
+//! The init's other work while the machine is a sandbox's: it hands out its files, and renews a machine that was stored. See
+//! [`cofferdam_guest::keep`].
 //!
 //! It is outside of the task's namespaces and has every capability, so it reads the layer itself and not what the task sees of
 //! it. The agent is of the task's group, which is frozen meanwhile: it leaves it for as long.
@@ -8,12 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use cofferdam_guest::keep::{GO, GONE_ON, HOLD, MAX_KEPT_PIECE};
+use cofferdam_guest::keep::{DAWN, GO, GONE_ON, HOLD, MAX_KEPT_PIECE, RISEN};
 use cofferdam_guest::pieces::PieceWriter;
 use cofferdam_guest::upper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{CGROUPS, disk, limit, write};
+use super::stream::Stream;
+use super::{CGROUPS, dawn, disk, limit, write};
 use crate::agent::sleep_blocking_ms;
 
 /// Looks whether every process stands still, a millisecond apart.
@@ -33,12 +35,12 @@ pub fn line() -> Option<&'static UnixStream> {
     LINE.get()
 }
 
-/// Hands the files out as often as it is asked, until the agent has ended.
+/// Does what the agent asks for, until it has ended.
 pub(super) fn serve(agent: &UnixStream, pid: u32) -> io::Result<()> {
-    let (mut from, mut to) = (agent, agent);
-    let mut word = [0];
-    while from.read(&mut word)? > 0 {
-        if word != [HOLD] {
+    let mut port = dawn::shown(agent)?;
+    let mut to = agent;
+    while let Some(word) = asked(agent, &mut port)? {
+        if word != HOLD {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let kept = hold(pid).and_then(|()| pack(agent));
@@ -47,14 +49,29 @@ pub(super) fn serve(agent: &UnixStream, pid: u32) -> io::Result<()> {
             let why: String = why.to_string().chars().take(512).collect();
             pieces(agent).write_all(why.as_bytes())?;
         }
-        from.read_exact(&mut word)?;
-        if word != [GO] {
+        if asked(agent, &mut port)? != Some(GO) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         go_on(pid)?;
         to.write_all(&[GONE_ON])?;
     }
     Ok(())
+}
+
+/// The agent's next word; `None` where it has ended. A morning may come before any.
+fn asked(agent: &UnixStream, port: &mut Stream) -> io::Result<Option<u8>> {
+    let (mut from, mut to) = (agent, agent);
+    let mut word = [0];
+    loop {
+        match (from.read(&mut word)?, word) {
+            (0, _) => return Ok(None),
+            (_, [DAWN]) => {
+                dawn::rise(port)?;
+                to.write_all(&[RISEN])?;
+            }
+            (_, [word]) => return Ok(Some(word)),
+        }
+    }
 }
 
 fn pieces(agent: &UnixStream) -> PieceWriter<&UnixStream> {

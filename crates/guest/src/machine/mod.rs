@@ -4,12 +4,13 @@
 //! kernel -> init: devices, modules, cgroup tree -> child in namespaces of its own
 //!                       port or stream, disk's driver, group -> greeting   <- snapshots are here
 //!                                                    setup -> clock, limits, root -> agent
-//!           init hands out files when asked -> the child ends -> the machine ends
+//!           init hands out files when asked, and renews what was stored -> the child ends -> the machine ends
 //! ```
 //! The kernel's own threads and this process stay outside the task's namespaces, and the task has
 //! the few capabilities of any sandbox: inside the machine it is held as in a container.
 
 mod clock;
+mod dawn;
 mod disk;
 mod enter;
 mod fill;

@@ -44,7 +44,11 @@ impl Stream {
 
     /// Says all of it.
     pub fn say(&mut self, text: &str) -> io::Result<()> {
-        let mut rest = text.as_bytes();
+        self.say_bytes(text.as_bytes())
+    }
+
+    /// The same of what is no text.
+    pub fn say_bytes(&mut self, mut rest: &[u8]) -> io::Result<()> {
         while !rest.is_empty() {
             match self.0.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -23,7 +23,7 @@ use tokio::process::Command;
 use super::detect::HostRuntimes;
 use super::kept_memory::KeptMemory;
 use super::microvm::monitor::Kind;
-use super::microvm::{Given, Lent, Parts};
+use super::microvm::{EmulatorOrders, Given, Lent, Parts};
 use super::shown::{NotGiven, Resolved};
 use crate::agent::Agent;
 use crate::agent::changes::Changed;
@@ -268,6 +268,11 @@ pub(crate) trait Isolation: Sync {
         facts: &HostFacts,
         lent: Option<&Lent>,
     ) -> Command;
+
+    /// Has the program that holds it, and is about to be started, take orders from us: then its machine can be stored with it.
+    fn orders(&self, _plan: &Plan, _command: &mut Command) -> io::Result<Option<EmulatorOrders>> {
+        Ok(None)
+    }
 
     /// Whether the runtime may be started before there is a root: it opens its configuration first, and waits there.
     fn starts_ahead(&self) -> bool {

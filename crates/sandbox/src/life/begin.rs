@@ -1,6 +1,7 @@
 //! The ways in which a sandbox's holder begins: one that waits, a stored one, a new one.
 //!
 //! ```text
+//! the memory that it was paused with --missed--> why
 //! a machine that waits --missed--> a stored one --missed--> the same, booted --missed--> why
 //!        |                              |                       |
 //!        +------------------------------+---------------------- the agent's first answer
@@ -45,7 +46,9 @@ async fn take_waiting(
     plan: &Plan,
     ground: &Ground<'_>,
 ) -> Result<Option<(Life, Agent)>, BootError> {
-    let Some(disk) = &ground.disk else { return Ok(None) };
+    let Some(disk) = ground.disk.as_ref().filter(|_| ground.stored.is_none()) else {
+        return Ok(None);
+    };
     let Some(machine) = host.warm_pool().take(plan, facts) else { return Ok(None) };
     match machine.meet(ground, disk).await {
         Ok(begun) => Ok(Some(begun)),
@@ -67,10 +70,11 @@ async fn start(
     ahead: Option<StartedRuntime>,
 ) -> Result<(Life, Agent), BootError> {
     let pool = host.pool();
-    if let Some(mut restoring) = pool.take(plan, facts) {
+    let restoring = pool.take(plan, facts).filter(|_| ground.stored.is_none());
+    if let Some(mut restoring) = restoring {
         let shown = ground.shown();
         let (life, stream) =
-            ready(plan, ground.groups, shown.as_ref(), facts, (Some(&mut restoring), None))?
+            ready(plan, ground.groups, shown.as_ref(), facts, (restoring.lent.take(), None))?
                 .start()?;
         match life.meet_or_end(stream, ground.parts.clone()).await {
             Ok(begun) => return Ok(begun),
@@ -91,7 +95,8 @@ async fn start(
         (None, Holder::Provider) => start_remote(plan, facts).await?,
         (None, Holder::Program) => {
             let shown = ground.shown();
-            ready(plan, ground.groups, shown.as_ref(), facts, (None, ground.memory))?.start()?
+            let memory = (ground.lent()?, ground.memory);
+            ready(plan, ground.groups, shown.as_ref(), facts, memory)?.start()?
         }
     };
     if ground.memory.is_some()

@@ -27,7 +27,7 @@ use crate::life::host::Host;
 use crate::life::input;
 use crate::life::intake::Intake;
 use crate::life::keep::Filling;
-use crate::life::network::Network;
+use crate::life::network::{self, Network};
 use crate::life::numbered::CommandNames;
 use crate::life::put::put;
 use crate::life::raise::raise;
@@ -115,7 +115,9 @@ async fn start(
     let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
-    if let Some(ca) = prepared.as_ref().and_then(Prepared::ca) {
+    // A machine that goes on later is to find its disk as it was; it is handed them.
+    let shows = !plan.isolation().has_layer_inside();
+    if let Some(ca) = prepared.as_ref().and_then(Prepared::ca).filter(|_| shows) {
         plan.isolation().show_ours(&mut resolved, plan, ca, egress::CA_PATH);
     }
     let shares = resolved.shares.iter().filter(|share| !share.readonly);
@@ -140,7 +142,7 @@ async fn start(
             raise(host, facts, plan, begun, subject, &Intake::default()).await?
         }
     };
-    let Raised { hold, life, agent, kill, heard, went_on } = raised;
+    let Raised { hold, life, agent, kill, heard, went_on, storable } = raised;
     let (unrouted, hearing) = heard.unzip();
     let mut effective = plan.effective.clone();
     if let Some(line) = life.line() {
@@ -157,6 +159,7 @@ async fn start(
         agent,
         life,
         went_on,
+        storable,
         kill,
         boot_ms,
         peak_mem_mb: AtomicU64::new(0),
@@ -193,11 +196,8 @@ async fn furnish(
 ) -> Result<(), BootError> {
     upload(&sandbox.agent, resolved).await?;
     if let Some(prepared) = prepared {
-        let text = Prepared::resolv_conf().into();
-        put(&sandbox.agent, egress::RESOLV_CONF, 0o644, text).await?;
-        if let Some(certificates) = prepared.own_ca()? {
-            put(&sandbox.agent, egress::CA_PATH, 0o444, certificates).await?;
-        }
+        let is_shown = !plan.isolation().has_layer_inside();
+        network::furnish(&sandbox.agent, &prepared, is_shown).await?;
         sandbox.network.open(prepared)?;
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
@@ -207,7 +207,8 @@ async fn furnish(
             sandbox.unrouted = Some(Arc::new(Unrouted::in_namespace(sandbox.init_pid)));
         }
         Attempts::Agent => {
-            let before = if plan.services.is_empty() { 0 } else { no_routes(&sandbox.agent).await };
+            let is_new = plan.services.is_empty() && !sandbox.went_on;
+            let before = if is_new { 0 } else { no_routes(&sandbox.agent).await };
             sandbox.unrouted = Some(Arc::new(Unrouted::in_machine(before)));
         }
         Attempts::Each => {}
@@ -215,7 +216,7 @@ async fn furnish(
     Ok(())
 }
 
-/// What a machine's services tried so far. An agent that does not say it has them laid at a command's door,
+/// What a machine's services tried so far, or its earlier lives. An agent that does not say it has them laid at a command's door,
 /// which is no reason to start no sandbox.
 async fn no_routes(agent: &Agent) -> u64 {
     let limit = Duration::from_millis(METRICS_MS);

@@ -1,5 +1,6 @@
 //! The host's hold on a sandbox, from the start of its runtime to its end.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::agent::Agent;
 use crate::class::docker;
 use crate::class::held::Held;
 use crate::class::microvm::monitor::{self, Kind};
-use crate::class::microvm::{self, Disk, Lent, Parts, Restoring, ShownDisk, Untold};
+use crate::class::microvm::{self, Disk, EmulatorOrders, Lent, Parts, ShownDisk, Untold};
 use crate::class::remote::{self, Line};
 use crate::class::tail::keep_last;
 use crate::host::starter;
@@ -47,6 +48,8 @@ pub(crate) struct Life {
     awaited: bool,
     log: JoinHandle<String>,
     driver: Option<Driver>,
+    /// Where its emulator takes orders.
+    orders: Option<EmulatorOrders>,
     /// How a machine began; nothing else was ever restored.
     pub(crate) origin: Origin,
 }
@@ -89,6 +92,11 @@ impl Life {
             Origin::Waited { bytes } => bytes.div_ceil(1024 * 1024),
             Origin::Booted | Origin::Restored | Origin::Stood => 0,
         }
+    }
+
+    /// Where its emulator takes orders.
+    pub(crate) fn orders(&self) -> Option<EmulatorOrders> {
+        self.orders.clone()
     }
 
     /// The line to a sandbox elsewhere.
@@ -240,11 +248,19 @@ pub(crate) struct Ground<'a> {
     pub mounts: &'a [Value],
     /// The directory of what its kernel goes on with.
     pub memory: Option<&'a Path>,
+    /// The memory that a machine goes on with.
+    pub stored: Option<&'a File>,
 }
 
 impl Ground<'_> {
     pub(crate) fn shown(&self) -> Option<Arc<ShownDisk>> {
         self.disk.clone().map(ShownDisk::new)
+    }
+
+    /// That memory, for an emulator.
+    pub(crate) fn lent(&self) -> Result<Option<Lent>, BootError> {
+        let lent = self.stored.map(microvm::lend).transpose();
+        lent.map_err(|source| BootError::Fill { source })
     }
 }
 
@@ -260,6 +276,7 @@ pub(crate) struct Ready {
     is_killed_with_us: bool,
     /// What a stored machine has. Dropped when the process is there, which has its own.
     lent: Option<Lent>,
+    orders: Option<EmulatorOrders>,
 }
 
 impl Ready {
@@ -272,7 +289,9 @@ impl Ready {
         };
         let child = spawned.map_err(|source| BootError::Spawn { path, source })?;
         let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };
-        Ok((alive(child, self.awaited, origin, None), self.ours))
+        let mut life = alive(child, self.awaited, origin, None);
+        life.orders = self.orders;
+        Ok((life, self.ours))
     }
 }
 
@@ -282,7 +301,7 @@ pub(crate) fn ready(
     groups: &[PathBuf],
     disk: Option<&Arc<ShownDisk>>,
     facts: &HostFacts,
-    (restoring, memory): (Option<&mut Restoring>, Option<&Path>),
+    (lent, memory): (Option<Lent>, Option<&Path>),
 ) -> Result<Ready, BootError> {
     let (runtime, isolation) = (&plan.runtime, plan.isolation());
     let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
@@ -296,7 +315,6 @@ pub(crate) fn ready(
         Some(disk) => microvm::serve(disk).map_err(fault)?,
         None => OwnedFd::from(theirs),
     };
-    let lent = restoring.and_then(|restoring| restoring.lent.take());
     let mut command = match memory {
         Some(memory) => isolation
             .restore(plan, groups, memory)
@@ -313,7 +331,8 @@ pub(crate) fn ready(
         .kill_on_drop(true);
     let (path, awaited) = (runtime.path.clone(), isolation.awaits_runtime());
     let is_killed_with_us = isolation.is_killed_with_us();
-    Ok(Ready { command, path, ours, awaited, is_killed_with_us, lent })
+    let orders = isolation.orders(plan, &mut command).map_err(fault)?;
+    Ok(Ready { command, path, ours, awaited, is_killed_with_us, lent, orders })
 }
 
 /// Holds what was started; the disk of a machine is served until nobody has its log open.
@@ -331,7 +350,7 @@ fn alive(
             None => String::new(),
         }
     });
-    Life { child: Held::Process(child), awaited, log, driver: None, origin }
+    Life { child: Held::Process(child), awaited, log, driver: None, orders: None, origin }
 }
 
 /// Starts a monitor, tells it what its machine is and meets the machine's init.
@@ -376,7 +395,10 @@ pub(crate) async fn start_container(
     let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
     let awaited = plan.isolation().awaits_runtime();
     let origin = Origin::Booted;
-    Ok((Life { child: Held::Container(attached), awaited, log, driver: None, origin }, ours))
+    Ok((
+        Life { child: Held::Container(attached), awaited, log, driver: None, orders: None, origin },
+        ours,
+    ))
 }
 
 pub(crate) async fn start_remote(
@@ -403,7 +425,7 @@ pub(crate) async fn resume_remote(
 
 fn elsewhere((line, log, ours): (Line, JoinHandle<String>, UnixStream)) -> (Life, UnixStream) {
     let (child, origin) = (Held::Elsewhere(line), Origin::Booted);
-    (Life { child, awaited: false, log, driver: None, origin }, ours)
+    (Life { child, awaited: false, log, driver: None, orders: None, origin }, ours)
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.

@@ -11,11 +11,13 @@
 //! stream or PlainLayer -> Filling --provision_filled--> a sandbox with these files
 //! ```
 //! With its memory, where its class can: the agent sleeps, the kernel writes itself and ends, then the files follow, which
-//! nobody changes any more. `memory` has that part of a stream.
+//! nobody changes any more. `memory` has that part of a stream. The files of a machine come first, and then its memory with them in it:
+//! `machine_memory`.
 //!
 //! While the stream is written every process stands still, so it has the files of one moment: what was written, in the
 //! order in which it was written. What a program still has in its own memory is not in it.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,13 +30,14 @@ use cofferdam_guest::pieces::PieceWriter;
 use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
 use crate::class;
-use crate::class::microvm::MachineFiles;
+use crate::class::microvm::Storable;
 use crate::host::freeze::Frozen;
 use crate::host::idrange::Taken;
 use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::inside_layer;
+use crate::life::machine_memory;
 use crate::life::memory::{MAX_PIECE, StoredMemory};
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::spec::class::Class;
@@ -76,9 +79,11 @@ pub struct LayerKeeper {
     /// Bytes that its memory and its layer may have.
     mem_bytes: u64,
     disk_bytes: u64,
+    /// What stores its machine.
+    storable: Option<Storable>,
 }
 
-/// A sandbox whose agent sleeps. It does not go on.
+/// A sandbox whose agent sleeps, or will once its files are written. Once it sleeps it does not go on.
 #[derive(Debug)]
 #[must_use]
 pub struct Sleeping(LayerKeeper);
@@ -103,6 +108,7 @@ impl Sandbox {
             first: self.first_id(),
             ids: self.subject.ids.clone(),
             kill: self.kill_handle(),
+            storable: self.storable.clone(),
         })
     }
 }
@@ -146,14 +152,25 @@ impl LayerKeeper {
     /// Whether its memory can be kept with its files.
     #[must_use]
     pub fn keeps_memory(&self) -> bool {
-        self.facts.kept_memory(self.class).is_some_and(|memory| memory.is_kept)
+        self.storable.is_some()
+            || self.facts.kept_memory(self.class).is_some_and(|memory| memory.is_kept)
+    }
+
+    /// Whether its memory is behind its files in a stream, as that of a machine is.
+    #[must_use]
+    pub fn is_memory_last(&self) -> bool {
+        self.storable.is_some()
     }
 
     /// Whether the disk of this directory takes all that the sandbox may have. Once its processes have ended it is too late to
     /// find that it does not.
     #[must_use]
     pub fn fits(&self, dir: &Path) -> bool {
-        StoredMemory::fits(dir, self.mem_bytes.saturating_add(self.disk_bytes))
+        let memory = match self.storable {
+            Some(_) => machine_memory::most(self.mem_bytes),
+            None => self.mem_bytes,
+        };
+        StoredMemory::fits(dir, memory.saturating_add(self.disk_bytes))
     }
 
     /// Has its agent sleep, so that its memory can be kept.
@@ -161,6 +178,9 @@ impl LayerKeeper {
     /// # Errors
     /// What of it cannot be kept, in words; then it goes on. Any other means that it does not answer any more.
     pub async fn sleep(&self) -> Result<Sleeping, SleepError> {
+        if self.storable.is_some() {
+            return Ok(Sleeping(self.clone()));
+        }
         match self.agent.sleep().await {
             Ok(()) => Ok(Sleeping(self.clone())),
             Err(AgentError::Refused { error, .. }) => Err(SleepError::Refused(error)),
@@ -182,18 +202,34 @@ pub enum SleepError {
 }
 
 impl Sleeping {
-    /// Writes its memory, then its files, and gives the sandbox, whose processes have ended. Where its kernel could not
+    /// Whether it cannot go on any more.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.0.storable.is_none()
+    }
+
+    /// Writes its memory and its files, and gives the sandbox, whose processes have ended. Where its kernel could not
     /// write the memory, its files alone are in the stream, and the reason is given. Blocking; once `goes_on` says no, it
-    /// is an error.
+    /// is an error. `falls_asleep` is told before it cannot go on.
     ///
     /// # Errors
-    /// The stream could not be written, or a file not be read.
+    /// The stream could not be written, or a file not be read. One that had not fallen asleep goes on.
     pub fn keep(
         self,
         out: &mut dyn Write,
-        goes_on: &dyn Fn() -> bool,
+        (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
     ) -> Result<(Still, Option<io::Error>), KeepError> {
         let Self(keeper) = self;
+        if let Some(storable) = &keeper.storable {
+            let may_have = (keeper.mem_bytes, keeper.disk_bytes);
+            let of = (storable, &keeper.agent, may_have);
+            let (standing, fault) = machine_memory::keep(of, out, (goes_on, falls_asleep))?;
+            if standing.is_none() {
+                keeper.end();
+                keeper.ended().map_err(KeepError::Freeze)?;
+            }
+            return Ok((Still { frozen: None, standing, keeper: keeper.clone() }, fault));
+        }
         let mut pieces = PieceWriter::to(&mut *out, MAX_PIECE);
         let most = StoredMemory::most(keeper.mem_bytes);
         let members = keeper.facts.cgroups.members(&keeper.traces);
@@ -283,8 +319,18 @@ pub enum Filling {
 /// What [`LayerKeeper::keep`] or [`Sleeping::keep`] wrote.
 pub struct KeptStream {
     stream: Box<dyn Read + Send + Sync>,
-    has_memory: bool,
+    form: StreamForm,
     wants_memory: bool,
+}
+
+/// What is in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamForm {
+    Files,
+    /// A memory, and then files.
+    MemoryFirst,
+    /// What a machine's memory goes on with, the files, and that memory.
+    MemoryLast,
 }
 
 impl std::fmt::Debug for Filling {
@@ -296,17 +342,22 @@ impl std::fmt::Debug for Filling {
 impl Filling {
     /// What [`LayerKeeper::keep`] wrote.
     pub fn new(stream: impl Read + Send + Sync + 'static) -> Self {
-        Self::of(stream, false)
+        Self::of(stream, StreamForm::Files)
     }
 
     /// What [`Sleeping::keep`] wrote: the sandbox goes on where it was.
     pub fn with_memory(stream: impl Read + Send + Sync + 'static) -> Self {
-        Self::of(stream, true)
+        Self::of(stream, StreamForm::MemoryFirst)
     }
 
-    fn of(stream: impl Read + Send + Sync + 'static, has_memory: bool) -> Self {
-        let stream = Box::new(stream);
-        Self::Stream(KeptStream { stream, has_memory, wants_memory: has_memory })
+    /// The same of a sandbox with its memory last.
+    pub fn with_memory_last(stream: impl Read + Send + Sync + 'static) -> Self {
+        Self::of(stream, StreamForm::MemoryLast)
+    }
+
+    fn of(stream: impl Read + Send + Sync + 'static, form: StreamForm) -> Self {
+        let wants_memory = form != StreamForm::Files;
+        Self::Stream(KeptStream { stream: Box::new(stream), form, wants_memory })
     }
 
     /// The same for a sandbox that begins with the files alone.
@@ -338,23 +389,38 @@ impl Filling {
     /// The memory that it begins with, for a sandbox whose directory this is. Before the files; blocking.
     pub(crate) fn memory(&mut self, dir: &Path) -> io::Result<Option<StoredMemory>> {
         match self {
-            Self::Stream(KeptStream { stream, has_memory: has @ true, wants_memory }) => {
-                *has = false;
+            Self::Stream(KeptStream {
+                stream,
+                form: form @ StreamForm::MemoryFirst,
+                wants_memory,
+            }) => {
+                *form = StreamForm::Files;
                 StoredMemory::read(stream.as_mut(), wants_memory.then_some(dir))
             }
+            Self::Stream(_) | Self::Layer(_) => Ok(None),
+        }
+    }
+
+    /// The memory that a machine with this mark goes on with. In place of the files, which are in it; blocking.
+    pub(crate) fn machine(&mut self, mark: impl FnOnce() -> String) -> io::Result<Option<File>> {
+        match self {
+            Self::Stream(KeptStream {
+                stream,
+                form: StreamForm::MemoryLast,
+                wants_memory: true,
+            }) => machine_memory::read(stream.as_mut(), &mark()).map(Some),
             Self::Stream(_) | Self::Layer(_) => Ok(None),
         }
     }
 }
 
 impl KeptStream {
-    /// What is left of it, for the init of a machine.
-    pub(crate) fn for_machine(self) -> MachineFiles {
-        MachineFiles::new(self.stream)
-    }
-
-    pub(crate) fn files(&mut self) -> &mut dyn Read {
-        self.stream.as_mut()
+    /// The files in it; a memory before them was read. Blocking.
+    pub(crate) fn into_files(self) -> io::Result<Box<dyn Read + Send>> {
+        match self.form {
+            StreamForm::Files | StreamForm::MemoryFirst => Ok(self.stream),
+            StreamForm::MemoryLast => machine_memory::files(self.stream),
+        }
     }
 }
 

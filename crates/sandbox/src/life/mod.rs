@@ -20,6 +20,7 @@ mod inside;
 mod inside_layer;
 mod intake;
 mod keep;
+mod machine_memory;
 mod memory;
 mod network;
 mod numbered;

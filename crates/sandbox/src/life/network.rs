@@ -7,6 +7,7 @@
 //! **No change opens anything once the sandbox ends.**
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use cofferdam_contracts::egress::Entry as Listed;
@@ -106,7 +107,7 @@ impl Network {
         let Some(prepared) = prepared else {
             return Ok(NetworkNow { env: BTreeMap::new(), names: Vec::new(), cut: 0 });
         };
-        self.furnish(&prepared).await.map_err(|e| failed(&e))?;
+        furnish(&self.0.agent, &prepared, false).await.map_err(|e| failed(&e))?;
         let egress = self.opened(prepared).map_err(|e| failed(&e))?;
         egress.enter(Phase::Exec).await.map_err(|e| failed(&e))?;
         let now = egress.now().await;
@@ -115,23 +116,33 @@ impl Network {
         Ok(now)
     }
 
-    /// What programs need besides the proxy, where nothing was mounted for them.
-    async fn furnish(&self, prepared: &Prepared) -> Result<(), BootError> {
-        let text = Prepared::resolv_conf().into();
-        put(&self.0.agent, egress::RESOLV_CONF, 0o644, text).await?;
-        if let Some(ca) = prepared.ca().map(std::path::Path::to_path_buf) {
-            let read = blocking(move || std::fs::read(ca)).await;
-            let read = read.map_err(EgressError::Certificates)?;
-            put(&self.0.agent, egress::CA_PATH, 0o444, read.into()).await?;
-        }
-        Ok(())
-    }
-
     /// Ends it: no connection is left when it returns, and none is opened any more.
     pub(crate) async fn close(&self) {
         *self.0.is_over.lock().await = true;
         if let Some(egress) = self.egress() {
             egress.close().await;
         }
+    }
+}
+
+/// Gives programs what they need besides the proxy: a resolver, and certificates where they are not shown already.
+pub(crate) async fn furnish(
+    agent: &Agent,
+    prepared: &Prepared,
+    is_shown: bool,
+) -> Result<(), BootError> {
+    put(agent, egress::RESOLV_CONF, 0o644, Prepared::resolv_conf().into()).await?;
+    let shown = prepared.ca().filter(|_| !is_shown).map(Path::to_path_buf);
+    let certificates = match (prepared.own_ca()?, shown) {
+        (Some(own), _) => Some(own),
+        (None, Some(ca)) => {
+            let read = blocking(move || std::fs::read(ca)).await;
+            Some(read.map_err(EgressError::Certificates)?.into())
+        }
+        (None, None) => None,
+    };
+    match certificates {
+        Some(bytes) => put(agent, egress::CA_PATH, 0o444, bytes).await,
+        None => Ok(()),
     }
 }

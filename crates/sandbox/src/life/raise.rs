@@ -1,6 +1,6 @@
 //! Making a sandbox up to its agent's first answer.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 
 use super::error::{BootError, fault, make_dir};
-use crate::class::microvm::{Disk, ImageCache, Parts};
+use crate::class::microvm::{Disk, ImageCache, MachineFiles, Mark, Parts, Storable};
 use crate::class::shown::Resolved;
 use crate::host::crypt::Volume;
 use crate::host::hostpath::Place;
@@ -50,6 +50,7 @@ pub(crate) async fn raise(
 ) -> Result<Raised, BootError> {
     let known = facts.base_digest.clone().filter(|_| plan.base.is(&facts.base));
     let bundle = Bundle::of(plan, &base, resolved, known, facts);
+    let mark = bundle.mark.clone();
     let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
     if filling.as_ref().is_some_and(Filling::is_layer) && bundle.parts.is_some() {
         return Err(BootError::Unfillable(plan.class.as_str()));
@@ -63,7 +64,7 @@ pub(crate) async fn raise(
         (intake.within(|| bundle.make((&held, &images), filling, early, &mut ahead)), ahead)
     })
     .await;
-    let Made { hold, digest, groups, disk, ids, memory, parts } =
+    let Made { hold, digest, groups, disk, ids, memory, stored, parts } =
         match made.ok_or(BootError::Closed).flatten() {
             Ok(made) => made,
             Err(error) => {
@@ -80,10 +81,17 @@ pub(crate) async fn raise(
     let heard = plan.isolation().hear(&plan.traces);
     let heard = heard.map_err(fault("listening in", &plan.traces.dir))?;
     let memory_dir = memory.as_ref().map(|memory| memory.dir.as_path());
-    let ground =
-        Ground { groups: &groups, disk, parts, mounts: &resolved.mounts, memory: memory_dir };
+    let ground = Ground {
+        groups: &groups,
+        disk,
+        parts,
+        mounts: &resolved.mounts,
+        memory: memory_dir,
+        stored: stored.as_ref(),
+    };
     let (life, agent) = begin(host, facts, plan, &ground, ahead).await?;
-    if memory.is_some() {
+    let went_on = memory.is_some() || stored.is_some();
+    if went_on {
         // New commands get other names than those that go on.
         agent.commands().await.map_err(|source| BootError::Woken { source })?;
     }
@@ -98,7 +106,11 @@ pub(crate) async fn raise(
             KillHandle::new(init)
         }
     };
-    Ok(Raised { hold, life, agent, kill, heard, went_on: memory.is_some() })
+    let storable = match (life.orders(), mark, ground.disk) {
+        (Some(orders), Some(mark), Some(disk)) => Some(Storable { orders, mark, disk }),
+        _ => None,
+    };
+    Ok(Raised { hold, life, agent, kill, heard, went_on, storable })
 }
 
 /// What came of making a bundle.
@@ -115,6 +127,8 @@ struct Made {
     ids: Option<Taken>,
     /// What its kernel goes on with, until it does.
     memory: Option<StoredMemory>,
+    /// The same of a machine.
+    stored: Option<File>,
     /// Of a machine, with the files that it begins with.
     parts: Option<Parts>,
 }
@@ -129,6 +143,8 @@ struct Bundle {
     large: bool,
     /// What a machine is made of; it mounts its root itself.
     parts: Option<Parts>,
+    /// What a memory of that machine goes on with.
+    mark: Option<Mark>,
     /// The base's digest, where the host knows it.
     known: Option<Digest>,
     /// Whether it has users of its own.
@@ -159,11 +175,13 @@ impl Bundle {
             config: plan.config.clone(),
             runtime: plan.runtime.clone(),
         };
+        let made_of = footing.parts.as_ref().zip(facts.machine.as_ref());
         Self {
             traces: plan.traces.clone(),
             base: base.clone(),
             layer_mb: footing.layer_mb,
             large: plan.large,
+            mark: made_of.map(|(parts, machine)| parts.mark(plan, machine)),
             parts: footing.parts,
             known,
             has_users: footing.has_users,
@@ -221,9 +239,9 @@ impl Bundle {
         self.make_dir()?;
         let unread = early.map(|early| self.start_ahead(early, ahead)).transpose()?.flatten();
         let Some(layer_mb) = self.layer_mb else {
-            let (digest, groups, disk, ids, memory) = (None, Vec::new(), None, None, None);
-            let parts = self.parts.clone();
-            return Ok(Made { hold, digest, groups, disk, ids, memory, parts });
+            let (digest, groups, disk, ids) = (None, Vec::new(), None, None);
+            let (memory, stored, parts) = (None, None, self.parts.clone());
+            return Ok(Made { hold, digest, groups, disk, ids, memory, stored, parts });
         };
         let plain = filling.as_ref().and_then(Filling::layer);
         let ids = match (self.has_users, &facts.ids) {
@@ -261,20 +279,39 @@ impl Bundle {
         let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
-        // A machine goes on with nobody's memory.
-        if self.parts.is_some() {
+        if let (Some(parts), Some(mark), Some(disk)) = (&self.parts, &self.mark, &disk) {
+            let stored = filling.as_mut().map(|filling| filling.machine(|| mark.with(disk)));
+            let stored = stored.transpose().map_err(|source| BootError::Fill { source })?;
+            if let Some(stored) = stored.flatten() {
+                let (memory, stored) = (None, Some(stored));
+                let parts = Some(parts.clone().going_on());
+                return Ok(Made {
+                    hold,
+                    digest,
+                    groups,
+                    disk: Some(Arc::clone(disk)),
+                    ids,
+                    memory,
+                    stored,
+                    parts,
+                });
+            }
+            // It goes on with no memory of another class.
             filling = filling.map(Filling::files_alone);
         }
         let memory = filling.as_mut().map(|filling| filling.memory(&self.traces.dir)).transpose();
         let memory = memory.map_err(|source| BootError::Fill { source })?.flatten();
         let parts = match (self.parts.clone(), filling) {
-            (Some(parts), Some(Filling::Stream(files))) => Some(parts.filled(files.for_machine())),
+            (Some(parts), Some(Filling::Stream(files))) => {
+                let files = files.into_files().map_err(|source| BootError::Fill { source })?;
+                Some(parts.filled(MachineFiles::new(files)))
+            }
             (None, filling) => {
                 self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling, unread)?;
                 None
             }
             (parts, _) => parts,
         };
-        Ok(Made { hold, digest, groups, disk, ids, memory, parts })
+        Ok(Made { hold, digest, groups, disk, ids, memory, stored: None, parts })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::agent::Agent;
+use crate::class::microvm::Storable;
 use crate::egress::Unrouted;
 use crate::host::task::Driver;
 use crate::images;
@@ -19,6 +20,8 @@ pub(crate) struct Raised {
     pub kill: KillHandle,
     /// Whether its kernel goes on with a memory that was kept.
     pub went_on: bool,
+    /// What stores its machine with it, where it has one.
+    pub storable: Option<Storable>,
     /// Where its kernel tells of attempts.
     pub heard: Option<(Arc<Unrouted>, Driver)>,
 }

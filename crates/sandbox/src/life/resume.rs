@@ -68,6 +68,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
         agent,
         life,
         went_on: false,
+        storable: None,
         kill: KillHandle::of_line(line),
         init_pid: 0,
         boot_ms: clock.elapsed_ms(),

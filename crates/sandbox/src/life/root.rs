@@ -72,9 +72,10 @@ impl Root {
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
         }
-        if let Some(Filling::Stream(mut from)) = filling {
+        if let Some(Filling::Stream(from)) = filling {
             let first = ids.map_or(0, |(_, taken)| taken.first);
-            let filled = stream::unpack(&upper, first, from.files());
+            let files = from.into_files();
+            let filled = files.and_then(|mut files| stream::unpack(&upper, first, &mut files));
             filled.map_err(|source| BootError::Fill { source })?;
         }
         let mut below =

@@ -22,6 +22,7 @@ use crate::agent::ignored::{self, Ignored};
 use crate::agent::{Agent, AgentError, Collected, Stream};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
+use crate::class::microvm::Storable;
 use crate::class::remote::Line;
 use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
 use crate::host::plain::PlainLayer;
@@ -139,6 +140,8 @@ pub struct Sandbox {
     pub(crate) life: Life,
     /// Whether its kernel goes on with a memory that was kept.
     pub(crate) went_on: bool,
+    /// What stores its machine with it, where it has one.
+    pub(crate) storable: Option<Storable>,
     pub(crate) kill: KillHandle,
     pub(crate) init_pid: u32,
     pub(crate) boot_ms: u64,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cofferdam_guest::setup::GREETING;
 
-use super::qemu::{self, QemuInput, Shape, Start};
+use super::qemu::{self, Lent, QemuInput, Shape, Start};
 use super::serve;
 use crate::host::runtime::Runtime;
 use crate::host::starter;
@@ -31,7 +31,7 @@ impl Bare {
         machine: &Machine,
         qemu: &Runtime,
         shape: Shape,
-        start: &Start<'_>,
+        control: Option<&Lent>,
         limit: Duration,
     ) -> io::Result<Self> {
         let (port, theirs) = UnixStream::pair()?;
@@ -45,9 +45,13 @@ impl Bare {
             shape,
             id: "nobody",
             dir: Path::new("/nonexistent"),
-            start,
+            start: &Start::Boot,
         };
-        let mut command = qemu::command(&wanted).into_std();
+        let mut command = qemu::command(&wanted);
+        if let Some(socket) = control {
+            qemu::control(&mut command, socket);
+        }
+        let mut command = command.into_std();
         command.env_clear().stdin(OwnedFd::from(theirs)).stdout(disk).stderr(Stdio::piped());
         Ok(Self { child: starter::start(move || command.spawn())?, port })
     }

@@ -6,6 +6,9 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::id::Digest;
+
 use super::erofs::{Image, Piece};
 use super::tree::Source;
 
@@ -44,6 +47,12 @@ impl Disk {
         table.resize(510, 0);
         table.extend_from_slice(&[0x55, 0xAA]);
         Ok(Self { table, parts })
+    }
+
+    /// What it shows, in short.
+    pub fn digest(&self) -> Digest {
+        let [(_, first), (_, second)] = &self.parts;
+        digest_bytes(&[first.digest().as_slice(), second.digest()].concat())
     }
 
     /// What lies at an offset, and how many of the wanted bytes that answers, at least one.

@@ -13,6 +13,9 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
+use std::sync::OnceLock;
+
+use sha2::{Digest as _, Sha256};
 
 use super::tree::{self, Content, Node, Source};
 
@@ -40,6 +43,8 @@ pub(super) struct Image {
     extents: Vec<Extent>,
     /// All of it, in blocks.
     blocks: u64,
+    /// See [`Image::digest`].
+    digest: OnceLock<[u8; 32]>,
 }
 
 /// Bytes behind the metadata.
@@ -99,6 +104,23 @@ impl Image {
                 (Piece::Bytes(part), count)
             }
         }
+    }
+
+    /// What it shows, in short: all that a kernel may have read of it. Of a file its path, size and time.
+    pub fn digest(&self) -> &[u8; 32] {
+        self.digest.get_or_init(|| {
+            let mut digest = Sha256::new_with_prefix(wide(self.meta.len()).to_le_bytes());
+            digest.update(&self.meta);
+            for Extent { start, length, data } in &self.extents {
+                digest.update(start.to_le_bytes());
+                digest.update(length.to_le_bytes());
+                match data {
+                    FileData::Bytes(bytes) => digest.update(bytes),
+                    FileData::File(source) => source.mark(&mut digest),
+                }
+            }
+            digest.finalize().into()
+        })
     }
 
     /// The image of a tree.
@@ -167,7 +189,7 @@ impl Builder {
         meta.append(&mut self.directories);
         let blocks = next;
         super_block(&mut meta, blocks, inodes / INODE)?;
-        Ok(Image { meta, extents: self.extents, blocks })
+        Ok(Image { meta, extents: self.extents, blocks, digest: OnceLock::new() })
     }
 
     /// Gives every node its number, level by level, and every directory those of its entries.

@@ -11,7 +11,8 @@
 //! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
 //! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
 //! hold the emulator. Where the processor is emulated, a machine is stored once ([`stored`], [`pool`])
-//! and the next ones of its shape are restored.
+//! and the next ones of its shape are restored. The machine of a sandbox is stored with it when the sandbox is paused ([`orders`],
+//! [`mark`]).
 
 mod bare;
 mod cpio;
@@ -20,9 +21,11 @@ mod erofs;
 mod hold;
 mod kvm;
 mod machine;
+mod mark;
 pub(crate) mod monitor;
 mod nbd;
 mod operations;
+mod orders;
 mod plain;
 mod pool;
 mod qemu;
@@ -52,12 +55,14 @@ use tokio::process::Command;
 pub(crate) use disk::{Disk, ShownDisk};
 use erofs::Image;
 pub(crate) use machine::Absent;
+pub(crate) use mark::{MAX_MARK, Mark, differs};
 pub(crate) use operations::CLASS;
+pub(crate) use orders::{EmulatorOrders, Storable, most};
 pub(crate) use pool::{MachineKey, Pool};
 pub(crate) use qemu::Lent;
 use qemu::{Shape, Start};
 pub(crate) use serve::{empty, serve};
-pub(crate) use stored::Restoring;
+pub(crate) use stored::{Restoring, lend};
 pub(crate) use told::{MachineFiles, Untold};
 use tree::Node;
 
@@ -182,6 +187,8 @@ pub(crate) struct Parts {
     setup: Setup,
     /// What it begins with.
     files: Option<MachineFiles>,
+    /// Whether it goes on with a memory that was stored with its sandbox.
+    goes_on: bool,
     /// Whether the lower layers stay as they are while this worker lives.
     kept: bool,
 }
@@ -210,6 +217,7 @@ impl Parts {
             binds,
             given: asked.to_vec(),
             files: None,
+            goes_on: false,
             setup: Setup {
                 is_rehearsal: false,
                 is_filled: false,
@@ -273,13 +281,26 @@ impl Parts {
         Self { files: Some(files), ..self }
     }
 
-    /// Whether it begins with files.
+    /// The same for a machine that goes on with its memory.
+    pub fn going_on(self) -> Self {
+        Self { goes_on: true, ..self }
+    }
+
+    /// Whether it begins with files, or with its memory.
     pub fn is_filled(&self) -> bool {
-        self.files.is_some()
+        self.files.is_some() || self.goes_on
+    }
+
+    /// What a memory of it goes on with.
+    pub fn mark(&self, plan: &Plan, machine: &Machine) -> Mark {
+        Mark::of(machine, &plan.runtime, shape(plan, machine), &self.setup)
     }
 
     /// Says to the init of a machine what it is from now on; one that was stored has greeted already.
     pub async fn hand_over(self, stream: &mut UnixStream, has_greeted: bool) -> Result<(), Untold> {
+        if self.goes_on {
+            return told::wake(stream).await;
+        }
         if !has_greeted && told::line(stream).await? != GREETING {
             return Err(Untold::Said("the machine's init did not introduce itself".to_owned()));
         }

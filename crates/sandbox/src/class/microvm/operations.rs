@@ -1,5 +1,6 @@
 //! The operations of the class `microvm`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
@@ -7,11 +8,13 @@ use tokio::process::Command;
 
 use super::monitor::Kind;
 use super::{
-    Given, HOST_LAYER_MB, Lent, MAX_PIDS, Parts, changes_at, command, given, host_limits, own, weak,
+    EmulatorOrders, Given, HOST_LAYER_MB, Lent, MAX_PIDS, Parts, changes_at, command, given,
+    host_limits, own, weak,
 };
 use crate::agent::changes::Changed;
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{Attempts, Footing, Holder, Isolation};
+use crate::class::kept_memory::KeptMemory;
 use crate::class::shown::{NotGiven, Resolved};
 use crate::host::hostpath::Place;
 use crate::host::limit;
@@ -119,6 +122,16 @@ impl Isolation for MicrovmClass {
         }
     }
 
+    /// QEMU writes a machine; the other monitors take no order of a sandbox's.
+    fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
+        let monitor = Kind::named(&facts.runtime_of(Class::Microvm)?.name);
+        let why = match monitor {
+            Some(monitor) => format!("{} is given no orders", monitor.program()),
+            None => "QEMU writes the machine".to_owned(),
+        };
+        Some(KeptMemory { is_kept: monitor.is_none(), why })
+    }
+
     fn holder(&self, plan: &Plan) -> Holder {
         Kind::named(&plan.runtime.name).map_or(Holder::Program, Holder::Monitor)
     }
@@ -134,6 +147,13 @@ impl Isolation for MicrovmClass {
             Some(machine) => command(plan, groups, machine, lent),
             // Without a machine the class is absent, and no plan names it.
             None => Command::new(plan.runtime.program()),
+        }
+    }
+
+    fn orders(&self, plan: &Plan, command: &mut Command) -> io::Result<Option<EmulatorOrders>> {
+        match self.holder(plan) {
+            Holder::Program => EmulatorOrders::to(command).map(Some),
+            _ => Ok(None),
         }
     }
 

@@ -3,10 +3,11 @@
 //! ```text
 //! our cgroups, namespaces of its own, nobody [ qemu ]
 //!   0 the agent's port   1 the disk's server   2, 5 the console, our log   3 kernel   4 initial files
-//!   10.. of one that is restored: what it was; of one that is stored, and gets no sandbox: a control socket
+//!   10.. a control socket; of one that is restored: what it was
 //! ```
-//! It opens no file but those that it inherits, and has no network and no control socket: what it can
-//! do on the host is what its own system call filter leaves to user `nobody`.
+//! It opens no file but those that it inherits, and has no network. At the other end of its control socket is this worker alone: the
+//! socket has no name, and nothing in the machine leads to it. What the emulator can do on the host is what its own system call
+//! filter leaves to user `nobody`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -50,8 +51,6 @@ pub(crate) struct Shape {
 pub(super) enum Start<'a> {
     /// With a kernel that boots.
     Boot,
-    /// The same, and it is told to store itself on a control socket, which is lent.
-    Store(&'a Lent),
     /// As it was stored, in a file that is lent.
     Restore(&'a Lent),
 }
@@ -96,7 +95,7 @@ pub(super) struct QemuInput<'a> {
 pub(super) fn command(wanted: &QemuInput<'_>) -> Command {
     let QemuInput { machine, qemu, groups, shape, id, dir, start } = wanted;
     let files = match start {
-        Start::Boot | Start::Store(_) => [machine.kernel.as_path(), machine.initrd.as_path()],
+        Start::Boot => [machine.kernel.as_path(), machine.initrd.as_path()],
         // Both are in its memory.
         Start::Restore(_) => [Path::new("/dev/null"); 2],
     };
@@ -129,17 +128,19 @@ pub(super) fn command(wanted: &QemuInput<'_>) -> Command {
     }
     match start {
         Start::Boot => {}
-        Start::Store(lent) => {
-            let control = format!("socket,id=control,fd={}", lent.number());
-            command.args(["-chardev", &control, "-mon", "chardev=control,mode=control"]);
-            lent.open_in(&mut command);
-        }
         Start::Restore(lent) => {
             command.args(["-incoming", &format!("fd:{}", lent.number())]);
             lent.open_in(&mut command);
         }
     }
     command
+}
+
+/// Has it take orders on a socket.
+pub(super) fn control(command: &mut Command, socket: &Lent) {
+    let control = format!("socket,id=control,fd={}", socket.number());
+    command.args(["-chardev", &control, "-mon", "chardev=control,mode=control"]);
+    socket.open_in(command);
 }
 
 /// An emulated machine measures its processor's clock against a timer that is emulated too. On a busy

@@ -1,14 +1,14 @@
-//! How the emulator of a machine that gets no sandbox is told to store it: QEMU's machine protocol,
-//! lines of JSON on a socket pair.
+//! How an emulator is told to store its machine: QEMU's machine protocol, lines of JSON on a socket pair.
 
 #[cfg(test)]
 mod fuzz;
 
 use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use cofferdam_ambient::clock::Stopwatch;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -18,11 +18,14 @@ const FILE: &str = "state";
 const MAX_LINE: u64 = 64 * 1024;
 /// Lines before the one that is waited for.
 const MAX_LINES: usize = 64;
+/// All of a talk, however slowly lines come.
+const MAX_MS: u64 = 600_000;
 
 /// Our end of its control socket.
 #[derive(Debug)]
 pub(super) struct Control {
     stream: BufReader<UnixStream>,
+    clock: Stopwatch,
 }
 
 impl Control {
@@ -30,11 +33,11 @@ impl Control {
     pub fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self { stream: BufReader::new(stream), clock: Stopwatch::start() })
     }
 
-    /// Has it write the machine down in this file, and stand still. Blocking.
-    pub fn store(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+    /// Has it write the machine down in this file, which is then its own, and stand still. Blocking.
+    pub fn store(&mut self, file: OwnedFd) -> io::Result<()> {
         self.ask(&opening(), Some(file))?;
         // As fast as it can: what it writes to is memory.
         let most = json!({"max-bandwidth": u32::MAX, "downtime-limit": 60_000});
@@ -53,7 +56,7 @@ impl Control {
     }
 
     /// Says the lines and waits for an answer to each.
-    fn ask(&mut self, lines: &[Value], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn ask(&mut self, lines: &[Value], file: Option<OwnedFd>) -> io::Result<()> {
         self.say(lines, file)?;
         let mut wanted = lines.len();
         for _ in 0..MAX_LINES {
@@ -70,9 +73,9 @@ impl Control {
     }
 
     /// The file goes with the first byte; the emulator keeps it until it is asked to take it.
-    fn say(&mut self, lines: &[Value], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn say(&mut self, lines: &[Value], file: Option<OwnedFd>) -> io::Result<()> {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        let numbers: Vec<_> = file.iter().map(BorrowedFd::as_raw_fd).collect();
+        let numbers: Vec<_> = file.iter().map(|file| file.as_raw_fd()).collect();
         let extra: Vec<_> = file.iter().map(|_| ControlMessage::ScmRights(&numbers)).collect();
         let socket = self.stream.get_ref().as_fd().as_raw_fd();
         let text = [IoSlice::new(text.as_bytes())];
@@ -85,6 +88,9 @@ impl Control {
     }
 
     fn line(&mut self) -> io::Result<Value> {
+        if self.clock.elapsed_ms() > MAX_MS {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let mut line = Vec::new();
         self.stream.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
         Ok(serde_json::from_slice(&line)?)

@@ -18,7 +18,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::bare::Bare;
-use super::qemu::{Lent, Shape, Start};
+use super::qemu::{Lent, Shape};
 use super::qmp::Control;
 use crate::host::runtime::Runtime;
 use crate::spec::machine::Machine;
@@ -42,6 +42,12 @@ pub(crate) struct Restoring {
     pub lent: Option<Lent>,
 }
 
+/// What a new emulator needs to become what this file holds: opened anew, so that it reads from the start.
+pub(crate) fn lend(state: &File) -> io::Result<Lent> {
+    let state = File::open(format!("/proc/self/fd/{}", state.as_raw_fd()))?;
+    Lent::new(state.as_fd())
+}
+
 impl Stored {
     /// Boots a machine of this shape and stores it. Blocking, for seconds.
     pub fn make(machine: &Machine, qemu: &Runtime, shape: Shape) -> Result<Self, String> {
@@ -51,12 +57,12 @@ impl Stored {
         let lent = Lent::new(theirs.as_fd()).map_err(words)?;
         drop(theirs);
         let limit = Duration::from_millis(BOOT_MS);
-        let mut bare =
-            Bare::start(machine, qemu, shape, &Start::Store(&lent), limit).map_err(words)?;
+        let mut bare = Bare::start(machine, qemu, shape, Some(&lent), limit).map_err(words)?;
         drop(lent);
         bare.greeting()?;
         let told = Control::new(ours, Duration::from_millis(TELL_MS));
-        told.and_then(|mut control| control.store(state.as_fd())).map_err(words)?;
+        told.and_then(|mut control| control.store(state.as_fd().try_clone_to_owned()?))
+            .map_err(words)?;
         bare.end().map_err(words)?;
         drop(bare);
         seal(&state).map_err(words)?;
@@ -65,9 +71,7 @@ impl Stored {
 
     /// What a new emulator needs to become this machine.
     pub fn lend(this: &Arc<Self>) -> io::Result<Restoring> {
-        // Opened anew, so that each reads from the start.
-        let state = File::open(format!("/proc/self/fd/{}", this.state.as_raw_fd()))?;
-        Ok(Restoring { stored: Arc::clone(this), lent: Some(Lent::new(state.as_fd())?) })
+        Ok(Restoring { stored: Arc::clone(this), lent: Some(lend(&this.state)?) })
     }
 }
 

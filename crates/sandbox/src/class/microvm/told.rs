@@ -10,13 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use cofferdam_ambient::{clock, random};
-use cofferdam_guest::setup::{CLOCK, CLOCK_ASKS, FILES, Setup};
+use cofferdam_guest::setup::{CLOCK, CLOCK_ASKS, Dawn, FILES, READY, Setup};
+use cofferdam_guest::sleep::{AWAKE, Listening, WAKE};
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 /// A line of the init's: what failed, or that nothing did.
 const MAX_LINE: usize = 4_096;
+/// What an agent that fell asleep may have said after it was heard: words of its sleep.
+const MAX_LAST_WORDS: usize = 64 * 1024;
 /// One read of the files, and how many of them wait for the machine.
 const PIECE_BYTES: usize = 128 * 1024;
 const QUEUED: usize = 4;
@@ -108,7 +112,28 @@ pub(super) async fn tell(
 ) -> Result<(), Untold> {
     setup.seed = random::secret_bytes();
     setup.is_filled = files.is_some();
-    let mut said = serde_json::to_vec(&setup).map_err(io::Error::other)?;
+    answered(stream, &setup, files, wanted).await
+}
+
+/// Wakes a machine that was stored with its sandbox, and tells its init what is new. Its task goes on with the agent.
+pub(super) async fn wake(stream: &mut UnixStream) -> Result<(), Untold> {
+    stream.write_all(WAKE).await?;
+    let mut listening = Listening::to(AWAKE);
+    let mut left = MAX_LAST_WORDS;
+    while !listening.hears(stream.read_u8().await?) {
+        left = left.checked_sub(1).ok_or(Untold::Lost)?;
+    }
+    answered(stream, &Dawn { seed: random::secret_bytes() }, None, READY).await
+}
+
+/// Says a line and answers what is asked, until this word.
+async fn answered(
+    stream: &mut UnixStream,
+    line_of: &impl Serialize,
+    files: Option<&MachineFiles>,
+    wanted: &str,
+) -> Result<(), Untold> {
+    let mut said = serde_json::to_vec(line_of).map_err(io::Error::other)?;
     said.push(b'\n');
     stream.write_all(&said).await?;
     let mut answer = line(stream).await?;

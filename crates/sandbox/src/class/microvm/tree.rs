@@ -18,6 +18,7 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat, openat2, readlinkat,
     statat,
 };
+use sha2::{Digest as _, Sha256};
 
 /// Nodes of all trees of one machine: five times a large `/usr`. A description takes about 200 bytes of the
 /// worker's memory for each.
@@ -73,6 +74,15 @@ impl Source {
             && (found.mtime(), found.mtime_nsec()) == self.mtime
             && found.len() == self.size;
         if same { Ok(file) } else { Err(io::Error::other("the file was changed meanwhile")) }
+    }
+
+    /// What tells it from another file, also after the host's next start.
+    pub fn mark(&self, digest: &mut Sha256) {
+        let path = self.path.as_os_str().as_bytes();
+        digest.update(u64::try_from(path.len()).unwrap_or(u64::MAX).to_le_bytes());
+        digest.update(path);
+        digest.update(self.mtime.0.to_le_bytes());
+        digest.update(self.mtime.1.to_le_bytes());
     }
 
     /// Fills the buffer from this offset; what is beyond the end is zeros.

@@ -64,7 +64,7 @@ impl WarmMachine {
         let plan = Plan { traces: place.traces.clone(), ..plan };
         let shown = microvm::empty().map_err(|error| error.to_string())?;
         let held =
-            hold::ready(&plan, &place.groups, Some(&shown), &facts, (Some(&mut restoring), None));
+            hold::ready(&plan, &place.groups, Some(&shown), &facts, (restoring.lent.take(), None));
         let held = held.and_then(Ready::start);
         let (life, stream) = held.map_err(|error| error_chain(&error))?;
         let mut machine = Self { life, stream, shown, place };
