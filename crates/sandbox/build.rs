@@ -35,8 +35,9 @@ const SPAWN_IN_PLACE: &str = "-C link-arg=-Wl,-u,posix_spawn_file_actions_addchd
 /// which every sandbox then has a copy of. Stack, heap and the kernel's pages are elsewhere each time as before.
 const WHERE_IT_IS_LINKED: &str = "-C relocation-model=static";
 
-/// The agent waits by `poll`, not by `epoll`. After a restore gVisor's `epoll` reports registrations that were ended before the
-/// checkpoint, and the runtime would follow their address to memory that it has freed (decision 0115).
+/// In gVisor the agent waits by `poll`, not by `epoll`. After a restore gVisor's `epoll` reports registrations that were ended before
+/// the checkpoint, and the runtime would follow their address to memory that it has freed. Elsewhere it does not: with `poll` the
+/// runtime keeps a few hundred bytes of each pipe that has ended (decision 0115).
 const WAITS_BY_POLL: &str = "--cfg mio_unsupported_force_poll_poll";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -46,21 +47,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     for input in ["crates/guest/src", "crates/guest/Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
+    build(workspace, "", "cofferdam-guest")?;
+    build(workspace, WAITS_BY_POLL, "cofferdam-guest-poll")
+}
+
+/// Builds one of them, with its own target directory: flags that change would have everything built anew.
+fn build(workspace: &Path, flags: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let target = format!("{}-unknown-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     let target_dir = workspace.join("target/guest");
+    let target_dir = if flags.is_empty() { target_dir } else { target_dir.join("poll") };
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(workspace)
         .args(["build", "--release", "--package", "cofferdam-guest", "--bin", "cofferdam-guest"])
         .args(["--target", &target, "--target-dir"])
         .arg(&target_dir);
-    for name in OUTER {
-        cargo.env_remove(name);
+    for outer in OUTER {
+        cargo.env_remove(outer);
     }
     let status = cargo
         .env(
             "RUSTFLAGS",
-            format!("-C target-feature=+crt-static {WHERE_IT_IS_LINKED} {SPAWN_IN_PLACE} {WAITS_BY_POLL}"),
+            format!("-C target-feature=+crt-static {WHERE_IT_IS_LINKED} {SPAWN_IN_PLACE} {flags}"),
         )
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
@@ -72,6 +80,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("building cofferdam-guest for {target}: {status}").into());
     }
     let built = target_dir.join(target).join("release/cofferdam-guest");
-    fs::copy(built, Path::new(&env::var("OUT_DIR")?).join("cofferdam-guest"))?;
+    fs::copy(built, Path::new(&env::var("OUT_DIR")?).join(name))?;
     Ok(())
 }

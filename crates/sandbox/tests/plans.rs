@@ -62,6 +62,7 @@ fn facts() -> HostFacts {
         base: "/state/base/host-1".into(),
         base_digest: None,
         guest: "/state/guest/1".into(),
+        polling_guest: "/state/guest/poll".into(),
         binds: vec!["/usr".into()],
         services: Programs { postgres: Some("/usr/lib/postgresql/15/bin".into()), redis: None },
     }

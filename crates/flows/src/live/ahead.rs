@@ -9,10 +9,12 @@
 //! **Nothing of a tenant runs before the record**: such a sandbox has its files, its agent and no network. One whose processes
 //! would go on with their memory is made when its task begins, as ever.
 
+use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::{SandboxId, TenantId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
@@ -25,6 +27,9 @@ use crate::executor::Executor;
 use crate::memory::{MemoryBudget, MemoryShare};
 use crate::planned::{planned, unmade};
 use crate::up::{Up, begun};
+
+/// After a record that was refused, none is made ahead for its tenant: each would be made and wiped for nothing.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// A sandbox that is made, and is not on record.
 pub(crate) type MadeAhead = Ahead<Beside>;
@@ -63,6 +68,8 @@ pub(crate) struct Maker {
     /// More at once would have to share the processors.
     turns: Arc<Semaphore>,
     places: u32,
+    /// Tenants whose last record was refused, and when.
+    refused: Mutex<HashMap<TenantId, Stopwatch>>,
 }
 
 impl Maker {
@@ -70,7 +77,13 @@ impl Maker {
         let places = std::thread::available_parallelism().map_or(1, NonZero::get);
         let turns = Arc::new(Semaphore::new(places));
         let places = u32::try_from(places).unwrap_or(1);
-        Self { host: host.clone(), memory: memory.clone(), turns, places }
+        Self {
+            host: host.clone(),
+            memory: memory.clone(),
+            turns,
+            places,
+            refused: Mutex::default(),
+        }
     }
 
     /// Begins to make one, where there is room at once and nothing of it would run; the files are as they were otherwise.
@@ -83,7 +96,7 @@ impl Maker {
         let wakes = files.filling.as_ref().is_some_and(Filling::wakes);
         // A container that waits is faster still, and has no files.
         let waits = files.filling.is_none() && self.host.has_one_ready();
-        if wakes || waits {
+        if wakes || waits || self.is_refused(tenant) {
             return files;
         }
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return files };
@@ -98,14 +111,25 @@ impl Maker {
         files
     }
 
+    /// The record of a sandbox of this tenant was refused.
+    pub(super) fn refused(&self, tenant: &TenantId) {
+        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, since| since.elapsed() < REFUSED_FOR);
+        all.insert(tenant.clone(), Stopwatch::start());
+    }
+
+    fn is_refused(&self, tenant: &TenantId) -> bool {
+        let all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(tenant).is_some_and(|since| since.elapsed() < REFUSED_FOR)
+    }
+
     /// Makes no more, and waits until those that nobody took are wiped, no longer than this.
     pub(super) async fn close(&self, patience: Duration) {
         let all = tokio::time::timeout(patience, self.turns.acquire_many(self.places)).await;
         self.turns.close();
         if all.is_err() {
-            tracing::warn!(
-                "an unused sandbox is not wiped yet; the next worker of this host wipes it"
-            );
+            // A machine that boots: it ends with this process, and what lies on the host is looked for before that.
+            self.host.abandon_ahead();
         }
     }
 }

@@ -31,6 +31,11 @@ use crate::planned::{refused_everywhere, unmade};
 use crate::settle::alert;
 use crate::up::{Up, up};
 
+/// How long it is waited for the wipe of one that nobody took: the bound of a wipe.
+const WIPED_WITHIN: Duration = Duration::from_secs(15);
+/// A directory and the network's files: milliseconds.
+const FURNISHED_WITHIN: Duration = Duration::from_secs(15);
+const MARK_LOOK: Duration = Duration::from_millis(5);
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
 const LOOK: Duration = Duration::from_millis(500);
 /// `user` of the base template.
@@ -65,6 +70,11 @@ pub(crate) async fn hold(
         // Nothing is left under its name when that is looked for.
         if let Some(ahead) = expected.and_then(|mut one| one.files.ahead.take()) {
             ahead.end().await;
+        }
+        // Whoever asked for it gave it up meanwhile: it is being wiped.
+        let since = Stopwatch::start();
+        while executor.host.is_marked(id) && since.elapsed() < WIPED_WITHIN {
+            clock::sleep(MARK_LOOK).await;
         }
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.to_owned()).await;
         refused_everywhere(end)
@@ -293,7 +303,10 @@ async fn pause_at_end(executor: &Executor, held: &Arc<Held>) {
 /// Its network, whose variables are given, and the home of `user`.
 async fn furnished(sandbox: &Sandbox) -> Result<BTreeMap<String, String>, String> {
     let home = sandbox.agent().mkdir(HOME, 0o755, Some(USER));
-    let (env, home) = tokio::join!(sandbox.open_network(Phase::Exec), home);
+    let both = async { tokio::join!(sandbox.open_network(Phase::Exec), home) };
+    // The agent of one that goes on may be its task's.
+    let both = tokio::time::timeout(FURNISHED_WITHIN, both).await;
+    let (env, home) = both.map_err(|_| "its agent does not answer".to_owned())?;
     home.map_err(|error| format!("{HOME}: {error}"))?;
     env.map_err(|error| format!("its network: {error}"))
 }

@@ -478,7 +478,10 @@ impl Flows {
         };
         let task = work::RUN.task_key(&begun, work)?;
         let _asked = self.live_expect((id, &task), one)?;
-        self.ledger.live().resume(&next).await?;
+        if let Err(error) = self.ledger.live().resume(&next).await {
+            self.live_refused(who);
+            return Err(error.into());
+        }
         fail_point("resume.recorded");
         self.live_wait(who, id, &run.id).await
     }

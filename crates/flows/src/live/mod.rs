@@ -217,6 +217,7 @@ impl Flows {
             Ok(()) => self.live_wait(who, &id, &run.id).await,
             Err(e) => {
                 drop(asked);
+                self.live_refused(who);
                 let error = Error::from(e);
                 match (&request.dedup, error.is_unique_violation()) {
                     (Some(dedup), true) => {
@@ -241,6 +242,13 @@ impl Flows {
         match self.live.maker() {
             Some(maker) => maker.begin(&who.tenant, sandbox, files),
             None => files,
+        }
+    }
+
+    /// The record of what was begun is refused.
+    fn live_refused(&self, who: &Principal) {
+        if let Some(maker) = self.live.maker() {
+            maker.refused(&who.tenant);
         }
     }
 
@@ -387,20 +395,20 @@ impl Flows {
     /// Ends what this process holds, with its evidence, because the process stops; waits no longer than this.
     pub(crate) async fn live_stop(&self, executor: &ExecutorId, patience: Duration) {
         self.live.expect_nothing();
-        if let Some(maker) = self.live.maker() {
-            maker.close(patience).await;
-        }
+        let unused = async {
+            if let Some(maker) = self.live.maker() {
+                maker.close(patience).await;
+            }
+        };
         let held = self.live.all();
-        if held.is_empty() {
-            return;
-        }
         held.iter().for_each(|held| held.end(Order::Stop));
         let ended = async {
-            while self.ledger.live().unended(executor).await.unwrap_or(0) > 0 {
+            while !held.is_empty() && self.ledger.live().unended(executor).await.unwrap_or(0) > 0 {
                 clock::sleep(STOP_LOOK).await;
             }
         };
-        if tokio::time::timeout(patience, ended).await.is_err() {
+        let (ended, ()) = tokio::join!(tokio::time::timeout(patience, ended), unused);
+        if ended.is_err() {
             tracing::warn!(
                 "not every sandbox ended in time; the next worker of this host wipes them"
             );

@@ -411,9 +411,9 @@ impl Registry {
         self.maker().map(|maker| &maker.host)
     }
 
-    /// The name under which the sandbox of a task is made already.
-    pub(crate) fn name_of(&self, task: &TaskKey) -> Option<SandboxId> {
-        lock(&self.names).get(task).cloned()
+    /// The name under which the sandbox of a task is made already: once, so that no second execution has it.
+    pub(crate) fn take_name(&self, task: &TaskKey) -> Option<SandboxId> {
+        lock(&self.names).remove(task)
     }
 
     /// Nobody waits for what was asked for any more.

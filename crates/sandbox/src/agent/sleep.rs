@@ -17,6 +17,8 @@ use super::{Agent, AgentError, Frames, Result, Running, encode, parse};
 
 /// From the agent's answer to its sleep: its own bound is 0.15 s.
 const FALL_ASLEEP: Duration = Duration::from_secs(5);
+/// All commands of a sandbox: milliseconds.
+const TOLD_WITHIN: Duration = Duration::from_secs(15);
 /// Commands of one sandbox that are listed: five times as many as it serves at once. Each has a note of some KiB.
 const MAX_COMMANDS: usize = 256;
 /// Commands that are told of, whoever tells.
@@ -30,7 +32,10 @@ impl Agent {
         self.needs(LEVEL)?;
         let mut sleeps = self.sleep.subscribe();
         self.sleep.send_replace(Sleep::Called);
-        if let Err(error) = self.send(Method::POST, sleep::SLEEP, Bytes::new()).await {
+        // The agent may be its task's, which answers what it likes or nothing.
+        let told = self.send(Method::POST, sleep::SLEEP, Bytes::new());
+        let told = tokio::time::timeout(FALL_ASLEEP, told).await;
+        if let Err(error) = told.unwrap_or(Err(AgentError::Lost)) {
             self.sleep.send_replace(Sleep::Awake);
             return Err(error);
         }
@@ -48,6 +53,11 @@ impl Agent {
 
     /// The commands that run and may be followed again. New ones get other ids than these.
     pub async fn commands(&self) -> Result<Vec<Command>> {
+        let told = tokio::time::timeout(TOLD_WITHIN, self.commands_told()).await;
+        told.unwrap_or(Err(AgentError::Lost))
+    }
+
+    async fn commands_told(&self) -> Result<Vec<Command>> {
         self.needs(LEVEL)?;
         let response = self.send(Method::GET, sleep::COMMANDS, Bytes::new()).await?;
         let mut frames = Frames::of(response);

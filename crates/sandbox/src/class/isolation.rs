@@ -329,6 +329,11 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
+    /// The layer of the agent that it runs.
+    fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {
+        &facts.guest
+    }
+
     /// Whether its kernel writes itself and all processes to a file on this host, and begins another sandbox with it.
     /// `None`: it cannot.
     fn kept_memory(&self, _facts: &HostFacts) -> Option<KeptMemory> {

@@ -14,7 +14,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
-use super::guest::{AGENT, AGENT_PATH, NOTHING};
+use super::guest::{AGENT, AGENT_PATH, NOTHING, POLLING_AGENT};
 use crate::host::error::HostError;
 use crate::host::hostpath::{Allowed, HostPath, Links, OpenError, Place};
 
@@ -150,10 +150,19 @@ fn copy_of(name: &str) -> Option<Vec<u8>> {
 
 /// Writes the agent's layer below `dir` and gives its path.
 pub(crate) fn guest(dir: &Path) -> Result<PathBuf, HostError> {
-    let name = format!("{}-{}", digest_bytes(AGENT), GUEST_DIRS.len());
+    layer(dir, AGENT)
+}
+
+/// The same of the agent for gVisor.
+pub(crate) fn polling_guest(dir: &Path) -> Result<PathBuf, HostError> {
+    layer(dir, POLLING_AGENT)
+}
+
+fn layer(dir: &Path, agent: &[u8]) -> Result<PathBuf, HostError> {
+    let name = format!("{}-{}", digest_bytes(agent), GUEST_DIRS.len());
     place(dir, &name, |at| {
         make_dirs(at, &GUEST_DIRS)?;
-        write(&at.join(AGENT_PATH.trim_start_matches('/')), AGENT, 0o555)
+        write(&at.join(AGENT_PATH.trim_start_matches('/')), agent, 0o555)
     })
 }
 

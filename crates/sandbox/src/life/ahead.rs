@@ -19,7 +19,7 @@ use super::error::ProvisionError;
 use super::host::Host;
 use super::keep::Filling;
 use super::sandbox::Sandbox;
-use super::waits::{Claim, tell};
+use super::waits::{AheadMarks, Claim, tell};
 use crate::spec::plan::Plan;
 
 /// Of the evidence of one that nobody took.
@@ -29,7 +29,7 @@ const REASON: &str = "never-taken";
 #[derive(Debug)]
 pub struct Reserved {
     id: SandboxId,
-    claim: Claim,
+    all: AheadMarks,
 }
 
 /// A sandbox that is being made under a reserved name, and what is kept until it is taken or wiped. It is wiped with this value
@@ -43,7 +43,7 @@ pub struct Ahead<T: Send + 'static> {
 #[derive(Debug)]
 struct Making<T> {
     made: JoinHandle<Result<Sandbox, ProvisionError>>,
-    claim: Claim,
+    name: Reserved,
     keeps: T,
 }
 
@@ -55,7 +55,21 @@ impl Host {
     pub fn reserve(&self) -> io::Result<Reserved> {
         let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)));
         let id = id.map_err(io::Error::other)?;
-        Ok(Reserved { claim: Claim::take(&self.facts().live_dir, &id)?, id })
+        let (claim, all) = (Claim::take(&self.facts().live_dir, &id)?, self.ahead_marks());
+        all.add(&id, claim);
+        Ok(Reserved { id, all })
+    }
+
+    /// Takes away the marks of those that are not on record yet: the next reconciler finds them. Call it when this worker is at its
+    /// end and does not wait for them.
+    pub fn abandon_ahead(&self) {
+        self.ahead_marks().end_all();
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.all.end(&self.id);
     }
 }
 
@@ -81,7 +95,7 @@ impl Reserved {
                 None => provision(&host, &its, &[]).await,
             }
         });
-        Ahead { plan, making: Some(Making { made, claim: self.claim, keeps }) }
+        Ahead { plan, making: Some(Making { made, name: self, keeps }) }
     }
 }
 
@@ -94,9 +108,9 @@ impl<T: Send + 'static> Ahead<T> {
 
     /// The sandbox, which is on record now, and what was kept with it. `None`: the task that made it is gone.
     pub async fn taken(mut self) -> Option<(Result<Sandbox, ProvisionError>, T)> {
-        let Making { made, claim, keeps } = self.making.take()?;
+        let Making { made, name, keeps } = self.making.take()?;
         // From now on it is found as every sandbox is.
-        drop(claim);
+        drop(name);
         Some((made.await.ok()?, keeps))
     }
 
@@ -115,14 +129,14 @@ impl<T> Making<T> {
             Ok(Err(error)) => tell(&error.evidence),
             Err(error) => tracing::error!(%error, "a sandbox that was made ahead is lost"),
         }
-        drop((self.claim, self.keeps));
+        drop((self.name, self.keeps));
     }
 }
 
 impl<T: Send + 'static> Drop for Ahead<T> {
     fn drop(&mut self) {
         let Some(making) = self.making.take() else { return };
-        // Without a runtime its worker is at its end: the next one finds the mark.
+        // Without a runtime its worker is at its end: the next one finds what is left.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(making.end());
         }

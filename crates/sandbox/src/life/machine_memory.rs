@@ -44,15 +44,17 @@ pub(crate) fn keep(
             PieceWriter::to(out, MAX_PIECE).finish(false).map_err(files)?;
             return Ok((Some(standing), Some(io::Error::other(error))));
         }
+        // It may sleep or not: it does not go on, and its files are all there.
         Err(error) => {
             falls_asleep();
-            return Err(KeepError::Freeze(io::Error::other(error)));
+            PieceWriter::to(out, MAX_PIECE).finish(false).map_err(files)?;
+            return Ok((None, Some(io::Error::other(error))));
         }
     }
     falls_asleep();
     let (mem_bytes, _) = may_have;
     let mut pieces = PieceWriter::to(out, MAX_PIECE);
-    let stored = storable.store(&mut pieces, mem_bytes);
+    let stored = storable.store(&mut pieces, mem_bytes, goes_on);
     pieces.finish(stored.is_ok()).map_err(files)?;
     Ok((None, stored.err()))
 }

@@ -139,7 +139,7 @@ pub(crate) fn plan_on(
         nofile,
         runtime: runtime.clone(),
         config,
-        guest: facts.guest.clone(),
+        guest: isolation.guest(facts).clone(),
         base,
         mounts: mounts
             .iter()

@@ -64,6 +64,8 @@ pub struct HostFacts {
     pub base_digest: Option<Digest>,
     /// Lower layer with the agent.
     pub guest: PathBuf,
+    /// The same for gVisor.
+    pub polling_guest: PathBuf,
     /// Host directories that `envRef: host` shows read-only at the same place.
     pub binds: Vec<PathBuf>,
     /// A directory of ours with nothing in it.

@@ -88,6 +88,10 @@ impl Isolation for GvisorClass {
         true
     }
 
+    fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {
+        &facts.polling_guest
+    }
+
     fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
         let version = facts.runtime_of(Class::Gvisor)?.version.as_str();
         Some(kept_memory(version, env::var(MEMORY).as_deref()))

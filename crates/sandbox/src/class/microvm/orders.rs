@@ -27,6 +27,8 @@ use super::qmp::Control;
 
 /// Each thing that an emulator is told, and its silence while it writes. Usually milliseconds.
 const TELL: Duration = Duration::from_secs(30);
+/// Between two looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(500);
 /// All of it: 16 GiB at the rate of a slow disk.
 const STORE_MS: u64 = 300_000;
 const READ_BYTES: usize = 256 * 1024;
@@ -46,7 +48,7 @@ impl EmulatorOrders {
     }
 
     /// Has the emulator write its machine to `out`, in at most so many bytes. It does not go on then. Blocking.
-    fn store(&self, out: &mut dyn Write, most: u64) -> io::Result<()> {
+    fn store(&self, out: &mut dyn Write, most: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
         let mut control = Control::new(self.0.try_clone()?, TELL)?;
         let (ours, theirs) = io::pipe()?;
         let (over, tell) = io::pipe()?;
@@ -58,7 +60,7 @@ impl EmulatorOrders {
                 drop(tell);
                 told
             });
-            let carried = carry((ours, &over), out, most);
+            let carried = carry((ours, &over), out, most, goes_on);
             if carried.is_err() {
                 // Whoever still waits for its answer does not any more.
                 let _ = self.0.shutdown(Shutdown::Both);
@@ -74,15 +76,25 @@ fn carry(
     (mut from, over): (PipeReader, &PipeReader),
     out: &mut dyn Write,
     most: u64,
+    goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     let (clock, mut left) = (Stopwatch::start(), most);
     let mut piece = vec![0; READ_BYTES];
-    let patience = Timespec::try_from(TELL).map_err(io::Error::other)?;
+    let patience = Timespec::try_from(LOOK).map_err(io::Error::other)?;
+    let mut silent = Stopwatch::start();
     loop {
         let mut ready = [PollFd::new(&from, PollFlags::IN), PollFd::new(over, PollFlags::IN)];
-        if poll(&mut ready, Some(&patience))? == 0 || clock.elapsed_ms() > STORE_MS {
+        let is_ready = poll(&mut ready, Some(&patience))? > 0;
+        if silent.elapsed() > TELL || clock.elapsed_ms() > STORE_MS {
             return Err(io::ErrorKind::TimedOut.into());
         }
+        if !goes_on() {
+            return Err(io::Error::other("its sandbox is to end"));
+        }
+        if !is_ready {
+            continue;
+        }
+        silent = Stopwatch::start();
         let [pipe, _] = ready;
         if pipe.revents().is_empty() {
             return Ok(());
@@ -112,8 +124,13 @@ impl Storable {
     }
 
     /// Writes its memory. Whatever comes of it, the machine is over. Blocking.
-    pub fn store(&self, out: &mut dyn Write, mem_bytes: u64) -> io::Result<()> {
-        self.orders.store(out, most(mem_bytes))
+    pub fn store(
+        &self,
+        out: &mut dyn Write,
+        mem_bytes: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        self.orders.store(out, most(mem_bytes), goes_on)
     }
 }
 
@@ -136,7 +153,7 @@ mod tests {
         });
         let (over, _tell) = io::pipe().unwrap();
         let mut out = Vec::new();
-        let done = carry((ours, &over), &mut out, most);
+        let done = carry((ours, &over), &mut out, most, &|| true);
         writing.join().unwrap();
         done.map(|()| out)
     }
@@ -153,11 +170,11 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let orders = EmulatorOrders(Arc::new(ours));
         drop(theirs);
-        assert!(orders.store(&mut Vec::new(), 1_000).is_err(), "it has ended");
+        assert!(orders.store(&mut Vec::new(), 1_000, &|| true).is_err(), "it has ended");
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let orders = EmulatorOrders(Arc::new(ours));
         theirs.write_all(b"{\"return\": {}}\n{\"error\": {\"desc\": \"no\"}}\n").unwrap();
-        let refused = orders.store(&mut Vec::new(), 1_000).unwrap_err();
+        let refused = orders.store(&mut Vec::new(), 1_000, &|| true).unwrap_err();
         assert!(refused.to_string().contains("no"), "{refused}");
     }
 }

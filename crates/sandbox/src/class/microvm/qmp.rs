@@ -43,6 +43,8 @@ impl Control {
         let most = json!({"max-bandwidth": u32::MAX, "downtime-limit": 60_000});
         self.ask(&[command("migrate-set-parameters", &most)], None)?;
         self.ask(&[command("migrate", &json!({"uri": format!("fd:{FILE}")}))], None)?;
+        // It says nothing while it writes, which takes as long as its memory is large.
+        self.stream.get_ref().set_read_timeout(Some(Duration::from_millis(MAX_MS)))?;
         for _ in 0..MAX_LINES {
             let said = self.line()?;
             let status = said.get("data").and_then(|data| data.get("status"));

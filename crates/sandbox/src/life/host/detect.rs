@@ -55,6 +55,7 @@ impl Host {
         let nofile = nofile::raise();
         let base = base::skeleton(&state_dir.join("base"))?;
         let guest = base::guest(&state_dir.join("guest"))?;
+        let polling_guest = base::polling_guest(&state_dir.join("guest"))?;
         let empty = base::empty(&state_dir.join("base"))?;
         let (machine, qemu) = match microvm::detect(&state_dir, &guest, kind) {
             Ok((machine, qemu)) => (Some(machine), Ok(qemu)),
@@ -87,6 +88,7 @@ impl Host {
                 .map_err(|source| HostError::State { path: base.clone(), source })?,
             base,
             guest,
+            polling_guest,
             binds,
             services: Programs::find(),
             empty,
@@ -103,6 +105,7 @@ impl Host {
             pool: Arc::default(),
             warm: Arc::default(),
             waits: Arc::default(),
+            ahead: crate::life::waits::AheadMarks::default(),
             _dynmods: Dynmods::begin(),
         })
     }

@@ -18,7 +18,7 @@ use crate::host::task::blocking;
 use crate::host::traces::Traces;
 use crate::host::{idrange, live};
 use crate::life::attest;
-use crate::life::waits::{Name, Waits};
+use crate::life::waits::{self, AheadMarks, Name, Waits};
 use crate::life::warm::WarmPool;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -39,6 +39,7 @@ pub struct Host {
     pool: Arc<microvm::Pool>,
     warm: Arc<WarmPool>,
     waits: Arc<Waits>,
+    ahead: AheadMarks,
     /// Nobody asks for it; it is there.
     _dynmods: Arc<Dynmods>,
 }
@@ -142,6 +143,16 @@ impl Host {
     #[must_use]
     pub fn has_one_ready(&self) -> bool {
         self.waits.is_one_ready()
+    }
+
+    pub(crate) fn ahead_marks(&self) -> AheadMarks {
+        self.ahead.clone()
+    }
+
+    /// Whether a living worker has one under this name that is not on record, or that is being wiped.
+    #[must_use]
+    pub fn is_marked(&self, id: &SandboxId) -> bool {
+        waits::is_held(&self.facts.live_dir, id)
     }
 
     pub(crate) fn waits(&self) -> Arc<Waits> {

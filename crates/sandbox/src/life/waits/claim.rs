@@ -6,11 +6,12 @@
 //!                \--> its worker ended: the kernel unlocks it (abandoned: any worker of the host wipes it)
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_contracts::id::SandboxId;
 
@@ -72,12 +73,44 @@ impl Drop for Claim {
     }
 }
 
+/// Marks of one worker's sandboxes that are not on record yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AheadMarks(Arc<Mutex<BTreeMap<SandboxId, Claim>>>);
+
+impl AheadMarks {
+    pub fn add(&self, id: &SandboxId, claim: Claim) {
+        self.lock().insert(id.clone(), claim);
+    }
+
+    /// Takes one away, if it is there still.
+    pub fn end(&self, id: &SandboxId) {
+        let claim = self.lock().remove(id);
+        drop(claim);
+    }
+
+    pub fn end_all(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Claim>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The marked names whose worker is not alive any more. Theirs is what is left of a container that waited.
 pub(crate) fn abandoned(live: &Path) -> BTreeSet<SandboxId> {
     let entries = fs::read_dir(live::waits(live)).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let ids = names.filter_map(|name| SandboxId::parse(&name).ok());
-    ids.filter(|id| !is_held(live, id)).collect()
+    ids.filter(|id| is_abandoned(live, id)).collect()
+}
+
+/// Whether the mark is there and its worker is not. One that is taken away at this moment is a sandbox on record, or wiped: it is
+/// unlocked only after it has lost its name.
+fn is_abandoned(live: &Path, id: &SandboxId) -> bool {
+    let Ok(file) = File::open(live::waits(live).join(id.as_str())) else { return false };
+    file.try_lock().is_ok() && file.metadata().is_ok_and(|mark| mark.nlink() > 0)
 }
 
 /// Whether a living worker has a container waiting under this name.
@@ -107,6 +140,27 @@ pub(crate) fn forget(live: &Path, id: &SandboxId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A worker looks for abandoned ones while another gives sandboxes to their records.
+    #[test]
+    fn a_mark_that_is_taken_away_is_never_an_abandoned_one() {
+        let live = tempfile::tempdir().unwrap();
+        let at = live.path().to_owned();
+        let taking = std::thread::spawn(move || {
+            for n in 0..2_000 {
+                let id = SandboxId::parse(&format!("sb{n:020x}")).unwrap();
+                drop(Claim::take(&at, &id).unwrap());
+            }
+        });
+        let mut looks = 0;
+        while !taking.is_finished() {
+            let found = abandoned(live.path());
+            assert!(found.is_empty(), "{found:?} after {looks} looks");
+            looks += 1;
+        }
+        taking.join().unwrap();
+        assert!(looks > 10, "{looks}");
+    }
 
     #[test]
     fn what_was_killed_before_it_had_its_name_is_swept_and_what_is_being_named_is_not() {

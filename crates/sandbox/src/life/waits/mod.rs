@@ -34,7 +34,7 @@ use crate::life::wipe::Subject;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
-pub(crate) use claim::{Claim, abandoned, forget, is_held, sweep};
+pub(crate) use claim::{AheadMarks, Claim, abandoned, forget, is_held, sweep};
 pub(crate) use container::tell;
 use container::{ContainerShape, Standing};
 
