@@ -288,7 +288,9 @@ impl Server {
     pub fn logged(home: &Home, args: &[&str], env: &[(&str, &str)], log: Stdio) -> Self {
         // Before anything runs that a panic would leave behind. One provider is enough for all.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let http = reqwest::Client::builder().no_proxy();
+        // Sooner than the server ends idle connections.
+        let http = http.pool_idle_timeout(Duration::from_secs(5)).build().expect("a client");
         let args = with_runtime(args, std::env::var(RUNTIME).ok());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut command = home.serving(&args);
