@@ -23,13 +23,28 @@ fn a_sandbox_that_is_made_ahead_is_nobodys_orphan_and_is_taken_as_it_was_planned
             cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(1)).await;
         }
         assert!(remains(&bench.host).is_empty(), "it is marked");
+        assert!(bench.host.is_ahead(&planned.traces.id));
         let (made, kept) = ahead.taken().await.unwrap();
         let sandbox = made.unwrap();
         assert_eq!((sandbox.id(), kept), (&planned.traces.id, "kept"));
         assert!(remains(&bench.host).contains(sandbox.id()), "from now on it is on record");
+        assert!(!bench.host.is_ahead(sandbox.id()));
         assert_eq!(run(&sandbox, &planned.task).await.stdout, "ran\n");
         verified(&sandbox.wipe("task-end").await);
         assert!(!dir.exists());
+    });
+}
+
+/// A task that has its name and gives it up must not wait for it as for one that is being wiped.
+#[test]
+fn a_container_that_waits_is_not_made_ahead() {
+    with_bench(|bench| async move {
+        let request = support::request(json!({"cmd": ["true"]}));
+        let plan = plan(&request, &support::fresh_id(), bench.host.facts()).unwrap();
+        assert!(bench.host.warm(&plan).await);
+        let name = bench.host.name().unwrap();
+        assert!(!bench.host.is_ahead(name.id()));
+        name.give_back();
     });
 }
 

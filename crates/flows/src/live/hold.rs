@@ -31,11 +31,11 @@ use crate::planned::{refused_everywhere, unmade};
 use crate::settle::alert;
 use crate::up::{Up, up};
 
-/// How long it is waited for the wipe of one that nobody took: the bound of a wipe.
+/// How long it is waited for the wipe of one that nobody took, with a look so often: the bound of a wipe.
 const WIPED_WITHIN: Duration = Duration::from_secs(15);
+const WIPE_LOOK: Duration = Duration::from_millis(5);
 /// A directory and the network's files: milliseconds.
 const FURNISHED_WITHIN: Duration = Duration::from_secs(15);
-const MARK_LOOK: Duration = Duration::from_millis(5);
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
 const LOOK: Duration = Duration::from_millis(500);
 /// `user` of the base template.
@@ -73,8 +73,8 @@ pub(crate) async fn hold(
         }
         // Whoever asked for it gave it up meanwhile: it is being wiped.
         let since = Stopwatch::start();
-        while executor.host.is_marked(id) && since.elapsed() < WIPED_WITHIN {
-            clock::sleep(MARK_LOOK).await;
+        while executor.host.is_ahead(id) && since.elapsed() < WIPED_WITHIN {
+            clock::sleep(WIPE_LOOK).await;
         }
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.to_owned()).await;
         refused_everywhere(end)

@@ -18,7 +18,7 @@ use crate::host::task::blocking;
 use crate::host::traces::Traces;
 use crate::host::{idrange, live};
 use crate::life::attest;
-use crate::life::waits::{self, AheadMarks, Name, Waits};
+use crate::life::waits::{AheadMarks, Name, Waits};
 use crate::life::warm::WarmPool;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -149,10 +149,10 @@ impl Host {
         self.ahead.clone()
     }
 
-    /// Whether a living worker has one under this name that is not on record, or that is being wiped.
+    /// Whether one under this name was made ahead here, and is not taken or wiped yet.
     #[must_use]
-    pub fn is_marked(&self, id: &SandboxId) -> bool {
-        waits::is_held(&self.facts.live_dir, id)
+    pub fn is_ahead(&self, id: &SandboxId) -> bool {
+        self.ahead.has(id)
     }
 
     pub(crate) fn waits(&self) -> Arc<Waits> {

@@ -82,6 +82,10 @@ impl AheadMarks {
         self.lock().insert(id.clone(), claim);
     }
 
+    pub fn has(&self, id: &SandboxId) -> bool {
+        self.lock().contains_key(id)
+    }
+
     /// Takes one away, if it is there still.
     pub fn end(&self, id: &SandboxId) {
         let claim = self.lock().remove(id);
