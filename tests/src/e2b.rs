@@ -55,6 +55,17 @@ impl Caller {
         (text(&made, "sandboxID"), text(&made, "envdAccessToken"))
     }
 
+    /// Pauses one.
+    pub async fn pause(&self, id: &str) {
+        let (status, said) = self.api("POST", &format!("/sandboxes/{id}/pause"), None).await;
+        assert_eq!(status, 204, "{said}");
+    }
+
+    /// Resumes one, or not.
+    pub async fn resume(&self, id: &str, body: Value) -> (u16, Value) {
+        self.api("POST", &format!("/sandboxes/{id}/resume"), Some(body)).await
+    }
+
     /// Ends a sandbox.
     pub async fn kill(&self, id: &str) {
         let (status, answer) = self.api("DELETE", &format!("/sandboxes/{id}"), None).await;

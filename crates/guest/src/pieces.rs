@@ -70,15 +70,14 @@ impl<R: Read> Read for PieceReader<R> {
         if self.left == 0 && !self.is_over {
             let mut length = [0; 4];
             self.from.read_exact(&mut length)?;
-            let fault = |words: &str| io::Error::new(io::ErrorKind::InvalidData, words);
             self.left = match u32::from_le_bytes(length) {
                 WHOLE => 0,
-                BROKEN => return Err(fault("it is not whole")),
+                BROKEN => return Err(not_whole()),
                 length => usize::try_from(length).unwrap_or(usize::MAX),
             };
             self.is_over = self.left == 0;
             if self.left > self.most {
-                return Err(fault("a piece is too large"));
+                return Err(too_large());
             }
         }
         let most = buffer.len().min(self.left);
@@ -89,6 +88,39 @@ impl<R: Read> Read for PieceReader<R> {
         self.left -= count;
         Ok(count)
     }
+}
+
+/// Copies what pieces of at most so many bytes hold, up to their end. Whether that was all.
+pub fn copied(from: &mut dyn Read, most: usize, to: &mut dyn Write) -> io::Result<bool> {
+    let mut piece = Vec::new();
+    loop {
+        let mut length = [0; 4];
+        from.read_exact(&mut length)?;
+        let length = match u32::from_le_bytes(length) {
+            WHOLE => return Ok(true),
+            BROKEN => return Ok(false),
+            length => usize::try_from(length).unwrap_or(usize::MAX),
+        };
+        if length > most {
+            return Err(too_large());
+        }
+        piece.resize(length, 0);
+        from.read_exact(&mut piece)?;
+        to.write_all(&piece)?;
+    }
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a piece is too large")
+}
+
+fn not_whole() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not whole")
+}
+
+/// The same, where there must have been all.
+pub fn copied_whole(from: &mut dyn Read, most: usize, to: &mut dyn Write) -> io::Result<()> {
+    if copied(from, most, to)? { Ok(()) } else { Err(not_whole()) }
 }
 
 #[cfg(test)]

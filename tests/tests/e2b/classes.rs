@@ -156,7 +156,7 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
     let usage =
         "SELECT coalesce(sum(bytes), 0)::bigint FROM app.blob_usage_parts WHERE tenant_id = 'ann'";
     let before = count(&sql, usage).await;
-    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    ann.pause(&id).await;
     let kept = files(&home);
     assert_eq!(kept.len(), 1);
     let bytes = fs::read(&kept[0]).unwrap();
@@ -175,8 +175,7 @@ async fn a_kept_memory_is_sealed_listed_counted_and_erased() {
     let server = home.up_with(&[], &[MEMORY]);
     let sql = server.sql().await;
     let ann = Caller { url: server.url.clone(), ..ann };
-    let resume = format!("/sandboxes/{id}/resume");
-    let (status, resumed) = ann.api("POST", &resume, Some(files_alone())).await;
+    let (status, resumed) = ann.resume(&id, files_alone()).await;
     assert_eq!(status, 201, "{resumed}");
     assert_files_alone(&ann, (&id, &text(&resumed, "envdAccessToken"))).await;
     until("the file is erased", SOON, async || {
@@ -227,9 +226,8 @@ async fn goes_on_by(environment: &[(&str, &str)]) {
             let said = ann.started((&id, &token), "sh", &["-c", GOES_ON]).await;
             assert!(said.contains(&encoded("it-goes-on\n")), "{said}");
         }
-        assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
-        let resume = format!("/sandboxes/{id}/resume");
-        let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 600}))).await;
+        ann.pause(&id).await;
+        let (status, resumed) = ann.resume(&id, json!({"timeout": 600})).await;
         assert_eq!(status, 201, "{resumed}");
         token = text(&resumed, "envdAccessToken");
     }
@@ -250,18 +248,17 @@ async fn a_damaged_memory_resumes_nothing_and_the_sandbox_stays_paused() {
     }
     let home = Home::new();
     let (server, ann, id) = begun(&home).await;
-    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    ann.pause(&id).await;
     let kept = files(&home).remove(0);
     let mut bytes = fs::read(&kept).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     fs::write(&kept, &bytes).unwrap();
-    let resume = format!("/sandboxes/{id}/resume");
-    let (status, refused) = ann.api("POST", &resume, Some(files_alone())).await;
+    let (status, refused) = ann.resume(&id, files_alone()).await;
     assert_eq!(status, 409, "{refused}");
     bytes[at] ^= 1;
     fs::write(&kept, &bytes).unwrap();
-    let (status, resumed) = ann.api("POST", &resume, Some(files_alone())).await;
+    let (status, resumed) = ann.resume(&id, files_alone()).await;
     assert_eq!(status, 201, "{resumed}");
     assert_files_alone(&ann, (&id, &text(&resumed, "envdAccessToken"))).await;
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
@@ -284,8 +281,7 @@ async fn a_server_that_is_killed_around_a_pause_of_memory_leaves_it_done_or_undo
         match next.state.as_str() {
             "paused" => {
                 done += 1;
-                let resume = format!("/sandboxes/{id}/resume");
-                let (status, resumed) = ann.api("POST", &resume, Some(files_alone())).await;
+                let (status, resumed) = ann.resume(&id, files_alone()).await;
                 assert_eq!(status, 201, "{resumed}");
                 assert_files_alone(ann, (&id, &text(&resumed, "envdAccessToken"))).await;
                 assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
@@ -360,9 +356,8 @@ async fn names_reached(class: &'static str) {
             .started((&id, &token), "sh", &["-c", &format!("({reach}) > /tmp/now; cat /tmp/now")])
             .await;
         assert!(said.contains(&encoded("hello\nno\n")), "{said}");
-        assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
-        let resume = format!("/sandboxes/{id}/resume");
-        let (status, resumed) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+        ann.pause(&id).await;
+        let (status, resumed) = ann.resume(&id, json!({"timeout": 60})).await;
         assert_eq!(status, 201, "{resumed}");
         token = text(&resumed, "envdAccessToken");
     }
@@ -394,15 +389,14 @@ async fn a_memory_that_does_not_start_leaves_its_sandbox_paused_and_its_files_us
     let ann = Caller::of(&server, "ann").await.in_class("gvisor");
     let (id, token) = ann.create(json!({"templateID": "base", "timeout": 300})).await;
     begin(&ann, (&id, &token)).await;
-    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
-    let resume = format!("/sandboxes/{id}/resume");
-    let (status, refused) = ann.api("POST", &resume, Some(json!({"timeout": 60}))).await;
+    ann.pause(&id).await;
+    let (status, refused) = ann.resume(&id, json!({"timeout": 60})).await;
     let why = refused["message"].as_str().unwrap();
     assert!(
         status == 409 && why.contains("stays paused") && why.contains("another version"),
         "{refused}"
     );
-    let (status, resumed) = ann.api("POST", &resume, Some(files_alone())).await;
+    let (status, resumed) = ann.resume(&id, files_alone()).await;
     assert_eq!(status, 201, "{resumed}");
     assert_files_alone(&ann, (&id, &text(&resumed, "envdAccessToken"))).await;
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);

@@ -270,7 +270,7 @@ async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
     assert_eq!(answered(ann.envd(at, "/filesystem.Filesystem/Stat", &stat)).await.0, 200);
     let snapshot = text(&kept, "snapshotID");
     assert_eq!(ann.api("DELETE", &format!("/templates/{snapshot}"), None).await.0, 204);
-    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    ann.pause(&id).await;
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     gone(home, server).await;
 }

@@ -164,7 +164,7 @@ pub(super) async fn killed_around_a_resume(class: &'static str, moments: &[u64])
     let (mut done, mut undone) = (0, 0);
     for wait_ms in moments.iter().copied() {
         let (mut server, ann, id) = begun(&home, class).await;
-        assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+        ann.pause(&id).await;
         let connect = (format!("/sandboxes/{id}/connect"), json!({"timeout": 600}));
         let said = killed(&mut server, &ann, connect, wait_ms).await;
         let next = Next::of(&home, &id).await;
@@ -245,7 +245,7 @@ async fn a_server_that_is_killed_around_a_fork_leaves_no_file_and_a_paused_origi
         let (mut server, ann, id) = begun(&home, "container").await;
         let is_paused = n % 2 == 1;
         if is_paused {
-            assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+            ann.pause(&id).await;
         }
         let fork = (format!("/sandboxes/{id}/fork"), json!({"count": 2, "timeout": 600}));
         killed(&mut server, &ann, fork, wait_ms).await;

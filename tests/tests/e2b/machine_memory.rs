@@ -59,15 +59,10 @@ async fn begun(server: &Server) -> (Caller, String, String) {
     (ann, id, token)
 }
 
-async fn paused(ann: &Caller, id: &str) {
-    let (status, said) = ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await;
-    assert_eq!(status, 204, "{said}");
-}
-
 async fn resumed(ann: &Caller, id: &str, more: serde_json::Value) -> (u16, serde_json::Value) {
     let mut body = json!({"timeout": 300});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    ann.api("POST", &format!("/sandboxes/{id}/resume"), Some(body)).await
+    ann.resume(id, body).await
 }
 
 /// Its files are there, and its process is not.
@@ -90,12 +85,14 @@ async fn a_process_of_a_machine_counts_on_after_each_pause_and_the_clock_is_righ
     let numbers = "head -c 16 /dev/urandom | od -An -tx1";
     let mut seen = vec![printed(&ann.started((&id, &token), "sh", &["-c", numbers]).await)];
     for round in 0..2 {
-        paused(&ann, &id).await;
+        ann.pause(&id).await;
         let kept = files(&home);
         assert_eq!(kept.len(), 1);
         let bytes = fs::read(&kept[0]).unwrap();
         let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
-        assert!(!has(secret.as_bytes()) && !has(b"QEVM"), "it is sealed");
+        assert!(!has(secret.as_bytes()), "it is sealed");
+        // How QEMU begins what it writes. Its first four bytes alone are in one of fifty sealed files of this size by chance.
+        assert!(!has(b"QEVM\0\0\0\x03"), "it is sealed");
         let row =
             "SELECT memory || ' ' || kind || ' ' || bytes FROM app.snapshots WHERE gone_at IS NULL";
         assert_eq!(texts(&sql, row).await, [format!("true pause {}", bytes.len())]);
@@ -120,7 +117,7 @@ async fn a_process_of_a_machine_counts_on_after_each_pause_and_the_clock_is_righ
     seen.dedup();
     assert_eq!(seen.len(), 3, "{seen:?}");
     // Two sandboxes never have one memory: a fork of a paused one begins with its files.
-    paused(&ann, &id).await;
+    ann.pause(&id).await;
     let fork = json!({"count": 1, "timeout": 60});
     let (status, forks) = ann.api("POST", &format!("/sandboxes/{id}/fork"), Some(fork)).await;
     assert_eq!(status, 201, "{forks}");
@@ -144,7 +141,7 @@ async fn a_damaged_memory_of_a_machine_resumes_nothing_and_its_files_can_be_used
     let server = home.up();
     let (ann, id, token) = begun(&server).await;
     counted(&ann, (&id, &token)).await;
-    paused(&ann, &id).await;
+    ann.pause(&id).await;
     let kept = files(&home).remove(0);
     let mut bytes = fs::read(&kept).unwrap();
     let at = bytes.len() / 2;
@@ -195,7 +192,7 @@ async fn a_memory_of_another_emulator_is_refused_by_name_and_its_sandbox_stays_p
     let mut server = home.up_with(&[], &with);
     let (ann, id, token) = begun(&server).await;
     counted(&ann, (&id, &token)).await;
-    paused(&ann, &id).await;
+    ann.pause(&id).await;
     emulator(open.path(), "1", false);
     let (status, refused) = resumed(&ann, &id, json!({})).await;
     let why = refused["message"].as_str().unwrap();

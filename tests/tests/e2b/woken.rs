@@ -27,7 +27,7 @@ async fn made(ann: &Caller, more: Value) -> (String, String, Value) {
 }
 
 async fn paused(ann: &Caller, id: &str) {
-    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    ann.pause(id).await;
 }
 
 async fn state(ann: &Caller, id: &str) -> Value {

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
@@ -113,14 +113,17 @@ impl Maker {
 
     /// The record of a sandbox of this tenant was refused.
     pub(super) fn refused(&self, tenant: &TenantId) {
-        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all_refused();
         all.retain(|_, since| since.elapsed() < REFUSED_FOR);
         all.insert(tenant.clone(), Stopwatch::start());
     }
 
     fn is_refused(&self, tenant: &TenantId) -> bool {
-        let all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(tenant).is_some_and(|since| since.elapsed() < REFUSED_FOR)
+        self.all_refused().get(tenant).is_some_and(|since| since.elapsed() < REFUSED_FOR)
+    }
+
+    fn all_refused(&self) -> MutexGuard<'_, HashMap<TenantId, Stopwatch>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes no more, and waits until those that nobody took are wiped, no longer than this.

@@ -28,6 +28,7 @@ pub(crate) mod idrange;
 pub(crate) mod layer;
 pub(crate) mod limit;
 pub(crate) mod live;
+pub(crate) mod memory_pipe;
 pub(crate) mod mounts;
 pub(crate) mod nofile;
 pub(crate) mod plain;

@@ -68,6 +68,11 @@ pub(crate) enum Origin {
 }
 
 impl Life {
+    /// What holds it, with nothing else that only some have.
+    fn of(child: Held, log: JoinHandle<String>, origin: Origin) -> Self {
+        Self { child, awaited: false, log, driver: None, orders: None, origin }
+    }
+
     /// Waits for the runtime of a dead sandbox, and kills it if it dawdles. Whether it is gone.
     pub(crate) async fn end(mut self) -> bool {
         drop(self.driver.take());
@@ -350,7 +355,7 @@ fn alive(
             None => String::new(),
         }
     });
-    Life { child: Held::Process(child), awaited, log, driver: None, orders: None, origin }
+    Life { awaited, ..Life::of(Held::Process(child), log, origin) }
 }
 
 /// Starts a monitor, tells it what its machine is and meets the machine's init.
@@ -395,10 +400,7 @@ pub(crate) async fn start_container(
     let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
     let awaited = plan.isolation().awaits_runtime();
     let origin = Origin::Booted;
-    Ok((
-        Life { child: Held::Container(attached), awaited, log, driver: None, orders: None, origin },
-        ours,
-    ))
+    Ok((Life { awaited, ..Life::of(Held::Container(attached), log, origin) }, ours))
 }
 
 pub(crate) async fn start_remote(
@@ -425,7 +427,7 @@ pub(crate) async fn resume_remote(
 
 fn elsewhere((line, log, ours): (Line, JoinHandle<String>, UnixStream)) -> (Life, UnixStream) {
     let (child, origin) = (Held::Elsewhere(line), Origin::Booted);
-    (Life { child, awaited: false, log, driver: None, orders: None, origin }, ours)
+    (Life::of(child, log, origin), ours)
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.

@@ -9,8 +9,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 
-use cofferdam_guest::pieces::{PieceReader, PieceWriter};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use cofferdam_guest::pieces::{PieceReader, PieceWriter, copied_whole};
 use tokio::runtime::Handle;
 
 pub(crate) use crate::class::microvm::most;
@@ -20,7 +19,7 @@ use crate::agent::{Agent, AgentError};
 use crate::class::microvm::{MAX_MARK, Storable, differs};
 use crate::life::inside_layer;
 use crate::life::keep::KeepError;
-use crate::life::memory::MAX_PIECE;
+use crate::life::memory::{MAX_PIECE, unnamed};
 
 /// Files are handed out in smaller pieces.
 const FILE_PIECE: usize = 128 * 1024;
@@ -74,16 +73,10 @@ pub(crate) fn read(from: &mut (dyn Read + Send + Sync), mark: &str) -> io::Resul
         return Err(io::Error::other(why));
     }
     // They are in the memory too.
-    io::copy(&mut PieceReader::of(&mut *from, FILE_PIECE), &mut io::sink())?;
-    let mut memory = File::from(memfd_create(c"memory", MFdFlags::MFD_CLOEXEC)?);
-    let mut pieces = PieceReader::of(from, MAX_PIECE);
-    let mut piece = vec![0; MAX_PIECE];
-    loop {
-        match pieces.read(&mut piece)? {
-            0 => return Ok(memory),
-            count => memory.write_all(piece.get(..count).unwrap_or_default())?,
-        }
-    }
+    copied_whole(from, FILE_PIECE, &mut io::sink())?;
+    let mut memory = unnamed()?;
+    copied_whole(from, MAX_PIECE, &mut memory)?;
+    Ok(memory)
 }
 
 /// The files alone. Blocking.

@@ -1,18 +1,18 @@
 //! The memory of a sandbox in a stream before its files, and on its way to the kernel that goes on with it.
 //!
 //! ```text
-//! pieces (`cofferdam_guest::pieces`), then  WHOLE, or BROKEN where the kernel did not write all of it: then what came is nothing
+//! pieces (`cofferdam_guest::pieces`); where the kernel did not write all of it, what came is nothing
 //! ```
 //! Between the sealed file and the kernel it is in memory of the worker alone: a file without a name, which a link in the
 //! sandbox's directory leads the runtime to.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use cofferdam_guest::pieces::{BROKEN, WHOLE};
+use cofferdam_guest::pieces::copied;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rustix::fs::statvfs;
 
@@ -24,6 +24,11 @@ pub(crate) const MAX_PIECE: usize = 1024 * 1024;
 const OWN_BYTES: u64 = 64 * 1024 * 1024;
 /// The name that runsc looks for.
 const IMAGE: &str = "checkpoint.img";
+
+/// A file in memory, which no child of ours has.
+pub(crate) fn unnamed() -> io::Result<File> {
+    Ok(File::from(memfd_create(c"memory", MFdFlags::MFD_CLOEXEC)?))
+}
 
 /// The memory that a sandbox begins with.
 #[derive(Debug)]
@@ -49,27 +54,10 @@ impl StoredMemory {
     /// Reads its part of a stream, for the sandbox of this directory; without one it is passed over. `None` also where there is
     /// nothing whole. Blocking.
     pub(crate) fn read(from: &mut dyn Read, dir: Option<&Path>) -> io::Result<Option<Self>> {
-        let mut file = match dir {
-            Some(_) => Some(File::from(memfd_create(c"memory", MFdFlags::MFD_CLOEXEC)?)),
-            None => None,
-        };
-        let mut piece = Vec::new();
-        let is_whole = loop {
-            let mut length = [0; 4];
-            from.read_exact(&mut length)?;
-            let length = match u32::from_le_bytes(length) {
-                WHOLE => break true,
-                BROKEN => break false,
-                length => usize::try_from(length).unwrap_or(usize::MAX),
-            };
-            if length > MAX_PIECE {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            piece.resize(length, 0);
-            from.read_exact(&mut piece)?;
-            if let Some(file) = &mut file {
-                file.write_all(&piece)?;
-            }
+        let mut file = dir.map(|_| unnamed()).transpose()?;
+        let is_whole = match &mut file {
+            Some(file) => copied(from, MAX_PIECE, file)?,
+            None => copied(from, MAX_PIECE, &mut io::sink())?,
         };
         let (Some(file), Some(dir), true) = (file, dir, is_whole) else { return Ok(None) };
         let dir = dir.join("memory");
@@ -89,6 +77,8 @@ impl Drop for StoredMemory {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use cofferdam_guest::pieces::PieceWriter;
 

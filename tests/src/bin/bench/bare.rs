@@ -53,6 +53,16 @@ impl Drop for Bare {
 }
 
 impl Bare {
+    /// The one of this name; where it is absent, that is said in place of a figure.
+    pub fn named(state: &Path, name: &str, figure: &str) -> Option<Self> {
+        let mut all = Self::all(state).into_iter();
+        let found = all.find_map(|(its, bare)| bare.ok().filter(|_| its == name));
+        if found.is_none() {
+            println!("{}", json!({"name": figure, "absent": name}));
+        }
+        found
+    }
+
     /// All that could be compared with, each present or with the reason of its absence.
     pub fn all(state: &Path) -> Vec<(&'static str, Result<Self, String>)> {
         // A container's own root has to get to its files.

@@ -49,11 +49,7 @@ type Made = (String, String);
 
 pub async fn run() {
     let scratch = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
-    let mut all = Bare::all(scratch.path());
-    let Some(at) = all.iter().position(|(name, bare)| *name == BARE && bare.is_ok()) else {
-        return println!("{}", json!({"name": "e2b_create_to_output", "absent": BARE}));
-    };
-    let bare = all.swap_remove(at).1.unwrap();
+    let Some(bare) = Bare::named(scratch.path(), BARE, "e2b_create_to_output") else { return };
     let home = Home::new();
     let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
     let client = caller(&server, "bench").await;

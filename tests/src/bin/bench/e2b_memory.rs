@@ -26,11 +26,7 @@ const PROCESS: &str =
 
 pub async fn run() {
     let scratch = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
-    let mut all = Bare::all(scratch.path());
-    let Some(at) = all.iter().position(|(name, bare)| *name == BARE && bare.is_ok()) else {
-        return println!("{}", json!({"name": "e2b_gvisor_pause", "absent": BARE}));
-    };
-    let bare = all.swap_remove(at).1.unwrap();
+    let Some(bare) = Bare::named(scratch.path(), BARE, "e2b_gvisor_pause") else { return };
     let home = Home::new();
     let mut server = home.up_with(&[], &[MEMORY]);
     let client = Caller::of(&server, "bench").await.in_class("gvisor");

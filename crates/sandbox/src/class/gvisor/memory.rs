@@ -9,28 +9,24 @@
 //! refuses it, and the sandbox goes on. The kernel may have been taken over: what it writes is bounded in bytes and
 //! time, and is read by nobody but the next kernel of this same sandbox.
 
-use std::io::{self, IoSlice, PipeReader, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, fcntl};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
 
+use crate::host::memory_pipe::{self, PipeBounds};
 use crate::host::traces::Traces;
 
 /// What a silent kernel is given: it stops every task first, one of which may be in a long call of the host.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Of the answer: a few words.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-const READ_BYTES: usize = 256 * 1024;
-/// The largest pipe that a kernel gives without being told otherwise.
-const PIPE_BYTES: i32 = 1024 * 1024;
 const REQUEST: &[u8] = br#"{"method":"containerManager.Checkpoint","arg":{}}"#;
 
 /// How it went, as the kernel says.
@@ -54,11 +50,10 @@ pub(super) fn store(
         return Err(io::Error::other("the kernel's control socket is not its own"));
     }
     control.set_read_timeout(Some(PATIENCE))?;
-    let (ours, theirs) = io::pipe()?;
-    // A smaller one is slower, and no fault.
-    let _ = fcntl(&ours, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+    let (ours, theirs) = memory_pipe::pipe()?;
     ask(&control, theirs.into())?;
-    carry(ours, &control, out, most)?;
+    let most = PipeBounds { bytes: most, silence: PATIENCE, all: Duration::MAX };
+    memory_pipe::carry(ours, &control, out, most, &|| true)?;
     let mut said = Vec::new();
     let mut piece = [0; 4096];
     loop {
@@ -110,35 +105,6 @@ fn ask(control: &UnixStream, pipe: OwnedFd) -> io::Result<()> {
     match sent == REQUEST.len() {
         true => Ok(()),
         false => Err(io::ErrorKind::WriteZero.into()),
-    }
-}
-
-/// Carries what comes to its end, or to the answer: nothing follows that.
-fn carry(
-    mut from: PipeReader,
-    control: &UnixStream,
-    out: &mut dyn Write,
-    most: u64,
-) -> io::Result<()> {
-    let mut piece = vec![0; READ_BYTES];
-    let mut left = most;
-    let patience = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
-    loop {
-        let mut ready = [PollFd::new(&from, PollFlags::IN), PollFd::new(control, PollFlags::IN)];
-        if poll(&mut ready, Some(&patience))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let [pipe, _] = ready;
-        if pipe.revents().is_empty() {
-            return Ok(());
-        }
-        let count = from.read(&mut piece)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let length = u64::try_from(count).unwrap_or(u64::MAX);
-        left = left.checked_sub(length).ok_or(io::ErrorKind::FileTooLarge)?;
-        out.write_all(piece.get(..count).unwrap_or_default())?;
     }
 }
 

@@ -7,7 +7,7 @@
 //! The emulator may have been taken over: what it writes is bounded in bytes and time, and is read by nobody but the next
 //! emulator of this same sandbox.
 
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -15,25 +15,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cofferdam_ambient::clock::Stopwatch;
-use nix::fcntl::{FcntlArg, fcntl};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::process::Command;
 
 use super::Disk;
 use super::mark::Mark;
 use super::qemu::{self, Lent};
 use super::qmp::Control;
+use crate::host::memory_pipe::{self, PipeBounds};
 
 /// Each thing that an emulator is told, and its silence while it writes. Usually milliseconds.
 const TELL: Duration = Duration::from_secs(30);
-/// Between two looks whether it is still wanted.
-const LOOK: Duration = Duration::from_millis(500);
 /// All of it: 16 GiB at the rate of a slow disk.
-const STORE_MS: u64 = 300_000;
-const READ_BYTES: usize = 256 * 1024;
-/// The largest pipe that a kernel gives without being told otherwise.
-const PIPE_BYTES: i32 = 1024 * 1024;
+const STORE: Duration = Duration::from_secs(300);
 
 /// Our end of the control socket of a sandbox's emulator.
 #[derive(Debug, Clone)]
@@ -50,17 +43,17 @@ impl EmulatorOrders {
     /// Has the emulator write its machine to `out`, in at most so many bytes. It does not go on then. Blocking.
     fn store(&self, out: &mut dyn Write, most: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
         let mut control = Control::new(self.0.try_clone()?, TELL)?;
-        let (ours, theirs) = io::pipe()?;
+        let (ours, theirs) = memory_pipe::pipe()?;
+        // Ends with the talk.
         let (over, tell) = io::pipe()?;
-        // A smaller one is slower, and no fault.
-        let _ = fcntl(&ours, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+        let most = PipeBounds { bytes: most, silence: TELL, all: STORE };
         thread::scope(|scope| {
             let told = scope.spawn(move || {
-                let told = control.store(theirs.into());
+                let told = control.store(theirs.into(), STORE);
                 drop(tell);
                 told
             });
-            let carried = carry((ours, &over), out, most, goes_on);
+            let carried = memory_pipe::carry(ours, &over, out, most, goes_on);
             if carried.is_err() {
                 // Whoever still waits for its answer does not any more.
                 let _ = self.0.shutdown(Shutdown::Both);
@@ -68,44 +61,6 @@ impl EmulatorOrders {
             let told = told.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             carried.and(told)
         })
-    }
-}
-
-/// Carries what comes to its end, or to that of the talk: nothing follows that.
-fn carry(
-    (mut from, over): (PipeReader, &PipeReader),
-    out: &mut dyn Write,
-    most: u64,
-    goes_on: &dyn Fn() -> bool,
-) -> io::Result<()> {
-    let (clock, mut left) = (Stopwatch::start(), most);
-    let mut piece = vec![0; READ_BYTES];
-    let patience = Timespec::try_from(LOOK).map_err(io::Error::other)?;
-    let mut silent = Stopwatch::start();
-    loop {
-        let mut ready = [PollFd::new(&from, PollFlags::IN), PollFd::new(over, PollFlags::IN)];
-        let is_ready = poll(&mut ready, Some(&patience))? > 0;
-        if silent.elapsed() > TELL || clock.elapsed_ms() > STORE_MS {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        if !goes_on() {
-            return Err(io::Error::other("its sandbox is to end"));
-        }
-        if !is_ready {
-            continue;
-        }
-        silent = Stopwatch::start();
-        let [pipe, _] = ready;
-        if pipe.revents().is_empty() {
-            return Ok(());
-        }
-        let count = from.read(&mut piece)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let length = u64::try_from(count).unwrap_or(u64::MAX);
-        left = left.checked_sub(length).ok_or(io::ErrorKind::FileTooLarge)?;
-        out.write_all(piece.get(..count).unwrap_or_default())?;
     }
 }
 
@@ -144,26 +99,6 @@ pub(crate) fn most(mem_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn carried(bytes: usize, most: u64) -> io::Result<Vec<u8>> {
-        let (ours, mut theirs) = io::pipe().unwrap();
-        let writing = thread::spawn(move || {
-            // Who reads may have given up.
-            let _ = theirs.write_all(&vec![7; bytes]);
-        });
-        let (over, _tell) = io::pipe().unwrap();
-        let mut out = Vec::new();
-        let done = carry((ours, &over), &mut out, most, &|| true);
-        writing.join().unwrap();
-        done.map(|()| out)
-    }
-
-    #[test]
-    fn what_an_emulator_writes_has_a_bound() {
-        assert_eq!(carried(3_000_000, 3_000_000).unwrap(), vec![7; 3_000_000]);
-        let large = carried(3_000_000, 2_999_999).unwrap_err();
-        assert_eq!(large.kind(), io::ErrorKind::FileTooLarge);
-    }
 
     #[test]
     fn an_emulator_that_ends_or_lies_has_stored_nothing() {

@@ -36,15 +36,15 @@ impl Control {
         Ok(Self { stream: BufReader::new(stream), clock: Stopwatch::start() })
     }
 
-    /// Has it write the machine down in this file, which is then its own, and stand still. Blocking.
-    pub fn store(&mut self, file: OwnedFd) -> io::Result<()> {
+    /// Has it write the machine down in this file, which is then its own, and stand still. It says nothing while it writes, no longer
+    /// than this. Blocking.
+    pub fn store(&mut self, file: OwnedFd, writes: Duration) -> io::Result<()> {
         self.ask(&opening(), Some(file))?;
         // As fast as it can: what it writes to is memory.
         let most = json!({"max-bandwidth": u32::MAX, "downtime-limit": 60_000});
         self.ask(&[command("migrate-set-parameters", &most)], None)?;
         self.ask(&[command("migrate", &json!({"uri": format!("fd:{FILE}")}))], None)?;
-        // It says nothing while it writes, which takes as long as its memory is large.
-        self.stream.get_ref().set_read_timeout(Some(Duration::from_millis(MAX_MS)))?;
+        self.stream.get_ref().set_read_timeout(Some(writes))?;
         for _ in 0..MAX_LINES {
             let said = self.line()?;
             let status = said.get("data").and_then(|data| data.get("status"));

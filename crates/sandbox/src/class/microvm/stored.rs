@@ -60,8 +60,9 @@ impl Stored {
         let mut bare = Bare::start(machine, qemu, shape, Some(&lent), limit).map_err(words)?;
         drop(lent);
         bare.greeting()?;
-        let told = Control::new(ours, Duration::from_millis(TELL_MS));
-        told.and_then(|mut control| control.store(state.as_fd().try_clone_to_owned()?))
+        let limit = Duration::from_millis(TELL_MS);
+        let told = Control::new(ours, limit);
+        told.and_then(|mut control| control.store(state.as_fd().try_clone_to_owned()?, limit))
             .map_err(words)?;
         bare.end().map_err(words)?;
         drop(bare);

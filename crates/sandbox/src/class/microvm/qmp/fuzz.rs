@@ -16,9 +16,10 @@ fn fuzz_answers_of_an_emulator_are_read_or_refused() {
         theirs.set_nonblocking(true).unwrap();
         let _ = theirs.write(bytes);
         theirs.shutdown(Shutdown::Write).unwrap();
-        let mut control = Control::new(ours, Duration::from_secs(10)).unwrap();
+        let limit = Duration::from_secs(10);
+        let mut control = Control::new(ours, limit).unwrap();
         // Only an emulator that says `completed` has stored its machine.
-        if control.store(file.try_clone().unwrap().into()).is_ok() {
+        if control.store(file.try_clone().unwrap().into(), limit).is_ok() {
             assert!(bytes.windows(9).any(|part| part == b"completed"));
         }
     });
