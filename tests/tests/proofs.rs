@@ -74,6 +74,10 @@ async fn make_runs(up: &Server) -> Vec<String> {
     assert_eq!(status, 201, "{paused}");
     let path = format!("/api/sandboxes/{}/pause", text(&paused, "id"));
     assert_eq!(up.post(&path, &json!({})).await.0, 200);
+    // The run of a life ends after it.
+    for life in [&held, &paused] {
+        assert_eq!(up.wait_terminal(&text(life, "runId")).await["status"], "succeeded");
+    }
     let (status, made) = up.post("/api/dispatches", &sent).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!(up.wait_terminal(made["run_id"].as_str().unwrap()).await["status"], "succeeded");

@@ -2,8 +2,13 @@
 //!
 //! ```text
 //! start: work -> intent's input + run of the built-in recipe     plan_of: the run's input -> work -> the one task
+//! first_round: the same plan and task, for the transaction of the start
 //! ```
 //! The run names a recipe that nobody can import, by its hash. The caller writes both with a row of its own.
+//!
+//! **What nobody is asked about need not wait for its workflow**: where the plan names nothing on the network, the plan and the
+//! queued task are written with the run, in the state in which a crash would leave them after its first steps. The workflow
+//! begins as after that crash: it finds its plan committed and its task queued.
 
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
@@ -14,13 +19,18 @@ use cofferdam_contracts::recipe::{Caps, Lane, RecipeRef};
 use cofferdam_contracts::run::{Constraints, IntentRequest};
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::live_begin::Opening;
+use cofferdam_ledger::policies::NewSnapshot;
 use cofferdam_ledger::runs::{NewRun, RunContext};
+use cofferdam_ledger::tasks::NewTask;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::Flows;
+use crate::egress::unasked;
 use crate::error::{Error, Result};
+use crate::plan_text::{Compilation, PlanText, new_task};
 
 const VERSION: &str = "1";
 /// The input that has the work.
@@ -59,6 +69,28 @@ impl Begun {
     }
 }
 
+/// What a run begins with.
+pub(crate) struct FirstRound {
+    written: PlanText,
+    plan: Plan,
+    task: NewTask,
+    /// `None`: it names what somebody has to consent to, and its workflow looks for that.
+    snapshots: Option<Vec<NewSnapshot>>,
+}
+
+impl FirstRound {
+    /// The key of its task.
+    pub(crate) fn key(&self) -> &TaskKey {
+        &self.task.key
+    }
+
+    /// What is written with the run; `None`: nothing of it.
+    pub(crate) fn opening(&self) -> Option<Opening<'_>> {
+        let snapshots = self.snapshots.as_ref()?;
+        Some(Opening { compiled: self.written.compiled(&self.plan), task: &self.task, snapshots })
+    }
+}
+
 /// What one start says.
 pub(crate) struct Launch<'a, W> {
     pub who: &'a Principal,
@@ -87,14 +119,7 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
         }
         let work = run.inputs.get(WORK).cloned().unwrap_or(Value::Null);
         Some(match serde_json::from_value::<W>(work) {
-            Ok(work) => Ok(Plan {
-                recipe_ref,
-                recipe_hash,
-                gate: None,
-                config: Vec::new(),
-                caps: Caps { sandbox_minutes: self.cap_minutes, ..Caps::default() },
-                tasks: vec![PlanTask { name: self.task.into(), work: (self.work)(work) }],
-            }),
+            Ok(work) => Ok(self.plan((recipe_ref, recipe_hash), work)),
             Err(e) => {
                 let why = format!("the work of a run of {}: {e}", self.recipe);
                 Err(Refusal::new(ErrorCode::Internal, why))
@@ -102,10 +127,38 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
         })
     }
 
-    /// The key of the first attempt of a run's task.
-    pub(crate) fn task_key(&self, begun: &Begun, work: W) -> Result<TaskKey> {
-        let task = PlanTask { name: self.task.into(), work: (self.work)(work) };
-        Ok(task.key(&begun.id, &begun.run.id, 1)?)
+    fn plan(&self, (recipe_ref, recipe_hash): (RecipeRef, Digest), work: W) -> Plan {
+        Plan {
+            recipe_ref,
+            recipe_hash,
+            gate: None,
+            config: Vec::new(),
+            caps: Caps { sandbox_minutes: self.cap_minutes, ..Caps::default() },
+            tasks: vec![PlanTask { name: self.task.into(), work: (self.work)(work) }],
+        }
+    }
+
+    /// The plan of this work, and the first attempt of its task.
+    pub(crate) fn first_round(&self, begun: &Begun, work: W) -> Result<FirstRound> {
+        let (run, intent) = (&begun.run, &begun.id);
+        let plan = self.plan((run.recipe.clone(), run.recipe_hash.clone()), work);
+        let written = PlanText::of(
+            &plan,
+            &Compilation {
+                intent,
+                run: &run.id,
+                recipe_hash: &run.recipe_hash,
+                inputs: &Value::Object(begun.request.inputs.clone()),
+                attempt: 1,
+            },
+        )?;
+        // As the workflow will read it: what it queues is to be what is queued here.
+        let plan: Plan =
+            serde_json::from_str(&written.text).map_err(Error::corrupt("plan card"))?;
+        let task = plan.tasks.first().cloned();
+        let task = task.ok_or_else(|| Error::corrupt("plan card")("it has no task"))?;
+        let task = new_task(task, (intent, &run.id), 1)?;
+        Ok(FirstRound { written, task, snapshots: unasked(&plan), plan })
     }
 
     /// The intent and the run of this work.

@@ -2,35 +2,33 @@
 //!
 //! The engine's own poller starts at one second and takes ten to warm up, and a short interval
 //! would cost an idle host several per cent of a core. So this process listens instead: an enqueue
-//! notifies, one statement claims, and the engine runs what was claimed (decision 0003).
+//! notifies, one statement claims, and the engine runs what was claimed (decision 0003). A task that this process queues for
+//! itself may be claimed by the statement that queues it ([`crate::own_tasks`]).
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::ExecutorId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_ledger::engine::{
-    CONTROL_QUEUE, Claimed, INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
+    Claimed, INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
 };
-use cofferdam_ledger::listen::Wake;
 use dbos::{StartOptions, Timeout, WorkflowRef};
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
 
 use crate::Flows;
+use crate::due::{Due, ENGINE_QUEUE};
 use crate::error::Result;
 use crate::flow::FlowError;
 use crate::run::close_failed;
 use crate::slots::Slots;
+use crate::started::Started;
 
 /// Workflows of one claim of a queue without limits: `app.claim` gives no more.
 const BATCH: usize = 64;
-/// Every queue is looked at this often, should a notification get lost or a foreign client enqueue.
-const SAFETY_POLL: Duration = Duration::from_secs(1);
-/// The engine's own queue, where its `resume` and `fork` put work without a queue of its own.
-const ENGINE_QUEUE: &str = "_dbos_internal_queue";
 
 /// The workflows that may be started.
 pub(crate) struct Registered {
@@ -46,52 +44,60 @@ pub(crate) struct Claimer {
     /// Places of tasks.
     pub slots: Arc<Slots>,
     /// What this process runs, whatever the ledger says.
-    pub started: Started,
+    pub started: Arc<Started>,
+}
+
+/// Claims, and starts what was claimed with its queuing, until it is aborted.
+pub(crate) async fn claims(claimer: Arc<Claimer>, mut own: UnboundedReceiver<Claimed>) {
+    let starting = async {
+        let mut all = JoinSet::new();
+        loop {
+            tokio::select! {
+                task = own.recv() => {
+                    let Some(task) = task else { return };
+                    let claimer = Arc::clone(&claimer);
+                    all.spawn(async move { claimer.start(task).await });
+                }
+                Some(_) = all.join_next() => {}
+            }
+        }
+    };
+    tokio::join!(Arc::clone(&claimer).run(), starting);
 }
 
 impl Claimer {
-    /// Claims until it is aborted.
-    pub(crate) async fn run(self: Arc<Self>) {
+    async fn run(self: Arc<Self>) {
         let mut wakes = self.flows.wakes.subscribe();
-        let mut due: HashMap<&'static str, bool> =
-            [INTENT_QUEUE, SBX_QUEUE, LIVE_QUEUE, CONTROL_QUEUE, ENGINE_QUEUE]
-                .map(|q| (q, true))
-                .into();
+        let mut due = Due::default();
         loop {
-            if self.started.doubt.swap(false, Ordering::AcqRel)
+            if self.started.take_doubt()
                 && let Err(error) = self.reclaim().await
             {
                 tracing::warn!(%error, "could not look for workflows that were lost");
                 self.started.doubt();
             }
-            for (queue, due) in &mut due {
-                if std::mem::take(due) {
-                    self.drain(queue).await;
-                }
+            while let Some(queue) = due.take() {
+                self.drain(queue).await;
             }
             tokio::select! {
-                wake = wakes.recv() => match wake {
-                    Ok(Wake::Queue(name)) => {
-                        if let Some(due) = due.get_mut(name.as_str()) {
-                            *due = true;
-                        }
-                        // What else has been rung meanwhile is served in one pass.
-                        while let Ok(Wake::Queue(name)) = wakes.try_recv() {
-                            if let Some(due) = due.get_mut(name.as_str()) {
-                                *due = true;
-                            }
+                wake = wakes.recv() => {
+                    due.heard(&wake);
+                    // What else has been rung meanwhile is served in one pass.
+                    loop {
+                        match wakes.try_recv() {
+                            Ok(wake) => due.heard(&Ok(wake)),
+                            Err(TryRecvError::Lagged(lost)) => due.heard(&Err(RecvError::Lagged(lost))),
+                            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
                         }
                     }
-                    Ok(Wake::All) | Err(_) => due.values_mut().for_each(|d| *d = true),
-                    Ok(_) => {}
-                },
-                () = self.slots.room.notified() => {
-                    due.insert(SBX_QUEUE, true);
                 }
-                () = self.slots.turn.notified() => {
-                    due.insert(INTENT_QUEUE, true);
+                () = self.slots.room.notified() => due.ring(SBX_QUEUE),
+                () = self.slots.turn.notified() => due.ring(INTENT_QUEUE),
+                () = self.slots.life.notified() => due.ring(LIVE_QUEUE),
+                () = clock::sleep(due.left()) => {
+                    due.poll(self.slots.taken() > 0);
+                    self.started.doubt_on();
                 }
-                () = clock::sleep(SAFETY_POLL) => due.values_mut().for_each(|d| *d = true),
             }
         }
     }
@@ -118,8 +124,15 @@ impl Claimer {
                 self.slots.wait(is_any_left);
             }
             let is_last = claimed.len() < BATCH;
+            // All are counted before the first is started, which waits for the engine.
+            for workflow in &claimed {
+                self.started.begin(&workflow.workflow_id);
+                if workflow.name == TASK_WORKFLOW && queue != LIVE_QUEUE {
+                    self.slots.take(&workflow.workflow_id);
+                }
+            }
             for workflow in claimed {
-                self.start(workflow, queue != LIVE_QUEUE).await;
+                self.start(workflow).await;
             }
             // Less than a whole batch is all that there was, or all that may run now.
             if is_last {
@@ -128,8 +141,8 @@ impl Claimer {
         }
     }
 
-    /// Starts one; a task takes a place, unless it comes from beside the queues.
-    async fn start(self: &Arc<Self>, workflow: Claimed, takes_place: bool) {
+    /// Starts one that is marked as started; a task has its place, unless it comes from beside the queues.
+    async fn start(self: &Arc<Self>, workflow: Claimed) {
         let id = workflow.workflow_id;
         let options = StartOptions {
             workflow_id: Some(&id),
@@ -137,7 +150,6 @@ impl Claimer {
             queue: None,
             attributes: None,
         };
-        self.started.begin(&id);
         let started = match workflow.name.as_str() {
             RUN_WORKFLOW => self.registered.run.start_with((), options).await.map(|handle| {
                 let (this, id) = (Arc::clone(self), id.clone());
@@ -152,9 +164,6 @@ impl Claimer {
                 });
             }),
             TASK_WORKFLOW => {
-                if takes_place {
-                    self.slots.take(&id);
-                }
                 let started = self.registered.task.start_with((), options).await.map(|handle| {
                     let (this, id) = (Arc::clone(self), id.clone());
                     tokio::spawn(async move {
@@ -180,7 +189,8 @@ impl Claimer {
 
     /// Queues again what this executor owns and does not run: a claim whose answer was lost with the
     /// connection, a workflow that the engine gave up when its database failed under it. Only this
-    /// loop claims, so nothing can be on its way between the look and the comparison.
+    /// loop claims, and whoever has a place is among the started: so nothing can be on its way between the look and the
+    /// comparison.
     async fn reclaim(&self) -> Result<()> {
         let ledger = &self.flows.ledger;
         for id in ledger.queues().claimed(&self.id, ENGINE_QUEUE).await? {
@@ -193,52 +203,5 @@ impl Claimer {
             }
         }
         Ok(())
-    }
-}
-
-/// The workflows that this process runs.
-#[derive(Debug, Default)]
-pub(crate) struct Started {
-    /// How often: one that was canceled and resumed may start again before its first run is over.
-    ids: Mutex<HashMap<String, u32>>,
-    /// Whether something may be owned and not run.
-    doubt: AtomicBool,
-}
-
-impl Started {
-    fn begin(&self, id: &str) {
-        *self.lock().entry(id.to_owned()).or_insert(0) += 1;
-    }
-
-    fn end<T, E>(&self, id: &str, ended: &dbos::Result<T, E>) {
-        let mut ids = self.lock();
-        if let Some(count) = ids.get_mut(id) {
-            *count -= 1;
-            if *count == 0 {
-                ids.remove(id);
-            }
-        }
-        drop(ids);
-        // An end that is on record needs no second look.
-        let is_recorded = matches!(
-            ended,
-            Ok(_) | Err(dbos::Error::Application(_) | dbos::Error::WorkflowCancelled { .. })
-        );
-        if !is_recorded {
-            self.doubt();
-        }
-    }
-
-    fn has(&self, id: &str) -> bool {
-        self.lock().contains_key(id)
-    }
-
-    fn doubt(&self) {
-        self.doubt.store(true, Ordering::Release);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        // A poisoned lock only means that somebody panicked beside it; the map is whole.
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,11 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use cofferdam_contracts::artifact;
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::GateSpec;
-use cofferdam_contracts::id::{Digest, StepId, TaskKey};
+use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::plan::{self, CompileError, Plan};
 use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
@@ -16,16 +15,14 @@ use cofferdam_contracts::template::{GlobError, MAX_FANOUT};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::recipes::WantedRecipe;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::steps::{CompileContext, Compiled};
+use cofferdam_ledger::steps::CompileContext;
 use cofferdam_sandbox::{Allowed, HostPath, Links};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::plan_text::{COMPILE, Compilation, PlanText};
 use crate::{config, decide};
-
-/// The step's name in the ledger and in the engine.
-pub(crate) const COMPILE: &str = "CompileST";
 
 /// What CompileST leaves for the rest of the workflow: small, since it is a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +100,7 @@ pub(crate) async fn unplanned(
     refusal: Refusal,
 ) -> Result<CompiledRun> {
     let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
-    let key = compile_key(run, &run.inputs, run.retries + 1)?;
+    let key = Compilation::of(run, &run.inputs, run.retries + 1).key()?;
     ledger.steps().diagnostic(&run.id, COMPILE, &key, &text).await?;
     let (error, budget) = (Some(refusal.message), run.budget);
     Ok(CompiledRun::Card(Card { digest: None, gate: None, error, budget, staged: false }, None))
@@ -111,24 +108,9 @@ pub(crate) async fn unplanned(
 
 /// Commits a plan: its step, its card and its digest.
 pub(crate) async fn commit(ledger: &Ledger, run: &RunContext, plan: Plan) -> Result<CompiledRun> {
-    let attempt = run.retries + 1;
-    let bytes = canonical::canonical(&plan)?;
-    let digest = canonical::digest_bytes(&bytes);
-    let key = compile_key(run, &run.inputs, attempt)?;
-    let step = step_id(COMPILE)?;
-    ledger
-        .steps()
-        .compiled(&Compiled {
-            run: &run.id,
-            task_key: &key,
-            plan: &String::from_utf8_lossy(&bytes),
-            digest: &digest,
-            uri: &artifact::uri(&run.id, &step, &key, "plan.json"),
-            attempt,
-            output: json!({"planDigest": digest, "tasks": plan.tasks.len(), "gate": plan.gate}),
-        })
-        .await?;
-    Ok(compiled(run, digest, plan))
+    let written = PlanText::of(&plan, &Compilation::of(run, &run.inputs, run.retries + 1))?;
+    ledger.steps().compiled(&written.compiled(&plan)).await?;
+    Ok(compiled(run, written.digest, plan))
 }
 
 fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> CompiledRun {
@@ -214,20 +196,6 @@ fn plan_of(
         .with(json!({"metric": b.metric, "limit": b.limit, "observed": b.observed})));
     }
     Ok(plan)
-}
-
-pub(crate) fn step_id(text: &str) -> Result<StepId> {
-    StepId::parse(text).map_err(Error::corrupt("step id"))
-}
-
-/// Compilation is an effect with a key of its own, over what it reads.
-pub(crate) fn compile_key(run: &RunContext, inputs: &Value, attempt: u32) -> Result<TaskKey> {
-    let identity = json!({
-        "intentId": run.intent_id, "runId": run.id, "stepId": COMPILE, "attempt": attempt,
-        "request": {"recipeHash": run.recipe_hash, "inputs": inputs},
-    });
-    let digest = canonical::digest(&identity)?;
-    TaskKey::parse(digest.as_str()).map_err(Error::corrupt("task key"))
 }
 
 /// Entries that one `glob` looks at: a large repository, not a whole disk.

@@ -218,6 +218,16 @@ pub(crate) async fn consent_of(
     })
 }
 
+/// The policies of a plan that names nothing, and so asks nobody. Pure.
+pub(crate) fn unasked(plan: &Plan) -> Option<Vec<NewSnapshot>> {
+    let phases = [Phase::Build, Phase::Exec].map(|phase| policies_of(plan, phase));
+    let has_names = phases.iter().any(|all| lists_of(all).next().is_some());
+    if has_names {
+        return None;
+    }
+    snapshots(plan, &Consent::Listed(Lists::default())).ok()
+}
+
 /// The run's policies by phase with their source, or why its execution must not begin. Pure.
 pub(crate) fn snapshots(plan: &Plan, consent: &Consent) -> Result<Vec<NewSnapshot>, Refusal> {
     if policies_of(plan, Phase::Exec).is_empty() {

@@ -13,6 +13,7 @@ use crate::board::Board;
 use crate::handed::Handed;
 use crate::memory::MemoryBudget;
 use crate::slots::Slots;
+use crate::started::Started;
 
 /// What a worker needs to execute tasks.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Executor {
     pub memory: MemoryBudget,
     /// Places of its tasks.
     pub slots: Arc<Slots>,
+    /// What it runs.
+    pub started: Arc<Started>,
 }
 
 impl Executor {

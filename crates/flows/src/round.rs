@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
 use crate::gates::consent::{self, Consented};
 use crate::patience::patiently;
+use crate::plan_text::new_task;
 use crate::task::kept;
 use crate::this::This;
 
@@ -83,6 +84,13 @@ pub(crate) async fn round_of(
             };
             over = patiently(|| flows.ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
             snapshots.clear();
+            // One that was queued with its run, and does not run here: it may have ended before this round expected it.
+            let is_other = |task: &NewTask| {
+                matches!(task.work, Work::Live(_)) && !this.executor.started.has(task.key.as_str())
+            };
+            if fresh.iter().any(is_other) {
+                pause = Duration::ZERO;
+            }
         }
         if open.is_empty() {
             round.missed.sort_by_key(|m| m.index);
@@ -90,7 +98,7 @@ pub(crate) async fn round_of(
         }
         if over.is_empty() {
             let woken = wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
-            pause = if woken { LOOK_AGAIN } else { (pause * 2).min(LOOK_AT_LEAST) };
+            pause = if woken { LOOK_AGAIN } else { (pause * 2).clamp(LOOK_AGAIN, LOOK_AT_LEAST) };
             over = expected.take().await;
         }
         let ended = match over.is_empty() {
@@ -170,13 +178,7 @@ fn attempt_of(
         work.patch.clone_from(&consented.patch);
     }
     let task = PlanTask { name: task.name.clone(), work };
-    Ok(NewTask {
-        key: task.key(&run.intent_id, &run.id, attempt)?,
-        step_id: task.step_id(),
-        attempt,
-        name: task.name.clone(),
-        work: task.work.clone(),
-    })
+    new_task(task, (&run.intent_id, &run.id), attempt)
 }
 
 fn deadline_of(run: &RunContext) -> Option<i64> {

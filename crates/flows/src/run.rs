@@ -24,6 +24,7 @@ use crate::flow::{Flow, ended, failed, step_error};
 use crate::gates::consent::{self, ConsentCheck, Consented};
 use crate::gates::wait::{self, Answered, Asking};
 use crate::patience::patiently;
+use crate::plan_text::COMPILE;
 use crate::round::round_run;
 use crate::staged;
 use crate::this::This;
@@ -100,8 +101,8 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
 /// CompileST, under its number where it is not the first.
 async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
     let name = match attempt {
-        1 => compile::COMPILE.to_owned(),
-        n => format!("{}#{n}", compile::COMPILE),
+        1 => COMPILE.to_owned(),
+        n => format!("{}#{n}", COMPILE),
     };
     let allowed = &this.executor.host.facts().allowed;
     step(&name, || async {

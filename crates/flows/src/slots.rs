@@ -26,6 +26,8 @@ pub(crate) struct Slots {
     pub room: Notify,
     /// Rung when runs have ended while more may wait.
     pub turn: Notify,
+    /// Rung when the task of a life has ended, whose run may wait to be claimed.
+    pub life: Notify,
     /// Runs that have ended since the start.
     runs_ended: AtomicU32,
 }
@@ -37,6 +39,7 @@ impl Default for Slots {
             waiting: AtomicBool::new(true),
             room: Notify::new(),
             turn: Notify::new(),
+            life: Notify::new(),
             runs_ended: AtomicU32::new(0),
         }
     }

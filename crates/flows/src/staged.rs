@@ -11,12 +11,12 @@ use cofferdam_contracts::tree_change::TreeChange;
 use cofferdam_ledger::runs::RunContext;
 use serde::{Deserialize, Serialize};
 
-use crate::compile::step_id;
 use crate::decide::{self, Next};
 use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
 use crate::gates::consent::Consented;
 use crate::patience::patiently;
+use crate::plan_text::step_id;
 use crate::planner::{PLAN_NAME, session_of};
 use crate::round::{attempt_key, round_of};
 use crate::this::This;

@@ -93,7 +93,12 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         }
         Work::Live(live) => Box::pin(live::hold(executor, &task, live, &sandbox, wakes)).await,
     };
-    finish(executor, &task, &sandbox, end).await
+    let finished = finish(executor, &task, &sandbox, end).await;
+    if matches!(task.work, Work::Live(_)) {
+        // Its run ends now, too, also where nobody has looked for its workflow yet.
+        executor.slots.life.notify_one();
+    }
+    finished
 }
 
 /// The end of a task that has a sandbox.

@@ -13,17 +13,19 @@ use cofferdam_ledger::executors::NewExecutor;
 use cofferdam_ledger::{APP_VERSION, LedgerError};
 use cofferdam_sandbox::{Host, HostConfig, HostError, RemoteConfig};
 use dbos::{Config, DBOS};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::Flows;
 use crate::board::Board;
-use crate::claims::{Claimer, Registered, Started};
+use crate::claims::{Claimer, Registered, claims};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::handed::Handed;
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
+use crate::own_tasks::OwnTasks;
 use crate::takeover::{Arrival, Takeover, reconcile};
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
@@ -109,6 +111,7 @@ impl Worker {
             handed: Handed::default(),
             promoted: Notify::new(),
             slots: Arc::default(),
+            started: Arc::default(),
         });
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
@@ -137,8 +140,11 @@ impl Worker {
             id,
             registered,
             slots: Arc::clone(&executor.slots),
-            started: Started::default(),
+            started: Arc::clone(&executor.started),
         });
+        let (starts, own) = unbounded_channel();
+        let of = (&executor.slots, &executor.started);
+        executor.flows.live.tasks_of(OwnTasks::new(&executor.id, of, starts));
         let (fence, fenced) = watch::channel(false);
         let sender = Sender::new(&executor.flows, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
@@ -161,7 +167,7 @@ impl Worker {
             engine,
             board,
             sender,
-            claimer: tokio::spawn(claimer.run()),
+            claimer: tokio::spawn(claims(claimer, own)),
             takeover: tokio::spawn(takeover.run()),
             fenced,
         })
@@ -179,6 +185,8 @@ impl Worker {
     /// does not answer it is not waited for: a leader gives the workflows back, and the next worker of this
     /// host finds the sessions.
     pub async fn stop(self) -> Result<()> {
+        // What is queued from here on waits for another worker.
+        self.executor.flows.live.no_tasks();
         self.claimer.abort();
         self.takeover.abort();
         self.cache.abort();

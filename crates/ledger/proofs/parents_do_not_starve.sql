@@ -3,7 +3,7 @@
 SELECT r.id AS run_id, w.workflow_uuid, w.created_at
   FROM dbos.workflow_status w
   JOIN app.runs r ON r.workflow_id = w.workflow_uuid
- WHERE w.queue_name = 'intentQ'
+ WHERE w.queue_name IN ('intentQ', 'liveQ')
    AND w.status = 'ENQUEUED'
    AND w.updated_at < app.ms(clock_timestamp()) - 60000
    AND EXISTS (
@@ -11,7 +11,7 @@ SELECT r.id AS run_id, w.workflow_uuid, w.created_at
         WHERE e.state = 'live'
           AND e.heartbeat_at > clock_timestamp() - interval '10 seconds'
           AND e.started_at < clock_timestamp() - interval '1 minute')
-   AND coalesce(w.queue_partition_key, '') NOT IN (
+   AND (w.queue_name = 'liveQ' OR coalesce(w.queue_partition_key, '') NOT IN (
        SELECT coalesce(b.queue_partition_key, '')
          FROM dbos.workflow_status b
          JOIN app.runs o ON o.workflow_id = b.workflow_uuid AND o.status <> 'waiting_input'
@@ -19,4 +19,4 @@ SELECT r.id AS run_id, w.workflow_uuid, w.created_at
         GROUP BY 1
        HAVING count(*) >= (
               SELECT coalesce(q.partition_concurrency, 2147483647)
-                FROM dbos.queues q WHERE q.name = 'intentQ'));
+                FROM dbos.queues q WHERE q.name = 'intentQ')));

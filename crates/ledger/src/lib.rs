@@ -30,6 +30,7 @@ pub mod keys;
 pub mod links;
 pub mod listen;
 pub mod live;
+pub mod live_begin;
 pub mod live_events;
 pub mod live_networks;
 pub mod load;

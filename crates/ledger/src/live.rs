@@ -3,69 +3,18 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{
     ExecutorId, LiveId, RunId, SandboxId, SnapshotId, TenantId, WorkflowId,
 };
 use cofferdam_contracts::live::{LiveState, LiveView};
-use cofferdam_contracts::sandbox::{Egress, Limits};
+use cofferdam_contracts::sandbox::Limits;
 use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::audit::{Audit, append};
-use crate::builds::{NewBuilding, build_begins};
-use crate::error::{Checked, Result, id, json, load};
+use crate::error::{Result, id, json, load};
 use crate::families::LiveRows;
-use crate::intents::NewIntent;
-use crate::quota::live_admit;
-use crate::runs::{NewRun, run_insert};
-
-/// A sandbox to be recorded with its run.
-#[derive(Debug, Clone, Copy)]
-pub struct NewLive<'a> {
-    /// Its id.
-    pub id: &'a LiveId,
-    /// Its intent.
-    pub intent: &'a NewIntent<'a>,
-    /// Its run.
-    pub run: &'a NewRun,
-    /// Root file system.
-    pub template: &'a str,
-    /// Labels by which lists are filtered.
-    pub metadata: &'a BTreeMap<String, String>,
-    /// Names that it may reach.
-    pub egress: &'a Egress,
-    /// Time to live from its start, in ms.
-    pub timeout_ms: i64,
-    /// Whether the end of its time pauses it.
-    pub pauses: bool,
-    /// Whether a request resumes it.
-    pub resumes: bool,
-    /// The caller's key of this creation.
-    pub dedup: Option<&'a str>,
-    /// The build of a template whose steps it runs.
-    pub build: Option<NewBuilding<'a>>,
-}
-
-/// The next life of a paused sandbox, to be recorded with its run.
-#[derive(Debug, Clone, Copy)]
-pub struct NextLife<'a> {
-    /// The sandbox.
-    pub id: &'a LiveId,
-    /// Its intent.
-    pub intent: &'a NewIntent<'a>,
-    /// Its run.
-    pub run: &'a NewRun,
-    /// The files that it goes on from.
-    pub snapshot: &'a SnapshotId,
-    /// Time to live from its start, in ms.
-    pub timeout_ms: i64,
-    /// Whether the end of its time pauses it; `None`: as before.
-    pub pauses: Option<bool>,
-    /// Who asked for it.
-    pub audit: &'a Audit<'a>,
-}
 
 /// What is recorded at the start.
 #[derive(Debug, Clone, Copy)]
@@ -187,73 +136,6 @@ fn states(all: &[LiveState]) -> Vec<&'static str> {
 }
 
 impl LiveRows<'_> {
-    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all: its tenant has as many as it may.
-    pub async fn create(self, new: &NewLive<'_>) -> Checked<()> {
-        let mut tx = self.pool().begin().await?;
-        crate::intents::intent_insert(&mut tx, new.intent).await?;
-        if !run_insert(&mut tx, new.run, true).await? {
-            return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
-        }
-        live_admit(&mut tx, &new.run.tenant).await?;
-        sqlx::query(
-            "INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, dedup, origin, pauses, resumes)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        )
-        .bind(new.id.as_str())
-        .bind(new.run.tenant.as_str())
-        .bind(new.run.id.as_str())
-        .bind(&new.run.key_id)
-        .bind(new.template)
-        .bind(json("live_sandboxes.metadata", new.metadata)?)
-        .bind(json("live_sandboxes.egress", new.egress)?)
-        .bind(new.timeout_ms)
-        .bind(new.dedup)
-        .bind(new.run.origin.as_str())
-        .bind(new.pauses)
-        .bind(new.resumes)
-        .execute(&mut *tx)
-        .await?;
-        if let Some(build) = &new.build {
-            build_begins(&mut tx, build, new.id, &new.run.tenant).await?;
-        }
-        tx.commit().await?;
-        Ok(())
-    }
-
-    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped,
-    /// another request was faster, or its tenant has as many live ones as it may.
-    pub async fn resume(self, next: &NextLife<'_>) -> Checked<()> {
-        let mut tx = self.pool().begin().await?;
-        crate::intents::intent_insert(&mut tx, next.intent).await?;
-        if !run_insert(&mut tx, next.run, true).await? {
-            return Err(Refusal::new(ErrorCode::Conflict, "the run exists already").into());
-        }
-        live_admit(&mut tx, &next.run.tenant).await?;
-        let resumed = sqlx::query(
-            "UPDATE app.live_sandboxes l
-                SET run_id = $3, timeout_ms = $4, pauses = coalesce($5, pauses), paused_at = NULL, started_at = NULL,
-                    ends_at = NULL, token_hash = NULL, executor_id = NULL, sandbox_id = NULL, limits = NULL,
-                    program_failed_at = NULL, program_failed = NULL
-              WHERE id = $1 AND tenant_id = $2 AND snapshot_id = $6 AND paused_at IS NOT NULL AND ended_at IS NULL
-                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
-        )
-        .bind(next.id.as_str())
-        .bind(next.run.tenant.as_str())
-        .bind(next.run.id.as_str())
-        .bind(next.timeout_ms)
-        .bind(next.pauses)
-        .bind(next.snapshot.as_str())
-        .execute(&mut *tx)
-        .await?;
-        if resumed.rows_affected() == 0 {
-            let why = "the sandbox is not paused, or its last life is still being wiped; try again";
-            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
-        }
-        append(&mut tx, next.audit).await?;
-        tx.commit().await?;
-        Ok(())
-    }
-
     /// Ends a paused sandbox; its files are still to be erased. `false`: it is not paused, or its last life is still being
     /// wiped.
     pub async fn end_paused(self, live: &LiveId, audit: &Audit<'_>) -> Result<bool> {

@@ -27,7 +27,7 @@ migrations! {
     "0021_live", "0022_answers_use_quota", "0023_live_again", "0024_snapshots", "0025_resumes",
     "0026_claims_say_what_is_left", "0027_live_beside", "0028_live_programs",
     "0029_kept_by_pauses", "0030_live_lists", "0031_patch_applies", "0032_templates",
-    "0033_live_networks", "0034_template_layers",
+    "0033_live_networks", "0034_template_layers", "0035_lives_begin_at_once",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -5,7 +5,6 @@ use cofferdam_contracts::config::{DEFAULT_BLOBS_MB, DEFAULT_LIVE_SANDBOXES};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use serde_json::json;
-use sqlx::PgConnection;
 
 use crate::error::Checked;
 use crate::families::Runs;
@@ -27,22 +26,21 @@ pub(crate) fn refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
     Some(Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details))
 }
 
-/// Refuses one more live sandbox of the tenant where its quota is reached. From here to its end the transaction has the
-/// tenant's turn.
-pub(crate) async fn live_admit(conn: &mut PgConnection, tenant: &TenantId) -> Checked<()> {
-    let default = i64::try_from(DEFAULT_LIVE_SANDBOXES).unwrap_or(i64::MAX);
-    let over: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.live_over_quota($1, $2)")
-        .bind(tenant.as_str())
-        .bind(default)
-        .fetch_one(conn)
-        .await?;
-    let Some([limit, observed]) = over.as_deref() else { return Ok(()) };
+/// Live sandboxes of a tenant where no row says otherwise, as a parameter of SQL.
+pub(crate) fn live_default() -> i64 {
+    i64::try_from(DEFAULT_LIVE_SANDBOXES).unwrap_or(i64::MAX)
+}
+
+/// What is said where `app.live_over_quota` gives a pair.
+pub(crate) fn live_refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
+    let over = over?;
+    let [limit, observed] = over.as_slice() else { return None };
     let why = format!(
         "the tenant has {observed} live sandboxes, quota.live_sandboxes is {limit}: kill or pause some, or ask the \
          host's admin to raise it"
     );
     let details = json!({"metric": "live_sandboxes", "limit": limit, "observed": observed});
-    Err(Refusal::new(ErrorCode::TooManySandboxes, why).with(details).into())
+    Some(Refusal::new(ErrorCode::TooManySandboxes, why).with(details))
 }
 
 impl Runs<'_> {

@@ -48,3 +48,54 @@ async fn a_claim_says_whether_anything_is_left_in_the_queue() {
     );
     one.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_takes_a_task_of_its_own_only_where_a_claim_would_give_it_that() {
+    let one = one_run().await;
+    let sql = &one.sql;
+    let executors = "INSERT INTO app.executors (id, host_id, pid, app_version, state) VALUES
+        ('ex-0000000000000001', 'h', 1, 'v', 'live'), ('ex-0000000000000002', 'h', 2, 'v', 'left')";
+    sqlx::raw_sql(executors).execute(sql).await.unwrap();
+    let limits = "UPDATE dbos.queues SET worker_concurrency = 4, partition_concurrency = 2 WHERE name = 'sbxQ'";
+    assert_eq!(sqlx::query(limits).execute(sql).await.unwrap().rows_affected(), 1);
+    let takes = async |tenant: &str, executor: Option<&str>| {
+        let query = sqlx::query_scalar::<_, bool>("SELECT app.may_take_own($1, $2)");
+        query.bind(tenant).bind(executor).fetch_one(sql).await.unwrap()
+    };
+    let set = async |text: &str| {
+        let text = sqlx::AssertSqlSafe(text.to_owned());
+        sqlx::raw_sql(text).execute(sql).await.map(|_| ()).unwrap()
+    };
+    let task = |id: &str, status: &str, of: &str| {
+        format!(
+            "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, queue_name, queue_partition_key,
+                                               executor_id)
+             VALUES ('{id}', '{status}', 'task', 1, 1, 'sbxQ', '{of}', 'ex-0000000000000001')"
+        )
+    };
+    let live = Some("ex-0000000000000001");
+    assert!(takes("acme", live).await);
+    for dead in [Some("ex-0000000000000002"), Some("ex-0000000000000003"), None] {
+        assert!(!takes("acme", dead).await, "{dead:?}");
+    }
+    set(&task("a", "PENDING", "acme")).await;
+    assert!(takes("acme", live).await);
+    set(&task("b", "PENDING", "acme/ci")).await;
+    assert!(!takes("acme", live).await, "its tenant has as many as it may");
+    assert!(takes("other", live).await);
+    set(&task("c", "ENQUEUED", "acme")).await;
+    assert!(!takes("other", live).await, "whoever waits comes first");
+    set("UPDATE dbos.workflow_status SET status = 'PENDING', queue_partition_key = 'third' WHERE workflow_uuid = 'c'").await;
+    assert!(takes("other", live).await);
+    set(&task("d", "PENDING", "third")).await;
+    assert!(!takes("other", live).await, "it has no place");
+    set("DELETE FROM dbos.workflow_status WHERE workflow_uuid = 'd'").await;
+    // Another claim is being made.
+    let mut beside = sql.begin().await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended('cofferdam.claim.sbxQ', 0))";
+    sqlx::query(lock).execute(&mut *beside).await.unwrap();
+    assert!(!takes("other", live).await);
+    beside.rollback().await.unwrap();
+    assert!(takes("other", live).await);
+    one.stop().await;
+}

@@ -98,7 +98,7 @@ pub use host::idrange::{IdRanges, Region};
 pub use host::mounts::{enter_private_mounts, outside_mounts};
 pub use host::plain::{PlainLayer, write_files};
 pub use host::runtime::{Runtime, Sealed};
-pub use host::service::leave_service;
+pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use life::{
     Ahead, Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper,

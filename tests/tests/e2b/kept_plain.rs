@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server, text};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -70,13 +71,17 @@ async fn pause_unsealed(server: &Server, ann: &Caller, id: &str) -> Pid {
     watching.join().unwrap()
 }
 
-/// Lets a stopped sealer go on, once what is asked meanwhile has reached it.
+/// Lets a stopped sealer go on, once what is asked meanwhile has reached it. A life that has begun has ended it.
 async fn go_on(sealer: Pid) {
     tokio::time::sleep(ASKED).await;
-    kill(sealer, Signal::SIGCONT).unwrap();
+    match kill(sealer, Signal::SIGCONT) {
+        Ok(()) | Err(Errno::ESRCH) => {}
+        Err(error) => panic!("{error}"),
+    }
 }
 
-/// The processes that seal for this server.
+/// The processes that seal for this server, as soon as a hang-up does not end them: the kernel sends one to whoever is stopped
+/// when its parent ends.
 fn sealers(server: i32) -> Vec<Pid> {
     let parent = format!("\nPPid:\t{server}\n");
     let all = fs::read_dir("/proc").unwrap().flatten();
@@ -84,7 +89,10 @@ fn sealers(server: i32) -> Vec<Pid> {
     let seals = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        line.ends_with(b"\0seal-layer\0") && status.contains(&parent)
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let blocked = blocked.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        let outlives = blocked.is_some_and(|mask| mask & 1 == 1);
+        line.ends_with(b"\0seal-layer\0") && status.contains(&parent) && outlives
     };
     pids.filter(seals).map(Pid::from_raw).collect()
 }
@@ -166,7 +174,7 @@ async fn a_paused_sandbox_that_is_killed_before_it_is_sealed_leaves_nothing() {
 }
 
 /// Asks, and waits until the server that is to die of it has died.
-async fn fatal(server: &mut Server, ann: &Caller, (path, body): (&str, Value)) {
+pub(super) async fn fatal(server: &mut Server, ann: &Caller, (path, body): (&str, Value)) {
     let asked = ann.http.post(format!("{}{path}", server.url)).header("x-api-key", &ann.key);
     let asked = asked.json(&body).send();
     let _ = tokio::time::timeout(SOON, asked).await;

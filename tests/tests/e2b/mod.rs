@@ -1,6 +1,7 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
 
 mod attack;
+mod begun;
 mod beside;
 mod built;
 mod built_bounds;

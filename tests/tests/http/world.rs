@@ -1,11 +1,14 @@
 //! A server with a thing of every kind, and what each route takes: what the tests of refusals share.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cofferdam_server::routes::{ROUTES, Route};
 use cofferdam_tests::{Home, Server, row_counts, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
+
+use crate::support::{count, until};
 
 pub const ROLES: [&str; 5] = ["submitter", "approver", "operator", "auditor", "admin"];
 
@@ -95,6 +98,13 @@ impl World {
         assert_eq!(status, 201, "{made}");
         let link = text(&made, "path").rsplit('/').next().unwrap().to_owned();
         let sql = server.sql().await;
+        // The run of a life ends after it.
+        let lived = server.wait_terminal(&text(&killed, "runId")).await;
+        assert_eq!(lived["status"], "succeeded", "{lived}");
+        let open = "SELECT count(*) FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
+                     WHERE r.status = 'succeeded' AND w.status <> 'SUCCESS'";
+        until("what ended is over", Duration::from_secs(20), async || count(&sql, open).await == 0)
+            .await;
         let (_, sessions) = server.get("/api/sessions").await;
         let sandbox = text(&sessions[0], "sandboxId");
         Self {

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use cofferdam_contracts::artifact;
-use cofferdam_contracts::canonical;
 use cofferdam_contracts::consent::{Difference, Edit, Facts, differences, facts};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate_spec::escape;
@@ -15,15 +13,15 @@ use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
 use cofferdam_ledger::gates::Standing;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::steps::Compiled;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::compile::{self, COMPILE};
+use crate::compile;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
 use crate::patience::patiently;
+use crate::plan_text::{Compilation, PlanText};
 use crate::this::This;
 
 /// What every `envRef` of a plan stands for on this host.
@@ -195,22 +193,12 @@ pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<E
         let why = "an agent made this plan, and other inputs need another one: answer no, and start again";
         return Ok(EditedPlan::Rejected(why.to_owned()));
     }
-    let bytes = canonical::canonical(&plan)?;
-    let digest = canonical::digest_bytes(&bytes);
     // Beyond every compilation before it, whatever retries there were.
     let attempt = run.retries + round + 1;
-    let task_key = compile::compile_key(&run, &inputs, attempt)?;
-    let step = compile::step_id(COMPILE)?;
+    let written = PlanText::of(&plan, &Compilation::of(&run, &inputs, attempt))?;
     let (facts, _) = facts_of(this, plan, run.budget, run.timeout_ms).await?;
-    let compiled = Compiled {
-        run: &run.id,
-        task_key: &task_key,
-        plan: &String::from_utf8_lossy(&bytes),
-        digest: &digest,
-        uri: &artifact::uri(&run.id, &step, &task_key, "plan.json"),
-        attempt,
-        output: json!({"planDigest": digest, "editedAt": key}),
-    };
+    let output = json!({"planDigest": written.digest, "editedAt": key});
+    let compiled = written.committed(output);
     ledger.gates().consent_edited(&compiled, key, &facts).await?;
-    Ok(EditedPlan::Compiled(digest))
+    Ok(EditedPlan::Compiled(written.digest))
 }

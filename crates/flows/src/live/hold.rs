@@ -87,14 +87,18 @@ pub(crate) async fn hold(
         let why = "the process that was asked for it restarted or gave it up, or another one executes it; see docs/e2b.md";
         return gone(None, why).await;
     };
-    let ledger = &executor.flows.ledger;
-    match patiently(|| ledger.live().is_due(&work.live, &task.run)).await {
-        Ok(true) => {}
-        Ok(false) => {
-            return gone(Some(expected), "it is not recorded, or was started before").await;
-        }
-        Err(error) => {
-            return gone(Some(expected), &format!("the record could not be read: {error}")).await;
+    // One that is made already and begins nothing runs nothing yet: the record of its start is refused where it is not due.
+    if expected.files.ahead.is_none() || expected.basis.program.is_some() {
+        let ledger = &executor.flows.ledger;
+        match patiently(|| ledger.live().is_due(&work.live, &task.run)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return gone(Some(expected), "it is not recorded, or was started before").await;
+            }
+            Err(error) => {
+                return gone(Some(expected), &format!("the record could not be read: {error}"))
+                    .await;
+            }
         }
     }
     // What making it takes is given back before it is held, for days perhaps; so is what its end takes.

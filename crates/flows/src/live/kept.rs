@@ -25,7 +25,8 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live::{NextLife, PausedInto};
+use cofferdam_ledger::live::PausedInto;
+use cofferdam_ledger::live_begin::{NewLife, NextLife};
 use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
 use cofferdam_ledger::template_layers::NewLayer;
 use cofferdam_sandbox::{Filling, Still};
@@ -40,8 +41,9 @@ use super::templates::base_name;
 use super::{KILL_PATIENCE, detached, elsewhere, fresh_letters, moved, refuse, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
+use crate::own_tasks::Place;
 use crate::patience::patiently;
-use crate::{Flows, config};
+use crate::{Flows, config, egress};
 
 /// Between two looks at a file that another process writes.
 pub(super) const SEAL_LOOK: Duration = Duration::from_millis(50);
@@ -379,11 +381,16 @@ impl Flows {
         }
     }
 
-    /// Resumes a paused sandbox under its id and waits until it answers.
+    /// Resumes a paused sandbox under its id and waits until it answers. `None`: it is not paused.
     ///
     /// # Errors
-    /// It is not paused, its file is damaged or elsewhere, or there is no room: then it stays paused.
-    pub async fn live_resume(&self, who: &Principal, id: &LiveId, wish: Wish) -> Result<Arc<Held>> {
+    /// There is none of this id, its file is damaged or elsewhere, or there is no room: then it stays paused.
+    pub async fn live_resume(
+        &self,
+        who: &Principal,
+        id: &LiveId,
+        wish: Wish,
+    ) -> Result<Option<Arc<Held>>> {
         let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
         let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
         let held = resumed.await;
@@ -412,15 +419,19 @@ impl Flows {
         who: &Principal,
         id: &LiveId,
         wish: Wish,
-    ) -> Result<Arc<Held>> {
+    ) -> Result<Option<Arc<Held>>> {
         let Some(snapshot) = self.rested(who, id).await? else {
-            return Err(match self.live_view(who, id).await?.state {
-                LiveState::Ended => Refusal::not_found("paused sandbox").into(),
-                _ => conflict("the sandbox is not paused"),
-            });
+            return match self.live_view(who, id).await?.state {
+                LiveState::Ended => Err(Refusal::not_found("paused sandbox").into()),
+                _ => Ok(None),
+            };
         };
-        let (lent, settings) =
-            tokio::join!(self.lent(&snapshot), config::settings(&self.ledger, &who.tenant));
+        let (lent, settings, quota) = tokio::join!(
+            self.lent(&snapshot),
+            config::settings(&self.ledger, &who.tenant),
+            self.quota_admit(&who.tenant),
+        );
+        quota?;
         let (again, filling, lent) = match lent? {
             Some((again, filling, lent)) => (again, filling, Some(lent)),
             None => {
@@ -440,7 +451,7 @@ impl Flows {
         let (_, timeout_s) = super::checked(&request)?;
         let mut sandbox = work::request(&request, &basis);
         settings?.settle("the sandbox", &mut sandbox)?;
-        self.live_admit(who, &sandbox.egress).await?;
+        egress::admit_live(&self.ledger, who, &sandbox.egress).await?;
         let files = self.live_begin(who, &sandbox, Files::of(Some(filling), lent));
         let work = work::of(id, sandbox);
         let start = Launch {
@@ -453,20 +464,13 @@ impl Flows {
             lane: Lane::Interactive,
         };
         let begun = work::RUN.start(self, start)?;
-        let (intent, run) = (begun.intent(), &begun.run);
+        let first = work::RUN.first_round(&begun, work)?;
+        let (intent, run, opening) = (begun.intent(), &begun.run, first.opening());
         let detail = json!({"snapshot": snapshot, "run": run.id});
         let reason = if wish.by_traffic { "traffic" } else { "" };
         let audit = Audit::by(who, "sandbox.resume", id.as_str());
         let audit = Audit { reason, detail: Some(detail), ..audit };
-        let next = NextLife {
-            id,
-            intent: &intent,
-            run,
-            snapshot: &snapshot,
-            timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
-            pauses: Some(request.pause_on_timeout),
-            audit: &audit,
-        };
+        let pauses = Some(request.pause_on_timeout);
         let one = Expected {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
@@ -476,14 +480,27 @@ impl Flows {
             files,
             tokens,
         };
-        let task = work::RUN.task_key(&begun, work)?;
-        let _asked = self.live_expect((id, &task), one)?;
-        if let Err(error) = self.ledger.live().resume(&next).await {
-            self.live_refused(who);
-            return Err(error.into());
+        let _asked = self.live_expect((id, first.key()), one)?;
+        let place = self.live.place(first.key());
+        let next = NextLife {
+            id,
+            life: NewLife {
+                intent: &intent,
+                run,
+                opening: opening.as_ref(),
+                taker: place.as_ref().map(Place::taker),
+            },
+            snapshot: &snapshot,
+            timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
+            pauses,
+            audit: &audit,
+        };
+        let recorded = self.ledger.live().resume(&next).await;
+        if recorded.is_ok() {
+            fail_point("resume.recorded");
         }
-        fail_point("resume.recorded");
-        self.live_wait(who, id, &run.id).await
+        self.live_begun(who, place, recorded)?;
+        self.live_wait(who, id, &run.id).await.map(Some)
     }
 
     /// New sandboxes with the files of one that runs or is paused. Each is made, or says why not.

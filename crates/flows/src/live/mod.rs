@@ -47,9 +47,11 @@ use cofferdam_contracts::live::{LiveRequest, LiveState, LiveView, MAX_LIVE_S};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::sandbox::{Egress, SandboxRequest};
 use cofferdam_ledger::audit::Audit;
+use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
-use cofferdam_ledger::live::NewLive;
+use cofferdam_ledger::live_begin::{NewLife, NewLive, RecordedLife};
+use cofferdam_ledger::{Checked, OpError};
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
 pub use cofferdam_sandbox::{
@@ -74,6 +76,7 @@ pub(crate) use work::RUN;
 
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
+use crate::own_tasks::Place;
 use crate::{Flows, config, egress};
 
 /// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
@@ -187,20 +190,8 @@ impl Flows {
             lane: Lane::Interactive,
         };
         let begun = work::RUN.start(self, start)?;
-        let (intent, run) = (begun.intent(), &begun.run);
-        let new = NewLive {
-            id: &id,
-            intent: &intent,
-            run,
-            template: basis.name.as_str(),
-            metadata: &request.metadata,
-            egress: &egress,
-            timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
-            pauses: request.pause_on_timeout,
-            resumes: request.resume_on_traffic,
-            dedup: request.dedup.as_deref(),
-            build: build.as_ref().map(Building::row),
-        };
+        let first = work::RUN.first_round(&begun, work)?;
+        let (intent, run, opening) = (begun.intent(), &begun.run, first.opening());
         // Before the commit, so that a worker of this process finds it; and no longer than somebody waits for it.
         let one = Expected {
             tenant: who.tenant.clone(),
@@ -211,14 +202,37 @@ impl Flows {
             files,
             tokens: None,
         };
-        let task = work::RUN.task_key(&begun, work)?;
-        let asked = self.live_expect((&id, &task), one)?;
-        match self.ledger.live().create(&new).await {
+        let asked = self.live_expect((&id, first.key()), one)?;
+        // What a build writes besides waits for its template's row.
+        let place = match &build {
+            None => self.live.place(first.key()),
+            Some(_) => None,
+        };
+        let new = NewLive {
+            id: &id,
+            life: NewLife {
+                intent: &intent,
+                run,
+                opening: opening.as_ref(),
+                taker: place.as_ref().map(Place::taker),
+            },
+            template: basis.name.as_str(),
+            metadata: &request.metadata,
+            egress: &egress,
+            timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
+            pauses: request.pause_on_timeout,
+            resumes: request.resume_on_traffic,
+            dedup: request.dedup.as_deref(),
+            build: build.as_ref().map(Building::row),
+        };
+        let recorded = self.ledger.live().create(&new).await;
+        if recorded.is_ok() {
+            fail_point("live.recorded");
+        }
+        match self.live_begun(who, place, recorded) {
             Ok(()) => self.live_wait(who, &id, &run.id).await,
-            Err(e) => {
+            Err(error) => {
                 drop(asked);
-                self.live_refused(who);
-                let error = Error::from(e);
                 match (&request.dedup, error.is_unique_violation()) {
                     (Some(dedup), true) => {
                         let found = self.ledger.live().by_dedup(&who.tenant, dedup).await?;
@@ -245,11 +259,28 @@ impl Flows {
         }
     }
 
-    /// The record of what was begun is refused.
-    fn live_refused(&self, who: &Principal) {
-        if let Some(maker) = self.live.maker() {
-            maker.refused(&who.tenant);
+    /// What came of the record of what was begun: its task is started, where it is this worker's already.
+    fn live_begun(
+        &self,
+        who: &Principal,
+        place: Option<Place>,
+        recorded: Checked<RecordedLife>,
+    ) -> Result<()> {
+        match (recorded, place) {
+            (Ok(recorded), Some(place)) if recorded.is_taken => place.start(),
+            (Ok(_), Some(place)) => place.unused(),
+            (Ok(_), None) => {}
+            (Err(error), place) => {
+                if let (Some(place), OpError::Refused(_)) = (place, &error) {
+                    place.unused();
+                }
+                if let Some(maker) = self.live.maker() {
+                    maker.refused(&who.tenant);
+                }
+                return Err(error.into());
+            }
         }
+        Ok(())
     }
 
     fn live_expect(&self, of: (&LiveId, &TaskKey), one: Expected) -> Result<Expecting> {

@@ -191,9 +191,9 @@ impl Line {
         Said::parse(&line)
     }
 
-    async fn order(&mut self, hold: bool) {
-        // One that has ended is heard to.
-        let _ = self.orders.write_all(&order_of(hold)).await;
+    /// Whether the order is given: it stands before whatever this process does next. One that has ended is heard to.
+    async fn order(&mut self, hold: bool) -> bool {
+        self.orders.write_all(&order_of(hold)).await.is_ok()
     }
 
     async fn end(mut self) {
@@ -301,8 +301,10 @@ impl Tending {
             }
             Ask::Lend(reply) => {
                 self.lending = Some(reply);
-                if let Some(line) = &mut self.line {
-                    line.order(true).await;
+                if let Some(line) = &mut self.line
+                    && line.order(true).await
+                {
+                    self.lend().await;
                 }
             }
             Ask::Back => {
@@ -356,11 +358,14 @@ impl Tending {
 
     /// The sealer has ended, and has not sealed.
     async fn start_anew(&mut self) {
+        let held = self.is_lent || self.lending.is_some();
         if let Some(line) = self.line.take() {
             line.end().await;
-            clock::sleep(PAUSE).await;
+            // What has the last copy of its files besides this process may be gone with it.
+            if !held {
+                clock::sleep(PAUSE).await;
+            }
         }
-        let held = self.is_lent || self.lending.is_some();
         let Some(given) = self.given.clone() else { return };
         let started = blocking(move || Sealer::start(&given, held)).await;
         match started.and_then(Line::of) {

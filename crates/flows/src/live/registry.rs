@@ -19,6 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use super::ahead::{Files, Maker};
 use super::basis::{Basis, Built};
 use crate::memory::{MemoryBudget, MemoryShare};
+use crate::own_tasks::{OwnTasks, Place};
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
 /// are for calls that are answered at once, and for what its worker asks.
@@ -37,6 +38,8 @@ pub(crate) struct Registry {
     waking: Mutex<HashMap<LiveId, Woken>>,
     /// What makes them; set once its worker has looked at its host.
     maker: OnceLock<Maker>,
+    /// What their tasks are of this process's worker.
+    own: OnceLock<OwnTasks>,
     /// Names under which sandboxes of tasks are made ahead.
     names: Mutex<HashMap<TaskKey, SandboxId>>,
 }
@@ -346,7 +349,8 @@ impl Held {
     }
 
     /// Whether it is to live on.
-    pub(crate) fn goes_on(&self) -> bool {
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
         matches!(*self.order.borrow(), Order::At(..))
     }
 
@@ -404,6 +408,23 @@ impl Registry {
     /// What makes them; `None`: no worker of this process makes any.
     pub(super) fn maker(&self) -> Option<&Maker> {
         self.maker.get()
+    }
+
+    /// Their tasks are this worker's own.
+    pub(crate) fn tasks_of(&self, own: OwnTasks) {
+        let _ = self.own.set(own);
+    }
+
+    /// The worker stops, and takes none any more.
+    pub(crate) fn no_tasks(&self) {
+        if let Some(own) = self.own.get() {
+            own.close();
+        }
+    }
+
+    /// A place for a task that is about to be queued; `None`: it waits in its queue.
+    pub(super) fn place(&self, task: &TaskKey) -> Option<Place> {
+        self.own.get()?.place(task)
     }
 
     /// Where they are made.

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! worker --one socket: job, layer, file--> sealer: left the worker's mounts; seals; "sealed"; waits for the end
-//!    \--hold--> "held": reads nothing    \--go on--> seals anew
+//!    \--hold--> what it has sealed does not count; "held": reads nothing    \--go on--> seals anew
 //!    \--killed: the socket ends--> it seals, and exits
 //! ```
+//! **An order to hold counts from the moment at which it is given**: whatever was read after it is sealed anew, also by one whose
+//! worker is killed. So nobody waits until it is read.
+//!
 //! **It holds the layer before its pause is on record**, and from then on these files are lost only with it: a worker that is
 //! killed leaves a process that seals them and ends. Descriptors wait in the socket, so they are its own from the moment at
 //! which it is started.
@@ -21,7 +24,8 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{leave_service, outside_mounts, write_files};
+use cofferdam_sandbox::{leave_service, outlive_hangup, outside_mounts, write_files};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -46,6 +50,9 @@ const MAX_HANDED: usize = 4;
 const USERS_END: Duration = Duration::from_secs(1);
 /// What runs in the foreground comes first.
 const NICE: i32 = 5;
+/// It begins so long after its start: the end of its pause, and a resume that follows at once, have the processors for
+/// themselves, and need no file.
+const AFTER: Duration = Duration::from_millis(50);
 
 /// Orders, a byte each.
 const START: u8 = b'j';
@@ -212,6 +219,7 @@ enum Stopped {
 /// # Errors
 /// What it could not do; its worker was told.
 pub fn seal_layer() -> io::Result<()> {
+    outlive_hangup()?;
     let orders = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (order, all) = handed(&orders)?;
     let mut all = all.into_iter();
@@ -237,6 +245,9 @@ pub fn seal_layer() -> io::Result<()> {
             say(&Said::Held);
             wait_for(&orders);
             clock::sleep_blocking(USERS_END);
+        }
+        if !stopped {
+            listen_for(&orders, AFTER);
         }
         match seal(&job, &layer, &file, &orders) {
             Ok((bytes, sha256)) => {
@@ -277,6 +288,13 @@ fn wait_for(orders: &UnixStream) {
     }
 }
 
+/// Waits for an order or for the end of the worker, no longer than this; whoever looks next reads it.
+fn listen_for(orders: &UnixStream, patience: Duration) {
+    let patience = Timespec::try_from(patience).ok();
+    // Where the kernel does not say, it begins at once.
+    let _ = poll(&mut [PollFd::new(orders, PollFlags::IN)], patience.as_ref());
+}
+
 fn seal(
     job: &SealJob,
     layer: &OwnedFd,
@@ -286,10 +304,10 @@ fn seal(
     let is_held = Cell::new(false);
     let goes_on = || {
         let mut order = [0];
-        if let Ok((_, 1)) = recv(orders, &mut order, RecvFlags::DONTWAIT)
-            && order == [HOLD]
+        // All that was said: orders to go on that came late hide no order to hold.
+        while !is_held.get() && matches!(recv(orders, &mut order, RecvFlags::DONTWAIT), Ok((_, 1)))
         {
-            is_held.set(true);
+            is_held.set(order == [HOLD]);
         }
         !is_held.get()
     };
@@ -308,16 +326,23 @@ fn seal(
         // What was reserved and not needed.
         file.set_len(bytes)?;
         file.sync_all()?;
-        Ok((bytes, sha256))
+        // Behind the last look at the layer: it is lent as soon as the order to hold is given.
+        match goes_on() {
+            true => Ok((bytes, sha256)),
+            false => Err(io::ErrorKind::Interrupted.into()),
+        }
     };
-    sealed().map_err(|error| match is_held.get() {
-        true => Stopped::Held,
-        false => Stopped::Failed(error),
+    // A layer that its next life changes cannot be read, which is no fault.
+    sealed().map_err(|error| match goes_on() {
+        true => Stopped::Failed(error),
+        false => Stopped::Held,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
+
     use super::*;
 
     #[test]
@@ -327,6 +352,40 @@ mod tests {
             assert_eq!(Said::parse(&said.line()), Some(said));
         }
         assert_eq!(Said::parse("sealed 7"), None);
+    }
+
+    #[test]
+    fn an_order_to_hold_counts_however_many_orders_to_go_on_are_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("upper")).unwrap();
+        std::fs::write(dir.path().join("upper/file"), "a tenant's").unwrap();
+        let layer = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
+        let sealed = |said: &[u8]| {
+            let job = SealJob {
+                tenant: TenantId::parse("ann").unwrap(),
+                snapshot: SnapshotId::parse(&"a".repeat(20)).unwrap(),
+                key: "0".repeat(64),
+                first: 0,
+                again: Again {
+                    request: LiveRequest::of(BASE_TEMPLATE),
+                    image: None,
+                    tokens: None,
+                    memory: false,
+                    memory_last: false,
+                    built: None,
+                },
+            };
+            let (worker, sealer) = UnixStream::pair().unwrap();
+            (&worker).write_all(said).unwrap();
+            let file = tempfile::tempfile().unwrap();
+            seal(&job, &layer, &file, &sealer)
+        };
+        assert!(sealed(&[GO_ON; 500]).is_ok());
+        let mut late = vec![GO_ON; 500];
+        late.push(HOLD);
+        assert!(matches!(sealed(&late), Err(Stopped::Held)));
+        late.push(GO_ON);
+        assert!(matches!(sealed(&late), Err(Stopped::Held)), "it was lent in between");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use cofferdam_contracts::id::LiveId;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::{Door, Rest};
 
-use super::kept::Wish;
+use super::kept::{Wish, conflict};
 use super::registry::Held;
 use super::{CREATE_PATIENCE, LOOK, elsewhere, refuse};
 use crate::Flows;
@@ -111,7 +111,8 @@ impl Flows {
             Some(held) => Ok(held),
             None => {
                 let wish = Wish { by_traffic: true, ..Wish::of(None, None, None) };
-                self.resume(who, id, wish).await
+                let resumed = self.resume(who, id, wish).await?;
+                resumed.ok_or_else(|| conflict("the sandbox is not paused"))
             }
         }
     }

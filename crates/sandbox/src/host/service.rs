@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::{SigSet, Signal};
+
 use crate::host::mounts::{self, Mounted};
 use crate::host::traces::CGROUP_PARENT;
 
@@ -20,6 +22,17 @@ pub fn leave_service() -> io::Result<()> {
         enter(&tree.join(CGROUP_PARENT).join(OUTLIVING), std::process::id())?;
     }
     Ok(())
+}
+
+/// From here on this process and its threads do not hear of hang-ups: of a terminal, or of a parent whose process group is left
+/// alone. Call it before any thread is started.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn outlive_hangup() -> io::Result<()> {
+    let mut hangup = SigSet::empty();
+    hangup.add(Signal::SIGHUP);
+    hangup.thread_block().map_err(io::Error::from)
 }
 
 /// Where the trees are mounted. Pure.

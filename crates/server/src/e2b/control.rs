@@ -13,7 +13,7 @@ use cofferdam_contracts::key::Role;
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::sandbox::IsolationClass;
 use cofferdam_flows::Error;
-use cofferdam_flows::live::Held;
+use cofferdam_flows::live::{Held, Wish};
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::LiveFilter;
 use hyper::Request;
@@ -279,23 +279,36 @@ pub(super) fn found(id: &str, error: Error) -> Response<Body> {
 
 async fn connect(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let view = call.front.shared.flows.live_view(&call.who, &live).await;
-    if view.map_err(|error| found(id, error))?.state == LiveState::Paused {
-        return kept::connect(call, id, (CONNECT_S, 201)).await;
-    }
-    let held = running(&call, id).await?;
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
-    if asked.auto_pause == Some(true) {
-        return Err(shape::error(
-            400,
-            "autoPause: a sandbox that runs keeps what it was created with",
-        ));
-    }
+    let flows = &front.shared.flows;
     let seconds = asked.timeout.unwrap_or(CONNECT_S);
-    let extended = front.shared.flows.live_extend(&who, &held.id, seconds, true).await;
-    extended.map_err(|error| found(id, error))?;
-    Ok(shape::json_of(200, &sandbox(&held, &domain)))
+    // `None`: it is not running any more.
+    let extended = async |held: Arc<Held>| {
+        if asked.auto_pause == Some(true) {
+            let why = "autoPause: a sandbox that runs keeps what it was created with";
+            return Err(shape::error(400, why));
+        }
+        match flows.live_extend(&who, &held.id, seconds, true).await {
+            Ok(()) => Ok(Some(shape::json_of(200, &sandbox(&held, &domain)))),
+            Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Ok(None),
+            Err(error) => Err(found(id, error)),
+        }
+    };
+    // The one of this process need not be looked for on record, nor one that is paused more often than once.
+    let here = flows.live_named(&live);
+    if let Some(held) = here.filter(|held| held.tenant == who.tenant && held.goes_on())
+        && let Some(response) = extended(held).await?
+    {
+        return Ok(response);
+    }
+    let wish = Wish::of(Some(seconds), asked.auto_pause, asked.memory);
+    let resumed = flows.live_resume(&who, &live, wish).await;
+    if let Some(held) = resumed.map_err(|error| found(id, error))? {
+        return Ok(shape::json_of(201, &sandbox(&held, &domain)));
+    }
+    let held = flows.live_held(&who, &live).await.map_err(|error| found(id, error))?;
+    extended(held).await?.ok_or_else(|| missing(id))
 }
 
 async fn timeout(call: Asking<'_>, id: &str) -> Outcome {

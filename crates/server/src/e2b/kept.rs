@@ -3,7 +3,6 @@
 
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
-use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use cofferdam_flows::Error;
 use cofferdam_flows::live::Wish;
@@ -27,30 +26,20 @@ pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
     Ok(shape::empty(204))
 }
 
-/// Resumes a paused sandbox. `default_s`: its time to live without one.
-pub(super) async fn connect(
-    call: Asking<'_>,
-    id: &str,
-    (default_s, status): (u64, u16),
-) -> Outcome {
+pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
-    let seconds = asked.timeout.unwrap_or(default_s);
+    let seconds = asked.timeout.unwrap_or(OLD_S);
     let wish = Wish::of(Some(seconds), asked.auto_pause, asked.memory);
-    let resumed = front.shared.flows.live_resume(&who, &live, wish);
-    let held = resumed.await.map_err(|error| found(id, error))?;
-    Ok(shape::json_of(status, &sandbox(&held, &domain)))
-}
-
-pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
-    let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    // By its row: this process has it until its last life is wiped.
-    let view = call.front.shared.flows.live_view(&call.who, &live).await;
-    if view.map_err(|error| found(id, error))?.state == LiveState::Running {
-        return Err(shape::error(409, format!("sandbox {id} is running already")));
+    let resumed = front.shared.flows.live_resume(&who, &live, wish).await;
+    match resumed.map_err(|error| found(id, error))? {
+        Some(held) => Ok(shape::json_of(201, &sandbox(&held, &domain))),
+        None => Err(shape::error(
+            409,
+            format!("sandbox {id} is not paused: it runs already, or starts"),
+        )),
     }
-    connect(call, id, (OLD_S, 201)).await
 }
 
 pub(super) async fn fork(call: Asking<'_>, id: &str) -> Outcome {

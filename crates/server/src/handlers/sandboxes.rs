@@ -77,6 +77,8 @@ pub(crate) async fn resume(mut call: Call) -> Answered {
     let request: LiveResume = call.body()?;
     let wish = Wish::of(request.timeout_s, None, request.memory);
     let held = call.flows().live_resume(&call.who, &id, wish).await?;
+    let why = "the sandbox is not paused";
+    let held = held.ok_or_else(|| Refusal::new(ErrorCode::StateConflict, why))?;
     ok(&call.flows().live_view(&call.who, &held.id).await?)
 }
 

@@ -1,0 +1,150 @@
+//! Tasks that a worker queues for itself: the statement that queues one may claim it, where a claim would.
+//!
+//! ```text
+//! place: counted, and among the started --queued--> claimed: started at once
+//!                                            \-----> not claimed, or refused: as if there had been none
+//!                                             \----> nobody knows: what this worker owns and does not run is looked for
+//! ```
+
+use std::sync::Arc;
+
+use cofferdam_contracts::id::{ExecutorId, TaskKey};
+use cofferdam_ledger::engine::{Claimed, TASK_WORKFLOW};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::slots::Slots;
+use crate::started::Started;
+
+/// Places at once. Each is counted as a task that runs, and what waits in the queue is not to wait for those. Between a claim's
+/// look at the count and its commit so many more may be claimed than a worker runs at once.
+const MAX_PLACES: usize = 4;
+
+/// What a worker has of its own tasks.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnTasks {
+    executor: ExecutorId,
+    slots: Arc<Slots>,
+    started: Arc<Started>,
+    /// What starts them.
+    starts: UnboundedSender<Claimed>,
+    places: Arc<Semaphore>,
+}
+
+/// A place for a task that is about to be queued, until it is. Dropped without a word, it is in doubt.
+#[derive(Debug)]
+pub(crate) struct Place {
+    own: OwnTasks,
+    task: TaskKey,
+    fate: Fate,
+    _of: OwnedSemaphorePermit,
+}
+
+/// What came of a task's queuing.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Unknown,
+    Started,
+    NotClaimed,
+}
+
+impl OwnTasks {
+    /// Of this worker, whose places and workflows these are.
+    pub(crate) fn new(
+        executor: &ExecutorId,
+        (slots, started): (&Arc<Slots>, &Arc<Started>),
+        starts: UnboundedSender<Claimed>,
+    ) -> Self {
+        let places = Arc::new(Semaphore::new(MAX_PLACES));
+        let (slots, started) = (Arc::clone(slots), Arc::clone(started));
+        Self { executor: executor.clone(), slots, started, starts, places }
+    }
+
+    /// A place for this task; `None`: it waits in its queue as every other does.
+    pub(crate) fn place(&self, task: &TaskKey) -> Option<Place> {
+        let of = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        self.slots.take(task.as_str());
+        // Before it may be claimed: no look takes it for one that is lost.
+        self.started.begin(task.as_str());
+        Some(Place { own: self.clone(), task: task.clone(), fate: Fate::Unknown, _of: of })
+    }
+
+    /// The worker stops: it takes none any more.
+    pub(crate) fn close(&self) {
+        self.places.close();
+    }
+}
+
+impl Place {
+    /// The worker, as the statement is told of it.
+    pub(crate) fn taker(&self) -> &ExecutorId {
+        &self.own.executor
+    }
+
+    /// It is queued, and is this worker's.
+    pub(crate) fn start(mut self) {
+        let (workflow_id, name) = (self.task.to_string(), TASK_WORKFLOW.to_owned());
+        let sent = self.own.starts.send(Claimed { workflow_id, name, inputs: None });
+        // Where nothing starts any, the worker ends, and what it owns is given back.
+        self.fate = if sent.is_ok() { Fate::Started } else { Fate::NotClaimed };
+    }
+
+    /// It is not this worker's: it waits in its queue, or is not there.
+    pub(crate) fn unused(mut self) {
+        self.fate = Fate::NotClaimed;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Self { own, task, fate, .. } = self;
+        if *fate == Fate::Started {
+            return;
+        }
+        own.slots.leave(task.as_str());
+        own.started.forget(task.as_str());
+        if *fate == Fate::Unknown {
+            own.started.doubt();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_contracts::canonical::digest_bytes;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_kept_by_what_is_started_alone_and_a_doubt_is_told() {
+        let (starts, mut started) = unbounded_channel();
+        let executor = ExecutorId::parse("ex_0").unwrap();
+        let own = OwnTasks::new(&executor, (&Arc::default(), &Arc::default()), starts);
+        let key =
+            |n: usize| TaskKey::parse(digest_bytes(&[u8::try_from(n).unwrap()]).as_str()).unwrap();
+        let (one, two) = (key(1), key(2));
+        let (first, second) = (own.place(&one).unwrap(), own.place(&two).unwrap());
+        assert!(own.started.has(one.as_str()) && own.started.has(two.as_str()));
+        assert_eq!(own.slots.taken(), 2);
+        first.start();
+        assert_eq!(started.try_recv().unwrap().workflow_id, one.as_str());
+        assert!(!own.started.take_doubt());
+        drop(second);
+        assert!(own.started.take_doubt());
+        assert!(own.started.has(one.as_str()) && !own.started.has(two.as_str()));
+        own.place(&two).unwrap().unused();
+        assert!(!own.started.take_doubt());
+        // What is started has its place no more, and not more are given than there are.
+        let all: Vec<Place> = (3..3 + MAX_PLACES).map(|n| own.place(&key(n)).unwrap()).collect();
+        assert!(own.place(&two).is_none());
+        drop(all);
+        // Without anything that starts it, nothing is kept.
+        drop(started);
+        own.place(&two).unwrap().start();
+        assert!(!own.started.has(two.as_str()));
+        assert_eq!(own.slots.taken(), 1);
+        own.close();
+        assert!(own.place(&two).is_none());
+    }
+}

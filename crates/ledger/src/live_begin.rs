@@ -1,0 +1,211 @@
+//! Lives of sandboxes on record: each with its run and all that this begins with, in one statement.
+
+use std::collections::BTreeMap;
+
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::{ExecutorId, LiveId, SnapshotId};
+use cofferdam_contracts::run::ExecutionMode;
+use cofferdam_contracts::sandbox::Egress;
+use serde_json::{Value, json};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use crate::APP_VERSION;
+use crate::audit::Audit;
+use crate::builds::{NewBuilding, build_begins};
+use crate::error::{Checked, Result, json as column};
+use crate::families::LiveRows;
+use crate::intents::NewIntent;
+use crate::policies::{NewSnapshot, snapshots_json};
+use crate::quota::{live_default, live_refusal};
+use crate::runs::{NewRun, Query};
+use crate::steps::Compiled;
+use crate::tasks::{NewTask, provider};
+
+/// Bytes of a plan that lies in its card's own row, as `CompileST` writes it.
+const MAX_INLINE: usize = 8_192;
+
+/// The run of a life.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLife<'a> {
+    /// Its intent.
+    pub intent: &'a NewIntent<'a>,
+    /// The run.
+    pub run: &'a NewRun,
+    /// What the run begins with; `None`: its workflow compiles and queues.
+    pub opening: Option<&'a Opening<'a>>,
+    /// The worker that takes its task at once, where the queue lets it.
+    pub taker: Option<&'a ExecutorId>,
+}
+
+/// What a run begins with whose plan is known at its start and asks nobody. Its workflow finds both, as after a crash behind them.
+#[derive(Debug, Clone)]
+pub struct Opening<'a> {
+    /// What CompileST would commit.
+    pub compiled: Compiled<'a>,
+    /// The first attempt of its only task.
+    pub task: &'a NewTask,
+    /// Its egress policies.
+    pub snapshots: &'a [NewSnapshot],
+}
+
+/// A sandbox with its first life.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLive<'a> {
+    /// Its id.
+    pub id: &'a LiveId,
+    /// Its run.
+    pub life: NewLife<'a>,
+    /// Root file system.
+    pub template: &'a str,
+    /// Labels by which lists are filtered.
+    pub metadata: &'a BTreeMap<String, String>,
+    /// Names that it may reach.
+    pub egress: &'a Egress,
+    /// Time to live from its start, in ms.
+    pub timeout_ms: i64,
+    /// Whether the end of its time pauses it.
+    pub pauses: bool,
+    /// Whether a request resumes it.
+    pub resumes: bool,
+    /// The caller's key of this creation.
+    pub dedup: Option<&'a str>,
+    /// The build of a template whose steps it runs.
+    pub build: Option<NewBuilding<'a>>,
+}
+
+/// The next life of a paused sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct NextLife<'a> {
+    /// The sandbox.
+    pub id: &'a LiveId,
+    /// Its run.
+    pub life: NewLife<'a>,
+    /// The files that it goes on from.
+    pub snapshot: &'a SnapshotId,
+    /// Time to live from its start, in ms.
+    pub timeout_ms: i64,
+    /// Whether the end of its time pauses it; `None`: as before.
+    pub pauses: Option<bool>,
+    /// Who asked for it.
+    pub audit: &'a Audit<'a>,
+}
+
+/// A life that is on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordedLife {
+    /// Whether its task is the taker's.
+    pub is_taken: bool,
+}
+
+impl NewLife<'_> {
+    fn intent_row(&self) -> Result<Value> {
+        let NewIntent { id, tenant, request, hash, key_id, origin } = self.intent;
+        Ok(json!({
+            "id": id, "tenant_id": tenant, "goal": request.goal, "inputs": request.inputs,
+            "constraints": column("intents.constraints", &request.constraints)?,
+            "connectors": column("intents.connectors", &request.connectors)?,
+            "intent_hash": hash, "key_id": key_id, "origin": origin.as_str(),
+        }))
+    }
+
+    fn run_row(&self) -> Result<Value> {
+        let run = self.run;
+        let mode = run.mode_wanted.map(ExecutionMode::as_str);
+        Ok(json!({
+            "id": run.id, "intent_id": run.intent_id, "workflow_id": run.workflow_id, "tenant_id": run.tenant,
+            "execution_mode": mode.unwrap_or(ExecutionMode::LocalNative.as_str()), "mode_wanted": mode,
+            "recipe_id": run.recipe.id, "recipe_v": run.recipe.v, "recipe_hash": run.recipe_hash,
+            "intent_hash": run.intent_hash, "trace_id": run.trace_id,
+            "budget": column("runs.budget", &run.budget)?, "timeout_ms": run.timeout_ms,
+            "partition_key": run.partition_key, "priority": run.priority, "retry_count": run.retry_count,
+            "retry_of": run.retry_of, "app_version": APP_VERSION, "origin": run.origin.as_str(),
+            "key_id": run.key_id, "asked_by": run.asked_by,
+        }))
+    }
+
+    fn opening_row(&self) -> Result<Option<Value>> {
+        // A plan that is no row of its own is its workflow's to write.
+        let inline = |opening: &&Opening<'_>| opening.compiled.plan.len() <= MAX_INLINE;
+        let Some(Opening { compiled, task, snapshots }) = self.opening.filter(inline) else {
+            return Ok(None);
+        };
+        let Compiled { task_key, plan, digest, uri, output, .. } = compiled;
+        Ok(Some(json!({
+            "output": output,
+            "card": {"task_key": task_key, "inline": plan, "sha256": digest, "uri": uri},
+            "task": {
+                "step_id": task.step_id, "task_key": task.key, "task_name": task.name, "provider": provider(&task.work),
+                "request": column("sbx_runs.request", &task.work)?,
+            },
+            "snapshots": snapshots_json(snapshots)?,
+        })))
+    }
+}
+
+fn recorded(row: &PgRow) -> Checked<RecordedLife> {
+    if let Some(refusal) = live_refusal(row.try_get("over")?) {
+        return Err(refusal.into());
+    }
+    let is_taken: Option<bool> = row.try_get("claimed")?;
+    Ok(RecordedLife { is_taken: is_taken.unwrap_or(false) })
+}
+
+impl LiveRows<'_> {
+    /// Writes a sandbox with its intent, its run and its workflow, or nothing at all: its tenant has as many as it may.
+    pub async fn create(self, new: &NewLive<'_>) -> Checked<RecordedLife> {
+        let Some(build) = &new.build else {
+            return create_on(&mut *self.pool().acquire().await?, new).await;
+        };
+        let mut tx = self.pool().begin().await?;
+        let created = create_on(&mut tx, new).await?;
+        build_begins(&mut tx, build, new.id, &new.life.run.tenant).await?;
+        tx.commit().await?;
+        Ok(created)
+    }
+
+    /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped,
+    /// another request was faster, or its tenant has as many live ones as it may.
+    pub async fn resume(self, next: &NextLife<'_>) -> Checked<RecordedLife> {
+        let (run, audit) = (next.life.run, next.audit);
+        let live = json!({
+            "id": next.id, "tenant_id": run.tenant, "run_id": run.id, "snapshot_id": next.snapshot,
+            "timeout_ms": next.timeout_ms, "pauses": next.pauses,
+        });
+        let audit = json!({
+            "tenant_id": audit.tenant, "key_id": audit.key_id, "actor": audit.actor, "op": audit.op,
+            "target": audit.target, "reason": audit.reason, "detail": audit.detail,
+        });
+        let query = "SELECT over, rests, claimed FROM app.live_resume($1, $2, $3, $4, $5, $6, $7)";
+        let row = life_query(query, live, &next.life)?.bind(audit).fetch_one(self.pool()).await?;
+        let recorded = recorded(&row)?;
+        if row.try_get::<Option<bool>, _>("rests")? != Some(true) {
+            let why = "the sandbox is not paused, or its last life is still being wiped; try again";
+            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+        }
+        Ok(recorded)
+    }
+}
+
+async fn create_on(conn: &mut PgConnection, new: &NewLive<'_>) -> Checked<RecordedLife> {
+    let run = new.life.run;
+    let live = json!({
+        "id": new.id, "tenant_id": run.tenant, "run_id": run.id, "key_id": run.key_id, "template": new.template,
+        "metadata": column("live_sandboxes.metadata", new.metadata)?,
+        "egress": column("live_sandboxes.egress", new.egress)?, "timeout_ms": new.timeout_ms, "dedup": new.dedup,
+        "origin": run.origin.as_str(), "pauses": new.pauses, "resumes": new.resumes,
+    });
+    let query = "SELECT over, claimed FROM app.live_create($1, $2, $3, $4, $5, $6)";
+    recorded(&life_query(query, live, &new.life)?.fetch_one(conn).await?)
+}
+
+/// What both begin with.
+fn life_query(query: &'static str, live: Value, life: &NewLife<'_>) -> Result<Query> {
+    Ok(sqlx::query(query)
+        .bind(live)
+        .bind(life.intent_row()?)
+        .bind(life.run_row()?)
+        .bind(life.opening_row()?)
+        .bind(life.taker.map(|taker| taker.as_str().to_owned()))
+        .bind(live_default()))
+}

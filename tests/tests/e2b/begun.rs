@@ -1,0 +1,82 @@
+//! The life of a sandbox is on record with its plan and its task, by one statement, and its run's own workflow follows.
+
+use std::time::Duration;
+
+use cofferdam_tests::Home;
+use serde_json::json;
+
+use super::kept_plain::fatal;
+use super::{Caller, gone};
+use crate::support::{count, texts, until};
+
+const SOON: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn a_life_begins_with_its_task_and_its_run_ends_soon_after_it() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let ann = Caller::of(&server, "ann").await;
+    let (id, _) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
+    // As a compilation and a first round would have left it.
+    for (what, rows) in [
+        ("its plan", "app.run_steps WHERE step_id = 'CompileST' AND status = 'ok' AND attempt = 1"),
+        (
+            "the plan's card",
+            "app.artifacts a JOIN app.runs r ON r.id = a.run_id AND r.plan_digest = a.sha256
+              WHERE a.kind = 'plan_card' AND a.inline IS NOT NULL",
+        ),
+        (
+            "its task",
+            "app.sbx_runs s JOIN app.sbx_executions x USING (task_key) WHERE x.execution_no = 1",
+        ),
+        (
+            "its task's workflow, claimed by the statement that queued it",
+            "dbos.workflow_status w JOIN app.executors e ON e.id = w.executor_id
+              WHERE w.name = 'task' AND w.status = 'PENDING' AND w.queue_name = 'liveQ' AND w.recovery_attempts = 1
+                AND w.started_at_epoch_ms = w.created_at",
+        ),
+        (
+            "its run's workflow, beside the queues' limits",
+            "dbos.workflow_status WHERE name = 'run' AND queue_name = 'liveQ'",
+        ),
+    ] {
+        let query = format!("SELECT count(*) FROM {rows}");
+        assert_eq!(count(&sql, &query).await, 1, "{what}");
+    }
+    let policies = "SELECT source || policy::text FROM app.egress_policy_snapshots";
+    assert_eq!(texts(&sql, policies).await, ["recipe[\"none\"]", "recipe[\"none\"]"]);
+    assert_eq!(texts(&sql, "SELECT status FROM app.runs").await, ["running"]);
+    // Before its workflow was claimed, perhaps.
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    let done = "SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'";
+    until("both workflows succeed", SOON, async || count(&sql, done).await == 2).await;
+    assert_eq!(texts(&sql, "SELECT status FROM app.runs").await, ["succeeded"]);
+    let steps = "SELECT step_id || ' ' || status FROM app.run_steps ORDER BY 1";
+    assert_eq!(texts(&sql, steps).await, ["CompileST ok", "ExecuteST ok"]);
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_executions").await, 1);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_life_that_was_claimed_by_a_server_that_died_is_ended_by_the_next_one() {
+    let home = Home::new();
+    let mut doomed = home.up_with(&[], &[("COFFERDAM_FAILPOINT", "live.recorded")]);
+    let ann = Caller::of(&doomed, "ann").await;
+    let body = json!({"templateID": "base", "timeout": 600});
+    fatal(&mut doomed, &ann, ("/v2/sandboxes", body)).await;
+    let server = home.up();
+    let sql = server.sql().await;
+    let ended = "SELECT end_reason FROM app.live_sandboxes WHERE ended_at IS NOT NULL";
+    until("it is over", SOON, async || !texts(&sql, ended).await.is_empty()).await;
+    let why = texts(&sql, ended).await;
+    assert!(why[0].starts_with("the process that was asked for it restarted"), "{why:?}");
+    until("its run has failed", SOON, async || {
+        texts(&sql, "SELECT status FROM app.runs").await == ["failed"]
+    })
+    .await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_executions").await, 1);
+    sql.close().await;
+    gone(home, server).await;
+}
