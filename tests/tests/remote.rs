@@ -367,7 +367,7 @@ fn a_run_says_where_its_sandboxes_are_to_be_and_a_worker_that_has_them_elsewhere
         assert!(said.contains("--execution-mode <MODE>"), "{said}");
         // The mode is part of what a start means.
         let opts = |mode: &str| json!({"runKey": "one", "executionMode": mode});
-        up.run_recipe(text, json!({}), opts("REMOTE_SANDBOX")).await;
+        let one = up.run_recipe(text, json!({}), opts("REMOTE_SANDBOX")).await;
         let reference = json!({"id": "mode", "v": "1"});
         let again = json!({"recipeRef": reference, "formData": {}, "opts": opts("LOCAL_DOCKER")});
         let (status, body) = up.post("/api/run", &again).await;
@@ -375,6 +375,8 @@ fn a_run_says_where_its_sandboxes_are_to_be_and_a_worker_that_has_them_elsewhere
         let (status, body) =
             up.post("/api/run", &json!({"recipeRef": reference, "opts": opts("HERE")})).await;
         assert_eq!(status, 400, "{body}");
+        let one = up.wait_terminal(one["runId"].as_str().unwrap()).await;
+        assert_eq!(one["status"], "succeeded", "{one}");
         assert_wiped(&home, &sql).await;
     });
 }
