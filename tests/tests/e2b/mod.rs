@@ -49,9 +49,41 @@ const SCRIPT: Duration = Duration::from_secs(180);
 /// Whether a script got to its last line, which says so. `pyqwest`, the HTTP library of Python's asynchronous client, then aborts the
 /// interpreter at its end now and then: one request to a closed port, without a server of ours, did so in 21 of 150 runs.
 fn has_ended_well(output: &Output) -> bool {
-    let is_aborted = output.status.signal() == Some(SIGABRT);
-    let is_silent = output.stderr.is_empty();
-    output.stdout.ends_with(b"done\n") && (output.status.success() || is_aborted && is_silent)
+    output.stdout.ends_with(b"done\n") && (output.status.success() || has_aborted(output))
+}
+
+fn has_aborted(output: &Output) -> bool {
+    output.status.signal() == Some(SIGABRT) && output.stderr.is_empty()
+}
+
+/// The script once more, after that library aborted it in the middle: seen once in some hundreds of runs. What it left ends first.
+async fn again(server: &Server, command: &Command) -> Output {
+    let caller = Caller::of(server, "clients").await;
+    let (status, all) = caller.api("GET", "/v2/sandboxes?state=running,paused", None).await;
+    assert_eq!(status, 200, "{all}");
+    for one in all.as_array().unwrap() {
+        caller.kill(&text(one, "sandboxID")).await;
+    }
+    script(same(command)).await
+}
+
+async fn script(command: Command) -> Output {
+    tokio::task::spawn_blocking(move || ended(command, SCRIPT)).await.unwrap()
+}
+
+fn same(command: &Command) -> Command {
+    let mut same = Command::new(command.get_program());
+    same.args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => same.env(name, value),
+            None => same.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        same.current_dir(dir);
+    }
+    same
 }
 
 /// Runs a client's script against the server, as a new tenant with a key of E2B's form. What it asks for is in the file of
@@ -64,9 +96,11 @@ async fn run(server: &Server, mut command: Command, client: Option<&str>) {
     command
         .env("E2B_API_KEY", key)
         .env("E2B_API_URL", &relay.url)
-        .env("E2B_SANDBOX_URL", &relay.url)
-        .stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || ended(command, SCRIPT)).await.unwrap();
+        .env("E2B_SANDBOX_URL", &relay.url);
+    let mut output = script(same(&command)).await;
+    if has_aborted(&output) && !has_ended_well(&output) {
+        output = again(server, &command).await;
+    }
     assert!(has_ended_well(&output), "{}", said(&output));
     if let Some(client) = client {
         relay.hold(client);
@@ -132,6 +166,20 @@ async fn gone(home: Home, mut server: Server) {
     sql.close().await;
     server.stop();
     assert_nothing_left(home.path());
+}
+
+#[tokio::test]
+async fn a_script_that_its_library_aborts_is_run_once_more_and_leaves_nothing() {
+    let home = Home::new();
+    let server = home.up();
+    let left = Caller::of(&server, "clients").await;
+    let (id, _) = left.create(json!({"templateID": "base", "timeout": 600})).await;
+    assert_eq!(left.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    let mut command = Command::new("sh");
+    let tries = "[ -e aborted ] && echo done && exit; touch aborted; echo half; kill -ABRT $$";
+    command.args(["-c", tries]).current_dir(home.path());
+    run(&server, command, None).await;
+    gone(home, server).await;
 }
 
 #[tokio::test]
