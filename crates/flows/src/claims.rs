@@ -15,7 +15,7 @@ use cofferdam_ledger::engine::{
     Claimed, INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
 };
 use dbos::{StartOptions, Timeout, WorkflowRef};
-use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -81,12 +81,12 @@ impl Claimer {
             }
             tokio::select! {
                 wake = wakes.recv() => {
-                    due.heard(&wake);
+                    due.heard(wake.ok());
                     // What else has been rung meanwhile is served in one pass.
                     loop {
                         match wakes.try_recv() {
-                            Ok(wake) => due.heard(&Ok(wake)),
-                            Err(TryRecvError::Lagged(lost)) => due.heard(&Err(RecvError::Lagged(lost))),
+                            Ok(wake) => due.heard(Some(wake)),
+                            Err(TryRecvError::Lagged(_)) => due.heard(None),
                             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
                         }
                     }

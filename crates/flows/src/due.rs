@@ -5,7 +5,6 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ledger::engine::{CONTROL_QUEUE, INTENT_QUEUE, LIVE_QUEUE, SBX_QUEUE};
 use cofferdam_ledger::listen::Wake;
-use tokio::sync::broadcast::error::RecvError;
 
 /// Every queue is looked at this often, should a notification get lost, a foreign client enqueue, or nobody have been told.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
@@ -46,12 +45,12 @@ impl Due {
         }
     }
 
-    /// What was heard; where words were lost, any queue may have rung.
-    pub(crate) fn heard(&mut self, wake: &Result<Wake, RecvError>) {
+    /// What was heard; `None`: words were lost, and any queue may have rung.
+    pub(crate) fn heard(&mut self, wake: Option<Wake>) {
         match wake {
-            Ok(Wake::Queue(name)) => self.ring(name),
-            Ok(Wake::All) | Err(_) => self.all(),
-            Ok(_) => {}
+            Some(Wake::Queue(name)) => self.ring(&name),
+            Some(Wake::All) | None => self.all(),
+            Some(_) => {}
         }
     }
 
@@ -92,14 +91,14 @@ mod tests {
         let mut due = Due::default();
         assert_eq!(taken(&mut due), ORDER);
         for wake in [Wake::Queue(INTENT_QUEUE.into()), Wake::Queue(SBX_QUEUE.into())] {
-            due.heard(&Ok(wake));
+            due.heard(Some(wake));
         }
-        due.heard(&Ok(Wake::Queue("strange".into())));
-        due.heard(&Ok(Wake::Run("rn_1".into())));
+        due.heard(Some(Wake::Queue("strange".into())));
+        due.heard(Some(Wake::Run("rn_1".into())));
         assert_eq!(taken(&mut due), [SBX_QUEUE, INTENT_QUEUE]);
-        due.heard(&Err(RecvError::Lagged(1)));
+        due.heard(None);
         assert_eq!(taken(&mut due), [SBX_QUEUE, CONTROL_QUEUE, ENGINE_QUEUE, INTENT_QUEUE]);
-        due.heard(&Ok(Wake::Queue(LIVE_QUEUE.into())));
+        due.heard(Some(Wake::Queue(LIVE_QUEUE.into())));
         assert_eq!(taken(&mut due), [LIVE_QUEUE]);
     }
 

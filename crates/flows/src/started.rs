@@ -1,7 +1,6 @@
 //! What this process runs of the engine's workflows, whatever the ledger says.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,19 +11,22 @@ const LATE: Duration = Duration::from_secs(15);
 
 /// The workflows that this process runs.
 #[derive(Debug, Default)]
-pub(crate) struct Started {
+pub(crate) struct Started(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
     /// How often: one that was canceled and resumed may start again before its first run is over.
-    ids: Mutex<HashMap<String, u32>>,
-    /// Whether something may be owned and not run.
-    doubt: AtomicBool,
-    /// Since when.
-    doubted: Mutex<Option<Stopwatch>>,
+    ids: HashMap<String, u32>,
+    /// Whether something may be owned and not run, and nobody has looked yet.
+    doubt: bool,
+    /// Since when that may be so.
+    doubted: Option<Stopwatch>,
 }
 
 impl Started {
     /// One begins: before it may be looked for.
     pub(crate) fn begin(&self, id: &str) {
-        *self.lock().entry(id.to_owned()).or_insert(0) += 1;
+        *self.lock().ids.entry(id.to_owned()).or_insert(0) += 1;
     }
 
     /// One has ended, so.
@@ -42,42 +44,41 @@ impl Started {
 
     /// It did not begin, or is not counted any more.
     pub(crate) fn forget(&self, id: &str) {
-        let mut ids = self.lock();
-        if let Some(count) = ids.get_mut(id) {
+        let mut known = self.lock();
+        if let Some(count) = known.ids.get_mut(id) {
             *count -= 1;
             if *count == 0 {
-                ids.remove(id);
+                known.ids.remove(id);
             }
         }
     }
 
     /// Whether it runs.
     pub(crate) fn has(&self, id: &str) -> bool {
-        self.lock().contains_key(id)
+        self.lock().ids.contains_key(id)
     }
 
     /// Something may be owned and not run.
     pub(crate) fn doubt(&self) {
-        *self.doubted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stopwatch::start());
-        self.doubt.store(true, Ordering::Release);
+        let mut known = self.lock();
+        known.doubt = true;
+        known.doubted = Some(Stopwatch::start());
     }
 
     /// Whether that is so since the last time that it was asked.
     pub(crate) fn take_doubt(&self) -> bool {
-        self.doubt.swap(false, Ordering::AcqRel)
+        std::mem::take(&mut self.lock().doubt)
     }
 
     /// Call it now and then: what was in doubt is so until nothing of it can come any more.
     pub(crate) fn doubt_on(&self) {
-        let doubted = *self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
-        if doubted.is_some_and(|since| since.elapsed() < LATE) {
-            self.doubt.store(true, Ordering::Release);
-        }
+        let mut known = self.lock();
+        known.doubt |= known.doubted.is_some_and(|since| since.elapsed() < LATE);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         // A poisoned lock only means that somebody panicked beside it; the map is whole.
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::families::Artifacts;
 use crate::tasks::TaskContext;
 
 /// Bytes up to which text is kept in the row itself: one page of the database.
-const INLINE_BYTES: usize = 8 * 1024;
+pub(crate) const INLINE_BYTES: usize = 8 * 1024;
 
 /// An artifact to be written.
 #[derive(Debug, Clone)]

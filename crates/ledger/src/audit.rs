@@ -41,6 +41,17 @@ impl<'a> Audit<'a> {
     }
 }
 
+impl Audit<'_> {
+    /// Its row, for a statement that takes it whole.
+    pub(crate) fn row(&self) -> Value {
+        let Self { tenant, key_id, actor, op, target, reason, detail } = self;
+        serde_json::json!({
+            "tenant_id": tenant, "key_id": key_id, "actor": actor, "op": op, "target": target, "reason": reason,
+            "detail": detail,
+        })
+    }
+}
+
 /// Appends in the caller's transaction: an action and its record commit together, so nothing appends on its own.
 pub(crate) async fn append(conn: &mut sqlx::PgConnection, entry: &Audit<'_>) -> Result<()> {
     sqlx::query(

@@ -36,6 +36,19 @@ pub struct Intent {
     pub constraints: Constraints,
 }
 
+impl NewIntent<'_> {
+    /// Its row, for a statement that takes it whole.
+    pub(crate) fn row(&self) -> Result<Value> {
+        let Self { id, tenant, request, hash, key_id, origin } = self;
+        Ok(serde_json::json!({
+            "id": id, "tenant_id": tenant, "goal": request.goal, "inputs": request.inputs,
+            "constraints": json("intents.constraints", &request.constraints)?,
+            "connectors": json("intents.connectors", &request.connectors)?,
+            "intent_hash": hash, "key_id": key_id, "origin": origin.as_str(),
+        }))
+    }
+}
+
 impl Intents<'_> {
     /// Writes an intent; an equal id is the same intent, since ids are random or content hashes.
     pub async fn create(self, new: &NewIntent<'_>) -> Result<()> {

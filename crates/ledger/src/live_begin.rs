@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId, SnapshotId};
-use cofferdam_contracts::run::ExecutionMode;
 use cofferdam_contracts::sandbox::Egress;
 use serde_json::{Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use crate::APP_VERSION;
+use crate::artifacts::INLINE_BYTES;
 use crate::audit::Audit;
 use crate::builds::{NewBuilding, build_begins};
 use crate::error::{Checked, Result, json as column};
@@ -20,10 +19,7 @@ use crate::policies::{NewSnapshot, snapshots_json};
 use crate::quota::{live_default, live_refusal};
 use crate::runs::{NewRun, Query};
 use crate::steps::Compiled;
-use crate::tasks::{NewTask, provider};
-
-/// Bytes of a plan that lies in its card's own row, as `CompileST` writes it.
-const MAX_INLINE: usize = 8_192;
+use crate::tasks::NewTask;
 
 /// The run of a life.
 #[derive(Debug, Clone, Copy)]
@@ -99,34 +95,9 @@ pub struct RecordedLife {
 }
 
 impl NewLife<'_> {
-    fn intent_row(&self) -> Result<Value> {
-        let NewIntent { id, tenant, request, hash, key_id, origin } = self.intent;
-        Ok(json!({
-            "id": id, "tenant_id": tenant, "goal": request.goal, "inputs": request.inputs,
-            "constraints": column("intents.constraints", &request.constraints)?,
-            "connectors": column("intents.connectors", &request.connectors)?,
-            "intent_hash": hash, "key_id": key_id, "origin": origin.as_str(),
-        }))
-    }
-
-    fn run_row(&self) -> Result<Value> {
-        let run = self.run;
-        let mode = run.mode_wanted.map(ExecutionMode::as_str);
-        Ok(json!({
-            "id": run.id, "intent_id": run.intent_id, "workflow_id": run.workflow_id, "tenant_id": run.tenant,
-            "execution_mode": mode.unwrap_or(ExecutionMode::LocalNative.as_str()), "mode_wanted": mode,
-            "recipe_id": run.recipe.id, "recipe_v": run.recipe.v, "recipe_hash": run.recipe_hash,
-            "intent_hash": run.intent_hash, "trace_id": run.trace_id,
-            "budget": column("runs.budget", &run.budget)?, "timeout_ms": run.timeout_ms,
-            "partition_key": run.partition_key, "priority": run.priority, "retry_count": run.retry_count,
-            "retry_of": run.retry_of, "app_version": APP_VERSION, "origin": run.origin.as_str(),
-            "key_id": run.key_id, "asked_by": run.asked_by,
-        }))
-    }
-
     fn opening_row(&self) -> Result<Option<Value>> {
         // A plan that is no row of its own is its workflow's to write.
-        let inline = |opening: &&Opening<'_>| opening.compiled.plan.len() <= MAX_INLINE;
+        let inline = |opening: &&Opening<'_>| opening.compiled.plan.len() <= INLINE_BYTES;
         let Some(Opening { compiled, task, snapshots }) = self.opening.filter(inline) else {
             return Ok(None);
         };
@@ -134,10 +105,7 @@ impl NewLife<'_> {
         Ok(Some(json!({
             "output": output,
             "card": {"task_key": task_key, "inline": plan, "sha256": digest, "uri": uri},
-            "task": {
-                "step_id": task.step_id, "task_key": task.key, "task_name": task.name, "provider": provider(&task.work),
-                "request": column("sbx_runs.request", &task.work)?,
-            },
+            "task": task.row()?,
             "snapshots": snapshots_json(snapshots)?,
         })))
     }
@@ -167,17 +135,14 @@ impl LiveRows<'_> {
     /// Writes the next life of a paused sandbox, or nothing at all: it is not paused, its last life is still being wiped,
     /// another request was faster, or its tenant has as many live ones as it may.
     pub async fn resume(self, next: &NextLife<'_>) -> Checked<RecordedLife> {
-        let (run, audit) = (next.life.run, next.audit);
+        let run = next.life.run;
         let live = json!({
             "id": next.id, "tenant_id": run.tenant, "run_id": run.id, "snapshot_id": next.snapshot,
             "timeout_ms": next.timeout_ms, "pauses": next.pauses,
         });
-        let audit = json!({
-            "tenant_id": audit.tenant, "key_id": audit.key_id, "actor": audit.actor, "op": audit.op,
-            "target": audit.target, "reason": audit.reason, "detail": audit.detail,
-        });
         let query = "SELECT over, rests, claimed FROM app.live_resume($1, $2, $3, $4, $5, $6, $7)";
-        let row = life_query(query, live, &next.life)?.bind(audit).fetch_one(self.pool()).await?;
+        let query = life_query(query, live, &next.life)?.bind(next.audit.row());
+        let row = query.fetch_one(self.pool()).await?;
         let recorded = recorded(&row)?;
         if row.try_get::<Option<bool>, _>("rests")? != Some(true) {
             let why = "the sandbox is not paused, or its last life is still being wiped; try again";
@@ -203,8 +168,8 @@ async fn create_on(conn: &mut PgConnection, new: &NewLive<'_>) -> Checked<Record
 fn life_query(query: &'static str, live: Value, life: &NewLife<'_>) -> Result<Query> {
     Ok(sqlx::query(query)
         .bind(live)
-        .bind(life.intent_row()?)
-        .bind(life.run_row()?)
+        .bind(life.intent.row()?)
+        .bind(life.run.row()?)
         .bind(life.opening_row()?)
         .bind(life.taker.map(|taker| taker.as_str().to_owned()))
         .bind(live_default()))

@@ -8,19 +8,13 @@ use crate::artifacts::inline_rows;
 use crate::error::{Result, id, json as column};
 use crate::families::Tasks;
 use crate::policies::snapshots_json;
-use crate::tasks::{TaskEnd, Wave, provider};
+use crate::tasks::{NewTask, TaskEnd, Wave};
 
 impl Tasks<'_> {
     /// Writes the attempts and queues their workflows, together; a replay writes nothing. The keys of those
     /// that are over already: their ends came along, and count.
     pub async fn enqueue(self, wave: &Wave<'_>) -> Result<Vec<TaskKey>> {
-        let mut tasks = Vec::with_capacity(wave.tasks.len());
-        for task in wave.tasks {
-            tasks.push(json!({
-                "step_id": task.step_id, "task_key": task.key, "attempt": task.attempt, "task_name": task.name,
-                "provider": provider(&task.work), "request": column("sbx_runs.request", &task.work)?,
-            }));
-        }
+        let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
         let (values, artifacts) = ends(wave.values)?;
         let kept: Vec<String> = sqlx::query_scalar(
             "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
@@ -32,7 +26,7 @@ impl Tasks<'_> {
         .bind(APP_VERSION)
         .bind(wave.executor.as_str())
         .bind(crate::quota::default_mb())
-        .bind(Value::Array(tasks))
+        .bind(Value::Array(tasks?))
         .bind(snapshots_json(wave.snapshots)?)
         .bind(values)
         .bind(artifacts)

@@ -509,6 +509,23 @@ fn run_query(text: String, new: &NewRun, enqueue: bool) -> Result<Query> {
         .bind(new.mode_wanted.map(ExecutionMode::as_str)))
 }
 
+impl NewRun {
+    /// Its row, for a statement that takes it whole.
+    pub(crate) fn row(&self) -> Result<Value> {
+        let mode = self.mode_wanted.map(ExecutionMode::as_str);
+        Ok(serde_json::json!({
+            "id": self.id, "intent_id": self.intent_id, "workflow_id": self.workflow_id, "tenant_id": self.tenant,
+            "execution_mode": mode.unwrap_or(ExecutionMode::LocalNative.as_str()), "mode_wanted": mode,
+            "recipe_id": self.recipe.id, "recipe_v": self.recipe.v, "recipe_hash": self.recipe_hash,
+            "intent_hash": self.intent_hash, "trace_id": self.trace_id,
+            "budget": json("runs.budget", &self.budget)?, "timeout_ms": self.timeout_ms,
+            "partition_key": self.partition_key, "priority": self.priority, "retry_count": self.retry_count,
+            "retry_of": self.retry_of, "app_version": APP_VERSION, "origin": self.origin.as_str(),
+            "key_id": self.key_id, "asked_by": self.asked_by,
+        }))
+    }
+}
+
 /// The run's row and, with `enqueue`, its workflow, in the caller's transaction.
 pub(crate) async fn run_insert(
     conn: &mut sqlx::PgConnection,

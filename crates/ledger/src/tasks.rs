@@ -11,7 +11,7 @@ use serde_json::Value;
 use sqlx::Row;
 
 use crate::artifacts::NewArtifact;
-use crate::error::{Result, id, load};
+use crate::error::{Result, id, json, load};
 use crate::families::Tasks;
 use crate::policies::{Granted, NewSnapshot};
 
@@ -28,6 +28,16 @@ pub struct NewTask {
     pub name: String,
     /// What it does.
     pub work: Work,
+}
+
+impl NewTask {
+    /// Its row, for the statements that queue it.
+    pub(crate) fn row(&self) -> Result<Value> {
+        Ok(serde_json::json!({
+            "step_id": self.step_id, "task_key": self.key, "attempt": self.attempt, "task_name": self.name,
+            "provider": provider(&self.work), "request": json("sbx_runs.request", &self.work)?,
+        }))
+    }
 }
 
 /// How the tasks of a round are queued.

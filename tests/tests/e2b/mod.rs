@@ -56,34 +56,23 @@ fn has_aborted(output: &Output) -> bool {
     output.status.signal() == Some(SIGABRT) && output.stderr.is_empty()
 }
 
-/// The script once more, after that library aborted it in the middle: seen once in some hundreds of runs. What it left ends first.
-async fn again(server: &Server, command: &Command) -> Output {
+/// Ends what a script left that was aborted in the middle.
+async fn left_behind(server: &Server) {
     let caller = Caller::of(server, "clients").await;
     let (status, all) = caller.api("GET", "/v2/sandboxes?state=running,paused", None).await;
     assert_eq!(status, 200, "{all}");
     for one in all.as_array().unwrap() {
         caller.kill(&text(one, "sandboxID")).await;
     }
-    script(same(command)).await
 }
 
-async fn script(command: Command) -> Output {
-    tokio::task::spawn_blocking(move || ended(command, SCRIPT)).await.unwrap()
-}
-
-fn same(command: &Command) -> Command {
-    let mut same = Command::new(command.get_program());
-    same.args(command.get_args()).stdin(Stdio::null());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => same.env(name, value),
-            None => same.env_remove(name),
-        };
-    }
-    if let Some(dir) = command.get_current_dir() {
-        same.current_dir(dir);
-    }
-    same
+/// The script, which may be run again.
+async fn script(mut command: Command) -> (Command, Output) {
+    let run = move || {
+        let output = ended(&mut command, SCRIPT);
+        (command, output)
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
 }
 
 /// Runs a client's script against the server, as a new tenant with a key of E2B's form. What it asks for is in the file of
@@ -96,10 +85,13 @@ async fn run(server: &Server, mut command: Command, client: Option<&str>) {
     command
         .env("E2B_API_KEY", key)
         .env("E2B_API_URL", &relay.url)
-        .env("E2B_SANDBOX_URL", &relay.url);
-    let mut output = script(same(&command)).await;
+        .env("E2B_SANDBOX_URL", &relay.url)
+        .stdin(Stdio::null());
+    let (command, mut output) = script(command).await;
+    // That library does so in the middle, too: seen once in some hundreds of runs.
     if has_aborted(&output) && !has_ended_well(&output) {
-        output = again(server, &command).await;
+        left_behind(server).await;
+        output = script(command).await.1;
     }
     assert!(has_ended_well(&output), "{}", said(&output));
     if let Some(client) = client {

@@ -499,7 +499,7 @@ impl Flows {
         if recorded.is_ok() {
             fail_point("resume.recorded");
         }
-        self.live_begun(who, place, recorded)?;
+        self.live_recorded(who, place, recorded)?;
         self.live_wait(who, id, &run.id).await.map(Some)
     }
 

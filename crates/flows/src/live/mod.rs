@@ -229,7 +229,7 @@ impl Flows {
         if recorded.is_ok() {
             fail_point("live.recorded");
         }
-        match self.live_begun(who, place, recorded) {
+        match self.live_recorded(who, place, recorded) {
             Ok(()) => self.live_wait(who, &id, &run.id).await,
             Err(error) => {
                 drop(asked);
@@ -260,7 +260,7 @@ impl Flows {
     }
 
     /// What came of the record of what was begun: its task is started, where it is this worker's already.
-    fn live_begun(
+    fn live_recorded(
         &self,
         who: &Principal,
         place: Option<Place>,
