@@ -14,6 +14,9 @@ use crate::support::{assert_proven, assert_wiped, until};
 const END: Duration = Duration::from_secs(240);
 /// Ten times what it takes on a quiet host.
 const HANGS: Duration = Duration::from_secs(60);
+/// How often codex is tried where `doctor` says that this runsc stops. On a busy host codex and runsc alone, without anything of ours,
+/// hung in 11 of 48 runs (decision 0109).
+const TRIES: u32 = 5;
 
 /// Bound in this order, so that the server ends first and the home is looked at last.
 struct World {
@@ -45,29 +48,29 @@ const SHELLS: [&str; 4] = ["Bash", "bash", "exec_command", "shell_command"];
 async fn works(kind: &'static str, isolation: Option<&str>) {
     let Some(programs) = Programs::installed() else { return };
     let World { home, model: _model, agent, up } = world(kind, &programs);
+    let mut stops = false;
     if let Some(class) = isolation {
         let doctor = home.run_json(&["doctor", "--json"]);
+        let note = doctor["classNotes"][class].to_string();
         if doctor["classes"][class] != true {
-            return not_run(class, &doctor["classNotes"][class].to_string());
+            return not_run(class, &note);
         }
+        stops = kind == "codex" && note.contains("stops now and then");
     }
     let steps = json!([{"sh": "echo hi > out.txt && cat out.txt"}, {"write": ["note.md", "one\n"]},
         {"sh": "ls nosuchfile"},
         {"text": "finished\n--- VERDICT ---\nSTATUS: pass\nSUMMARY: both files are there\n---"}]);
     let spec = isolation.map_or(json!({}), |class| json!({"isolation": {"class_min": class}}));
-    let mut id = spawn(&up, &agent.body(&steps, &spec)).await;
-    // A known fault of an old runsc, as in Debian 12: it stops in one of twenty runs on a busy host (decision 0109).
-    if (kind, isolation) == ("codex", Some("gvisor"))
-        && tokio::time::timeout(HANGS, ended(&up, &id)).await.is_err()
-    {
-        not_run(
-            "codex in gVisor at its first try",
-            "it hung, as it does on a busy host; asked again",
-        );
+    let body = agent.body(&steps, &spec);
+    let mut id = spawn(&up, &body).await;
+    let mut tries = if stops { TRIES } else { 1 };
+    while tries > 1 && tokio::time::timeout(HANGS, ended(&up, &id)).await.is_err() {
+        not_run("codex in gVisor at each try", "it hung, as it does with this runsc; asked again");
         let (status, answer) = up.post(&format!("/api/dispatches/{id}/kill"), &json!({})).await;
         assert_eq!(status, 202, "{answer}");
         assert_eq!(ended(&up, &id).await["status"], "cancelled");
-        id = spawn(&up, &agent.body(&steps, &spec)).await;
+        id = spawn(&up, &body).await;
+        tries -= 1;
     }
     let view = ended(&up, &id).await;
     assert_eq!(view["status"], "completed", "{view:#}");

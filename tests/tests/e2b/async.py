@@ -3,6 +3,8 @@ import asyncio
 
 from e2b import AsyncSandbox, CommandExitException
 
+from last import last
+
 
 def check(name, good):
     assert good, name
@@ -62,7 +64,7 @@ async def main():
     done = await asyncio.gather(*[woken.commands.run("cat kept") for _ in range(5)])
     check("commands at once resume it", [one.stdout for one in done] == ["y"] * 5)
     check("kill what was resumed", await woken.kill())
-    print("done", flush=True)
 
 
 asyncio.run(main())
+last()

@@ -5,6 +5,8 @@ import time
 from e2b import NotFoundException, SandboxException, TimeoutException
 from e2b_code_interpreter import Sandbox
 
+from last import last
+
 
 def check(name, good):
     assert good, name
@@ -153,4 +155,4 @@ check("user", sandbox.run_code("import os; os.getuid()").text == "1000")
 check("no setuid", "no new privileges" in sandbox.commands.run("sudo -n id 2>&1 || true").stdout)
 check("git, curl", sandbox.commands.run("git --version && curl --version && python --version").exit_code == 0)
 check("kill", sandbox.kill())
-print("done")
+last()

@@ -7,6 +7,8 @@ import time
 from e2b import Sandbox, SandboxNotFoundException
 from e2b.exceptions import SandboxNotRunningException
 
+from last import last
+
 
 def check(name, good):
     assert good, name
@@ -61,4 +63,4 @@ check("none is listed", Sandbox.list().next_items() == [])
 fresh = create(timeout=60)
 check("another is made", fresh.sandbox_id != sandbox.sandbox_id and not fresh.files.exists("kept"))
 check("and killed", fresh.kill())
-print("done", flush=True)
+last()

@@ -33,6 +33,7 @@ pub(super) async fn by(how: How, class: &str) {
         .env("E2B_API_KEY", key)
         .env("E2B_API_URL", &server.url)
         .env("E2B_SANDBOX_URL", &server.url)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -11,6 +11,8 @@ from e2b import (
     SandboxException, SandboxQuery, SandboxState, TimeoutException,
 )
 
+from last import last
+
 
 def check(name, good):
     assert good, name
@@ -285,4 +287,4 @@ threads = [threading.Thread(target=make) for _ in range(4)]
 check("four at once", len(made) == 4 and not failed)
 check("kill all", all(one.kill() for one in made))
 check("kill the sandbox", sandbox.kill() and not sandbox.kill() and not sandbox.is_running())
-print("done", flush=True)
+last()

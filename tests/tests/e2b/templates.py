@@ -13,6 +13,8 @@ from e2b.api.client_sync import get_api_client as sync_client
 from e2b.connection_config import ConnectionConfig
 from e2b import AsyncSandbox, AsyncTemplate, Sandbox, Template, wait_for_file, wait_for_port
 
+from last import last
+
 IS_ASYNC = os.environ.get("KIND") == "async"
 T, S = (AsyncTemplate, AsyncSandbox) if IS_ASYNC else (Template, Sandbox)
 
@@ -240,7 +242,7 @@ async def main():
     why = await fails(lambda: T.build(T().from_base_image().set_user("daemon"), "daemon"), e2b.BuildException)
     check("an unknown user", "step 1 (USER)" in why)
     check("the host's name", "host" in await fails(lambda: T.build(T().from_base_image(), "base"), e2b.BuildException))
-    print("done", flush=True)
 
 
 asyncio.run(main())
+last()

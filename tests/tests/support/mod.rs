@@ -7,7 +7,6 @@ pub mod gates;
 pub mod proxy;
 pub mod pty;
 
-use std::borrow::BorrowMut;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -245,8 +244,7 @@ pub fn signal(pid: i32, what: Signal) {
 }
 
 /// Runs a command to its end; where it hangs, it is killed and the test fails.
-pub fn ended(mut command: impl BorrowMut<Command>, limit: Duration) -> Output {
-    let command = command.borrow_mut();
+pub fn ended(mut command: Command, limit: Duration) -> Output {
     let child = command
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

@@ -130,8 +130,8 @@ fn kept_memory(version: &str, asked: Option<&str>) -> KeptMemory {
     KeptMemory { is_kept, why }
 }
 
-/// What is known of a version of runsc. Debian 12's stopped altogether in 5 of 110 runs of Codex on a busy host, Debian 13's in
-/// none of 52 (decision 0109).
+/// What is known of a version of runsc. Codex stopped in Debian 12's in 5 of 110 runs on a busy host, in Debian 13's in none of 52
+/// (decision 0109).
 fn unsteady(version: &str) -> Option<String> {
     (made(version)? < STEADY_FROM).then(|| {
         format!(
