@@ -1,6 +1,8 @@
 //! An agent that a task has taken over: whatever it answers is an error, never a panic or a flood.
 
 use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
 
 use cofferdam_guest::frame::{Kind, encode};
 use http_body_util::Full;
@@ -202,6 +204,33 @@ async fn changes_that_wait_for_their_reader_are_weighed() {
     let (agent, _driver) = new_forger(&[(Kind::Item, change.as_slice())]).await;
     let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
     assert!(matches!(watching.next().await.unwrap_err(), AgentError::Forged(_)));
+}
+
+/// It takes as long as the longest of the bounds, which are those of a pause and of a resume with memory.
+#[tokio::test]
+async fn an_agent_that_never_answers_is_waited_for_no_longer_than_its_bound() {
+    async fn silent() -> (Agent, Driver) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        tokio::spawn(async move {
+            let service =
+                service_fn(|_| pending::<std::result::Result<Response<Full<Bytes>>, Infallible>>());
+            Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(theirs), service).await
+        });
+        let (agent, driver) = Agent::connect(ours).await.unwrap();
+        agent.level.store(wire::LEVEL, Ordering::Release);
+        (agent, driver)
+    }
+    let (sleeper, _driver) = silent().await;
+    let (teller, _driver) = silent().await;
+    // It says that it falls asleep, and does not.
+    let (waker, _driver) = new_forger(&[]).await;
+    let all = async { tokio::join!(sleeper.sleep(), waker.sleep(), teller.commands()) };
+    let (slept, woken, told) =
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("an end");
+    assert!(matches!(slept, Err(AgentError::Lost)), "{slept:?}");
+    assert!(matches!(woken, Err(AgentError::Lost)), "{woken:?}");
+    assert!(matches!(told, Err(AgentError::Lost)), "{told:?}");
+    assert!(matches!(*sleeper.sleep.borrow(), Sleep::Awake), "a pause may be tried again");
 }
 
 /// What a client began and did not complete must not look whole.
