@@ -93,10 +93,11 @@ impl Claimer {
                 }
                 () = self.slots.room.notified() => due.ring(SBX_QUEUE),
                 () = self.slots.turn.notified() => due.ring(INTENT_QUEUE),
-                () = self.slots.life.notified() => due.ring(LIVE_QUEUE),
+                () = self.slots.life.notified() => due.life_ended(),
                 () = clock::sleep(due.left()) => {
-                    due.poll(self.slots.taken() > 0);
-                    self.started.doubt_on();
+                    if due.passed(self.slots.taken() > 0) {
+                        self.started.doubt_on();
+                    }
                 }
             }
         }

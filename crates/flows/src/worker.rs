@@ -197,6 +197,7 @@ impl Worker {
         }
         // Their users hear why, and it is on record before the next start.
         self.executor.flows.live_stop(&self.executor.id, LIVE_PATIENCE).await;
+        self.executor.flows.plain.spare.close().await;
         // What is not sealed by then is sealed by the processes that hold it.
         let sealed = self.executor.flows.plain.settled();
         if tokio::time::timeout(LIVE_PATIENCE, sealed).await.is_err() {

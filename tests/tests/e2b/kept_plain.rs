@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::kept::{erased, files, sealed};
 use super::kept_faults::{Next, settled};
 use super::{Caller, answered, gone};
-use crate::support::{count, texts, until};
+use crate::support::{count, found, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);
 /// What a request takes until it waits for a sealer.
@@ -80,9 +80,23 @@ async fn go_on(sealer: Pid) {
     }
 }
 
-/// The processes that seal for this server, as soon as a hang-up does not end them: the kernel sends one to whoever is stopped
-/// when its parent ends.
+/// The processes that have a layer of this server, as soon as a hang-up does not end them: the kernel sends one to whoever is
+/// stopped when its parent ends.
 fn sealers(server: i32) -> Vec<Pid> {
+    named(server, "sealer")
+}
+
+/// The one that waits for the next pause.
+async fn spare(server: &Server) -> Pid {
+    let pid = server.pid();
+    found("a sealer that waits", async || match named(pid, "sealer-waits")[..] {
+        [spare] => Some(spare),
+        _ => None,
+    })
+    .await
+}
+
+fn named(server: i32, name: &str) -> Vec<Pid> {
     let parent = format!("\nPPid:\t{server}\n");
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -92,7 +106,8 @@ fn sealers(server: i32) -> Vec<Pid> {
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
         let blocked = blocked.and_then(|mask| u64::from_str_radix(mask, 16).ok());
         let outlives = blocked.is_some_and(|mask| mask & 1 == 1);
-        line.ends_with(b"\0seal-layer\0") && status.contains(&parent) && outlives
+        let is_named = status.starts_with(&format!("Name:\t{name}\n"));
+        line.ends_with(b"\0seal-layer\0") && is_named && status.contains(&parent) && outlives
     };
     pids.filter(seals).map(Pid::from_raw).collect()
 }
@@ -234,6 +249,36 @@ async fn a_server_that_dies_while_a_layer_is_lent_gives_it_back_until_its_next_l
         tokio::join!(fatal(&mut server, &ann, connect), go_on(sealer));
         assert_settled(&home, &id, want).await;
     }
+    let server = home.up();
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_sealer_waits_for_the_next_pause_and_ends_with_its_server() {
+    let home = Home::new();
+    let mut server = home.up();
+    let sql = server.sql().await;
+    let (ann, id) = marked(&server, base()).await;
+    let first = spare(&server).await;
+    assert_eq!(pause_unsealed(&server, &ann, &id).await, first, "it has the work of the pause");
+    resumed(&ann, &id).await;
+    let next = spare(&server).await;
+    assert_ne!(next, first);
+    // One that is gone is replaced where it is needed.
+    kill(next, Signal::SIGKILL).unwrap();
+    pause(&ann, &id).await;
+    sealed(&sql).await;
+    resumed(&ann, &id).await;
+    let third = spare(&server).await;
+    let is_gone = |pid: Pid| kill(pid, None) == Err(Errno::ESRCH);
+    sql.close().await;
+    server.kill();
+    until("it ends with a server that is killed", SOON, async || is_gone(third)).await;
+    let mut server = home.up();
+    marked(&server, base()).await;
+    let last = spare(&server).await;
+    server.stop();
+    assert!(is_gone(last), "a server that stops ends it");
     let server = home.up();
     gone(home, server).await;
 }

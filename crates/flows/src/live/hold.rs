@@ -13,7 +13,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::live::LiveStart;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{KillHandle, Sandbox, User};
+use cofferdam_sandbox::{KillHandle, LayerKeeper, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
@@ -160,6 +160,9 @@ async fn held(
             }
             executor.board.set(sandbox.id(), SessionState::Executing);
             sandbox.let_runtime_go().await;
+            if held.keeper.as_ref().is_ok_and(LayerKeeper::may_stand) {
+                executor.flows.plain.spare.want();
+            }
             let kill = sandbox.kill_handle();
             let over = until(executor, task, (&kill, &held, &mut orders), &mut wakes).await;
             // From here on no extension is acknowledged.

@@ -394,8 +394,7 @@ impl Flows {
         let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
         let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
         let held = resumed.await;
-        let flows = self.clone();
-        tokio::spawn(async move { flows.snapshots_tidy().await });
+        self.snapshots_tidy_soon();
         held
     }
 

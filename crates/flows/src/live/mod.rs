@@ -29,6 +29,7 @@ mod registry;
 mod sealed;
 mod sealer;
 mod shelf;
+mod spare;
 mod sweep;
 mod templates;
 mod upload_digest;

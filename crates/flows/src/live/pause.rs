@@ -101,13 +101,15 @@ impl Flows {
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         self.quota_admit(&held.tenant).await?;
         let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
+        let spare = Arc::clone(&self.plain.spare);
         let stood = blocking(move || {
             let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {
                 return Ok(None);
             };
             let again = of.itself();
             let kept = shelf.reserve(id, layer.size()?, &again)?;
-            let plain = Plain::begin(&of.tenant, layer, kept, again, of.itself())?;
+            let both = (again, of.itself());
+            let plain = Plain::begin(&of.tenant, layer, kept, both, spare.take())?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;

@@ -27,6 +27,7 @@ use super::kept::blocking;
 use super::registry::Again;
 use super::sealer::{Given, Said, Sealer, order_of};
 use super::shelf::{KeptFile, Shelf};
+use super::spare::SpareSealer;
 use crate::Flows;
 use crate::memory::MemoryShare;
 use crate::patience::patiently;
@@ -36,7 +37,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The layers that this process holds.
 #[derive(Debug, Default)]
-pub(crate) struct PlainLayers(Mutex<HashMap<SnapshotId, Tended>>);
+pub(crate) struct PlainLayers {
+    all: Mutex<HashMap<SnapshotId, Tended>>,
+    /// For the next one.
+    pub spare: Arc<SpareSealer>,
+}
 
 /// How one of them is reached.
 #[derive(Debug, Clone)]
@@ -125,7 +130,7 @@ impl PlainLayers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Tended>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -142,17 +147,17 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// Has a layer sealed into a file for which there is room. Blocking.
+    /// Has a layer sealed into a file for which there is room, by a sealer that waits for work where there is one. Blocking.
     pub(super) fn begin(
         tenant: &TenantId,
         layer: PlainLayer,
         kept: KeptFile,
-        again: Again,
-        copy: Again,
+        (again, copy): (Again, Again),
+        waiting: Option<Sealer>,
     ) -> io::Result<Self> {
         let of = (layer.descriptor()?, layer.first_id());
         let given = Given::new((tenant, &kept.id), &kept.key, copy, of, kept.descriptor()?)?;
-        let sealer = Sealer::start(&given, false)?;
+        let sealer = Sealer::begin(waiting, &given)?;
         let memory = Arc::default();
         Ok(Self { layer: Arc::new(layer), memory, kept, again: Arc::new(again), given, sealer })
     }
@@ -260,6 +265,7 @@ impl Flows {
         tokio::spawn(async move {
             tending.run().await;
             plain.lock().remove(&id);
+            plain.spare.want();
             drop(tells_end);
         });
     }

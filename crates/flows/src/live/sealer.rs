@@ -1,21 +1,23 @@
 //! The process that seals the layer of a paused sandbox, and the worker's end of it.
 //!
 //! ```text
-//! worker --one socket: job, layer, file--> sealer: left the worker's mounts; seals; "sealed"; waits for the end
+//! worker --one socket--> sealer: leaves the worker's mounts, waits for work
+//!    \--job, layer, file--> seals; "sealed"; waits for the end
 //!    \--hold--> what it has sealed does not count; "held": reads nothing    \--go on--> seals anew
-//!    \--killed: the socket ends--> it seals, and exits
+//!    \--killed: the socket ends--> it seals, and exits; without work it exits
 //! ```
 //! **An order to hold counts from the moment at which it is given**: whatever was read after it is sealed anew, also by one whose
 //! worker is killed. So nobody waits until it is read.
 //!
 //! **It holds the layer before its pause is on record**, and from then on these files are lost only with it: a worker that is
 //! killed leaves a process that seals them and ends. Descriptors wait in the socket, so they are its own from the moment at
-//! which it is started.
+//! which it is handed them.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -31,7 +33,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -44,8 +46,8 @@ use crate::vault::FileKey;
 pub const SEAL_COMMAND: &str = "seal-layer";
 /// The program that runs.
 const SELF: &str = "/proc/self/exe";
-/// SealJob, layer, file and mount namespace.
-const MAX_HANDED: usize = 4;
+/// SealJob, layer and file.
+const MAX_HANDED: usize = 3;
 /// Whoever uses the layer is ended with its worker, within this time.
 const USERS_END: Duration = Duration::from_secs(1);
 /// What runs in the foreground comes first.
@@ -54,7 +56,12 @@ const NICE: i32 = 5;
 /// themselves, and need no file.
 const AFTER: Duration = Duration::from_millis(50);
 
+/// Names that `ps` shows.
+const WAITS: &CStr = c"sealer-waits";
+const SEALS: &CStr = c"sealer";
+
 /// Orders, a byte each.
+const LEAVE: u8 = b'l';
 const START: u8 = b'j';
 const START_HELD: u8 = b'J';
 const HOLD: u8 = b'h';
@@ -116,11 +123,29 @@ pub(super) struct Sealer {
 impl Sealer {
     /// Starts one; with `held` it waits before it reads anything. Once this returns, it holds the layer.
     pub(super) fn start(given: &Given, held: bool) -> io::Result<Self> {
+        let sealer = Self::waiting()?;
+        sealer.hand(given, held)?;
+        Ok(sealer)
+    }
+
+    /// Gives the work to one that waits, or starts one where none does. Once this returns, it holds the layer.
+    pub(super) fn begin(waiting: Option<Self>, given: &Given) -> io::Result<Self> {
+        let Some(waiting) = waiting else { return Self::start(given, false) };
+        match waiting.hand(given, false) {
+            Ok(()) => Ok(waiting),
+            Err(_) => {
+                waiting.end();
+                Self::start(given, false)
+            }
+        }
+    }
+
+    /// Starts one without work.
+    pub(super) fn waiting() -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        let outside = outside_mounts();
-        let handed = [&given.job, &given.layer, &given.file].into_iter().chain(&outside);
-        let handed: Vec<BorrowedFd<'_>> = handed.map(|one| one.as_fd()).collect();
-        hand(&ours, if held { START_HELD } else { START }, &handed)?;
+        let outside: Vec<OwnedFd> = outside_mounts().into_iter().collect();
+        let handed: Vec<BorrowedFd<'_>> = outside.iter().map(AsFd::as_fd).collect();
+        hand(&ours, LEAVE, &handed)?;
         let child = Command::new(SELF)
             .arg(SEAL_COMMAND)
             .env_clear()
@@ -131,6 +156,11 @@ impl Sealer {
             .process_group(0)
             .spawn()?;
         Ok(Self { child, orders: ours })
+    }
+
+    fn hand(&self, given: &Given, held: bool) -> io::Result<()> {
+        let handed = [&given.job, &given.layer, &given.file].map(|one| one.as_fd());
+        hand(&self.orders, if held { START_HELD } else { START }, &handed)
     }
 
     /// Ends it, and waits until it has ended: nothing of it holds the layer then. Blocking, for milliseconds.
@@ -185,7 +215,7 @@ impl Said {
 fn hand(socket: &UnixStream, order: u8, all: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_HANDED))];
     let mut handed = SendAncillaryBuffer::new(&mut space);
-    if !handed.push(SendAncillaryMessage::ScmRights(all)) {
+    if !all.is_empty() && !handed.push(SendAncillaryMessage::ScmRights(all)) {
         return Err(io::Error::other("too many descriptors"));
     }
     sendmsg(socket, &[IoSlice::new(&[order])], &mut handed, SendFlags::NOSIGNAL)?;
@@ -221,18 +251,25 @@ enum Stopped {
 pub fn seal_layer() -> io::Result<()> {
     outlive_hangup()?;
     let orders = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, all) = handed(&orders)?;
-    let mut all = all.into_iter();
-    let (Some(job), Some(layer), Some(file)) = (all.next(), all.next(), all.next()) else {
+    let (order, outside) = handed(&orders)?;
+    if order != LEAVE {
         return Err(io::Error::other("it is not started by hand"));
-    };
-    if let Some(outside) = all.next() {
+    }
+    if let Some(outside) = outside.first() {
         // Whoever is in the worker's mount namespace keeps every sandbox's mounts.
         move_into_link_name_space(outside.as_fd(), Some(LinkNameSpaceType::Mount))?;
     }
-    // Where the kernel refuses either, it seals all the same.
+    drop(outside);
+    // Where the kernel refuses any of them, it seals all the same.
     let _ = leave_service();
     let _ = rustix::process::nice(NICE);
+    let _ = set_name(WAITS);
+    let (order, all) = handed(&orders)?;
+    let Ok([job, layer, file]) = <[OwnedFd; MAX_HANDED]>::try_from(all) else {
+        // Its worker has ended, or does not need it any more.
+        return Ok(());
+    };
+    let _ = set_name(SEALS);
     let job = read_job(job.into())?;
     let file = std::fs::File::from(file);
     let say = |said: &Said| {

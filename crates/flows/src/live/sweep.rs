@@ -14,6 +14,7 @@ use super::kept::{SEAL_LOOK, blocking, conflict, damaged};
 use super::refuse;
 use super::shelf::{Found, Shelf};
 use crate::Flows;
+use crate::due::REST;
 use crate::error::Result;
 use crate::patience::patiently;
 
@@ -31,6 +32,15 @@ impl Flows {
         if let Err(error) = self.tidied().await {
             tracing::warn!(%error, "snapshots that are not needed are not erased yet");
         }
+    }
+
+    /// The same a moment later: whoever was just answered has the processors.
+    pub(super) fn snapshots_tidy_soon(&self) {
+        let flows = self.clone();
+        tokio::spawn(async move {
+            clock::sleep(REST).await;
+            flows.snapshots_tidy().await;
+        });
     }
 
     /// Erases what templates keep as it ages, also where nobody builds any, for as long as a worker lives.

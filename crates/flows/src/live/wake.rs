@@ -70,7 +70,7 @@ impl Flows {
             tokio::spawn(async move {
                 let outcome = flows.wake(&who, &id).await;
                 waking.tell(outcome.map_err(crate::Error::refusal));
-                flows.snapshots_tidy().await;
+                flows.snapshots_tidy_soon();
             });
         }
         let outcome = tokio::time::timeout(CREATE_PATIENCE, woken.wait_for(Option::is_some)).await;

@@ -269,13 +269,19 @@ impl LayerKeeper {
 }
 
 impl LayerKeeper {
+    /// Whether its layer may outlive it as it is: it is this host's. Pure.
+    #[must_use]
+    pub fn may_stand(&self) -> bool {
+        !class::of(self.class).has_layer_inside()
+    }
+
     /// Stops the sandbox and holds its layer, which then outlives it: nothing is copied. Blocking. `None`: the layer does not
     /// lie in memory of this host, and its files have to be written. The sandbox must not be wiped meanwhile.
     ///
     /// # Errors
     /// It could not be stopped, or its layer not be held; then it goes on.
     pub fn stand(&self) -> Result<Option<(Still, PlainLayer)>, KeepError> {
-        if class::of(self.class).has_layer_inside() {
+        if !self.may_stand() {
             return Ok(None);
         }
         let Traces { layer, dir, .. } = &self.traces;

@@ -7,7 +7,7 @@
 //! | `e2b_kill` | before `DELETE` | with its answer, which the verified wipe comes before |
 //! | `e2b_command` | before `Start` of `true` | with the end of its stream |
 //! | `e2b_upload`, `e2b_download` | before a request of 64 MiB | with the end of its answer |
-//! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes; resumed at once |
+//! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes; resumed at once, turns 0.3 s apart |
 //! | `e2b_seal` | with a pause's answer | when the list says that it is sealed |
 //! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed |
 //! | `e2b_hundred_creates` | before the first of 100 at once, of five tenants | with the last answer |
@@ -31,6 +31,8 @@ use super::runs::proc_kb;
 /// Turns; the first few of each kind warm the caches.
 const TURNS: usize = 60;
 const COLD: usize = 5;
+/// Between two of them: what one leaves to be done is not the next one's.
+const APART: Duration = Duration::from_millis(300);
 const COMMANDS: usize = 200;
 const FILES: usize = 7;
 const FILE: usize = 64 << 20;
@@ -131,6 +133,7 @@ async fn pauses(client: &Caller) {
     write(client, &made, "/home/changes", CHANGES).await;
     let (mut pauses, mut resumes) = (Vec::new(), Vec::new());
     for turn in 0..PAUSES + COLD {
+        tokio::time::sleep(APART).await;
         let clock = Instant::now();
         let pause = format!("/sandboxes/{}/pause", made.0);
         let (status, answer) = client.api("POST", &pause, Some(json!({"memory": false}))).await;
