@@ -109,7 +109,7 @@ impl Flows {
             let again = of.itself();
             let kept = shelf.reserve(id, layer.size()?, &again)?;
             let both = (again, of.itself());
-            let plain = Plain::begin(&of.tenant, layer, kept, both, spare.take())?;
+            let plain = Plain::begin(&of.tenant, layer, kept, both, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;

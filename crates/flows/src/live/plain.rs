@@ -153,11 +153,11 @@ impl Plain {
         layer: PlainLayer,
         kept: KeptFile,
         (again, copy): (Again, Again),
-        waiting: Option<Sealer>,
+        spare: &SpareSealer,
     ) -> io::Result<Self> {
         let of = (layer.descriptor()?, layer.first_id());
         let given = Given::new((tenant, &kept.id), &kept.key, copy, of, kept.descriptor()?)?;
-        let sealer = Sealer::begin(waiting, &given)?;
+        let sealer = Sealer::begin(spare.take(), &given)?;
         let memory = Arc::default();
         Ok(Self { layer: Arc::new(layer), memory, kept, again: Arc::new(again), given, sealer })
     }
@@ -204,13 +204,9 @@ impl Line {
     async fn end(mut self) {
         let sealer = self.sealer.take();
         drop(self);
-        let _ = blocking(move || {
-            if let Some(sealer) = sealer {
-                sealer.end();
-            }
-            Ok(())
-        })
-        .await;
+        if let Some(sealer) = sealer {
+            sealer.ended().await;
+        }
     }
 }
 

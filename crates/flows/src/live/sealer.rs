@@ -37,6 +37,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
+use super::kept::blocking;
 use super::registry::Again;
 use super::sealed::Sealing;
 use super::shelf::put_head;
@@ -123,20 +124,14 @@ pub(super) struct Sealer {
 impl Sealer {
     /// Starts one; with `held` it waits before it reads anything. Once this returns, it holds the layer.
     pub(super) fn start(given: &Given, held: bool) -> io::Result<Self> {
-        let sealer = Self::waiting()?;
-        sealer.hand(given, held)?;
-        Ok(sealer)
+        Self::waiting()?.with_work(given, held)
     }
 
     /// Gives the work to one that waits, or starts one where none does. Once this returns, it holds the layer.
     pub(super) fn begin(waiting: Option<Self>, given: &Given) -> io::Result<Self> {
-        let Some(waiting) = waiting else { return Self::start(given, false) };
-        match waiting.hand(given, false) {
-            Ok(()) => Ok(waiting),
-            Err(_) => {
-                waiting.end();
-                Self::start(given, false)
-            }
+        match waiting.map(|waiting| waiting.with_work(given, false)) {
+            Some(Ok(sealer)) => Ok(sealer),
+            _ => Self::start(given, false),
         }
     }
 
@@ -158,9 +153,25 @@ impl Sealer {
         Ok(Self { child, orders: ours })
     }
 
-    fn hand(&self, given: &Given, held: bool) -> io::Result<()> {
+    /// One that cannot be given it has ended.
+    fn with_work(self, given: &Given, held: bool) -> io::Result<Self> {
         let handed = [&given.job, &given.layer, &given.file].map(|one| one.as_fd());
-        hand(&self.orders, if held { START_HELD } else { START }, &handed)
+        match hand(&self.orders, if held { START_HELD } else { START }, &handed) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// [`Sealer::end`], beside who waits for it.
+    pub(super) async fn ended(self) {
+        let _ = blocking(move || {
+            self.end();
+            Ok(())
+        })
+        .await;
     }
 
     /// Ends it, and waits until it has ended: nothing of it holds the layer then. Blocking, for milliseconds.

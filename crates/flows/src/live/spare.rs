@@ -41,9 +41,9 @@ impl SpareSealer {
         tokio::spawn(async move {
             clock::sleep(REST).await;
             // Without one, a pause starts its own, and says why it cannot.
-            let started = blocking(Sealer::waiting).await.map_or(Spare::None, Spare::Waits);
+            let started = blocking(Sealer::waiting).await.ok();
             if let Some(unwanted) = own.put(started) {
-                end(unwanted).await;
+                unwanted.ended().await;
             }
         });
     }
@@ -64,32 +64,21 @@ impl SpareSealer {
     pub(crate) async fn close(&self) {
         let before = std::mem::replace(&mut *self.lock(), Spare::Closed);
         if let Spare::Waits(sealer) = before {
-            end(sealer).await;
+            sealer.ended().await;
         }
     }
 
     /// Keeps what was started, or gives it back: this process stops.
-    fn put(&self, started: Spare) -> Option<Sealer> {
+    fn put(&self, started: Option<Sealer>) -> Option<Sealer> {
         let mut spare = self.lock();
-        match (&*spare, started) {
-            (Spare::Closed, Spare::Waits(sealer)) => Some(sealer),
-            (Spare::Closed, _) => None,
-            (_, started) => {
-                *spare = started;
-                None
-            }
+        if matches!(*spare, Spare::Closed) {
+            return started;
         }
+        *spare = started.map_or(Spare::None, Spare::Waits);
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, Spare> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn end(sealer: Sealer) {
-    let _ = blocking(move || {
-        sealer.end();
-        Ok(())
-    })
-    .await;
 }
