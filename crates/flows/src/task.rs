@@ -46,7 +46,7 @@ pub(crate) async fn task_workflow(executor: Arc<Executor>) -> Flow<ErrCode> {
 
 async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let ledger = &executor.flows.ledger;
-    let (name, sandbox) = match executor.flows.live.take_name(key) {
+    let (name, sandbox) = match executor.flows.live.expected.take_name(key) {
         Some(sandbox) => (None, sandbox),
         None => {
             let name = executor.host.name();

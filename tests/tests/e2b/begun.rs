@@ -1,8 +1,11 @@
 //! The life of a sandbox is on record with its plan and its task, by one statement, and its run's own workflow follows.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
-use cofferdam_tests::Home;
+use cofferdam_tests::e2b::answered;
+use cofferdam_tests::{Home, live_dir};
 use serde_json::json;
 
 use super::kept_plain::fatal;
@@ -77,6 +80,42 @@ async fn a_life_that_was_claimed_by_a_server_that_died_is_ended_by_the_next_one(
     })
     .await;
     assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_executions").await, 1);
+    sql.close().await;
+    gone(home, server).await;
+}
+
+/// Sandboxes that are on the host of this state directory, whether on record or not.
+fn sandboxes_of(state: &Path) -> Vec<OsString> {
+    let all = std::fs::read_dir(live_dir(state).join("sandboxes"));
+    all.map_or_else(|_| Vec::new(), |all| all.map(|one| one.unwrap().file_name()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_killed_while_it_is_queued_has_left_nothing_when_that_is_answered() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let ann = Caller::of(&server, "ann").await;
+    // Claims are made one after the other; while this one lasts, what is queued stays so.
+    let mut claim = sql.begin().await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended('cofferdam.claim.sbxQ', 0))";
+    sqlx::query(lock).execute(&mut *claim).await.unwrap();
+    for turn in 0..5 {
+        let request = ann.http.post(format!("{}/v2/sandboxes", ann.url));
+        let body = json!({"templateID": "base", "timeout": 600});
+        let created = tokio::spawn(answered(request.header("x-api-key", &ann.key).json(&body)));
+        let queued = "SELECT id FROM app.live_sandboxes WHERE ended_at IS NULL";
+        until("it is queued, and made already", SOON, async || {
+            texts(&sql, queued).await.len() == 1 && !sandboxes_of(home.path()).is_empty()
+        })
+        .await;
+        let id = texts(&sql, queued).await.remove(0);
+        assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+        assert_eq!(sandboxes_of(home.path()), Vec::<OsString>::new(), "{turn}");
+        let (status, answer) = created.await.unwrap();
+        assert_eq!(status, 400, "{answer}");
+    }
+    claim.rollback().await.unwrap();
     sql.close().await;
     gone(home, server).await;
 }

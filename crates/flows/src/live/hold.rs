@@ -19,8 +19,9 @@ use tokio::sync::watch;
 
 use super::ahead::taken;
 use super::begin::{Program, begin};
+use super::expected::Expected;
 use super::memory::KeptMemory;
-use super::registry::{Expected, Held, Made, Order, ReachedNetwork, Tokens};
+use super::registry::{Held, Made, Order, ReachedNetwork, Tokens};
 use super::work::HOME;
 use crate::Flows;
 use crate::attempt::{End, blank};
@@ -33,7 +34,7 @@ use crate::up::{Up, up};
 
 /// How long it is waited for the wipe of one that nobody took, with a look so often: the bound of a wipe.
 const WIPED_WITHIN: Duration = Duration::from_secs(15);
-const WIPE_LOOK: Duration = Duration::from_millis(5);
+pub(super) const WIPE_LOOK: Duration = Duration::from_millis(5);
 /// A directory and the network's files: milliseconds.
 const FURNISHED_WITHIN: Duration = Duration::from_secs(15);
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
@@ -65,7 +66,7 @@ pub(crate) async fn hold(
     id: &SandboxId,
     mut wakes: Receiver<Wake>,
 ) -> End {
-    let expected = executor.flows.live.take(&work.live);
+    let expected = executor.flows.live.expected.take(&work.live);
     let gone = async |expected: Option<Expected>, why: &str| {
         // Nothing is left under its name when that is looked for.
         if let Some(ahead) = expected.and_then(|mut one| one.files.ahead.take()) {

@@ -34,8 +34,9 @@ use serde_json::json;
 
 use super::ahead::Files;
 use super::basis::{Basis, Ground};
+use super::expected::Expected;
 use super::plain::{Lending, Lent};
-use super::registry::{Again, Expected, Held};
+use super::registry::{Again, Held};
 use super::shelf::{KeptFile, Shelf};
 use super::templates::base_name;
 use super::{KILL_PATIENCE, detached, elsewhere, fresh_letters, moved, refuse, work};

@@ -18,6 +18,7 @@ mod build_layers;
 mod build_log;
 mod build_steps;
 mod builds;
+mod expected;
 mod hold;
 mod kept;
 mod memory;
@@ -64,11 +65,12 @@ use tokio::sync::broadcast::Receiver;
 use ahead::Files;
 use basis::{Building, Ground};
 pub use builds::{BuildAsked, BuildOpened};
+use expected::{Expected, Expecting};
 pub(crate) use hold::hold;
 pub use kept::Wish;
 pub(crate) use plain::PlainLayers;
+use registry::Order;
 pub(crate) use registry::Registry;
-use registry::{Expected, Expecting, Order};
 pub use registry::{Held, STREAMS, VISITORS};
 pub use sealer::{SEAL_COMMAND, seal_layer};
 pub(crate) use shelf::Shelf;
@@ -285,7 +287,10 @@ impl Flows {
     }
 
     fn live_expect(&self, of: (&LiveId, &TaskKey), one: Expected) -> Result<Expecting> {
-        self.live.expect(of, one).ok_or_else(|| {
+        if let Some(host) = self.live.host() {
+            self.live.expected.forget_made(host);
+        }
+        self.live.expected.expect(of, one).ok_or_else(|| {
             refuse(
                 ErrorCode::Unavailable,
                 "the sandbox is being made already, or too many of this tenant wait for room; try again",
@@ -426,7 +431,7 @@ impl Flows {
 
     /// Ends what this process holds, with its evidence, because the process stops; waits no longer than this.
     pub(crate) async fn live_stop(&self, executor: &ExecutorId, patience: Duration) {
-        self.live.expect_nothing();
+        self.live.expected.clear();
         let unused = async {
             if let Some(maker) = self.live.maker() {
                 maker.close(patience).await;
@@ -466,7 +471,10 @@ impl Flows {
                     view = self.live_view(who, id).await?;
                 }
                 match (view.ended_at.is_some(), view.wiped) {
-                    (true, true) => return Ok(was_paused),
+                    (true, true) => {
+                        self.live_unmade(id).await?;
+                        return Ok(was_paused);
+                    }
                     // Its worker was lost: another one wipes it now.
                     (true, false) => {}
                     (false, _) => self.live_cancel(who, id).await?,
@@ -479,6 +487,7 @@ impl Flows {
                 moved(&mut wakes, &run).await;
                 let view = self.live_view(who, id).await?;
                 if view.ended_at.is_some() && view.wiped {
+                    self.live_unmade(id).await?;
                     return Ok::<_, Error>(true);
                 }
                 // A pause was faster.
@@ -488,6 +497,20 @@ impl Flows {
             }
         });
         over.await.unwrap_or_else(|_| Err(unverified()))
+    }
+
+    /// Until nothing is left of what was made for one whose task never had it; that one has no session on record.
+    async fn live_unmade(&self, id: &LiveId) -> Result<()> {
+        drop(self.live.expected.take(id));
+        let Some(host) = self.live.host() else { return Ok(()) };
+        let since = Stopwatch::start();
+        while self.live.expected.is_made(id, host) {
+            if since.elapsed() >= KILL_PATIENCE {
+                return Err(unverified());
+            }
+            clock::sleep(hold::WIPE_LOOK).await;
+        }
+        Ok(())
     }
 
     /// Ends a paused sandbox: its files are erased.

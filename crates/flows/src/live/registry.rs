@@ -1,4 +1,4 @@
-//! What this process holds, and what it asked for and does not hold yet.
+//! What this process holds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::Refusal;
-use cofferdam_contracts::id::{LiveId, RunId, SandboxId, TaskKey, TemplateName, TenantId};
+use cofferdam_contracts::id::{LiveId, RunId, TaskKey, TemplateName, TenantId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
 use cofferdam_contracts::template_build::TemplateUser;
@@ -16,8 +16,9 @@ use cofferdam_sandbox::{Agent, Host, LayerKeeper, Network, PlainLayer, Unkept};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-use super::ahead::{Files, Maker};
+use super::ahead::Maker;
 use super::basis::{Basis, Built};
+use super::expected::{Expectations, Expected};
 use crate::memory::{MemoryBudget, MemoryShare};
 use crate::own_tasks::{OwnTasks, Place};
 
@@ -26,22 +27,19 @@ use crate::own_tasks::{OwnTasks, Place};
 pub const STREAMS: u32 = 52;
 /// Of these, connections to ports: whoever may reach a port keeps its owner from nothing.
 pub const VISITORS: usize = 24;
-/// Creations of one tenant that wait at once. Each may hold a mebibyte of variables.
-const MAX_ASKED: usize = 128;
 
 /// Sandboxes of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     held: Mutex<HashMap<LiveId, Arc<Held>>>,
-    expected: Mutex<HashMap<LiveId, Expected>>,
+    /// What it asked for and does not hold yet.
+    pub expected: Arc<Expectations>,
     rung: Notify,
     waking: Mutex<HashMap<LiveId, Woken>>,
     /// What makes them; set once its worker has looked at its host.
     maker: OnceLock<Maker>,
     /// What their tasks are of this process's worker.
     own: OnceLock<OwnTasks>,
-    /// Names under which sandboxes of tasks are made ahead.
-    names: Mutex<HashMap<TaskKey, SandboxId>>,
 }
 
 /// What a resume for requests came to, once it is over.
@@ -49,24 +47,6 @@ pub(crate) type Woken = watch::Receiver<Option<Result<Arc<Held>, Refusal>>>;
 
 /// Bytes of each token.
 const TOKEN_BYTES: usize = 20;
-
-/// One that was asked for.
-#[derive(Debug)]
-pub(crate) struct Expected {
-    pub tenant: TenantId,
-    /// The key that asked.
-    pub key_id: String,
-    /// The whole request. Its environment may hold secrets, so no table has it.
-    pub request: LiveRequest,
-    /// What it is made of and begins with.
-    pub basis: Basis,
-    /// Variables of the sandbox whose files these are; its own come before them.
-    pub inherited: BTreeMap<String, String>,
-    /// What it begins with.
-    pub files: Files,
-    /// Tokens of its lives before, where they stay; `None`: new ones.
-    pub tokens: Option<Tokens>,
-}
 
 /// What opens a sandbox from outside.
 #[derive(Clone, Serialize, Deserialize)]
@@ -432,42 +412,6 @@ impl Registry {
         self.maker().map(|maker| &maker.host)
     }
 
-    /// The name under which the sandbox of a task is made already: once, so that no second execution has it.
-    pub(crate) fn take_name(&self, task: &TaskKey) -> Option<SandboxId> {
-        lock(&self.names).remove(task)
-    }
-
-    /// Nobody waits for what was asked for any more.
-    pub(super) fn expect_nothing(&self) {
-        let all = std::mem::take(&mut *lock(&self.expected));
-        drop(all);
-    }
-
-    /// A sandbox is about to be recorded, and this process is to hold it: until it does, or what is given is dropped.
-    /// `None`: it is expected already, or too many of the tenant's wait.
-    pub(crate) fn expect(
-        self: &Arc<Self>,
-        (id, task): (&LiveId, &TaskKey),
-        one: Expected,
-    ) -> Option<Expecting> {
-        let mut expected = lock(&self.expected);
-        if expected.values().filter(|other| other.tenant == one.tenant).count() >= MAX_ASKED
-            || expected.contains_key(id)
-        {
-            return None;
-        }
-        if let Some(ahead) = &one.files.ahead {
-            lock(&self.names).insert(task.clone(), ahead.plan().traces.id.clone());
-        }
-        expected.insert(id.clone(), one);
-        Some(Expecting { registry: Arc::clone(self), id: id.clone(), task: task.clone() })
-    }
-
-    /// Takes what is known of one that was asked for: once.
-    pub(crate) fn take(&self, id: &LiveId) -> Option<Expected> {
-        lock(&self.expected).remove(id)
-    }
-
     /// Shows one that is up, until the guard is dropped.
     pub(crate) fn show(self: &Arc<Self>, held: Arc<Held>) -> Shown {
         let id = held.id.clone();
@@ -507,22 +451,6 @@ impl Registry {
     }
 }
 
-/// A sandbox is expected while this lives, unless it is held by then.
-#[derive(Debug)]
-pub(crate) struct Expecting {
-    registry: Arc<Registry>,
-    id: LiveId,
-    task: TaskKey,
-}
-
-impl Drop for Expecting {
-    fn drop(&mut self) {
-        let one = lock(&self.registry.expected).remove(&self.id);
-        lock(&self.registry.names).remove(&self.task);
-        drop(one);
-    }
-}
-
 /// Requests wait for this resume while it lives.
 #[derive(Debug)]
 pub(crate) struct Waking {
@@ -559,40 +487,4 @@ impl Drop for Shown {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A poisoned lock only means that somebody panicked beside it; the map is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cofferdam_contracts::live::BASE_TEMPLATE;
-
-    fn id(n: usize) -> LiveId {
-        LiveId::parse(&format!("{n:020}")).unwrap()
-    }
-
-    #[test]
-    fn what_was_asked_for_is_forgotten_with_its_asker_and_bounded_for_each_tenant() {
-        let registry = Arc::new(Registry::default());
-        let (ann, bob) = (TenantId::parse("ann").unwrap(), TenantId::parse("bob").unwrap());
-        let name = TemplateName::parse(BASE_TEMPLATE).unwrap();
-        let task = TaskKey::parse(&"0".repeat(64)).unwrap();
-        let expect = |n, tenant: &TenantId| {
-            let one = Expected {
-                tenant: tenant.clone(),
-                key_id: "k".to_owned(),
-                request: LiveRequest::of(BASE_TEMPLATE),
-                basis: Basis::of_host(&name, None),
-                inherited: BTreeMap::new(),
-                files: Files::of(None, None),
-                tokens: None,
-            };
-            registry.expect((&id(n), &task), one)
-        };
-        let asked: Vec<Expecting> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
-        assert!(expect(MAX_ASKED, &ann).is_none());
-        assert!(expect(MAX_ASKED, &bob).is_some());
-        assert!(registry.take(&id(0)).is_some() && registry.take(&id(0)).is_none());
-        drop(asked);
-        assert!(lock(&registry.expected).is_empty());
-    }
 }
