@@ -60,7 +60,12 @@ pub(crate) async fn round_of(
     let mut expected = this.executor.handed.expect();
     let mut open: Vec<(usize, NewTask)> = Vec::new();
     let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
-    let mut pause = LOOK_AGAIN;
+    // A sandbox that lives for hours is not looked for each second, or two: nothing but a lost wake-up is found.
+    let often = match plan.tasks.iter().all(|task| matches!(task.work, Work::Live(_))) {
+        true => LOOK_AT_LEAST,
+        false => LOOK_AGAIN,
+    };
+    let mut pause = often;
     let mut over = Vec::new();
     loop {
         let mut fresh = Vec::new();
@@ -98,7 +103,7 @@ pub(crate) async fn round_of(
         }
         if over.is_empty() {
             let woken = wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
-            pause = if woken { LOOK_AGAIN } else { (pause * 2).clamp(LOOK_AGAIN, LOOK_AT_LEAST) };
+            pause = if woken { often } else { (pause * 2).clamp(often, LOOK_AT_LEAST) };
             over = expected.take().await;
         }
         let ended = match over.is_empty() {

@@ -294,6 +294,11 @@ pub(crate) trait Isolation: Sync {
         false
     }
 
+    /// Whether a sandbox whose agent answers has mounts of its own, so that those that it was made from are of no more use.
+    fn has_own_mounts(&self) -> bool {
+        false
+    }
+
     /// What is left to be limited once the agent answers. The path is that of what could not be.
     fn settle(&self, _plan: &Plan, _facts: &HostFacts) -> Result<(), (PathBuf, io::Error)> {
         Ok(())

@@ -520,6 +520,16 @@ impl Sandbox {
         }
     }
 
+    /// Takes what it was made from out of its worker's mounts, where it has mounts of its own. Nobody reads its files
+    /// meanwhile.
+    pub async fn let_mounts_go(&self) {
+        if self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
+            let (layer, traces) = (self.subject.layer.clone(), self.subject.traces.clone());
+            // Mounts that stay go with the sandbox.
+            let _ = blocking(move || layer.set_apart(&traces)).await;
+        }
+    }
+
     /// Its layer, which a pause left, is its own from now on, and ends with it.
     pub fn has_begun(&mut self) {
         self.subject.left = None;

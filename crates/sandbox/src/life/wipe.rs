@@ -22,6 +22,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::class::{self, Elsewhere, Isolation};
 use crate::host::crypt::{KeyEnd, Volume};
+use crate::host::held::{Apart, HeldLayer};
 use crate::host::holders::Tables;
 use crate::host::hostpath::Place;
 use crate::host::idrange::{self, Taken};
@@ -68,6 +69,8 @@ pub(crate) struct Subject {
     pub base_after: Option<BaseLook>,
     /// Its own ids, where it has some and this process took them.
     pub ids: Option<Taken>,
+    /// Where its layer is reached.
+    pub layer: HeldLayer,
     /// Who holds its layer, where that does not end with it.
     pub left: Option<Arc<PlainLayer>>,
     /// Whether our own runtime process was waited for, so that no other can exist.
@@ -111,6 +114,7 @@ impl Subject {
             base_after: None,
             through: Through::default(),
             ids: None,
+            layer: HeldLayer::default(),
             left: None,
             runtime_reaped: false,
         }
@@ -164,7 +168,7 @@ pub(crate) fn destroy_ended(
     let mut observed = subject.observed.clone().or_else(look);
     facts.cgroups.end_frozen(traces);
     let stays = subject.left.is_some();
-    let early = ended.is_dead.then(|| Cleared::of(traces, stays, &mut checks, || ()));
+    let early = ended.is_dead.then(|| Cleared::of(subject, stays, &mut checks, || ()));
     if !(ended.runtime)() {
         kill_runtimes(traces, &mut checks);
         observed = observed.or_else(look);
@@ -176,7 +180,7 @@ pub(crate) fn destroy_ended(
             end_processes();
             cleared
         }
-        None => Cleared::of(traces, stays, &mut checks, end_processes),
+        None => Cleared::of(subject, stays, &mut checks, end_processes),
     };
     let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, has_dev, mounted } =
         cleared;
@@ -235,13 +239,14 @@ struct Cleared {
 impl Cleared {
     /// Measures its layer, has its processes ended and unmounts all.
     fn of(
-        traces: &Traces,
+        Subject { traces, layer: held, .. }: &Subject,
         stays: bool,
         checks: &mut Vec<WipeCheck>,
         end_processes: impl FnOnce(),
     ) -> Self {
         let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
-        let usage = usage(&traces.layer, &points);
+        let apart = held.apart();
+        let usage = usage((&traces.layer, apart.as_ref()), &points);
         end_processes();
         let volume = Volume::of(traces);
         let volume = volume.is_there(&points).then_some(volume);
@@ -250,12 +255,15 @@ impl Cleared {
             points = mounts::mounted_below(&traces.dir).unwrap_or_default();
         }
         // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
-        let layer = Layer::of(traces, &points, stays).filter(|_| volume.is_none());
-        let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
+        let layer = Layer::of(traces, apart.as_ref(), &points, stays).filter(|_| volume.is_none());
+        let has_dev =
+            layer.is_some() && held.at(&traces.layer, "", |layer| devices::of(layer).exists());
         // Of one that stays the end is looked for later, and tells of whoever has any of it now.
         let is_watched = layer.as_ref().is_some_and(|layer| stays || layer.is_watched());
         let Unmounted { left: mounted, key } = unmount_all(traces, &points, is_watched, checks);
-        let method = method(volume.is_some(), key.as_ref(), &points);
+        held.give_up();
+        let in_memory = apart.is_some() || !points.is_empty();
+        let method = method(volume.is_some(), key.as_ref(), in_memory);
         checks.extend(key.map(|end| end.check));
         Self { usage, method, volume, layer, has_dev, mounted }
     }
@@ -288,19 +296,19 @@ fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
     if !is_gone || subject.left.is_some() {
         return idrange::keep(dir);
     }
-    idrange::give_back(dir);
+    idrange::give_back(dir, subject.ids.as_ref().map(|taken| taken.first));
     if let (Ok(ranges), Some(taken)) = (&facts.ids, &subject.ids) {
         ranges.recycle(taken.clone());
     }
 }
 
 /// How it was taken away.
-fn method(encrypted: bool, key: Option<&KeyEnd>, points: &[PathBuf]) -> WipeMethod {
+fn method(encrypted: bool, key: Option<&KeyEnd>, in_memory: bool) -> WipeMethod {
     match (encrypted, key) {
         (true, Some(end)) if end.destroyed => WipeMethod::FscryptKeyDestroyed,
         // Its file system, and with it the key, was gone before, or had no key yet.
         (true, _) => WipeMethod::FscryptImageDeleted,
-        (false, _) if points.is_empty() => WipeMethod::Absence,
+        (false, _) if !in_memory => WipeMethod::Absence,
         (false, _) => WipeMethod::TmpfsUnmount,
     }
 }
@@ -340,12 +348,11 @@ fn not_recheckable(facts: &HostFacts, encrypted: bool, dev_apart: bool) -> Vec<S
     said
 }
 
-/// Bytes and inodes that are in use in a mounted layer; zeros where nothing is mounted there.
-fn usage(layer: &Path, points: &[PathBuf]) -> (u64, u64) {
-    if !points.iter().any(|point| point == layer) {
-        return (0, 0);
-    }
-    let Ok(stat) = statvfs(layer) else { return (0, 0) };
+/// Bytes and inodes that are in use in a layer; zeros where there is none.
+fn usage((layer, apart): (&Path, Option<&Apart>), points: &[PathBuf]) -> (u64, u64) {
+    let mounted = || points.iter().find(|point| *point == layer).cloned();
+    let stat = apart.map(Apart::path).or_else(mounted).and_then(|at| statvfs(&at).ok());
+    let Some(stat) = stat else { return (0, 0) };
     let blocks = stat.blocks().saturating_sub(stat.blocks_free());
     let inodes = stat.files().saturating_sub(stat.files_free());
     (blocks.saturating_mul(stat.fragment_size()), inodes)

@@ -118,6 +118,10 @@ impl Isolation for ContainerClass {
         runtime.is_crun()
     }
 
+    fn has_own_mounts(&self) -> bool {
+        true
+    }
+
     /// A runtime knows no limit of TCP's buffers.
     fn settle(&self, plan: &Plan, facts: &HostFacts) -> Result<(), (PathBuf, io::Error)> {
         match facts.ceilings.tcp {

@@ -71,10 +71,17 @@ fn kept(dir: &Path) -> PathBuf {
     PathBuf::from(format!("{KEPT}{}", dir.display()))
 }
 
-/// The sandbox in this directory is gone, verified: so is its claim.
-pub(crate) fn give_back(dir: &Path) {
+/// The sandbox in this directory is gone, verified: so is its claim, which begins at `first` where that is known.
+pub(crate) fn give_back(dir: &Path, first: Option<u32>) {
     let kept = kept(dir);
-    for (claim, holder) in claims() {
+    let all = match first {
+        // Each of many sandboxes has one.
+        Some(first) => {
+            fs::read_link(at(first)).map(|holder| (at(first), holder)).into_iter().collect()
+        }
+        None => claims(),
+    };
+    for (claim, holder) in all {
         if holder == dir || holder == kept {
             // What stays is looked at again when no range is free.
             let _ = fs::remove_file(claim);
@@ -139,16 +146,17 @@ mod tests {
         let first = 3_000_000_000 + u32::from_str_radix(&name[..4], 16).unwrap();
         assert!(claim(first, &one).unwrap());
         assert!(!claim(first, &other).unwrap());
-        give_back(&other);
+        give_back(&other, None);
+        give_back(&other, Some(first));
         assert!(!claim(first, &other).unwrap());
         keep(&one);
         reclaim();
         assert!(!claim(first, &other).unwrap(), "a failed wipe keeps its range");
-        give_back(&one);
+        give_back(&one, None);
         assert!(claim(first, &other).unwrap());
         reclaim();
         assert!(claim(first, &one).unwrap(), "nothing of its holder is left");
-        give_back(&one);
+        give_back(&one, Some(first));
         assert!(fs::symlink_metadata(at(first)).is_err());
     }
 }

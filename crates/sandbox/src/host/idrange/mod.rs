@@ -129,7 +129,7 @@ impl IdRanges {
         match space::make(&self.holder, first, self.owner(first)) {
             Ok(space) => Ok(Taken { first, space: Arc::new(space) }),
             Err(error) => {
-                give_back(dir);
+                give_back(dir, None);
                 Err(error)
             }
         }

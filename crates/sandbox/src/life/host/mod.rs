@@ -89,7 +89,7 @@ impl Host {
     /// The user ids that a sandbox had are nobody's: what was left of its files is not there any more.
     pub fn forget_ids(&self, id: &SandboxId) {
         let Traces { dir, .. } = Traces::of(&self.facts.state_dir, &self.facts.live_dir, id);
-        idrange::give_back(&dir);
+        idrange::give_back(&dir, None);
     }
 
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
