@@ -8,6 +8,7 @@ use cofferdam_tests::e2b::answered;
 use cofferdam_tests::{Home, live_dir, text};
 use serde_json::json;
 
+use super::classes::has_class;
 use super::kept_plain::fatal;
 use super::{Caller, gone};
 use crate::support::{count, texts, until};
@@ -122,32 +123,41 @@ async fn one_that_is_killed_while_it_is_queued_has_left_nothing_when_that_is_ans
 
 #[tokio::test]
 async fn nothing_of_sandboxes_that_are_up_is_mounted_beside_the_next_one() {
+    for class in ["container", "gvisor"] {
+        if has_class(class) {
+            nothing_is_mounted_beside_one_of(class).await;
+        }
+    }
+}
+
+async fn nothing_is_mounted_beside_one_of(class: &'static str) {
     let home = Home::new();
     let server = home.up();
-    let ann = Caller::of(&server, "ann").await;
-    let first = ann.create(json!({"templateID": "base", "timeout": 600})).await;
-    let (second, _) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
+    let ann = Caller::of(&server, "ann").await.in_class(class);
+    let new = || json!({"templateID": "base", "timeout": 600});
+    let (first, token) = ann.create(new()).await;
+    let (second, _) = ann.create(new()).await;
     let table = format!("/proc/{}/mountinfo", server.pid());
     let place = live_dir(home.path()).to_string_lossy().into_owned();
     let mounted = async || std::fs::read_to_string(&table).unwrap().contains(&place);
     until("nothing is mounted", SOON, async || !mounted().await).await;
     // Its files are there, and those of its next life.
-    let written = answered(ann.upload((&first.0, &first.1), "/home/user/kept").body("kept")).await;
+    let written = answered(ann.upload((&first, &token), "/home/user/kept").body("kept")).await;
     assert_eq!(written.0, 200, "{written:?}");
-    assert_eq!(ann.api("POST", &format!("/sandboxes/{}/pause", first.0), None).await.0, 204);
-    let connect = format!("/v2/sandboxes/{}/connect", first.0);
+    ann.pause(&first).await;
+    let connect = format!("/v2/sandboxes/{first}/connect");
     let (status, again) = ann.api("POST", &connect, Some(json!({"timeout": 600}))).await;
     assert_eq!(status, 201, "{again}");
     until("nothing is mounted", SOON, async || !mounted().await).await;
-    let snapshot = format!("/sandboxes/{}/snapshots", first.0);
+    let snapshot = format!("/sandboxes/{first}/snapshots");
     let (status, snapshot) = ann.api("POST", &snapshot, Some(json!({}))).await;
     assert_eq!(status, 201, "{snapshot}");
     let body = json!({"templateID": text(&snapshot, "snapshotID"), "timeout": 600});
-    let (id, token) = ann.create(body).await;
-    let said = ann.started((&id, &token), "/bin/cat", &["/home/user/kept"]).await;
+    let (third, token) = ann.create(body).await;
+    let said = ann.started((&third, &token), "/bin/cat", &["/home/user/kept"]).await;
     // `kept`, as bytes are written.
     assert!(said.contains("a2VwdA=="), "{said}");
-    for id in [first.0, second, id] {
+    for id in [first, second, third] {
         assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     }
     gone(home, server).await;

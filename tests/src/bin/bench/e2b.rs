@@ -11,6 +11,7 @@
 //! | `e2b_seal` | with a pause's answer | when the list says that it is sealed |
 //! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed |
 //! | `e2b_hundred_creates` | before the first of 100 at once, of five tenants | with the last answer |
+//! | `e2b_create_beside_thousand`, `e2b_kill_beside_thousand` | as without `beside` | as there, with 1,000 that do nothing |
 //! | `e2b_idle_thousand` | - | what the host's available memory lost to 1,000 that do nothing |
 //!
 //! The bare run makes and removes its container: its clock has both ends of a life in it.
@@ -55,19 +56,19 @@ pub async fn run() {
     let home = Home::new();
     let mut server = home.up_with(&["--memory-mb", ROOM_MIB], &[]);
     let client = caller(&server, "bench").await;
-    lives(&client, &bare).await;
+    lives(&client, &bare, ["e2b_create_to_output", "e2b_kill"]).await;
     commands(&client).await;
     files(&client).await;
     pauses(&client).await;
     sealed_pauses(&server, &client).await;
     at_once(&server).await;
     if std::env::var_os("BENCH_QUICK").is_none() {
-        idle(&server).await;
+        idle(&server, &client, &bare).await;
     }
     server.stop();
 }
 
-async fn lives(client: &Caller, bare: &Bare) {
+async fn lives(client: &Caller, bare: &Bare, [of_outputs, of_kills]: [&str; 2]) {
     let (mut outputs, mut kills, mut bares) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 0..TURNS + COLD {
         let clock = Instant::now();
@@ -85,7 +86,7 @@ async fn lives(client: &Caller, bare: &Bare) {
         }
     }
     let bare_ms = median(bares);
-    for (name, times, bound) in [("e2b_create_to_output", outputs, 2.5), ("e2b_kill", kills, 1.2)] {
+    for (name, times, bound) in [(of_outputs, outputs, 2.5), (of_kills, kills, 1.2)] {
         let half = median(times.clone());
         let more = json!({
             "n": TURNS, "ms": rounded(half), "p90": rounded(percentile(times, 90)), "bare_ms": rounded(bare_ms),
@@ -195,7 +196,7 @@ async fn at_once(server: &Server) {
     killed(all).await;
 }
 
-async fn idle(server: &Server) {
+async fn idle(server: &Server, client: &Caller, bare: &Bare) {
     let tenants = tenants(server, IDLE).await;
     let before = available_mib();
     let mut all = Vec::new();
@@ -206,6 +207,7 @@ async fn idle(server: &Server) {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let took = (before - available_mib()) / 1024.0;
     emit("e2b_idle_thousand", took, "GiB", 1.2, json!({"n": all.len()}));
+    lives(client, bare, ["e2b_create_beside_thousand", "e2b_kill_beside_thousand"]).await;
     killed(all).await;
 }
 

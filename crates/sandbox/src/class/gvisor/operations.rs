@@ -117,4 +117,9 @@ impl Isolation for GvisorClass {
     fn init(&self, members: &[u32]) -> Option<u32> {
         kernel(members)
     }
+
+    /// Its file server has its own, too.
+    fn has_own_mounts(&self) -> bool {
+        true
+    }
 }
