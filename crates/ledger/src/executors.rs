@@ -148,7 +148,7 @@ async fn beat(
 ) -> Result<bool> {
     let alive: Vec<&str> = alive.iter().map(SandboxId::as_str).collect();
     // A session that is being written at this moment needs no beat, and must not delay the worker's. One is stale after ten
-    // seconds: of a thousand that live, a quarter is written each time.
+    // seconds: of a thousand that live, a third is written each time.
     let row = sqlx::query(
         "WITH e AS (
            UPDATE app.executors SET heartbeat_at = clock_timestamp() WHERE id = $1 AND state = 'live' RETURNING id),
@@ -157,7 +157,7 @@ async fn beat(
             WHERE sandbox_id IN (
                   SELECT x.sandbox_id FROM app.remote_execution_sessions x, e
                    WHERE x.sandbox_id = ANY($2) AND x.executor_id = e.id AND x.ended_at IS NULL
-                     AND coalesce(x.last_heartbeat_at < clock_timestamp() - interval '3.5 seconds', true)
+                     AND coalesce(x.last_heartbeat_at < clock_timestamp() - interval '2.5 seconds', true)
                      FOR UPDATE OF x SKIP LOCKED))
          SELECT count(*) AS beaten, app.ms(clock_timestamp()) AS now_ms FROM e",
     )
