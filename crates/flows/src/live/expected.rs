@@ -81,14 +81,14 @@ impl Expectations {
         lock(&self.names).remove(task)
     }
 
-    /// Whether a sandbox of this id was made ahead on this host, and is neither its task's nor wiped yet.
-    pub(super) fn is_made(&self, id: &LiveId, on: &Host) -> bool {
-        lock(&self.made).get(id).is_some_and(|name| on.is_ahead(name))
+    /// The name under which a sandbox of this id was made ahead, for a while.
+    pub(super) fn made(&self, id: &LiveId) -> Option<SandboxId> {
+        lock(&self.made).get(id).cloned()
     }
 
-    /// Forgets those of which that is not so.
+    /// Forgets those that are their task's, or wiped.
     pub(super) fn forget_made(&self, on: &Host) {
-        lock(&self.made).retain(|_, name| on.is_ahead(name));
+        lock(&self.made).retain(|_, name| on.is_ahead(name) || on.has_failed_ahead(name));
     }
 }
 

@@ -161,10 +161,7 @@ async fn held(
             }
             executor.board.set(sandbox.id(), SessionState::Executing);
             sandbox.let_runtime_go().await;
-            {
-                let _undisturbed = held.keeping.lock().await;
-                sandbox.let_mounts_go().await;
-            }
+            sandbox.let_root_go().await;
             if held.keeper.as_ref().is_ok_and(LayerKeeper::may_stand) {
                 executor.flows.plain.spare.want();
             }

@@ -471,12 +471,9 @@ impl Flows {
                     view = self.live_view(who, id).await?;
                 }
                 match (view.ended_at.is_some(), view.wiped) {
-                    (true, true) => {
-                        self.live_unmade(id).await?;
-                        return Ok(was_paused);
-                    }
+                    (true, true) if self.live_is_unmade(who, id).await? => return Ok(was_paused),
                     // Its worker was lost: another one wipes it now.
-                    (true, false) => {}
+                    (true, _) => {}
                     (false, _) => self.live_cancel(who, id).await?,
                 }
                 view.run_id
@@ -486,8 +483,7 @@ impl Flows {
             loop {
                 moved(&mut wakes, &run).await;
                 let view = self.live_view(who, id).await?;
-                if view.ended_at.is_some() && view.wiped {
-                    self.live_unmade(id).await?;
+                if view.ended_at.is_some() && view.wiped && self.live_is_unmade(who, id).await? {
                     return Ok::<_, Error>(true);
                 }
                 // A pause was faster.
@@ -499,18 +495,22 @@ impl Flows {
         over.await.unwrap_or_else(|_| Err(unverified()))
     }
 
-    /// Until nothing is left of what was made for one whose task never had it; that one has no session on record.
-    async fn live_unmade(&self, id: &LiveId) -> Result<()> {
+    /// Waits until nothing is left of what was made for one whose task never had it: that one has no session on record. `false`: its
+    /// task has it after all.
+    async fn live_is_unmade(&self, who: &Principal, id: &LiveId) -> Result<bool> {
         drop(self.live.expected.take(id));
-        let Some(host) = self.live.host() else { return Ok(()) };
+        let Some(host) = self.live.host() else { return Ok(true) };
         let since = Stopwatch::start();
-        while self.live.expected.is_made(id, host) {
-            if since.elapsed() >= KILL_PATIENCE {
+        while let Some(name) = self.live.expected.made(id) {
+            if host.has_failed_ahead(&name) || since.elapsed() >= KILL_PATIENCE {
                 return Err(unverified());
+            }
+            if !host.is_ahead(&name) {
+                return Ok(self.live_view(who, id).await?.wiped);
             }
             clock::sleep(hold::WIPE_LOOK).await;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Ends a paused sandbox: its files are erased.
@@ -542,7 +542,7 @@ async fn detached<T: Send + 'static>(
 }
 
 fn unverified() -> Error {
-    let why = "the sandbox was killed, but its wipe is not verified yet; `cofferdam session ls` shows it held";
+    let why = "the sandbox was killed, but its wipe is not verified yet; `cofferdam session ls` and the server's log show it";
     refuse(ErrorCode::Internal, why)
 }
 

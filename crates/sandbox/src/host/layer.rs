@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use cofferdam_contracts::sandbox::{Looked, WipeCheck};
 
 use crate::host::ended::{self, FileSystem, Witness};
-use crate::host::held::Apart;
 use crate::host::holders::{self, Tables};
 use crate::host::traces::Traces;
 
@@ -32,22 +31,20 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Of what is apart, or mounted below a sandbox's directory; `None`: no layer is. One that stays is not watched: whoever
-    /// holds it watches it, and this process has one watch for each.
+    /// Of what is mounted below a sandbox's directory; `None`: no layer is. One that stays is not watched: whoever holds it
+    /// watches it, and this process has one watch for each.
     pub(crate) fn of(
         traces: &Traces,
-        apart: Option<&Apart>,
-        points: &[PathBuf],
+        (points, taken_off): (&[PathBuf], &[FileSystem]),
         stays: bool,
     ) -> Option<Self> {
-        let mounted = || Some(traces.layer.clone()).filter(|at| points.contains(at));
-        let root = &apart.map(Apart::path).or_else(mounted)?;
+        let root = Some(&traces.layer).filter(|at| points.contains(at))?;
         let own = FileSystem::of(root).ok()?;
         let shares = traces.shares();
         // What a request names is the host's, and stays.
         let over = points.iter().filter(|point| *point != root && !point.starts_with(&shares));
         let over = over.filter_map(|point| FileSystem::of(point).ok());
-        let over = over.chain(apart.iter().flat_map(|apart| apart.over.clone())).collect();
+        let over = over.chain(taken_off.iter().copied()).collect();
         Some(Self {
             place: traces.layer.clone(),
             own,

@@ -21,7 +21,6 @@ pub(crate) mod ended;
 pub(crate) mod error;
 pub(crate) mod freeze;
 pub(crate) mod guest;
-pub(crate) mod held;
 pub(crate) mod holders;
 pub(crate) mod hostpath;
 pub(crate) mod hybrid;

@@ -9,17 +9,16 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::statvfs::fstatvfs;
 
 use crate::host::ended::{self, FileSystem, Witness};
-use crate::host::held::{HeldLayer, path_of};
 use crate::host::holders::{self, Tables};
 use crate::host::idrange::{self, Taken};
-use crate::host::{mounts, upper};
+use crate::host::{live, mounts, upper};
 
 /// Bytes that a stream of files has for each of them beside its contents: its head, its name and its attributes. Longer
 /// ones are beyond what is reserved, and need room when they are written.
@@ -44,14 +43,12 @@ struct Holding {
 }
 
 impl PlainLayer {
-    /// Of a layer that is mounted, or apart; `None`: it does not lie in memory.
-    pub(crate) fn of(
-        (layer, held_layer): (&Path, &HeldLayer),
-        dir: &Path,
-        ids: Option<Taken>,
-    ) -> io::Result<Option<Self>> {
-        let Some(tree) = held_layer.tree(layer)? else { return Ok(None) };
-        let (own, tree) = (FileSystem::of(&path_of(&tree, ""))?, Some(tree));
+    /// Of a layer that is mounted; `None`: it does not lie in memory.
+    pub(crate) fn of(layer: &Path, dir: &Path, ids: Option<Taken>) -> io::Result<Option<Self>> {
+        if !live::is_memory(layer) {
+            return Ok(None);
+        }
+        let (own, tree) = (FileSystem::of(layer)?, Some(idrange::copy(layer)?));
         let held = Mutex::new(Holding { tree, dir: dir.to_owned() });
         Ok(Some(Self { own, ids, held }))
     }
@@ -174,6 +171,14 @@ pub fn write_files(
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     upper::pack(&path_of(tree, FILES), first, out, goes_on)
+}
+
+fn path_of(tree: &OwnedFd, below: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", tree.as_raw_fd())).join(if below.is_empty() {
+        "."
+    } else {
+        below
+    })
 }
 
 fn over() -> io::Error {

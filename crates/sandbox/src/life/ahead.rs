@@ -11,6 +11,7 @@ use std::io;
 
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::sandbox::WipeStatus;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -124,10 +125,17 @@ impl<T: Send + 'static> Ahead<T> {
 
 impl<T> Making<T> {
     async fn end(self) {
-        match self.made.await {
-            Ok(Ok(sandbox)) => tell(&sandbox.wipe(REASON).await),
-            Ok(Err(error)) => tell(&error.evidence),
-            Err(error) => tracing::error!(%error, "a sandbox that was made ahead is lost"),
+        let evidence = match self.made.await {
+            Ok(Ok(sandbox)) => Some(sandbox.wipe(REASON).await),
+            Ok(Err(error)) => Some(*error.evidence),
+            Err(error) => {
+                tracing::error!(%error, "a sandbox that was made ahead is lost");
+                None
+            }
+        };
+        evidence.iter().for_each(tell);
+        if evidence.is_none_or(|evidence| evidence.status != WipeStatus::Verified) {
+            self.name.all.fail(&self.name.id);
         }
         drop((self.name, self.keeps));
     }

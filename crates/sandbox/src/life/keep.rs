@@ -32,7 +32,6 @@ use crate::agent::{Agent, AgentError};
 use crate::class;
 use crate::class::microvm::Storable;
 use crate::host::freeze::Frozen;
-use crate::host::held::HeldLayer;
 use crate::host::idrange::Taken;
 use crate::host::plain::PlainLayer;
 use crate::host::traces::Traces;
@@ -72,7 +71,6 @@ pub struct Unkept(&'static str);
 pub struct LayerKeeper {
     facts: Arc<HostFacts>,
     traces: Traces,
-    layer: HeldLayer,
     first: u32,
     ids: Option<Taken>,
     kill: KillHandle,
@@ -107,7 +105,6 @@ impl Sandbox {
             disk_bytes: disk_mb.saturating_mul(MIB),
             facts: Arc::clone(&self.facts),
             traces: self.subject.traces.clone(),
-            layer: self.subject.layer.clone(),
             first: self.first_id(),
             ids: self.subject.ids.clone(),
             kill: self.kill_handle(),
@@ -147,7 +144,8 @@ impl LayerKeeper {
             return Ok(Still { standing: Some(standing), frozen: None, keeper: self.clone() });
         }
         let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
-        self.pack(out, goes_on)?;
+        let written = upper::pack(&self.traces.layer.join("upper"), self.first, out, goes_on);
+        written.map_err(KeepError::Files)?;
         Ok(Still { frozen: Some(frozen), standing: None, keeper: self.clone() })
     }
 
@@ -244,19 +242,13 @@ impl Sleeping {
         }
         fault?;
         keeper.ended().map_err(KeepError::Freeze)?;
-        keeper.pack(out, goes_on)?;
+        let written = upper::pack(&keeper.traces.layer.join("upper"), keeper.first, out, goes_on);
+        written.map_err(KeepError::Files)?;
         Ok((Still { frozen: None, standing: None, keeper }, stored.err()))
     }
 }
 
 impl LayerKeeper {
-    /// Writes its files.
-    fn pack(&self, out: &mut dyn Write, goes_on: &dyn Fn() -> bool) -> Result<(), KeepError> {
-        let written =
-            |files: &Path| upper::pack(files, self.first, out, goes_on).map_err(KeepError::Files);
-        self.layer.at(&self.traces.layer, "upper", written)
-    }
-
     fn end(&self) {
         self.kill.kill();
         for pid in self.facts.cgroups.members(&self.traces) {
@@ -294,8 +286,7 @@ impl LayerKeeper {
         }
         let Traces { layer, dir, .. } = &self.traces;
         let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
-        let plain = PlainLayer::of((layer, &self.layer), dir, self.ids.clone());
-        let plain = plain.map_err(KeepError::Files)?;
+        let plain = PlainLayer::of(layer, dir, self.ids.clone()).map_err(KeepError::Files)?;
         Ok(plain.map(|plain| {
             let still = Still { frozen: Some(frozen), standing: None, keeper: self.clone() };
             (still, plain)

@@ -25,6 +25,8 @@ use crate::class;
 use crate::class::microvm::Storable;
 use crate::class::remote::Line;
 use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
+use crate::host::ended::FileSystem;
+use crate::host::mounts;
 use crate::host::plain::PlainLayer;
 use crate::host::process;
 use crate::host::sockets::SocketLimits;
@@ -520,14 +522,20 @@ impl Sandbox {
         }
     }
 
-    /// Takes what it was made from out of its worker's mounts, where it has mounts of its own. Nobody reads its files
-    /// meanwhile.
-    pub async fn let_mounts_go(&self) {
-        if self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
-            let (layer, traces) = (self.subject.layer.clone(), self.subject.traces.clone());
-            // Mounts that stay go with the sandbox.
-            let _ = blocking(move || layer.set_apart(&traces)).await;
+    /// Takes its root, with all that is mounted in it, out of its worker's mounts, where it has mounts of its own: each start copies
+    /// and reads those of all others. Its layer stays at its place: whoever wipes it after this worker takes it along with that.
+    pub async fn let_root_go(&mut self) {
+        if !self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
+            return;
         }
+        let root = self.subject.traces.root.clone();
+        let taken_off = blocking(move || {
+            let over = mounts::mounted_below(&root).unwrap_or_default();
+            let over = over.iter().filter_map(|point| FileSystem::of(point).ok()).collect();
+            // What stays is unmounted with the sandbox.
+            mounts::detach(&root).map(|()| over)
+        });
+        self.subject.over = taken_off.await.unwrap_or_default();
     }
 
     /// Its layer, which a pause left, is its own from now on, and ends with it.

@@ -22,7 +22,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::class::{self, Elsewhere, Isolation};
 use crate::host::crypt::{KeyEnd, Volume};
-use crate::host::held::{Apart, HeldLayer};
+use crate::host::ended::FileSystem;
 use crate::host::holders::Tables;
 use crate::host::hostpath::Place;
 use crate::host::idrange::{self, Taken};
@@ -69,8 +69,8 @@ pub(crate) struct Subject {
     pub base_after: Option<BaseLook>,
     /// Its own ids, where it has some and this process took them.
     pub ids: Option<Taken>,
-    /// Where its layer is reached.
-    pub layer: HeldLayer,
+    /// File systems that lay on its layer until they were taken off their places.
+    pub over: Vec<FileSystem>,
     /// Who holds its layer, where that does not end with it.
     pub left: Option<Arc<PlainLayer>>,
     /// Whether our own runtime process was waited for, so that no other can exist.
@@ -114,7 +114,7 @@ impl Subject {
             base_after: None,
             through: Through::default(),
             ids: None,
-            layer: HeldLayer::default(),
+            over: Vec::new(),
             left: None,
             runtime_reaped: false,
         }
@@ -239,14 +239,13 @@ struct Cleared {
 impl Cleared {
     /// Measures its layer, has its processes ended and unmounts all.
     fn of(
-        Subject { traces, layer: held, .. }: &Subject,
+        Subject { traces, over, .. }: &Subject,
         stays: bool,
         checks: &mut Vec<WipeCheck>,
         end_processes: impl FnOnce(),
     ) -> Self {
         let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
-        let apart = held.apart();
-        let usage = usage((&traces.layer, apart.as_ref()), &points);
+        let usage = usage(&traces.layer, &points);
         end_processes();
         let volume = Volume::of(traces);
         let volume = volume.is_there(&points).then_some(volume);
@@ -255,15 +254,12 @@ impl Cleared {
             points = mounts::mounted_below(&traces.dir).unwrap_or_default();
         }
         // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
-        let layer = Layer::of(traces, apart.as_ref(), &points, stays).filter(|_| volume.is_none());
-        let has_dev =
-            layer.is_some() && held.at(&traces.layer, "", |layer| devices::of(layer).exists());
+        let layer = Layer::of(traces, (&points, over), stays).filter(|_| volume.is_none());
+        let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
         // Of one that stays the end is looked for later, and tells of whoever has any of it now.
         let is_watched = layer.as_ref().is_some_and(|layer| stays || layer.is_watched());
         let Unmounted { left: mounted, key } = unmount_all(traces, &points, is_watched, checks);
-        held.give_up();
-        let in_memory = apart.is_some() || !points.is_empty();
-        let method = method(volume.is_some(), key.as_ref(), in_memory);
+        let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
         Self { usage, method, volume, layer, has_dev, mounted }
     }
@@ -303,12 +299,12 @@ fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
 }
 
 /// How it was taken away.
-fn method(encrypted: bool, key: Option<&KeyEnd>, in_memory: bool) -> WipeMethod {
+fn method(encrypted: bool, key: Option<&KeyEnd>, points: &[PathBuf]) -> WipeMethod {
     match (encrypted, key) {
         (true, Some(end)) if end.destroyed => WipeMethod::FscryptKeyDestroyed,
         // Its file system, and with it the key, was gone before, or had no key yet.
         (true, _) => WipeMethod::FscryptImageDeleted,
-        (false, _) if !in_memory => WipeMethod::Absence,
+        (false, _) if points.is_empty() => WipeMethod::Absence,
         (false, _) => WipeMethod::TmpfsUnmount,
     }
 }
@@ -348,11 +344,12 @@ fn not_recheckable(facts: &HostFacts, encrypted: bool, dev_apart: bool) -> Vec<S
     said
 }
 
-/// Bytes and inodes that are in use in a layer; zeros where there is none.
-fn usage((layer, apart): (&Path, Option<&Apart>), points: &[PathBuf]) -> (u64, u64) {
-    let mounted = || points.iter().find(|point| *point == layer).cloned();
-    let stat = apart.map(Apart::path).or_else(mounted).and_then(|at| statvfs(&at).ok());
-    let Some(stat) = stat else { return (0, 0) };
+/// Bytes and inodes that are in use in a mounted layer; zeros where nothing is mounted there.
+fn usage(layer: &Path, points: &[PathBuf]) -> (u64, u64) {
+    if !points.iter().any(|point| point == layer) {
+        return (0, 0);
+    }
+    let Ok(stat) = statvfs(layer) else { return (0, 0) };
     let blocks = stat.blocks().saturating_sub(stat.blocks_free());
     let inodes = stat.files().saturating_sub(stat.files_free());
     (blocks.saturating_mul(stat.fragment_size()), inodes)

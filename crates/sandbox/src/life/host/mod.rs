@@ -155,6 +155,12 @@ impl Host {
         self.ahead.has(id)
     }
 
+    /// Whether one under this name was made ahead here for nothing, and its wipe is not verified.
+    #[must_use]
+    pub fn has_failed_ahead(&self, id: &SandboxId) -> bool {
+        self.ahead.has_failed(id)
+    }
+
     pub(crate) fn waits(&self) -> Arc<Waits> {
         Arc::clone(&self.waits)
     }

@@ -73,31 +73,53 @@ impl Drop for Claim {
     }
 }
 
+/// Failed wipes that are known: as many as sessions are held before somebody looks.
+const MAX_FAILED: usize = 1_024;
+
 /// Marks of one worker's sandboxes that are not on record yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AheadMarks(Arc<Mutex<BTreeMap<SandboxId, Claim>>>);
+pub(crate) struct AheadMarks(Arc<Mutex<Marked>>);
+
+#[derive(Debug, Default)]
+struct Marked {
+    claims: BTreeMap<SandboxId, Claim>,
+    /// Those whose wipe is not verified.
+    failed: BTreeSet<SandboxId>,
+}
 
 impl AheadMarks {
     pub fn add(&self, id: &SandboxId, claim: Claim) {
-        self.lock().insert(id.clone(), claim);
+        self.lock().claims.insert(id.clone(), claim);
     }
 
     pub fn has(&self, id: &SandboxId) -> bool {
-        self.lock().contains_key(id)
+        self.lock().claims.contains_key(id)
+    }
+
+    /// Its wipe failed; the next reconciler looks for it again.
+    pub fn fail(&self, id: &SandboxId) {
+        let failed = &mut self.lock().failed;
+        if failed.len() < MAX_FAILED {
+            failed.insert(id.clone());
+        }
+    }
+
+    pub fn has_failed(&self, id: &SandboxId) -> bool {
+        self.lock().failed.contains(id)
     }
 
     /// Takes one away, if it is there still.
     pub fn end(&self, id: &SandboxId) {
-        let claim = self.lock().remove(id);
+        let claim = self.lock().claims.remove(id);
         drop(claim);
     }
 
     pub fn end_all(&self) {
-        let all = std::mem::take(&mut *self.lock());
+        let all = std::mem::take(&mut self.lock().claims);
         drop(all);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Claim>> {
+    fn lock(&self) -> MutexGuard<'_, Marked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
