@@ -63,6 +63,19 @@ async fn settles(bench: &Bench, evidence: &WipeEvidence) {
     assert_eq!(settled.status, WipeStatus::Verified, "{settled:#?}");
 }
 
+/// A process of the host that has this file of the task's open is named by the wipe, which settles once it is gone.
+async fn is_named(bench: &Bench, (sandbox, plan): (Sandbox, &Plan), file: &str) {
+    let wrote = sh(&sandbox, plan, &format!("echo secret > {file}")).await;
+    assert_eq!(wrote.outcome.exit, 0);
+    let open = format!("exec 9< /proc/{}/root{file}", sandbox.init_pid());
+    let keeper = Keeper::new("/usr/bin/env", &[], &open);
+    let evidence = sandbox.wipe("task-end").await;
+    let said = why(&evidence, "layer");
+    assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
+    drop(keeper);
+    settles(bench, &evidence).await;
+}
+
 #[test]
 fn m5_an_open_file_of_a_host_process_is_a_copy_and_the_wipe_says_whose() {
     with_bench(|bench| async move {
@@ -90,15 +103,7 @@ fn m5_an_open_file_beside_the_devices_or_in_shared_memory_is_a_copy_too() {
     with_bench(|bench| async move {
         for file in ["/dev/s", "/dev/shm/s"] {
             let (sandbox, plan) = bench.start(json!({})).await;
-            let wrote = sh(&sandbox, &plan, &format!("echo secret > {file}")).await;
-            assert_eq!(wrote.outcome.exit, 0);
-            let open = format!("exec 9< /proc/{}/root{file}", sandbox.init_pid());
-            let keeper = Keeper::new("/usr/bin/env", &[], &open);
-            let evidence = sandbox.wipe("task-end").await;
-            let said = why(&evidence, "layer");
-            assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
-            drop(keeper);
-            settles(&bench, &evidence).await;
+            is_named(&bench, (sandbox, &plan), file).await;
         }
     });
 }
@@ -139,15 +144,7 @@ fn m5_a_root_that_is_mounted_nowhere_is_looked_for_like_any_other() {
             assert!(is_mounted());
             sandbox.let_root_go().await;
             assert!(!is_mounted());
-            let wrote = sh(&sandbox, &plan, &format!("echo secret > {file}")).await;
-            assert_eq!(wrote.outcome.exit, 0);
-            let open = format!("exec 9< /proc/{}/root{file}", sandbox.init_pid());
-            let keeper = Keeper::new("/usr/bin/env", &[], &open);
-            let evidence = sandbox.wipe("task-end").await;
-            let said = why(&evidence, "layer");
-            assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
-            drop(keeper);
-            settles(&bench, &evidence).await;
+            is_named(&bench, (sandbox, &plan), file).await;
         }
         let (mut sandbox, _) = secret(&bench).await;
         sandbox.let_root_go().await;

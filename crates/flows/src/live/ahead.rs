@@ -14,7 +14,7 @@ use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::{SandboxId, TenantId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
@@ -30,6 +30,9 @@ use crate::up::{Up, begun};
 
 /// After a record that was refused, none is made ahead for its tenant: each would be made and wiped for nothing.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// How long it is waited for the wipe of one that nobody took, with a look so often: the bound of a wipe.
+const WIPED_WITHIN: Duration = Duration::from_secs(15);
+const WIPE_LOOK: Duration = Duration::from_millis(5);
 
 /// A sandbox that is made, and is not on record.
 pub(crate) type MadeAhead = Ahead<Beside>;
@@ -135,6 +138,15 @@ impl Maker {
             self.host.abandon_ahead();
         }
     }
+}
+
+/// Waits for the wipe of one that was made ahead under this name and that nobody took. `false`: it is not wiped in time.
+pub(super) async fn unused_wiped(host: &Host, name: &SandboxId) -> bool {
+    let since = Stopwatch::start();
+    while host.is_ahead(name) && since.elapsed() < WIPED_WITHIN {
+        clock::sleep(WIPE_LOOK).await;
+    }
+    !host.is_ahead(name)
 }
 
 /// Takes the sandbox of a task that was made ahead, and its pause's layer where it has that; or says how the task ends without

@@ -17,7 +17,7 @@ use cofferdam_sandbox::{KillHandle, LayerKeeper, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
-use super::ahead::taken;
+use super::ahead::{taken, unused_wiped};
 use super::begin::{Program, begin};
 use super::expected::Expected;
 use super::memory::KeptMemory;
@@ -32,9 +32,6 @@ use crate::planned::{refused_everywhere, unmade};
 use crate::settle::alert;
 use crate::up::{Up, up};
 
-/// How long it is waited for the wipe of one that nobody took, with a look so often: the bound of a wipe.
-const WIPED_WITHIN: Duration = Duration::from_secs(15);
-pub(super) const WIPE_LOOK: Duration = Duration::from_millis(5);
 /// A directory and the network's files: milliseconds.
 const FURNISHED_WITHIN: Duration = Duration::from_secs(15);
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
@@ -73,10 +70,7 @@ pub(crate) async fn hold(
             ahead.end().await;
         }
         // Whoever asked for it gave it up meanwhile: it is being wiped.
-        let since = Stopwatch::start();
-        while executor.host.is_ahead(id) && since.elapsed() < WIPED_WITHIN {
-            clock::sleep(WIPE_LOOK).await;
-        }
+        unused_wiped(&executor.host, id).await;
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.to_owned()).await;
         refused_everywhere(end)
     };

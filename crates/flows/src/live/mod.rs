@@ -62,7 +62,7 @@ pub use cofferdam_sandbox::{
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 
-use ahead::Files;
+use ahead::{Files, unused_wiped};
 use basis::{Building, Ground};
 pub use builds::{BuildAsked, BuildOpened};
 use expected::{Expected, Expecting};
@@ -500,17 +500,11 @@ impl Flows {
     async fn live_is_unmade(&self, who: &Principal, id: &LiveId) -> Result<bool> {
         drop(self.live.expected.take(id));
         let Some(host) = self.live.host() else { return Ok(true) };
-        let since = Stopwatch::start();
-        while let Some(name) = self.live.expected.made(id) {
-            if host.has_failed_ahead(&name) || since.elapsed() >= KILL_PATIENCE {
-                return Err(unverified());
-            }
-            if !host.is_ahead(&name) {
-                return Ok(self.live_view(who, id).await?.wiped);
-            }
-            clock::sleep(hold::WIPE_LOOK).await;
+        let Some(name) = self.live.expected.made(id) else { return Ok(true) };
+        if !unused_wiped(host, &name).await || host.has_failed_ahead(&name) {
+            return Err(unverified());
         }
-        Ok(true)
+        Ok(self.live_view(who, id).await?.wiped)
     }
 
     /// Ends a paused sandbox: its files are erased.
