@@ -25,6 +25,10 @@ pub const DEFAULT_BLOBS_MB: u64 = 65_536;
 /// beside it.
 pub const DEFAULT_LIVE_SANDBOXES: u64 = 1_000;
 
+/// Seconds for which a paused sandbox's sealed files rest in memory besides, where nobody has configured it: most of those that
+/// are paused between two requests are asked for within minutes.
+pub const DEFAULT_REST_S: u64 = 600;
+
 /// How deep a dispatch sends off further ones, as in SQL: `app.dispatch_limits`.
 pub const DEFAULT_SPAWN_DEPTH: u64 = 5;
 /// Live dispatches of one scope, as in SQL: `app.dispatch_limits`.
@@ -47,6 +51,9 @@ pub enum ConfigKey {
     /// `quota.live_sandboxes`: long-lived sandboxes that a tenant may have at once, paused ones not counted. A tenant's own
     /// value may only be lower than the host's.
     LiveSandboxes,
+    /// `pause.rest_s`: seconds for which the sealed files of a paused sandbox may rest in memory besides, for a resume that comes
+    /// soon; 0: not at all. A tenant's own value may only be lower than the host's.
+    PauseRest,
     /// `dispatch.max_spawn_depth`: how deep a dispatch may send off further ones. The host's alone.
     SpawnDepth,
     /// `dispatch.max_live_per_scope`: live dispatches of one scope of a tenant. The host's alone.
@@ -60,7 +67,7 @@ impl ConfigKey {
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
-            .chain([Self::LiveSandboxes, Self::SpawnDepth, Self::LivePerScope])
+            .chain([Self::LiveSandboxes, Self::PauseRest, Self::SpawnDepth, Self::LivePerScope])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
 
@@ -73,6 +80,7 @@ impl ConfigKey {
             Self::Mirrors => json!({}),
             Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
             Self::LiveSandboxes => json!(DEFAULT_LIVE_SANDBOXES),
+            Self::PauseRest => json!(DEFAULT_REST_S),
             Self::SpawnDepth => json!(DEFAULT_SPAWN_DEPTH),
             Self::LivePerScope => json!(DEFAULT_LIVE_PER_SCOPE),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
@@ -100,6 +108,8 @@ impl ConfigKey {
             Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
             // 0: none may be made.
             Self::LiveSandboxes => json!({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
+            // Longer than the proof of what rests allows is no rest.
+            Self::PauseRest => json!({"type": "integer", "minimum": 0, "maximum": 3_600}),
             // Deeper than anybody can follow; as many as a host's memory admits many times over.
             Self::SpawnDepth => json!({"type": "integer", "minimum": 0, "maximum": 64}),
             Self::LivePerScope => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
@@ -123,6 +133,7 @@ impl fmt::Display for ConfigKey {
             Self::Mirrors => f.write_str(MIRRORS),
             Self::BlobsMb => f.write_str("quota.blobs_mb"),
             Self::LiveSandboxes => f.write_str("quota.live_sandboxes"),
+            Self::PauseRest => f.write_str("pause.rest_s"),
             Self::SpawnDepth => f.write_str("dispatch.max_spawn_depth"),
             Self::LivePerScope => f.write_str("dispatch.max_live_per_scope"),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
@@ -299,6 +310,7 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         ConfigKey::Mirrors => stored::<MirrorGrants>(value),
         ConfigKey::BlobsMb
         | ConfigKey::LiveSandboxes
+        | ConfigKey::PauseRest
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope => stored::<u64>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
@@ -335,6 +347,7 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
             | ConfigKey::Mirrors
             | ConfigKey::BlobsMb
             | ConfigKey::LiveSandboxes
+            | ConfigKey::PauseRest
             | ConfigKey::SpawnDepth
             | ConfigKey::LivePerScope => {}
             ConfigKey::Profile(language) => {
@@ -344,6 +357,18 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
         }
     }
     Ok(Settings::new(profiles, ceilings))
+}
+
+/// The number in force of a key whose tenant may only have a lower one than its host. Pure.
+#[must_use]
+pub fn lower_of_both(key: ConfigKey, rows: &[ConfigRow]) -> u64 {
+    let of = |scope: ConfigScope| {
+        let row = rows.iter().find(|row| row.key == key && row.scope == scope);
+        row.and_then(|row| row.value.as_u64())
+    };
+    let host = of(ConfigScope::Global).or_else(|| key.default_value().as_u64()).unwrap_or(0);
+    // The host's may have been lowered since the tenant's was written.
+    of(ConfigScope::Tenant).map_or(host, |own| own.min(host))
 }
 
 /// Every key as it is in force.
@@ -406,6 +431,19 @@ mod tests {
             let entry = entries(&rows).into_iter().find(|e| e.key == rows[0].key).unwrap();
             assert_eq!((entry.scope, entry.version), (scope, version));
         }
+    }
+
+    #[test]
+    fn a_tenants_number_is_never_above_its_hosts() {
+        let key = ConfigKey::PauseRest;
+        let own = |seconds: u64| row("pause.rest_s", ConfigScope::Tenant, 1, json!(seconds));
+        let host = |seconds: u64| row("pause.rest_s", ConfigScope::Global, 1, json!(seconds));
+        assert_eq!(lower_of_both(key, &[]), DEFAULT_REST_S);
+        assert_eq!(lower_of_both(key, &[own(0)]), 0);
+        assert_eq!(lower_of_both(key, &[own(900)]), DEFAULT_REST_S);
+        assert_eq!(lower_of_both(key, &[own(900), host(60)]), 60);
+        assert_eq!(lower_of_both(key, &[host(3_600)]), 3_600);
+        assert!(check(&key, &json!(3_601)).is_err() && check(&key, &json!(-1)).is_err());
     }
 
     #[test]

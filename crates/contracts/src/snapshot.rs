@@ -108,9 +108,12 @@ pub struct SnapshotView {
     pub bytes: u64,
     /// ms since the epoch.
     pub created_at: i64,
-    /// When its files were sealed and no other copy of them was left, in ms since the epoch; absent until then.
+    /// When its files were in a sealed file on the disk, in ms since the epoch; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_at: Option<i64>,
+    /// Whether its files are in memory, unsealed: until they are sealed, and while they rest after that (`pause.rest_s`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plain: bool,
     /// When its key was destroyed, in ms since the epoch; absent while it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<i64>,

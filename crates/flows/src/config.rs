@@ -151,7 +151,7 @@ fn below_ceilings(
         | ConfigKey::Mirrors
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope => {}
-        ConfigKey::BlobsMb | ConfigKey::LiveSandboxes => {
+        ConfigKey::BlobsMb | ConfigKey::LiveSandboxes | ConfigKey::PauseRest => {
             below_hosts_quota(key, scope, value, rows)?;
         }
         ConfigKey::Ceiling => {

@@ -17,11 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_contracts::id::TenantId;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// The share of a host's memory that sandboxes get where no `--memory-mb` says otherwise: the rest
 /// is the database's, the worker's and the kernel's.
 const SHARE: (u64, u64) = (9, 10);
+/// The part of a budget that what nobody needs takes at most: the rest stays the host's own for its files.
+const RESTS: u32 = 4;
 /// Tenants whose last turn is known: more than a worker serves within a minute.
 const MAX_TURNS: usize = 1_024;
 
@@ -29,7 +31,11 @@ const MAX_TURNS: usize = 1_024;
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryBudget {
     total_mb: u32,
+    /// Of that, what nobody needs may take at most.
+    rests_mb: u32,
     desk: Arc<Mutex<Desk>>,
+    /// Told whenever somebody has to wait.
+    short: watch::Sender<()>,
 }
 
 /// Who holds what, and who waits for what.
@@ -48,6 +54,8 @@ struct Desk {
 struct Ticket {
     tenant: TenantId,
     needed_mb: u32,
+    /// Whether it is for what nobody needs.
+    rests: bool,
     /// Whom to tell; `None`: it has its part.
     waits: Option<oneshot::Sender<()>>,
 }
@@ -78,10 +86,14 @@ impl MemoryBudget {
     /// Of a host with this much memory, unless the operator named a budget. In MiB.
     pub(crate) fn new(host_mb: u64, named_mb: Option<u64>) -> Self {
         let (part, whole) = SHARE;
-        let total = named_mb.unwrap_or(host_mb / whole * part).max(1);
-        let total_mb = u32::try_from(total).unwrap_or(u32::MAX);
+        let of_host = host_mb / whole * part;
+        let mib = |mb: u64| u32::try_from(mb).unwrap_or(u32::MAX);
+        let total_mb = mib(named_mb.unwrap_or(of_host).max(1));
+        // An operator may name more than there is, since few sandboxes take what they may.
+        let rests_mb = total_mb.min(mib(of_host)) / RESTS;
         let desk = Desk { free_mb: total_mb, ..Desk::default() };
-        Self { total_mb, desk: Arc::new(Mutex::new(desk)) }
+        let short = watch::Sender::new(());
+        Self { total_mb, rests_mb, desk: Arc::new(Mutex::new(desk)), short }
     }
 
     /// How much a sandbox of `needed_mb` takes.
@@ -97,16 +109,35 @@ impl MemoryBudget {
 
     /// So much at once, where it is free and nobody waits for any.
     pub(crate) fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
+        self.take_free((tenant, needed_mb), false)
+    }
+
+    /// So much for what nobody needs, where it is free, with what tells when somebody waits for it.
+    pub(crate) fn rest(
+        &self,
+        tenant: &TenantId,
+        needed_mb: u32,
+    ) -> Option<(MemoryShare, watch::Receiver<()>)> {
+        // Before it is taken, so that whoever waits from then on is heard.
+        let short = self.short.subscribe();
+        Some((self.take_free((tenant, needed_mb), true)?, short))
+    }
+
+    fn take_free(&self, (tenant, needed_mb): (&TenantId, u32), rests: bool) -> Option<MemoryShare> {
         let mut desk = lock(&self.desk);
         let does_nobody_wait = desk.all.values().all(|ticket| ticket.waits.is_none());
         if !does_nobody_wait || desk.free_mb < needed_mb {
+            return None;
+        }
+        let resting = desk.all.values().filter(|ticket| ticket.rests).map(|one| one.needed_mb);
+        if rests && resting.sum::<u32>().saturating_add(needed_mb) > self.rests_mb {
             return None;
         }
         let number = desk.next;
         desk.next += 1;
         // Nobody listens: it is served before this returns.
         let waits = Some(oneshot::channel().0);
-        desk.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, waits });
+        desk.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, rests, waits });
         desk.serve();
         Some(MemoryShare { number, desk: Arc::clone(&self.desk) })
     }
@@ -118,9 +149,12 @@ impl MemoryBudget {
             let mut desk = lock(&self.desk);
             let number = desk.next;
             desk.next += 1;
-            let ticket = Ticket { tenant: tenant.clone(), needed_mb, waits: Some(tell) };
-            desk.all.insert(number, ticket);
+            let (tenant, waits) = (tenant.clone(), Some(tell));
+            desk.all.insert(number, Ticket { tenant, needed_mb, rests: false, waits });
             desk.serve();
+            if desk.all.get(&number).is_some_and(|ticket| ticket.waits.is_some()) {
+                self.short.send_replace(());
+            }
             MemoryShare { number, desk: Arc::clone(&self.desk) }
         };
         // The sender is kept until it has told.
@@ -182,6 +216,9 @@ impl Drop for MemoryShare {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
     use tokio::task::JoinHandle;
 
@@ -225,6 +262,25 @@ mod tests {
         assert!(refused.contains("--memory-mb"), "{refused}");
         assert_eq!(MemoryBudget::new(10_000, Some(512)).admit(512), Ok(512));
         assert!(MemoryBudget::new(10_000, None).admit(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn what_nobody_needs_takes_a_part_alone_and_hears_of_whoever_waits() {
+        let budget = MemoryBudget::new(4_000, Some(400));
+        let (first, short) = budget.rest(&of("a"), 60).unwrap();
+        assert!(budget.rest(&of("b"), 41).is_none(), "a quarter for all");
+        let _second = budget.rest(&of("b"), 40).unwrap();
+        drop(budget.take_now(&of("a"), 300).unwrap());
+        assert!(!short.has_changed().unwrap(), "nobody waited");
+        let (name, mut cx) = (of("c"), Context::from_waker(Waker::noop()));
+        let mut waiting = pin!(budget.take(&name, 340));
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        assert!(short.has_changed().unwrap());
+        assert!(budget.rest(&of("b"), 0).is_none(), "one waits");
+        drop(first);
+        assert!(waiting.as_mut().poll(&mut cx).is_ready());
+        // Not more than the host has, whatever was named.
+        assert!(MemoryBudget::new(100, Some(1_000)).rest(&of("a"), 23).is_none());
     }
 
     #[tokio::test]

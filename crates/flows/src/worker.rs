@@ -159,7 +159,7 @@ impl Worker {
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
         };
         let cache = tokio::spawn(crate::cache::keep_house(Arc::clone(&executor)));
-        let aging = tokio::spawn(executor.flows.clone().templates_age());
+        let aging = tokio::spawn(executor.flows.clone().kept_ages(executor.host.clone()));
         Ok(Self {
             executor,
             cache,

@@ -28,6 +28,7 @@ migrations! {
     "0026_claims_say_what_is_left", "0027_live_beside", "0028_live_programs",
     "0029_kept_by_pauses", "0030_live_lists", "0031_patch_applies", "0032_templates",
     "0033_live_networks", "0034_template_layers", "0035_lives_begin_at_once",
+    "0036_layers_that_rest",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -100,7 +100,8 @@ pub struct KeptSnapshot {
 
 const COLUMNS: &str =
     "id, tenant_id, live_id, kind, memory, name, template, place, bytes, sha256, sealed_key, sealed_by,
-    app.ms(created_at) AS created_ms, app.ms(sealed_at) AS sealed_ms, app.ms(erased_at) AS erased_ms";
+    app.ms(created_at) AS created_ms, app.ms(sealed_at) AS sealed_ms, app.ms(erased_at) AS erased_ms,
+    plain IS NOT NULL AND plain_ended_at IS NULL AS is_plain";
 
 fn view_of(row: &PgRow) -> Result<SnapshotView> {
     let bytes: i64 = row.try_get("bytes")?;
@@ -114,6 +115,7 @@ fn view_of(row: &PgRow) -> Result<SnapshotView> {
         bytes: u64::try_from(bytes).unwrap_or(0),
         created_at: row.try_get("created_ms")?,
         sealed_at: row.try_get("sealed_ms")?,
+        plain: row.try_get("is_plain")?,
         erased_at: row.try_get("erased_ms")?,
     })
 }
@@ -192,18 +194,53 @@ impl SnapshotRows<'_> {
         Ok(true)
     }
 
-    /// Records that kept files are in a sealed file, and nowhere else. `false`: they were before, or are erased.
-    pub async fn sealed(self, snapshot: &SnapshotId, bytes: u64, sha256: &Digest) -> Result<bool> {
+    /// Records that kept files are in a sealed file, and nowhere else unless their layer rests. `false`: they were before, or
+    /// are erased.
+    pub async fn sealed(
+        self,
+        snapshot: &SnapshotId,
+        (bytes, sha256): (u64, &Digest),
+        rests: bool,
+    ) -> Result<bool> {
         let query =
-            "UPDATE app.snapshots SET sealed_at = clock_timestamp(), bytes = $2, sha256 = $3
+            "UPDATE app.snapshots SET sealed_at = clock_timestamp(), bytes = $2, sha256 = $3,
+                                      plain_ended_at = CASE WHEN $4 THEN NULL ELSE clock_timestamp() END
                       WHERE id = $1 AND sealed_at IS NULL AND erased_at IS NULL";
         let sealed = sqlx::query(query)
             .bind(snapshot.as_str())
             .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
             .bind(sha256.as_str())
+            .bind(rests)
             .execute(self.pool())
             .await?;
         Ok(sealed.rows_affected() == 1)
+    }
+
+    /// Records that a layer which rested has ended.
+    pub async fn plain_ended(self, snapshot: &SnapshotId) -> Result<()> {
+        let query = "UPDATE app.snapshots SET plain_ended_at = clock_timestamp()
+                      WHERE id = $1 AND plain_ended_at IS NULL AND gone_at IS NULL
+                        AND (sealed_at IS NOT NULL OR erased_at IS NOT NULL)";
+        sqlx::query(query).bind(snapshot.as_str()).execute(self.pool()).await?;
+        Ok(())
+    }
+
+    /// Layers of a place that rest by the record, each with the session of the life that it is of.
+    pub async fn resting(self, place: &str) -> Result<Vec<(SnapshotId, Option<SandboxId>)>> {
+        let rows: Vec<(String, Option<String>)> = sqlx::query_as(
+            "SELECT s.id, (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id)
+               FROM app.snapshots s
+              WHERE s.place = $1 AND s.plain IS NOT NULL AND s.plain_ended_at IS NULL AND s.gone_at IS NULL
+                AND (s.sealed_at IS NOT NULL OR s.erased_at IS NOT NULL)",
+        )
+        .bind(place)
+        .fetch_all(self.pool())
+        .await?;
+        let read = |(snapshot, session): (String, Option<String>)| {
+            let session = session.map(|text| id("sessions.sandbox_id", &text)).transpose()?;
+            Ok((id("snapshots.id", &snapshot)?, session))
+        };
+        rows.into_iter().map(read).collect()
     }
 
     /// Kept files of a place that are neither sealed nor erased; of one snapshot, where it is named.

@@ -24,6 +24,11 @@ fn inside(home: &Home, id: &str, script: &str) -> String {
     printed(home, &["sandbox", "exec", id, "--user", "root", "--", "sh", "-c", script])
 }
 
+/// The host's operator says for how many seconds sealed layers rest.
+pub(super) fn rest(home: &Home, seconds: &str) {
+    printed(home, &["config", "set", "pause.rest_s", seconds, "--global"]);
+}
+
 /// Until what pauses kept is sealed.
 pub(super) async fn sealed(sql: &PgPool) {
     let left = "SELECT count(*) FROM app.snapshots WHERE sealed_at IS NULL AND erased_at IS NULL";
@@ -203,6 +208,7 @@ async fn a_damaged_file_is_refused_and_the_sandbox_stays_paused() {
 pub(super) async fn damaged(class: &'static str) {
     let home = Home::new();
     let server = home.up();
+    rest(&home, "0");
     let ann = Caller::of(&server, "ann").await.in_class(class);
     let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
     let path = format!("/sandboxes/{id}");

@@ -96,7 +96,7 @@ async fn begun(home: &Home, class: &'static str) -> (Server, Caller, String) {
 pub(super) struct Next {
     server: Server,
     pub ann: Caller,
-    sql: PgPool,
+    pub sql: PgPool,
     /// What it made of the sandbox.
     pub state: String,
 }

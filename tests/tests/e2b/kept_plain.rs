@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::kept::{erased, files, sealed};
+use super::kept::{erased, files, rest, sealed};
 use super::kept_faults::{Next, settled};
 use super::{Caller, answered, gone};
 use crate::support::{count, found, texts, until};
@@ -225,6 +225,9 @@ async fn a_server_that_dies_between_kept_and_sealed_loses_nothing_that_is_on_rec
         ("layer.ended", "paused"),
     ] {
         let mut server = home.up_with(&[], &[("COFFERDAM_FAILPOINT", place)]);
+        if place == "layer.ended" {
+            rest(&home, "0");
+        }
         let (ann, id) = marked(&server, base()).await;
         fatal(&mut server, &ann, (&format!("/sandboxes/{id}/pause"), json!({}))).await;
         assert_settled(&home, &id, want).await;

@@ -20,6 +20,7 @@ mod network;
 mod packages;
 mod provider;
 mod restart;
+mod rested;
 mod seen;
 mod woken;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
-use super::kept::{erased, files, sealed};
+use super::kept::{erased, files, rest, sealed};
 use super::{Caller, answered, gone};
 use crate::support::{count, texts, until};
 
@@ -185,6 +185,7 @@ async fn a_stranger_wakes_nothing_and_learns_nothing() {
 async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
     let home = Home::new();
     let server = home.up();
+    rest(&home, "0");
     let ann = Caller::of(&server, "ann").await;
     let (id, token, _) = made(&ann, json!({})).await;
     paused(&ann, &id).await;

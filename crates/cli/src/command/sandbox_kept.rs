@@ -122,12 +122,22 @@ fn print(all: &[SnapshotView]) {
             one.bytes.to_string(),
             output::time(one.created_at),
             one.sealed_at.map(output::time).unwrap_or_default(),
+            if one.plain { "plain" } else { "" }.to_owned(),
             one.name.clone().unwrap_or_default(),
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();
     output::table(
-        &["SNAPSHOT", "KIND", "SANDBOX", "BYTES", "CREATED (UTC)", "SEALED (UTC)", "NAME"],
+        &[
+            "SNAPSHOT",
+            "KIND",
+            "SANDBOX",
+            "BYTES",
+            "CREATED (UTC)",
+            "SEALED (UTC)",
+            "MEMORY",
+            "NAME",
+        ],
         &rows,
     );
 }

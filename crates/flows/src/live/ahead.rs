@@ -19,7 +19,7 @@ use cofferdam_contracts::id::{SandboxId, TenantId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{Ahead, Filling, Host};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::plain::Lent;
 use crate::attempt::End;
@@ -76,6 +76,19 @@ pub(crate) struct Maker {
 }
 
 impl Maker {
+    /// Memory for a layer that rests, where there is enough; `None` also where the host could write it to a disk.
+    pub(super) fn rest(
+        &self,
+        tenant: &TenantId,
+        bytes: u64,
+    ) -> Option<(MemoryShare, watch::Receiver<()>)> {
+        let needed_mb = u32::try_from(bytes.div_ceil(1024 * 1024)).ok()?;
+        if self.host.facts().swap {
+            return None;
+        }
+        self.memory.rest(tenant, needed_mb)
+    }
+
     pub(crate) fn new(host: &Host, memory: &MemoryBudget) -> Self {
         let places = std::thread::available_parallelism().map_or(1, NonZero::get);
         let turns = Arc::new(Semaphore::new(places));

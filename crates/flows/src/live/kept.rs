@@ -303,8 +303,7 @@ impl Flows {
                 return Err(refuse(ErrorCode::Unavailable, why));
             }
             let over = async {
-                if !self.plain.over(id).await {
-                    // Another process has it, or its worker was lost.
+                if self.plain.sealed(id).await.is_none() {
                     clock::sleep(SEAL_LOOK).await;
                 }
             };
@@ -312,14 +311,16 @@ impl Flows {
         }
     }
 
-    /// The layer of a pause that is not sealed yet, for the next life of its sandbox, and what was asked for with it; `None`:
-    /// the file is to be used.
+    /// The layer of a pause, unsealed or at rest, for the next life of its sandbox, with what was asked for; `None`: use the file.
     async fn lent(&self, id: &SnapshotId) -> Result<Option<(Again, Filling, Lent)>> {
         let Some(again) = self.plain.again(id) else { return Ok(None) };
         self.fits(&again)?;
-        // What a template starts changes files before its life is on record; a life that is not is to leave none changed.
+        // What a template starts changes files before its life is on record; a life that is not is to leave the sealed ones.
         if self.basis_again(&again)?.program.is_some() {
-            return Ok(None);
+            let sealed = tokio::time::timeout(super::CREATE_PATIENCE, self.plain.sealed(id));
+            if !matches!(sealed.await, Ok(Some(true))) {
+                return Ok(None);
+            }
         }
         match self.plain.lend(id).await {
             Some(Lending::Lent(lent, layer)) => {

@@ -27,6 +27,7 @@ mod opened;
 mod pause;
 mod plain;
 mod registry;
+mod rest;
 mod sealed;
 mod sealer;
 mod shelf;

@@ -1,7 +1,7 @@
-//! Layers of paused sandboxes that are not sealed yet: each has one task, which alone decides what becomes of it.
+//! Layers of paused sandboxes, until they are sealed and have rested: each has one task, which alone decides what becomes of it.
 //!
 //! ```text
-//! pause --> sealing --sealed--> file named, layer ended, on record
+//! pause --> sealing --sealed--> file named, on record --> rests, or is ended (`rest`)
 //!            ^   \--lend--> held --begun--> the next life's      \--failed--> again, a second later
 //!            \-- given back --/    (it did not begin)
 //! ```
@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::kept::blocking;
 use super::registry::Again;
+use super::rest::LayerRest;
 use super::sealer::{Given, Said, Sealer, order_of};
 use super::shelf::{KeptFile, Shelf};
 use super::spare::SpareSealer;
@@ -41,6 +42,8 @@ pub(crate) struct PlainLayers {
     all: Mutex<HashMap<SnapshotId, Tended>>,
     /// For the next one.
     pub spare: Arc<SpareSealer>,
+    /// Whether none may rest any more.
+    closed: watch::Sender<bool>,
 }
 
 /// How one of them is reached.
@@ -48,8 +51,8 @@ pub(crate) struct PlainLayers {
 struct Tended {
     again: Arc<Again>,
     asks: mpsc::UnboundedSender<Ask>,
-    /// Ends with its task.
-    over: watch::Receiver<()>,
+    /// Whether its files are sealed. Ends with its task.
+    sealed: watch::Receiver<bool>,
 }
 
 #[derive(Debug)]
@@ -114,19 +117,25 @@ impl PlainLayers {
         replied.await.unwrap_or(Ok(()))
     }
 
-    /// Until this process does not hold the layer any more; `false`: it does not.
-    pub(super) async fn over(&self, id: &SnapshotId) -> bool {
-        let Some(mut tended) = self.lock().get(id).cloned() else { return false };
-        let _ = tended.over.changed().await;
-        true
+    /// Until the files of a layer are sealed, or this process does not hold it any more; `None`: it does not. `true`: it may be
+    /// lent still.
+    pub(super) async fn sealed(&self, id: &SnapshotId) -> Option<bool> {
+        let mut tended = self.lock().get(id).cloned()?;
+        Some(tended.sealed.wait_for(|sealed| *sealed).await.is_ok())
     }
 
-    /// Until this process holds none.
+    /// Ends those that rest, and waits until this process holds none.
     pub(crate) async fn settled(&self) {
+        self.closed.send_replace(true);
         loop {
-            let Some(id) = self.lock().keys().next().cloned() else { return };
-            self.over(&id).await;
+            let Some(mut tended) = self.lock().values().next().cloned() else { return };
+            while tended.sealed.changed().await.is_ok() {}
         }
+    }
+
+    /// Whether none may rest any more, now and later.
+    pub(super) fn closed(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Tended>> {
@@ -141,6 +150,7 @@ pub(super) struct Plain {
     /// Memory that its sandbox had, until it is given to another.
     pub memory: Arc<Mutex<Option<MemoryShare>>>,
     pub kept: KeptFile,
+    tenant: TenantId,
     again: Arc<Again>,
     given: Given,
     sealer: Sealer,
@@ -158,8 +168,9 @@ impl Plain {
         let of = (layer.descriptor()?, layer.first_id());
         let given = Given::new((tenant, &kept.id), &kept.key, copy, of, kept.descriptor()?)?;
         let sealer = Sealer::begin(spare.take(), &given)?;
-        let memory = Arc::default();
-        Ok(Self { layer: Arc::new(layer), memory, kept, again: Arc::new(again), given, sealer })
+        let (tenant, memory) = (tenant.clone(), Arc::default());
+        let (layer, again) = (Arc::new(layer), Arc::new(again));
+        Ok(Self { layer, memory, kept, tenant, again, given, sealer })
     }
 
     /// Its pause is not on record: its sandbox goes on.
@@ -216,7 +227,9 @@ struct Tending {
     shelf: Arc<Shelf>,
     layer: Arc<PlainLayer>,
     memory: Arc<Mutex<Option<MemoryShare>>>,
+    /// With its lock: whoever removes the file waits for the layer.
     kept: KeptFile,
+    tenant: TenantId,
     /// `None`: no other sealer is needed, and none of its descriptors is held.
     given: Option<Arc<Given>>,
     /// `None`: it failed, and another is due.
@@ -227,6 +240,10 @@ struct Tending {
     lending: Option<oneshot::Sender<Lending>>,
     is_lent: bool,
     sealed: Option<(u64, Digest)>,
+    /// `None`: it is not on record as sealed.
+    rest: Option<LayerRest>,
+    /// Whoever waits for the seal.
+    tells: watch::Sender<bool>,
     /// Who waits for its end, while it is lent.
     ending: Vec<oneshot::Sender<Result<(), String>>>,
 }
@@ -234,12 +251,13 @@ struct Tending {
 impl Flows {
     /// Takes care of a layer whose pause is on record, or may be.
     pub(super) fn tend(&self, shelf: Arc<Shelf>, plain: Plain) {
-        let Plain { layer, memory, mut kept, again, given, sealer } = plain;
+        let Plain { layer, memory, mut kept, tenant, again, given, sealer } = plain;
         kept.leave();
         let (own, asks) = mpsc::unbounded_channel();
-        let (tells_end, over) = watch::channel(());
+        let (tells, sealed) = watch::channel(false);
+        let tells_end = tells.clone();
         let id = kept.id.clone();
-        self.plain.lock().insert(id.clone(), Tended { again, asks: own.clone(), over });
+        self.plain.lock().insert(id.clone(), Tended { again, asks: own.clone(), sealed });
         let line = Line::of(sealer).ok();
         let given = Some(Arc::new(given));
         let tending = Tending {
@@ -248,6 +266,7 @@ impl Flows {
             layer,
             memory,
             kept,
+            tenant,
             given,
             line,
             asks,
@@ -255,6 +274,8 @@ impl Flows {
             lending: None,
             is_lent: false,
             sealed: None,
+            rest: None,
+            tells,
             ending: Vec::new(),
         };
         let plain = Arc::clone(&self.plain);
@@ -273,18 +294,28 @@ impl Tending {
             if !self.is_lent
                 && let Some((bytes, sha256)) = self.sealed.take()
             {
-                return self.finish(bytes, &sha256).await;
+                if !self.settle(bytes, &sha256).await {
+                    return self.close();
+                }
+                if self.lending.is_some() {
+                    self.lend().await;
+                }
             }
             let next = {
-                let Self { asks, line, sealed, .. } = &mut self;
-                let is_sealed = sealed.is_some();
+                let Self { asks, line, sealed, rest, is_lent, .. } = &mut self;
+                let hears = line.is_some() || sealed.is_none() && rest.is_none();
                 tokio::select! {
                     biased;
                     ask = asks.recv() => ask.map(LayerNews::Ask),
-                    said = heard(line), if line.is_some() || !is_sealed => Some(LayerNews::Said(said)),
+                    said = heard(line), if hears => Some(LayerNews::Said(said)),
+                    () = rested(rest), if rest.is_some() && !*is_lent => Some(LayerNews::Rested),
                 }
             };
             match next {
+                Some(LayerNews::Rested) => {
+                    self.ended_at_last().await;
+                    return self.close();
+                }
                 Some(LayerNews::Ask(Ask::Begun)) => return self.begun().await,
                 Some(LayerNews::Ask(Ask::End(reply))) if !self.is_lent => {
                     return self.end(reply).await;
@@ -303,14 +334,20 @@ impl Tending {
             }
             Ask::Lend(reply) => {
                 self.lending = Some(reply);
-                if let Some(line) = &mut self.line
-                    && line.order(true).await
-                {
+                let may_have_it = match &mut self.line {
+                    Some(line) => line.order(true).await,
+                    None => self.rest.is_some(),
+                };
+                if may_have_it {
                     self.lend().await;
                 }
             }
             Ask::Back => {
                 self.is_lent = false;
+                if let Some(rest) = &mut self.rest {
+                    // What did not begin may have changed it, and its files are sealed.
+                    rest.cut();
+                }
                 if let Some(reply) = self.ending.pop() {
                     // Erased meanwhile.
                     let _ = self.own.send(Ask::End(reply));
@@ -395,8 +432,31 @@ impl Tending {
             line.end().await;
         }
         let ended = self.ended().await;
+        if ended.is_ok() && self.rest.is_some() {
+            self.record_end().await;
+        }
         self.ending.push(reply);
         self.over(&ended);
+    }
+
+    /// Ends it, however long somebody keeps it, and records that.
+    async fn ended_at_last(&mut self) {
+        while let Err(why) = self.ended().await {
+            tracing::error!(snapshot = %self.kept.id, why, "the files of a paused sandbox are sealed, and its layer is still in use");
+            clock::sleep(PAUSE).await;
+        }
+        if self.rest.is_some() {
+            self.record_end().await;
+        }
+        drop(lock(&self.memory).take());
+    }
+
+    async fn record_end(&self) {
+        let snapshot = &self.kept.id;
+        let ledger = &self.flows.ledger;
+        if let Err(error) = patiently(|| ledger.snapshots().plain_ended(snapshot)).await {
+            tracing::error!(%snapshot, %error, "a layer that has ended rests on record until the next start");
+        }
     }
 
     async fn ended(&mut self) -> Result<(), String> {
@@ -428,8 +488,8 @@ impl Tending {
         }
     }
 
-    /// The file is whole: it gets its name, the layer ends, and both are on record.
-    async fn finish(mut self, bytes: u64, sha256: &Digest) {
+    /// The file is whole: it gets its name, the layer rests or ends, and both are on record. `false`: it has ended.
+    async fn settle(&mut self, bytes: u64, sha256: &Digest) -> bool {
         let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
         fail_point("layer.written");
         let named = blocking(move || shelf.rename(&id)).await;
@@ -440,22 +500,50 @@ impl Tending {
         if let Some(line) = self.line.take() {
             line.end().await;
         }
-        while let Err(why) = self.ended().await {
-            tracing::error!(snapshot = %self.kept.id, why, "the files of a paused sandbox are sealed, and its layer is still in use");
-            clock::sleep(PAUSE).await;
+        self.given = None;
+        self.rest = self.may_rest().await;
+        if self.rest.is_none() {
+            self.ended_at_last().await;
+            fail_point("layer.ended");
         }
-        fail_point("layer.ended");
-        let ledger = &self.flows.ledger;
-        match patiently(|| ledger.snapshots().sealed(&self.kept.id, bytes, sha256)).await {
-            Ok(true) => {}
+        let (ledger, rests) = (&self.flows.ledger, self.rest.is_some());
+        let of = (bytes, sha256);
+        match patiently(|| ledger.snapshots().sealed(&self.kept.id, of, rests)).await {
+            Ok(true) if rests => {
+                fail_point("layer.rests");
+                self.tells.send_replace(true);
+                return true;
+            }
+            Ok(true) => return false,
             Ok(false) => self.unrecorded().await,
             Err(error) => {
                 tracing::error!(snapshot = %self.kept.id, %error, "a sealed snapshot is on record as unsealed until the next start");
             }
         }
+        if rests {
+            self.ended_at_last().await;
+        }
+        false
+    }
+
+    /// Its rest, where its tenant has any and there is memory for it.
+    async fn may_rest(&self) -> Option<LayerRest> {
+        let length = self.flows.rest_length(&self.tenant).await;
+        if length.is_zero() {
+            return None;
+        }
+        let bytes = self.layer.size().ok()?;
+        // Its sandbox had more.
         drop(lock(&self.memory).take());
+        let (rest, share) = self.flows.rest(&self.tenant, bytes, length)?;
+        *lock(&self.memory) = Some(share);
+        Some(rest)
+    }
+
+    /// It has ended, and so has whatever was asked of it.
+    fn close(mut self) {
         self.asks.close();
-        while let Some(ask) = self.asks.recv().await {
+        while let Ok(ask) = self.asks.try_recv() {
             if let Ask::End(reply) = ask {
                 self.ending.push(reply);
             }
@@ -468,6 +556,13 @@ impl Tending {
 enum LayerNews {
     Ask(Ask),
     Said(Option<Said>),
+    Rested,
+}
+
+async fn rested(rest: &mut Option<LayerRest>) {
+    if let Some(rest) = rest {
+        rest.over().await;
+    }
 }
 
 async fn heard(line: &mut Option<Line>) -> Option<Said> {

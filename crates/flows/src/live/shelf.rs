@@ -218,10 +218,12 @@ impl Shelf {
         Ok(Found::Whole(file.metadata()?.len(), sha256))
     }
 
-    /// Whether a process writes this snapshot's file.
+    /// Whether a process writes this snapshot's file, or has the layer that is in it.
     pub(crate) fn is_written(&self, id: &SnapshotId) -> bool {
-        let file = File::open(self.at(id, PART));
-        file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+        [PART, WHOLE].into_iter().any(|ending| {
+            let file = File::open(self.at(id, ending));
+            file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+        })
     }
 
     /// Removes the file of an erased snapshot, and looks that it is gone.

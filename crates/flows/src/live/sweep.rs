@@ -18,7 +18,7 @@ use crate::due::REST;
 use crate::error::Result;
 use crate::patience::patiently;
 
-/// What templates keep ages by days, and is looked at this often.
+/// What templates keep ages by days, a layer that rests by minutes: both are looked at this often.
 const AGED: Duration = Duration::from_secs(600);
 /// A sealer that lost its worker ends within seconds: a minute, half a second apart.
 const TIDIES: usize = 120;
@@ -43,12 +43,31 @@ impl Flows {
         });
     }
 
-    /// Erases what templates keep as it ages, also where nobody builds any, for as long as a worker lives.
-    pub(crate) async fn templates_age(self) {
+    /// Erases what templates keep as it ages, also where nobody builds any, and settles what another worker's death left, for as
+    /// long as a worker lives.
+    pub(crate) async fn kept_ages(self, host: Host) {
         loop {
             clock::sleep(AGED).await;
             self.templates_tidy().await;
+            if let Err(error) = self.rests_settled(&host).await {
+                tracing::warn!(%error, "layers of workers that are gone rest on record");
+            }
         }
+    }
+
+    /// Records of layers that rest by the record that they have ended, where the process that had them has.
+    async fn rests_settled(&self, host: &Host) -> Result<()> {
+        let Some(shelf) = &self.kept else { return Ok(()) };
+        for (id, session) in self.ledger.snapshots().resting(&shelf.place()).await? {
+            if shelf.is_written(&id) {
+                continue;
+            }
+            if let Some(session) = &session {
+                host.forget_ids(session);
+            }
+            self.ledger.snapshots().plain_ended(&id).await?;
+        }
+        Ok(())
     }
 
     async fn tidied(&self) -> Result<()> {
@@ -98,6 +117,7 @@ impl Flows {
                 false => shelf.remove(&id).map_err(fault)?,
             }
         }
+        self.rests_settled(host).await?;
         let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
         self.templates_tidy().await;
         let (flows, shelf, host) = (self.clone(), Arc::clone(shelf), host.clone());
@@ -150,7 +170,8 @@ impl Flows {
             match found {
                 Found::Written => {}
                 Found::Whole(bytes, sha256) => {
-                    patiently(|| self.ledger.snapshots().sealed(&one.id, bytes, &sha256)).await?;
+                    patiently(|| self.ledger.snapshots().sealed(&one.id, (bytes, &sha256), false))
+                        .await?;
                     return Ok(());
                 }
                 Found::Lost => {

@@ -9,7 +9,8 @@
 //! | `e2b_upload`, `e2b_download` | before a request of 64 MiB | with the end of its answer |
 //! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes; resumed at once, turns 0.3 s apart |
 //! | `e2b_seal` | with a pause's answer | when the list says that it is sealed |
-//! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed |
+//! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed, and the layer rests |
+//! | `e2b_resume_from_file` | before the request | with its answer, once they are sealed and no layer rests |
 //! | `e2b_hundred_creates` | before the first of 100 at once, of five tenants | with the last answer |
 //! | `e2b_create_beside_thousand`, `e2b_kill_beside_thousand` | as without `beside` | as there, with 1,000 that do nothing |
 //! | `e2b_idle_thousand` | - | what the host's available memory lost to 1,000 that do nothing |
@@ -60,7 +61,9 @@ pub async fn run() {
     commands(&client).await;
     files(&client).await;
     pauses(&client).await;
-    sealed_pauses(&server, &client).await;
+    sealed_pauses(&server, &client, "e2b_resume_sealed").await;
+    no_layer_rests(&server).await;
+    sealed_pauses(&server, &client, "e2b_resume_from_file").await;
     at_once(&server).await;
     if std::env::var_os("BENCH_QUICK").is_none() {
         idle(&server, &client, &bare).await;
@@ -159,8 +162,15 @@ async fn pauses(client: &Caller) {
     client.kill(&made.0).await;
 }
 
+async fn no_layer_rests(server: &Server) {
+    let none = json!({"value": 0, "expectedVersion": 0, "scope": "global"}).to_string();
+    let (path, key) = ("/api/config/pause.rest_s", Some(&*server.key));
+    let (status, answer) = server.request("PUT", path, key, Some(none.into_bytes())).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
 /// The same where each resume waits until the files are sealed.
-async fn sealed_pauses(server: &Server, client: &Caller) {
+async fn sealed_pauses(server: &Server, client: &Caller, name: &str) {
     let made = create(client, 300).await;
     write(client, &made, "/home/changes", CHANGES).await;
     let (mut seals, mut resumes) = (Vec::new(), Vec::new());
@@ -175,6 +185,7 @@ async fn sealed_pauses(server: &Server, client: &Caller) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         seals.push(ms(clock));
+        tokio::time::sleep(APART).await;
         let clock = Instant::now();
         let connect = format!("/v2/sandboxes/{}/connect", made.0);
         let (status, answer) = client.api("POST", &connect, Some(json!({"timeout": 300}))).await;
@@ -184,7 +195,7 @@ async fn sealed_pauses(server: &Server, client: &Caller) {
     sql.close().await;
     let more = json!({"n": PAUSES, "bytes": CHANGES});
     emit("e2b_seal", median(seals), "ms", 1_000.0, more.clone());
-    emit("e2b_resume_sealed", median(resumes), "ms", 15.0, more);
+    emit(name, median(resumes), "ms", 15.0, more);
     client.kill(&made.0).await;
 }
 
