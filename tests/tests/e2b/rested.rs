@@ -150,6 +150,31 @@ async fn a_life_that_does_not_begin_gives_up_what_rested_and_loses_nothing() {
 }
 
 #[tokio::test]
+async fn what_rests_ends_soon_after_another_server_of_the_installation_killed_or_resumed_it() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let mut other = home.up();
+    let left = "SELECT count(*) FROM app.snapshots WHERE plain_ended_at IS NULL OR gone_at IS NULL";
+    for kills in [true, false] {
+        let (ann, id) = paused(&server, &sql).await;
+        assert_eq!(count(&sql, RESTING).await, 1);
+        let there = Caller::of(&other, "ann").await;
+        if !kills {
+            assert_eq!(resumed(&there, &id).await.0, 201);
+        }
+        assert_eq!(there.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+        until("what rested has ended, and is gone", SOON, async || count(&sql, left).await == 0)
+            .await;
+        assert_eq!(files(&home).len(), 0);
+        drop(ann);
+    }
+    sql.close().await;
+    assert!(other.stop().success());
+    gone(home, server).await;
+}
+
+#[tokio::test]
 async fn a_server_that_dies_while_a_layer_rests_or_is_lent_leaves_its_sealed_file() {
     let home = Home::new();
     for (place, wanted) in [

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_ledger::kept_files::KeptTable;
@@ -20,6 +20,8 @@ use crate::patience::patiently;
 
 /// What templates keep ages by days, a layer that rests by minutes: both are looked at this often.
 const AGED: Duration = Duration::from_secs(600);
+/// Another process may erase what rests here: it is looked for this often.
+const ELSEWHERE: Duration = Duration::from_secs(5);
 /// A sealer that lost its worker ends within seconds: a minute, half a second apart.
 const TIDIES: usize = 120;
 const TIDY_PAUSE: Duration = Duration::from_millis(500);
@@ -46,8 +48,16 @@ impl Flows {
     /// Erases what templates keep as it ages, also where nobody builds any, and settles what another worker's death left, for as
     /// long as a worker lives.
     pub(crate) async fn kept_ages(self, host: Host) {
+        let mut aged = Stopwatch::start();
         loop {
-            clock::sleep(AGED).await;
+            clock::sleep(ELSEWHERE).await;
+            if self.plain.holds_any() {
+                self.snapshots_tidy().await;
+            }
+            if aged.elapsed() < AGED {
+                continue;
+            }
+            aged = Stopwatch::start();
             self.templates_tidy().await;
             if let Err(error) = self.rests_settled(&host).await {
                 tracing::warn!(%error, "layers of workers that are gone rest on record");
