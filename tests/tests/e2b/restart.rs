@@ -6,10 +6,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, assert_nothing_left, repository};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
-use super::{PYTHON, gone, installed};
-use crate::support::{texts, until};
+use super::kept::sealed;
+use super::{Caller, PYTHON, answered, gone, installed};
+use crate::support::{count, texts, until};
+
+const SOON: Duration = Duration::from_secs(30);
 
 /// How the server ends.
 #[derive(Clone, Copy, PartialEq)]
@@ -79,6 +84,56 @@ pub(super) async fn by(how: How, class: &str) {
     .await;
     sql.close().await;
     gone(home, server).await;
+}
+
+/// A process that is stopped, until this is dropped.
+struct Hanging(Pid);
+
+impl Hanging {
+    fn of(server: &Server) -> Self {
+        let pid = Pid::from_raw(server.pid());
+        kill(pid, Signal::SIGSTOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+#[tokio::test]
+async fn what_a_hanging_server_held_is_wiped_by_another_one_and_gone_once_that_is_true() {
+    let home = Home::new();
+    let mut hung = home.up();
+    let other = home.up();
+    let sql = other.sql().await;
+    let ann = Caller::of(&hung, "ann").await;
+    let body = || json!({"templateID": "base", "timeout": 600});
+    let ((up, token), (rests, _)) = (ann.create(body()).await, ann.create(body()).await);
+    let upload = ann.upload((&up, &token), "/home/user/file").body(vec![7_u8; 1 << 20]);
+    assert_eq!(answered(upload).await.0, 200);
+    ann.pause(&rests).await;
+    sealed(&sql).await;
+    let hanging = Hanging::of(&hung);
+    let wiped = format!(
+        "SELECT count(*) FROM app.live_sandboxes l JOIN app.secure_wipe_evidence w ON w.sandbox_id = l.sandbox_id
+          WHERE l.id = '{up}' AND w.wipe_status = 'verified' AND w.reason = 'orphan'"
+    );
+    until("another server has wiped it", SOON, async || count(&sql, &wiped).await == 1).await;
+    // The process that hangs has what rests, and nothing says that it is gone before that is so.
+    let there = Caller::of(&other, "ann").await;
+    assert_eq!(there.api("DELETE", &format!("/sandboxes/{rests}"), None).await.0, 204);
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let gone_at =
+        "SELECT count(*) FROM app.snapshots WHERE erased_at IS NOT NULL AND gone_at IS NOT NULL";
+    assert_eq!(count(&sql, gone_at).await, 0);
+    drop(hanging);
+    until("it ends: another one has its work", SOON, async || hung.has_ended()).await;
+    until("what rested is gone", SOON, async || count(&sql, gone_at).await == 1).await;
+    sql.close().await;
+    gone(home, other).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

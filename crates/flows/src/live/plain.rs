@@ -133,11 +133,6 @@ impl PlainLayers {
         }
     }
 
-    /// Whether this process holds any.
-    pub(super) fn holds_any(&self) -> bool {
-        !self.lock().is_empty()
-    }
-
     /// Whether none may rest any more, now and later.
     pub(super) fn closed(&self) -> watch::Receiver<bool> {
         self.closed.subscribe()

@@ -20,7 +20,7 @@ use crate::patience::patiently;
 
 /// What templates keep ages by days, a layer that rests by minutes: both are looked at this often.
 const AGED: Duration = Duration::from_secs(600);
-/// Another process may erase what rests here: it is looked for this often.
+/// Another process may erase what rests here, or end with what is erased: both are looked for this often.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 /// A sealer that lost its worker ends within seconds: a minute, half a second apart.
 const TIDIES: usize = 120;
@@ -51,9 +51,7 @@ impl Flows {
         let mut aged = Stopwatch::start();
         loop {
             clock::sleep(ELSEWHERE).await;
-            if self.plain.holds_any() {
-                self.snapshots_tidy().await;
-            }
+            self.snapshots_tidy().await;
             if aged.elapsed() < AGED {
                 continue;
             }
