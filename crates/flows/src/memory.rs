@@ -109,30 +109,39 @@ impl MemoryBudget {
 
     /// So much at once, where it is free and nobody waits for any.
     pub(crate) fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
-        self.take_free((tenant, needed_mb), false)
+        self.take_free((tenant, needed_mb), None)
     }
 
-    /// So much for what nobody needs, where it is free, with what tells when somebody waits for it.
+    /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
     pub(crate) fn rest(
         &self,
-        tenant: &TenantId,
-        needed_mb: u32,
+        of: (&TenantId, u32),
+        most: usize,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         // Before it is taken, so that whoever waits from then on is heard.
         let short = self.short.subscribe();
-        Some((self.take_free((tenant, needed_mb), true)?, short))
+        Some((self.take_free(of, Some(most))?, short))
     }
 
-    fn take_free(&self, (tenant, needed_mb): (&TenantId, u32), rests: bool) -> Option<MemoryShare> {
+    fn take_free(
+        &self,
+        (tenant, needed_mb): (&TenantId, u32),
+        most: Option<usize>,
+    ) -> Option<MemoryShare> {
         let mut desk = lock(&self.desk);
         let does_nobody_wait = desk.all.values().all(|ticket| ticket.waits.is_none());
         if !does_nobody_wait || desk.free_mb < needed_mb {
             return None;
         }
-        let resting = desk.all.values().filter(|ticket| ticket.rests).map(|one| one.needed_mb);
-        if rests && resting.sum::<u32>().saturating_add(needed_mb) > self.rests_mb {
-            return None;
+        if let Some(most) = most {
+            let resting = desk.all.values().filter(|ticket| ticket.rests);
+            let (count, mb) = resting
+                .fold((0, 0_u32), |(count, mb), one| (count + 1, mb.saturating_add(one.needed_mb)));
+            if count >= most || mb.saturating_add(needed_mb) > self.rests_mb {
+                return None;
+            }
         }
+        let rests = most.is_some();
         let number = desk.next;
         desk.next += 1;
         // Nobody listens: it is served before this returns.
@@ -174,6 +183,9 @@ impl Desk {
                 // Who went away meanwhile gives it back.
                 let _ = waits.send(());
             }
+            if ticket.rests {
+                continue;
+            }
             self.turn += 1;
             self.turns.insert(ticket.tenant.clone(), self.turn);
             if self.turns.len() > MAX_TURNS {
@@ -189,7 +201,7 @@ impl Desk {
     /// Whose turn it is.
     fn next_turn(&self) -> Option<u64> {
         let mut held: BTreeMap<&TenantId, u64> = BTreeMap::new();
-        for ticket in self.all.values().filter(|ticket| ticket.waits.is_none()) {
+        for ticket in self.all.values().filter(|one| one.waits.is_none() && !one.rests) {
             let sum = held.entry(&ticket.tenant).or_default();
             *sum = sum.saturating_add(u64::from(ticket.needed_mb));
         }
@@ -267,20 +279,21 @@ mod tests {
     #[test]
     fn what_nobody_needs_takes_a_part_alone_and_hears_of_whoever_waits() {
         let budget = MemoryBudget::new(4_000, Some(400));
-        let (first, short) = budget.rest(&of("a"), 60).unwrap();
-        assert!(budget.rest(&of("b"), 41).is_none(), "a quarter for all");
-        let _second = budget.rest(&of("b"), 40).unwrap();
+        let (first, short) = budget.rest((&of("a"), 60), 2).unwrap();
+        assert!(budget.rest((&of("b"), 41), 2).is_none(), "a quarter for all");
+        let _second = budget.rest((&of("b"), 40), 2).unwrap();
+        assert!(budget.rest((&of("b"), 0), 2).is_none(), "as many as there may be");
         drop(budget.take_now(&of("a"), 300).unwrap());
         assert!(!short.has_changed().unwrap(), "nobody waited");
         let (name, mut cx) = (of("c"), Context::from_waker(Waker::noop()));
         let mut waiting = pin!(budget.take(&name, 340));
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         assert!(short.has_changed().unwrap());
-        assert!(budget.rest(&of("b"), 0).is_none(), "one waits");
+        assert!(budget.rest((&of("b"), 0), 3).is_none(), "one waits");
         drop(first);
         assert!(waiting.as_mut().poll(&mut cx).is_ready());
         // Not more than the host has, whatever was named.
-        assert!(MemoryBudget::new(100, Some(1_000)).rest(&of("a"), 23).is_none());
+        assert!(MemoryBudget::new(100, Some(1_000)).rest((&of("a"), 23), 1).is_none());
     }
 
     #[tokio::test]

@@ -13,4 +13,8 @@ SELECT p.run_id, NULL, p.id
 UNION ALL
 SELECT p.run_id, NULL, p.id
   FROM app.snapshots p
- WHERE p.plain IS NOT NULL AND p.plain_ended_at IS NULL AND p.erased_at IS NULL AND p.sealed_at < clock_timestamp() - interval '70 minutes';
+ WHERE p.plain IS NOT NULL AND p.plain_ended_at IS NULL AND p.erased_at IS NULL AND p.sealed_at < clock_timestamp() - interval '70 minutes'
+UNION ALL
+SELECT p.run_id, NULL, p.id
+  FROM app.snapshots p
+ WHERE p.plain IS NOT NULL AND p.plain_ended_at IS NULL AND p.gone_at IS NOT NULL;

@@ -53,10 +53,17 @@ impl KeptFileRows<'_> {
         all.iter().map(|text| id("a sealed file's id", text)).collect()
     }
 
-    /// Records that the file of an erased row was looked for, and is gone.
+    /// Records that the file of an erased row was looked for, and is gone. A layer that nobody said the end of went with its process.
     pub async fn gone(self, file: &SnapshotId) -> Result<()> {
+        let plain = match self.table == KeptTable::Snapshots.name() {
+            true => {
+                ", plain_ended_at = CASE WHEN plain IS NOT NULL THEN COALESCE(plain_ended_at, clock_timestamp()) END,
+                   plain_end = CASE WHEN plain IS NOT NULL THEN COALESCE(plain_end, 'process-ended') END"
+            }
+            false => "",
+        };
         let query = format!(
-            "UPDATE {} SET gone_at = clock_timestamp() WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
+            "UPDATE {} SET gone_at = clock_timestamp(){plain} WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
             self.table
         );
         sqlx::query(AssertSqlSafe(query)).bind(file.as_str()).execute(self.ledger.pool()).await?;

@@ -41,6 +41,38 @@ impl Form<'_> {
     }
 }
 
+/// Why a layer is not held for its snapshot any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainEnd {
+    /// The kernel has said that its file system ended.
+    Ended,
+    /// It is the next life's.
+    NextLife,
+    /// The process that held it has ended.
+    ProcessEnded,
+}
+
+impl PlainEnd {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::NextLife => "next-life",
+            Self::ProcessEnded => "process-ended",
+        }
+    }
+}
+
+/// A layer that is held by the record, though its files are sealed or erased.
+#[derive(Debug, Clone)]
+pub struct Resting {
+    /// Its snapshot.
+    pub id: SnapshotId,
+    /// Whether that is erased.
+    pub is_erased: bool,
+    /// The session of the life that it is of.
+    pub session: Option<SandboxId>,
+}
+
 /// Kept files of a place that are not sealed yet.
 #[derive(Debug, Clone)]
 pub struct Unsealed {
@@ -204,7 +236,8 @@ impl SnapshotRows<'_> {
     ) -> Result<bool> {
         let query =
             "UPDATE app.snapshots SET sealed_at = clock_timestamp(), bytes = $2, sha256 = $3,
-                                      plain_ended_at = CASE WHEN $4 THEN NULL ELSE clock_timestamp() END
+                                      plain_ended_at = CASE WHEN $4 THEN NULL ELSE clock_timestamp() END,
+                                      plain_end = CASE WHEN $4 THEN NULL ELSE 'ended' END
                       WHERE id = $1 AND sealed_at IS NULL AND erased_at IS NULL";
         let sealed = sqlx::query(query)
             .bind(snapshot.as_str())
@@ -216,19 +249,20 @@ impl SnapshotRows<'_> {
         Ok(sealed.rows_affected() == 1)
     }
 
-    /// Records that a layer which rested has ended.
-    pub async fn plain_ended(self, snapshot: &SnapshotId) -> Result<()> {
-        let query = "UPDATE app.snapshots SET plain_ended_at = clock_timestamp()
-                      WHERE id = $1 AND plain_ended_at IS NULL AND gone_at IS NULL
-                        AND (sealed_at IS NOT NULL OR erased_at IS NOT NULL)";
-        sqlx::query(query).bind(snapshot.as_str()).execute(self.pool()).await?;
+    /// Records that a layer is not held any more, and why.
+    pub async fn plain_ended(self, snapshot: &SnapshotId, why: PlainEnd) -> Result<()> {
+        let query = "UPDATE app.snapshots SET plain_ended_at = clock_timestamp(), plain_end = $2
+                      WHERE id = $1 AND plain IS NOT NULL AND plain_ended_at IS NULL AND gone_at IS NULL
+                        AND ($2 = 'next-life' OR sealed_at IS NOT NULL OR erased_at IS NOT NULL)";
+        let ended = sqlx::query(query).bind(snapshot.as_str()).bind(why.as_str());
+        ended.execute(self.pool()).await?;
         Ok(())
     }
 
-    /// Layers of a place that rest by the record, each with the session of the life that it is of.
-    pub async fn resting(self, place: &str) -> Result<Vec<(SnapshotId, Option<SandboxId>)>> {
-        let rows: Vec<(String, Option<String>)> = sqlx::query_as(
-            "SELECT s.id, (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id)
+    /// Layers of a place that are held by the record, though their files are sealed or erased.
+    pub async fn resting(self, place: &str) -> Result<Vec<Resting>> {
+        let rows: Vec<(String, bool, Option<String>)> = sqlx::query_as(
+            "SELECT s.id, s.erased_at IS NOT NULL, (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id)
                FROM app.snapshots s
               WHERE s.place = $1 AND s.plain IS NOT NULL AND s.plain_ended_at IS NULL AND s.gone_at IS NULL
                 AND (s.sealed_at IS NOT NULL OR s.erased_at IS NOT NULL)",
@@ -236,9 +270,9 @@ impl SnapshotRows<'_> {
         .bind(place)
         .fetch_all(self.pool())
         .await?;
-        let read = |(snapshot, session): (String, Option<String>)| {
+        let read = |(snapshot, is_erased, session): (String, bool, Option<String>)| {
             let session = session.map(|text| id("sessions.sandbox_id", &text)).transpose()?;
-            Ok((id("snapshots.id", &snapshot)?, session))
+            Ok(Resting { id: id("snapshots.id", &snapshot)?, is_erased, session })
         };
         rows.into_iter().map(read).collect()
     }

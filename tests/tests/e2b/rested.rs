@@ -1,8 +1,8 @@
 //! What a pause sealed, resting in memory: used as it is, given up for whoever needs the memory, and never needed.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
@@ -77,12 +77,15 @@ async fn a_sealed_layer_that_rests_is_its_next_lifes_as_it_is() {
     ann.pause(&id).await;
     sealed(&sql).await;
     assert_eq!(count(&sql, layers).await, 1, "one layer went through both lives");
+    let next =
+        "SELECT count(*) FROM app.snapshots WHERE gone_at IS NOT NULL AND plain_end = 'next-life'";
+    assert_eq!(count(&sql, next).await, 1);
     // Forks are filled from the file, which is whole.
     let forks = ann.api("POST", &format!("/sandboxes/{id}/fork"), Some(json!({"count": 2}))).await;
     assert_eq!(forks.0, 201, "{}", forks.1);
     assert_eq!(count(&sql, RESTING).await, 1);
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
-    let ended = "SELECT count(*) FROM app.snapshots WHERE sealed_at < plain_ended_at AND plain_ended_at < gone_at";
+    let ended = "SELECT count(*) FROM app.snapshots WHERE plain_end = 'ended' AND sealed_at < plain_ended_at AND plain_ended_at < gone_at";
     assert_eq!(count(&sql, ended).await, 1, "what rested ended before its file was gone");
     sql.close().await;
     gone(home, server).await;
@@ -100,7 +103,14 @@ async fn a_rest_ends_with_its_time_and_leaves_the_sealed_file() {
     assert!(listed[0]["sealedAt"].is_i64() && listed[0]["plain"].is_null(), "{listed}");
     assert_eq!(resumed(&ann, &id).await.0, 201);
     erased(&home).await;
+    rest(&home, "3600");
+    ann.pause(&id).await;
+    sealed(&sql).await;
+    assert_eq!(count(&sql, RESTING).await, 1);
     rest(&home, "0");
+    rests(&sql, 0).await;
+    assert_eq!(resumed(&ann, &id).await.0, 201);
+    erased(&home).await;
     ann.pause(&id).await;
     sealed(&sql).await;
     assert_eq!(count(&sql, RESTING).await, 0, "none begins");
@@ -110,6 +120,57 @@ async fn a_rest_ends_with_its_time_and_leaves_the_sealed_file() {
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     let bad = home.run(&["config", "set", "pause.rest_s", "3601", "--global"]);
     assert!(!bad.status.success() && said(&bad).contains("3600"), "{}", said(&bad));
+    sql.close().await;
+    gone(home, server).await;
+}
+
+/// A file of a layer that a process of the host keeps open.
+fn held(server: &Server) -> File {
+    let all = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().flatten();
+    let found = all.filter_map(|fd| File::open(fd.path().join("upper").join(&FILE[1..])).ok());
+    found.last().expect("the worker has the layer")
+}
+
+#[tokio::test]
+async fn a_layer_that_somebody_keeps_delays_nobody_and_is_on_record_until_it_ends() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    rest(&home, "2");
+    let (ann, id) = paused(&server, &sql).await;
+    let file = held(&server);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(count(&sql, RESTING).await, 1, "its time is over, and it has not ended");
+    let bob = Caller::of(&server, "bob").await;
+    let (other, _) = bob.create(json!({"templateID": "base", "timeout": 600})).await;
+    bob.pause(&other).await;
+    let since = Instant::now();
+    assert_eq!(bob.api("DELETE", &format!("/sandboxes/{other}"), None).await.0, 204);
+    assert_eq!(resumed(&ann, &id).await.0, 201, "from the file");
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
+    // Twice as often as what is erased is looked for.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let of = |what: &str| {
+        format!("SELECT count(*) FROM app.snapshots WHERE live_id = '{id}' AND {what}")
+    };
+    assert_eq!(count(&sql, &of("gone_at IS NULL AND plain_end IS NULL")).await, 1);
+    drop(file);
+    let gone_at = of("gone_at IS NOT NULL AND plain_end = 'ended'");
+    until("it has ended, and is gone", SOON, async || count(&sql, &gone_at).await == 1).await;
+    sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a_host_with_few_ranges_of_ids_has_none_for_what_rests() {
+    let home = Home::new();
+    let server = home.up_with(&[], &[("COFFERDAM_ID_RANGE", "1700000000:393216")]);
+    let sql = server.sql().await;
+    let (ann, id) = paused(&server, &sql).await;
+    assert_eq!(count(&sql, RESTING).await, 0);
+    assert_eq!(resumed(&ann, &id).await.0, 201);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     sql.close().await;
     gone(home, server).await;
 }

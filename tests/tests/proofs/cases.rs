@@ -281,9 +281,11 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET executor_id = 'ex-nobody' WHERE paused_at IS NOT NULL"),
     tamper!("plain_layers_are_sealed": "UPDATE app.secure_wipe_evidence SET method = 'layer-kept'"),
     tamper!("plain_layers_are_sealed":
-        "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', sealed_at = NULL, sha256 = NULL, plain_ended_at = NULL, kind = 'pause', created_at = now() - interval '11 minutes'"),
+        "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', sealed_at = NULL, sha256 = NULL, plain_ended_at = NULL, plain_end = NULL, kind = 'pause', created_at = now() - interval '11 minutes'"),
     tamper!("plain_layers_are_sealed":
-        "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', kind = 'pause', plain_ended_at = NULL, sealed_at = now() - interval '71 minutes'"),
+        "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', kind = 'pause', plain_ended_at = NULL, plain_end = NULL, sealed_at = now() - interval '71 minutes'"),
+    tamper!("plain_layers_are_sealed":
+        "UPDATE app.snapshots SET plain = 'file system 0:1 id 00', kind = 'pause', sealed_key = NULL, erased_at = now(), gone_at = now(), plain_ended_at = NULL, plain_end = NULL"),
     tamper!("live_networks_follow_each_other": "INSERT INTO app.live_networks (live_id, n, tenant_id, run_id, sandbox_id, key_id, before, requested, source, policy_version, outcome, observed, cut, settled_at) SELECT l.id, 1, l.tenant_id, l.run_id, l.sandbox_id, l.key_id, '[\"x.example\"]', '\"none\"', 'recipe', NULL, 'in-force', '[]', 0, now() FROM app.live_sandboxes l WHERE l.paused_at IS NULL"),
     tamper!("live_networks_follow_each_other": "INSERT INTO app.live_networks (live_id, n, tenant_id, run_id, sandbox_id, key_id, before, requested, source, policy_version, outcome, observed, cut, settled_at) SELECT l.id, 1, l.tenant_id, l.run_id, l.sandbox_id, l.key_id, l.egress, '[\"x.example\"]', 'host-admin', NULL, NULL, NULL, NULL, NULL FROM app.live_sandboxes l WHERE l.paused_at IS NULL"),
     tamper!("live_networks_follow_each_other": "INSERT INTO app.live_networks (live_id, n, tenant_id, run_id, sandbox_id, key_id, before, requested, source, policy_version, outcome, observed, cut, settled_at) SELECT l.id, 1, l.tenant_id, (SELECT min(id) FROM app.runs r WHERE r.id <> l.run_id), l.sandbox_id, l.key_id, l.egress, '[\"x.example\"]', 'host-admin', NULL, 'in-force', '[\"x.example\"]', 0, now() FROM app.live_sandboxes l WHERE l.paused_at IS NULL"),

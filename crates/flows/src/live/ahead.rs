@@ -18,7 +18,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::{SandboxId, TenantId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{Ahead, Filling, Host};
+use cofferdam_sandbox::{Ahead, Filling, Host, IdRanges};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::plain::Lent;
@@ -63,6 +63,11 @@ impl Files {
     }
 }
 
+/// Layers that rest at once: each keeps user ids of its host and descriptors of its worker.
+const MOST_RESTS: usize = 256;
+/// And not more than this part of the host's ranges of ids.
+const RANGES: u32 = 16;
+
 /// What makes the sandboxes of this process.
 #[derive(Debug)]
 pub(crate) struct Maker {
@@ -83,10 +88,12 @@ impl Maker {
         bytes: u64,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         let needed_mb = u32::try_from(bytes.div_ceil(1024 * 1024)).ok()?;
-        if self.host.facts().swap {
+        if self.host.has_swap() {
             return None;
         }
-        self.memory.rest(tenant, needed_mb)
+        let ranges = self.host.facts().ids.as_ref().map_or(u32::MAX, IdRanges::count);
+        let most = usize::try_from(ranges / RANGES).unwrap_or(MOST_RESTS).min(MOST_RESTS);
+        self.memory.rest((tenant, needed_mb), most)
     }
 
     pub(crate) fn new(host: &Host, memory: &MemoryBudget) -> Self {

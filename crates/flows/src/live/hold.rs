@@ -1,7 +1,7 @@
 //! The task that holds a sandbox, on its worker.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
@@ -129,10 +129,10 @@ async fn held(
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
-    let mut memory = Some(memory);
+    let mut left = None;
     let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
     let over = match opened.await {
-        Ok(Some(LiveUp { left, env, program })) => {
+        Ok(Some(LiveUp { left: ends, env, program })) => {
             if let Some(lent) = expected.files.lent.take() {
                 fail_point("layer.begun");
                 sandbox.has_begun();
@@ -147,7 +147,7 @@ async fn held(
                 keeper: sandbox.keeper(),
                 went_on: sandbox.went_on(),
             };
-            let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, left);
+            let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, ends);
             executor.slots.stepped_aside(task.key.as_str());
             let shown = executor.flows.live.show(Arc::clone(&held));
             if let Some(program) = program {
@@ -166,9 +166,9 @@ async fn held(
             drop(shown);
             // Who reads its files stops at once, and nothing is wiped under its hands.
             drop(held.keeping.lock().await);
-            if let Some(left) = held.leaves() {
+            left = held.leaves();
+            if let Some(left) = &left {
                 sandbox.leave(&left.layer);
-                *left.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory.take();
             }
             over
         }
@@ -187,7 +187,10 @@ async fn held(
     let evidence = Box::pin(sandbox.wipe(reason)).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
     alert(&evidence);
-    drop(memory);
+    match left {
+        Some(left) => left.memory.put(Some(memory)),
+        None => drop(memory),
+    }
     End {
         result,
         effective: Some(effective),

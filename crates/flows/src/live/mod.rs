@@ -30,6 +30,7 @@ mod registry;
 mod rest;
 mod sealed;
 mod sealer;
+mod sealer_line;
 mod shelf;
 mod spare;
 mod sweep;

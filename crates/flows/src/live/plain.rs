@@ -8,7 +8,7 @@
 //! **A layer is lent to one life at a time, and whoever holds the last copy of the files is a process of its own** until they
 //! are sealed or that life is on record.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,20 +17,18 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
+use cofferdam_ledger::snapshots::PlainEnd;
 use cofferdam_sandbox::PlainLayer;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::kept::blocking;
 use super::registry::Again;
-use super::rest::LayerRest;
-use super::sealer::{Given, Said, Sealer, order_of};
+use super::rest::{LayerRest, LeftMemory, RestLengths};
+use super::sealer::{Given, Said, Sealer};
+use super::sealer_line::{Line, heard};
 use super::shelf::{KeptFile, Shelf};
 use super::spare::SpareSealer;
 use crate::Flows;
-use crate::memory::MemoryShare;
 use crate::patience::patiently;
 
 /// After a sealer that failed, and between two looks for whoever keeps a layer.
@@ -44,6 +42,7 @@ pub(crate) struct PlainLayers {
     pub spare: Arc<SpareSealer>,
     /// Whether none may rest any more.
     closed: watch::Sender<bool>,
+    lengths: watch::Sender<RestLengths>,
 }
 
 /// How one of them is reached.
@@ -51,6 +50,7 @@ pub(crate) struct PlainLayers {
 struct Tended {
     again: Arc<Again>,
     asks: mpsc::UnboundedSender<Ask>,
+    tenant: TenantId,
     /// Whether its files are sealed. Ends with its task.
     sealed: watch::Receiver<bool>,
 }
@@ -138,6 +138,30 @@ impl PlainLayers {
         self.closed.subscribe()
     }
 
+    /// How long they may rest now.
+    pub(super) fn lengths(&self) -> watch::Receiver<RestLengths> {
+        self.lengths.subscribe()
+    }
+
+    /// Bounds them, where that is less than when they began.
+    pub(super) fn bound(&self, lengths: RestLengths) {
+        self.lengths.send_if_modified(|now| {
+            let is_new = *now != lengths;
+            *now = lengths;
+            is_new
+        });
+    }
+
+    /// Whose they are.
+    pub(super) fn tenants(&self) -> BTreeSet<TenantId> {
+        self.lock().values().map(|tended| tended.tenant.clone()).collect()
+    }
+
+    /// Whether this process holds the layer.
+    pub(super) fn has(&self, id: &SnapshotId) -> bool {
+        self.lock().contains_key(id)
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Tended>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,7 +172,7 @@ impl PlainLayers {
 pub(super) struct Plain {
     pub layer: Arc<PlainLayer>,
     /// Memory that its sandbox had, until it is given to another.
-    pub memory: Arc<Mutex<Option<MemoryShare>>>,
+    pub memory: Arc<LeftMemory>,
     pub kept: KeptFile,
     tenant: TenantId,
     again: Arc<Again>,
@@ -186,47 +210,12 @@ impl Plain {
     }
 }
 
-/// A sealer that is listened to.
-struct Line {
-    sealer: Option<Sealer>,
-    said: tokio::io::Lines<BufReader<OwnedReadHalf>>,
-    orders: OwnedWriteHalf,
-}
-
-impl Line {
-    fn of(sealer: Sealer) -> io::Result<Self> {
-        let ours = sealer.orders.try_clone()?;
-        ours.set_nonblocking(true)?;
-        let (said, orders) = UnixStream::from_std(ours)?.into_split();
-        Ok(Self { sealer: Some(sealer), said: BufReader::new(said).lines(), orders })
-    }
-
-    /// What it says next; `None`: it has ended.
-    async fn said(&mut self) -> Option<Said> {
-        let line = self.said.next_line().await.ok().flatten()?;
-        Said::parse(&line)
-    }
-
-    /// Whether the order is given: it stands before whatever this process does next. One that has ended is heard to.
-    async fn order(&mut self, hold: bool) -> bool {
-        self.orders.write_all(&order_of(hold)).await.is_ok()
-    }
-
-    async fn end(mut self) {
-        let sealer = self.sealer.take();
-        drop(self);
-        if let Some(sealer) = sealer {
-            sealer.ended().await;
-        }
-    }
-}
-
 /// What its task knows of a layer.
 struct Tending {
     flows: Flows,
     shelf: Arc<Shelf>,
     layer: Arc<PlainLayer>,
-    memory: Arc<Mutex<Option<MemoryShare>>>,
+    memory: Arc<LeftMemory>,
     /// With its lock: whoever removes the file waits for the layer.
     kept: KeptFile,
     tenant: TenantId,
@@ -242,6 +231,10 @@ struct Tending {
     sealed: Option<(u64, Digest)>,
     /// `None`: it is not on record as sealed.
     rest: Option<LayerRest>,
+    /// Whether it is to end as soon as nobody keeps it.
+    gives_up: bool,
+    /// Whether somebody keeps it then, which was said.
+    is_kept: bool,
     /// Whoever waits for the seal.
     tells: watch::Sender<bool>,
     /// Who waits for its end, while it is lent.
@@ -257,7 +250,8 @@ impl Flows {
         let (tells, sealed) = watch::channel(false);
         let tells_end = tells.clone();
         let id = kept.id.clone();
-        self.plain.lock().insert(id.clone(), Tended { again, asks: own.clone(), sealed });
+        let tended = Tended { again, asks: own.clone(), tenant: tenant.clone(), sealed };
+        self.plain.lock().insert(id.clone(), tended);
         let line = Line::of(sealer).ok();
         let given = Some(Arc::new(given));
         let tending = Tending {
@@ -275,6 +269,8 @@ impl Flows {
             is_lent: false,
             sealed: None,
             rest: None,
+            gives_up: false,
+            is_kept: false,
             tells,
             ending: Vec::new(),
         };
@@ -292,33 +288,40 @@ impl Tending {
     async fn run(mut self) {
         loop {
             if !self.is_lent
+                && !self.gives_up
                 && let Some((bytes, sha256)) = self.sealed.take()
             {
                 if !self.settle(bytes, &sha256).await {
                     return self.close();
                 }
-                if self.lending.is_some() {
+                if self.lending.is_some() && self.rest.is_some() {
                     self.lend().await;
                 }
             }
+            if self.gives_up && !self.is_lent && self.has_ended().await {
+                return self.close();
+            }
             let next = {
-                let Self { asks, line, sealed, rest, is_lent, .. } = &mut self;
+                let Self { asks, line, sealed, rest, is_lent, gives_up, .. } = &mut self;
                 let hears = line.is_some() || sealed.is_none() && rest.is_none();
+                let rests = !*is_lent && !*gives_up;
                 tokio::select! {
                     biased;
                     ask = asks.recv() => ask.map(LayerNews::Ask),
-                    said = heard(line), if hears => Some(LayerNews::Said(said)),
-                    () = rested(rest), if rest.is_some() && !*is_lent => Some(LayerNews::Rested),
+                    said = heard(line), if hears && !*gives_up => Some(LayerNews::Said(said)),
+                    () = rested(rest), if rest.is_some() && rests => Some(LayerNews::Over),
+                    () = clock::sleep(PAUSE), if *gives_up && !*is_lent => Some(LayerNews::Over),
                 }
             };
             match next {
-                Some(LayerNews::Rested) => {
-                    self.ended_at_last().await;
-                    return self.close();
-                }
+                Some(LayerNews::Over) => self.gives_up = true,
                 Some(LayerNews::Ask(Ask::Begun)) => return self.begun().await,
                 Some(LayerNews::Ask(Ask::End(reply))) if !self.is_lent => {
-                    return self.end(reply).await;
+                    if let Some(line) = self.line.take() {
+                        line.end().await;
+                    }
+                    self.ending.push(reply);
+                    self.gives_up = true;
                 }
                 Some(LayerNews::Ask(ask)) => self.asked(ask).await,
                 Some(LayerNews::Said(said)) => self.told(said).await,
@@ -332,6 +335,7 @@ impl Tending {
             Ask::Lend(reply) if self.is_lent || self.lending.is_some() => {
                 let _ = reply.send(Lending::Busy);
             }
+            Ask::Lend(reply) if self.gives_up => drop(reply),
             Ask::Lend(reply) => {
                 self.lending = Some(reply);
                 let may_have_it = match &mut self.line {
@@ -389,7 +393,10 @@ impl Tending {
         fail_point("layer.held");
         self.is_lent = true;
         // Its next life is admitted as every sandbox is.
-        drop(lock(&self.memory).take());
+        self.memory.give_up();
+        if let Some(rest) = &mut self.rest {
+            rest.lend();
+        }
         let lent = Lent(Some(self.own.clone()));
         // Who is not there any more gives it back so.
         let _ = reply.send(Lending::Lent(lent, Arc::clone(&self.layer)));
@@ -424,38 +431,33 @@ impl Tending {
         }
         self.given = None;
         self.layer.let_go();
+        // Before the lock of its file is another's: who has that says that its process has ended.
+        self.record_end(PlainEnd::NextLife).await;
         self.over(&Ok(()));
     }
 
-    async fn end(mut self, reply: oneshot::Sender<Result<(), String>>) {
-        if let Some(line) = self.line.take() {
-            line.end().await;
-        }
+    /// Whether it has ended, which is then on record. Who waits for that is told, also that it is kept.
+    async fn has_ended(&mut self) -> bool {
         let ended = self.ended().await;
-        if ended.is_ok() && self.rest.is_some() {
-            self.record_end().await;
+        if let Err(why) = &ended {
+            if !std::mem::replace(&mut self.is_kept, true) {
+                tracing::error!(snapshot = %self.kept.id, why, "the layer of a paused sandbox is still in use");
+            }
+            for reply in self.ending.drain(..) {
+                let _ = reply.send(ended.clone());
+            }
+            return false;
         }
-        self.ending.push(reply);
-        self.over(&ended);
+        self.record_end(PlainEnd::Ended).await;
+        self.memory.give_up();
+        true
     }
 
-    /// Ends it, however long somebody keeps it, and records that.
-    async fn ended_at_last(&mut self) {
-        while let Err(why) = self.ended().await {
-            tracing::error!(snapshot = %self.kept.id, why, "the files of a paused sandbox are sealed, and its layer is still in use");
-            clock::sleep(PAUSE).await;
-        }
-        if self.rest.is_some() {
-            self.record_end().await;
-        }
-        drop(lock(&self.memory).take());
-    }
-
-    async fn record_end(&self) {
+    async fn record_end(&self, why: PlainEnd) {
         let snapshot = &self.kept.id;
         let ledger = &self.flows.ledger;
-        if let Err(error) = patiently(|| ledger.snapshots().plain_ended(snapshot)).await {
-            tracing::error!(%snapshot, %error, "a layer that has ended rests on record until the next start");
+        if let Err(error) = patiently(|| ledger.snapshots().plain_ended(snapshot, why)).await {
+            tracing::error!(%snapshot, %error, "a layer that has ended is held by the record until the next start");
         }
     }
 
@@ -488,7 +490,8 @@ impl Tending {
         }
     }
 
-    /// The file is whole: it gets its name, the layer rests or ends, and both are on record. `false`: it has ended.
+    /// The file is whole: it gets its name, the layer rests or ends, and both are on record. `false`: it has ended, and that is
+    /// on record.
     async fn settle(&mut self, bytes: u64, sha256: &Digest) -> bool {
         let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
         fail_point("layer.written");
@@ -501,43 +504,35 @@ impl Tending {
             line.end().await;
         }
         self.given = None;
-        self.rest = self.may_rest().await;
-        if self.rest.is_none() {
-            self.ended_at_last().await;
-            fail_point("layer.ended");
+        // Its sandbox had more; what is not wiped yet keeps that.
+        self.memory.give_up();
+        if let Ok(size) = self.layer.size() {
+            self.rest = self.flows.rest(&self.tenant, size).await;
         }
-        let (ledger, rests) = (&self.flows.ledger, self.rest.is_some());
-        let of = (bytes, sha256);
-        match patiently(|| ledger.snapshots().sealed(&self.kept.id, of, rests)).await {
-            Ok(true) if rests => {
-                fail_point("layer.rests");
-                self.tells.send_replace(true);
-                return true;
+        let mut stays = self.rest.is_some();
+        if !stays {
+            let ended = self.ended().await;
+            fail_point("layer.ended");
+            if ended.is_err() {
+                (stays, self.gives_up) = (true, true);
             }
-            Ok(true) => return false,
+        }
+        let (ledger, of) = (&self.flows.ledger, (bytes, sha256));
+        match patiently(|| ledger.snapshots().sealed(&self.kept.id, of, stays)).await {
+            Ok(true) => {
+                if stays {
+                    fail_point("layer.rests");
+                    self.tells.send_replace(true);
+                }
+                return stays;
+            }
             Ok(false) => self.unrecorded().await,
             Err(error) => {
                 tracing::error!(snapshot = %self.kept.id, %error, "a sealed snapshot is on record as unsealed until the next start");
             }
         }
-        if rests {
-            self.ended_at_last().await;
-        }
-        false
-    }
-
-    /// Its rest, where its tenant has any and there is memory for it.
-    async fn may_rest(&self) -> Option<LayerRest> {
-        let length = self.flows.rest_length(&self.tenant).await;
-        if length.is_zero() {
-            return None;
-        }
-        let bytes = self.layer.size().ok()?;
-        // Its sandbox had more.
-        drop(lock(&self.memory).take());
-        let (rest, share) = self.flows.rest(&self.tenant, bytes, length)?;
-        *lock(&self.memory) = Some(share);
-        Some(rest)
+        self.gives_up = true;
+        true
     }
 
     /// It has ended, and so has whatever was asked of it.
@@ -556,22 +551,11 @@ impl Tending {
 enum LayerNews {
     Ask(Ask),
     Said(Option<Said>),
-    Rested,
+    Over,
 }
 
 async fn rested(rest: &mut Option<LayerRest>) {
     if let Some(rest) = rest {
         rest.over().await;
     }
-}
-
-async fn heard(line: &mut Option<Line>) -> Option<Said> {
-    match line {
-        Some(line) => line.said().await,
-        None => None,
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,7 +19,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use super::ahead::Maker;
 use super::basis::{Basis, Built};
 use super::expected::{Expectations, Expected};
-use crate::memory::{MemoryBudget, MemoryShare};
+use super::rest::LeftMemory;
+use crate::memory::MemoryBudget;
 use crate::own_tasks::{OwnTasks, Place};
 
 /// Streams of one agent that last: commands, inputs, watches, transfers, connections to ports. It serves 64; the others
@@ -141,7 +142,7 @@ pub struct Held {
 pub(crate) struct Left {
     pub layer: Arc<PlainLayer>,
     /// Its memory, which is taken as long as the layer is.
-    pub memory: Arc<Mutex<Option<MemoryShare>>>,
+    pub memory: Arc<LeftMemory>,
 }
 
 /// What is asked for once more, with the files of a sandbox.

@@ -7,6 +7,8 @@
 //! **Nothing is lost with it**: its worker alone has it, and a worker that is killed leaves the sealed file. It takes memory that
 //! nobody asked for, and gives it back to whoever does.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
@@ -15,25 +17,37 @@ use cofferdam_contracts::id::TenantId;
 use tokio::sync::watch;
 
 use crate::Flows;
+use crate::error::Result;
 use crate::memory::MemoryShare;
+
+/// How long layers of tenants may rest now.
+pub(super) type RestLengths = BTreeMap<TenantId, Duration>;
 
 /// One that has begun.
 #[derive(Debug)]
 pub(super) struct LayerRest {
     since: Stopwatch,
     length: Duration,
+    tenant: TenantId,
+    lengths: watch::Receiver<RestLengths>,
     short: watch::Receiver<()>,
     closed: watch::Receiver<bool>,
+    /// Its memory, until its next life has it.
+    share: Option<MemoryShare>,
 }
 
 impl LayerRest {
     /// Until it is to end.
     pub(super) async fn over(&mut self) {
-        let left = self.length.saturating_sub(self.since.elapsed());
-        tokio::select! {
-            () = clock::sleep(left) => {}
-            _ = self.short.changed() => {}
-            _ = self.closed.wait_for(|closed| *closed) => {}
+        loop {
+            let now = self.lengths.borrow_and_update().get(&self.tenant).copied();
+            let length = now.map_or(self.length, |now| now.min(self.length));
+            tokio::select! {
+                () = clock::sleep(length.saturating_sub(self.since.elapsed())) => return,
+                _ = self.short.changed() => return,
+                _ = self.closed.wait_for(|closed| *closed) => return,
+                changed = self.lengths.changed() => if changed.is_err() { return },
+            }
         }
     }
 
@@ -41,33 +55,59 @@ impl LayerRest {
     pub(super) fn cut(&mut self) {
         self.length = Duration::ZERO;
     }
+
+    /// A life has its layer, and is admitted as every one is.
+    pub(super) fn lend(&mut self) {
+        self.share = None;
+    }
 }
 
 impl Flows {
     /// How long a layer of a tenant may rest; zero: not at all.
-    pub(super) async fn rest_length(&self, tenant: &TenantId) -> Duration {
-        match self.ledger.config().rows(tenant).await {
-            Ok(rows) => Duration::from_secs(lower_of_both(ConfigKey::PauseRest, &rows)),
-            Err(error) => {
-                tracing::warn!(%tenant, %error, "no layer rests while the configuration cannot be read");
-                Duration::ZERO
-            }
-        }
+    pub(super) async fn rest_length(&self, tenant: &TenantId) -> Result<Duration> {
+        let rows = self.ledger.config().rows(tenant).await?;
+        Ok(Duration::from_secs(lower_of_both(ConfigKey::PauseRest, &rows)))
     }
 
-    /// The rest of a layer of so many bytes, with the memory that it takes. `None`: it is short, this host may write it to
-    /// a disk, or this process stops.
-    pub(super) fn rest(
-        &self,
-        tenant: &TenantId,
-        bytes: u64,
-        length: Duration,
-    ) -> Option<(LayerRest, MemoryShare)> {
-        let closed = self.plain.closed();
+    /// The rest of a layer of so many bytes. `None`: its tenant has none, memory is short, this host may write it to a disk, or
+    /// this process stops.
+    pub(super) async fn rest(&self, tenant: &TenantId, bytes: u64) -> Option<LayerRest> {
+        let length = self.rest_length(tenant).await.ok().filter(|length| !length.is_zero())?;
+        let (lengths, closed) = (self.plain.lengths(), self.plain.closed());
         if *closed.borrow() {
             return None;
         }
         let (share, short) = self.live.maker()?.rest(tenant, bytes)?;
-        Some((LayerRest { since: Stopwatch::start(), length, short, closed }, share))
+        let (since, tenant, share) = (Stopwatch::start(), tenant.clone(), Some(share));
+        Some(LayerRest { since, length, tenant, lengths, short, closed, share })
+    }
+}
+
+/// Memory that a sandbox had whose layer stays: it comes once that is wiped, and is kept while the layer needs it.
+#[derive(Debug, Default)]
+pub(crate) struct LeftMemory(Mutex<LeftShare>);
+
+#[derive(Debug, Default)]
+struct LeftShare {
+    share: Option<MemoryShare>,
+    is_unwanted: bool,
+}
+
+impl LeftMemory {
+    /// Its sandbox is wiped.
+    pub(crate) fn put(&self, share: Option<MemoryShare>) {
+        let mut left = self.lock();
+        if !left.is_unwanted {
+            left.share = share;
+        }
+    }
+
+    /// The layer needs it no more, also where it is still to come.
+    pub(super) fn give_up(&self) {
+        *self.lock() = LeftShare { share: None, is_unwanted: true };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LeftShare> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

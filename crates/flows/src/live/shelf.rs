@@ -159,11 +159,21 @@ impl Shelf {
 
     /// The file of a snapshot on record.
     pub(super) fn file(&self, id: &SnapshotId) -> io::Result<File> {
-        match File::open(self.at(id, WHOLE)) {
-            // Its process was killed between the record and the name.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(self.at(id, PART)),
-            opened => opened,
+        let opened = self.opened(id)?.map(|(_, file)| file);
+        opened.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Its file and the ending of that; `None`: there is none.
+    fn opened(&self, id: &SnapshotId) -> io::Result<Option<(&'static str, File)>> {
+        // Its process may have been killed between the record and the name, and another may give it the name meanwhile.
+        for ending in [WHOLE, PART, WHOLE] {
+            match File::open(self.at(id, ending)) {
+                Ok(file) => return Ok(Some((ending, file))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(None)
     }
 
     /// Once it is on record.
@@ -195,9 +205,7 @@ impl Shelf {
         (tenant, id): (&TenantId, &SnapshotId),
         key: &FileKey,
     ) -> io::Result<Found> {
-        let opened = [WHOLE, PART].map(|ending| (ending, File::open(self.at(id, ending))));
-        let found = opened.into_iter().find_map(|(ending, file)| Some((ending, file.ok()?)));
-        let Some((ending, file)) = found else { return Ok(Found::Lost) };
+        let Some((ending, file)) = self.opened(id)? else { return Ok(Found::Lost) };
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(Found::Written),
             Err(TryLockError::Error(error)) => return Err(error),
@@ -220,10 +228,16 @@ impl Shelf {
 
     /// Whether a process writes this snapshot's file, or has the layer that is in it.
     pub(crate) fn is_written(&self, id: &SnapshotId) -> bool {
-        [PART, WHOLE].into_iter().any(|ending| {
-            let file = File::open(self.at(id, ending));
-            file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
-        })
+        self.user(id) == FileUser::Somebody
+    }
+
+    /// Who has this snapshot's file. One that cannot be looked at is somebody's.
+    pub(crate) fn user(&self, id: &SnapshotId) -> FileUser {
+        match self.opened(id) {
+            Ok(None) => FileUser::NoFile,
+            Ok(Some((_, file))) if file.try_lock().is_ok() => FileUser::Nobody,
+            Ok(Some(_)) | Err(_) => FileUser::Somebody,
+        }
     }
 
     /// Removes the file of an erased snapshot, and looks that it is gone.
@@ -269,6 +283,15 @@ pub(super) fn put_head(out: &mut impl Write, again: &Again) -> io::Result<()> {
     let head = zeroize::Zeroizing::new(serde_json::to_vec(again)?);
     out.write_all(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes())?;
     out.write_all(&head)
+}
+
+/// Who has the file of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileUser {
+    /// A process writes it, or has the layer that is in it.
+    Somebody,
+    Nobody,
+    NoFile,
 }
 
 /// What became of the file of a snapshot whose worker was lost before it was sealed.

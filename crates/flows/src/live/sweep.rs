@@ -1,5 +1,6 @@
 //! What snapshots leave: erased, named or removed, also after a process that was killed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,18 +8,18 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_ledger::kept_files::KeptTable;
-use cofferdam_ledger::snapshots::Unsealed;
+use cofferdam_ledger::snapshots::{PlainEnd, Resting, Unsealed};
 use cofferdam_sandbox::Host;
 
 use super::kept::{SEAL_LOOK, blocking, conflict, damaged};
 use super::refuse;
-use super::shelf::{Found, Shelf};
+use super::shelf::{FileUser, Found, Shelf};
 use crate::Flows;
 use crate::due::REST;
 use crate::error::Result;
 use crate::patience::patiently;
 
-/// What templates keep ages by days, a layer that rests by minutes: both are looked at this often.
+/// What templates keep ages by days, and is looked at this often.
 const AGED: Duration = Duration::from_secs(600);
 /// Another process may erase what rests here, or end with what is erased: both are looked for this often.
 const ELSEWHERE: Duration = Duration::from_secs(5);
@@ -51,31 +52,53 @@ impl Flows {
         let mut aged = Stopwatch::start();
         loop {
             clock::sleep(ELSEWHERE).await;
+            self.rests_bounded(&host).await;
             self.snapshots_tidy().await;
             if aged.elapsed() < AGED {
                 continue;
             }
             aged = Stopwatch::start();
             self.templates_tidy().await;
-            if let Err(error) = self.rests_settled(&host).await {
-                tracing::warn!(%error, "layers of workers that are gone rest on record");
-            }
         }
     }
 
-    /// Records of layers that rest by the record that they have ended, where the process that had them has.
+    /// Records of layers that are held by the record that they are not, where the process that had them has ended.
     async fn rests_settled(&self, host: &Host) -> Result<()> {
         let Some(shelf) = &self.kept else { return Ok(()) };
-        for (id, session) in self.ledger.snapshots().resting(&shelf.place()).await? {
-            if shelf.is_written(&id) {
+        for Resting { id, is_erased, session } in
+            self.ledger.snapshots().resting(&shelf.place()).await?
+        {
+            let is_over = match shelf.user(&id) {
+                FileUser::Somebody => false,
+                FileUser::Nobody => true,
+                FileUser::NoFile => is_erased,
+            };
+            // Whoever takes its last reference leaves it to its task here.
+            if !is_over || self.plain.has(&id) {
                 continue;
             }
             if let Some(session) = &session {
                 host.forget_ids(session);
             }
-            self.ledger.snapshots().plain_ended(&id).await?;
+            self.ledger.snapshots().plain_ended(&id, PlainEnd::ProcessEnded).await?;
         }
         Ok(())
+    }
+
+    /// Ends rests that are longer than their tenants' are now.
+    async fn rests_bounded(&self, host: &Host) {
+        let mut lengths = BTreeMap::new();
+        for tenant in self.plain.tenants() {
+            let length = match host.has_swap() {
+                true => Ok(Duration::ZERO),
+                false => self.rest_length(&tenant).await,
+            };
+            // Where it cannot be read, it is as it was.
+            if let Ok(length) = length {
+                lengths.insert(tenant, length);
+            }
+        }
+        self.plain.bound(lengths);
     }
 
     async fn tidied(&self) -> Result<()> {
@@ -87,7 +110,13 @@ impl Flows {
     /// Removes files whose keys are destroyed.
     pub(super) async fn erased_removed(&self, shelf: &Arc<Shelf>, table: KeptTable) -> Result<()> {
         let rows = self.ledger.kept_files(table);
-        for id in rows.erased(&shelf.place()).await? {
+        let erased = rows.erased(&shelf.place()).await?;
+        if let (KeptTable::Snapshots, false, Some(maker)) =
+            (table, erased.is_empty(), self.live.maker())
+        {
+            self.rests_settled(&maker.host).await?;
+        }
+        for id in erased {
             if let Err(why) = self.plain.end(&id).await {
                 tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
                 continue;

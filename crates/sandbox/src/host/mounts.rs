@@ -15,6 +15,7 @@ use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::getppid;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 
 use crate::host::error::HostError;
 use crate::host::hybrid::{UNIFIED, hide_unified};
@@ -82,6 +83,43 @@ pub(crate) fn mounted() -> io::Result<Vec<Mounted>> {
     Ok(bytes.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
+/// One reading of what is mounted in this thread's namespace: the kernel takes microseconds for each line.
+#[derive(Debug)]
+pub(crate) struct MountText(Vec<u8>);
+
+impl MountText {
+    pub(crate) fn read() -> io::Result<Self> {
+        fs::read(MOUNTINFO).map(Self)
+    }
+
+    /// Mount points at or below a directory, the last mounted first.
+    pub(crate) fn below(&self, dir: &Path) -> Vec<PathBuf> {
+        let lines = self.0.rsplit(|byte| *byte == b'\n');
+        let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+        // Most are of other sandboxes, and have no blank in their names.
+        let may_be =
+            |field: &&[u8]| field.contains(&b'\\') || field.starts_with(dir.as_os_str().as_bytes());
+        points.filter(may_be).map(point).filter(|point| point.starts_with(dir)).collect()
+    }
+
+    /// All of it.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Whether something is mounted at a path itself; `None`: the kernel does not say.
+pub(crate) fn is_mount_point(at: &Path) -> Option<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match statx(CWD, at, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            Some(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        }
+        Err(rustix::io::Errno::NOENT) => Some(false),
+        _ => None,
+    }
+}
+
 fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = point(fields.nth(4)?);
@@ -121,8 +159,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// Mount points at or below a directory, the last mounted first.
 pub(crate) fn mounted_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let all = mounted()?;
-    Ok(all.into_iter().rev().map(|m| m.point).filter(|p| p.starts_with(dir)).collect())
+    MountText::read().map(|text| text.below(dir))
 }
 
 /// Mounts a tmpfs of `size_mb` MiB.
@@ -249,6 +286,17 @@ mod tests {
         assert_eq!(got.point, Path::new("/mnt 2"));
         assert_eq!((got.fs.as_str(), got.options.as_str()), ("tmpfs", "rw,size=1m"));
         assert_eq!(parse(b"nonsense"), None);
+        let text =
+            MountText([&line[..], b"37 36 0:1 / /mnt\\0402/b rw - tmpfs none rw\n"].join(&b'\n'));
+        assert_eq!(text.below(Path::new("/mnt 2")), ["/mnt 2/b", "/mnt 2"].map(PathBuf::from));
+        assert_eq!(text.below(Path::new("/mnt")), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_mount_point_is_told_from_a_directory_and_from_nothing() {
+        assert_eq!(is_mount_point(Path::new("/proc")), Some(true));
+        assert_eq!(is_mount_point(Path::new("/proc/sys/kernel")), Some(false));
+        assert_eq!(is_mount_point(Path::new("/proc/no such")), Some(false));
     }
 
     #[test]

@@ -40,6 +40,8 @@ struct Holding {
     tree: Option<OwnedFd>,
     /// Directory of the sandbox that has it or had it last.
     dir: PathBuf,
+    /// What tells of its end, once it was given up.
+    witness: Option<Witness>,
 }
 
 impl PlainLayer {
@@ -49,7 +51,7 @@ impl PlainLayer {
             return Ok(None);
         }
         let (own, tree) = (FileSystem::of(layer)?, Some(idrange::copy(layer)?));
-        let held = Mutex::new(Holding { tree, dir: dir.to_owned() });
+        let held = Mutex::new(Holding { tree, dir: dir.to_owned(), witness: None });
         Ok(Some(Self { own, ids, held }))
     }
 
@@ -105,6 +107,9 @@ impl PlainLayer {
         }
         let mut held = self.lock();
         let tree = held.tree.as_ref().ok_or_else(over)?;
+        if self.ids.as_ref().is_some_and(|ids| !idrange::is_of(ids.first, &held.dir)) {
+            return Err(io::Error::other("the ids of its files are another sandbox's"));
+        }
         idrange::attach(tree, layer)?;
         // The one that was attached is the mount's own now.
         held.tree = Some(idrange::copy(layer)?);
@@ -130,13 +135,12 @@ impl PlainLayer {
     /// # Errors
     /// Who has it, in words.
     pub fn end(&self) -> Result<(), String> {
-        let (tree, dir) = {
-            let mut held = self.lock();
-            (held.tree.take(), held.dir.clone())
-        };
-        let witness = tree.as_ref().and_then(|tree| Witness::of(&path_of(tree, "")));
-        drop(tree);
-        let has_ended = match &witness {
+        let mut held = self.lock();
+        if let Some(tree) = held.tree.take() {
+            held.witness = Witness::of(&path_of(&tree, ""));
+        }
+        let witness = &held.witness;
+        let has_ended = match witness {
             Some(witness) => witness.has_ended(),
             None => ended::is_free(self.own) || Tables::read().shows_another(self.own),
         };
@@ -146,7 +150,7 @@ impl PlainLayer {
                 return Err(format!("{} is kept by {}", self.file_system(), holders.in_words()));
             }
         }
-        idrange::give_back(&dir, self.ids.as_ref().map(|taken| taken.first));
+        idrange::give_back(&held.dir, self.ids.as_ref().map(|taken| taken.first));
         Ok(())
     }
 

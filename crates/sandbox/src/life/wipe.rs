@@ -27,6 +27,7 @@ use crate::host::holders::Tables;
 use crate::host::hostpath::Place;
 use crate::host::idrange::{self, Taken};
 use crate::host::layer::Layer;
+use crate::host::mounts::MountText;
 use crate::host::plain::PlainLayer;
 use crate::host::process::{self, Netns, Process};
 use crate::host::setid::Through;
@@ -184,16 +185,18 @@ pub(crate) fn destroy_ended(
     };
     let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, has_dev, mounted } =
         cleared;
+    let places = [&traces.dir, &traces.runtime_state];
+    let left = mounted.as_ref().map(|text| places.map(|dir| text.below(dir)).concat());
     let dev_apart = !has_dev && subject.class.is_none_or(Class::is_on_host_kernel);
     let stays = stays && volume.is_none() && layer.is_some();
     let method = if stays { WipeMethod::LayerKept } else { method };
     let method = elsewhere.as_ref().map_or(method, |gone| gone.method);
     let groups = facts.cgroups.dirs(traces);
-    look_for_processes(observed.as_ref(), &groups, &mut checks);
+    look_for_processes(observed.as_ref(), &groups, mounted, &mut checks);
     checks.extend(layer.map(if stays { Layer::stays } else { Layer::check }));
     checks.extend(subject.through.strip());
     checks.push(absent(Looked::Sentinel, &traces.sentinel()));
-    remove_dirs(traces, mounted.as_deref(), &mut checks);
+    remove_dirs(traces, left.as_deref(), &mut checks);
     if let Some(volume) = &volume {
         checks.extend(volume.remove());
     }
@@ -233,7 +236,7 @@ struct Cleared {
     /// Whether `/dev`, with its shared memory, was a part of the layer.
     has_dev: bool,
     /// What is mounted on this host now; `None` if that cannot be known.
-    mounted: Option<Vec<PathBuf>>,
+    mounted: Option<MountText>,
 }
 
 impl Cleared {
@@ -244,7 +247,7 @@ impl Cleared {
         checks: &mut Vec<WipeCheck>,
         end_processes: impl FnOnce(),
     ) -> Self {
-        let mut points = mounts::mounted_below(&traces.dir).unwrap_or_default();
+        let mut points = points_of(traces, over);
         let usage = usage(&traces.layer, &points);
         end_processes();
         let volume = Volume::of(traces);
@@ -262,6 +265,20 @@ impl Cleared {
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
         Self { usage, method, volume, layer, has_dev, mounted }
+    }
+}
+
+/// What is mounted below its directory. Of one whose root was taken off its place little is left, at places that are known: what is
+/// mounted elsewhere is found when all is unmounted.
+fn points_of(traces: &Traces, taken_off: &[FileSystem]) -> Vec<PathBuf> {
+    let few = [&traces.root, &traces.layer, &traces.disk];
+    let asked = few.map(|at| mounts::is_mount_point(at).map(|there| (at, there)));
+    match asked {
+        [Some((_, false)), Some(layer), Some(disk)] if !taken_off.is_empty() => {
+            let all = [layer, disk].into_iter().filter(|(_, there)| *there);
+            all.map(|(at, _)| at.clone()).collect()
+        }
+        _ => mounts::mounted_below(&traces.dir).unwrap_or_default(),
     }
 }
 
@@ -372,7 +389,7 @@ fn kill_runtimes(traces: &Traces, checks: &mut Vec<WipeCheck>) {
 
 struct Unmounted {
     /// What is mounted on this host afterwards; `None` if that cannot be known.
-    left: Option<Vec<PathBuf>>,
+    left: Option<MountText>,
     /// Of a large layer that was mounted.
     key: Option<KeyEnd>,
 }
@@ -401,10 +418,21 @@ fn unmount_all(
         };
         faults.push((point, fault));
     }
-    let left = mounts::mounted_below(Path::new("/"));
+    let mut left = MountText::read();
+    let more = left.as_ref().map(|text| text.below(&traces.dir)).unwrap_or_default();
+    let has_fault = |point: &PathBuf| faults.iter().any(|(at, _)| *at == point);
+    // Mounted meanwhile, or where nobody knew of.
+    let more: Vec<PathBuf> = more.into_iter().filter(|point| !has_fault(point)).collect();
+    if !more.is_empty() {
+        more.iter().for_each(|point| {
+            // What stays is seen.
+            let _ = mounts::unmount(point);
+        });
+        left = MountText::read();
+    }
     for at in [&traces.root, &traces.layer, &traces.disk] {
         let fault = faults.iter().find(|(point, _)| *point == at).map(|(_, fault)| fault.clone());
-        let seen = match &left {
+        let seen = match left.as_ref().map(|text| text.below(at)) {
             Ok(points) if points.contains(at) => Some("still mounted".to_owned()),
             Ok(_) => fault,
             Err(error) => Some(format!("mountinfo cannot be read: {error}")),
@@ -417,6 +445,7 @@ fn unmount_all(
 fn look_for_processes(
     observed: Option<&Observed>,
     groups: &[PathBuf],
+    mounted: Option<MountText>,
     checks: &mut Vec<WipeCheck>,
 ) {
     let Some(observed) = observed else { return };
@@ -440,7 +469,7 @@ fn look_for_processes(
         let left = groups.iter().any(|dir| dir.exists());
         let ended = observed.first && gone && is_own && !left;
         let inside = if ended { Vec::new() } else { netns.members() };
-        let mounted = || Tables::nearest().of_netns(&netns.name);
+        let mounted = || Tables::nearest(mounted).of_netns(&netns.name);
         let seen = match inside.is_empty() {
             true => Some(mounted()).filter(|all| !all.is_empty()).map(|all| all.join(", ")),
             false => Some(format!("pids {inside:?} are in it")),

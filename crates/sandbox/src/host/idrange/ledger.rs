@@ -102,6 +102,11 @@ pub(crate) fn keep(dir: &Path) {
     }
 }
 
+/// Whether a range is that of the sandbox in this directory, gone or not.
+pub(crate) fn is_of(first: u32, dir: &Path) -> bool {
+    fs::read_link(at(first)).is_ok_and(|holder| holder == dir || holder == kept(dir))
+}
+
 /// The range of a sandbox that is gone is that of the sandbox in another directory from now on.
 pub(crate) fn hand_over(first: u32, dir: &Path) -> io::Result<()> {
     let claim = at(first);

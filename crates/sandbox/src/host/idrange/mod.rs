@@ -23,7 +23,7 @@ use cofferdam_ambient::random;
 use crate::host::devices;
 use crate::host::runtime::Runtime;
 
-pub(crate) use ledger::{give_back, hand_over, keep};
+pub(crate) use ledger::{give_back, hand_over, is_of, keep};
 pub(crate) use region::COUNT;
 pub use region::Region;
 pub(crate) use shift::{attach, copy, shifted, with_devices};
@@ -105,6 +105,12 @@ impl IdRanges {
         self.foreign_nodes.as_deref()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.regions.iter().map(Region::ranges).sum()
+    }
+
     fn owner(&self, first: u32) -> u32 {
         if self.owned { first } else { 0 }
     }
@@ -151,7 +157,7 @@ impl IdRanges {
 
     /// The first range that nobody has, from a place that other workers hardly begin at.
     fn claim(&self, dir: &Path) -> io::Result<Option<u32>> {
-        let all: u32 = self.regions.iter().map(Region::ranges).sum();
+        let all = self.count();
         let start = u32::from_str_radix(&random::secret_hex(4), 16).unwrap_or(0);
         for step in 0..all {
             let Some(first) = region::nth(&self.regions, (start.wrapping_add(step)) % all) else {

@@ -152,6 +152,15 @@ fn text(path: &str) -> Result<String, HostError> {
     fs::read_to_string(path).map_err(read(path))
 }
 
+impl Host {
+    /// Whether the kernel may move memory to a disk now. `true` where it does not say.
+    #[must_use]
+    pub fn has_swap(&self) -> bool {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        meminfo_kb(&meminfo, "SwapTotal:") != Some(0)
+    }
+}
+
 fn meminfo_kb(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
